@@ -1,0 +1,415 @@
+"""The ``weighbridge`` command: parse, call, print. Everything heavy is imported inside the verbs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if not __package__:  # run as a file: relative imports cannot work, so say what does
+    sys.exit(
+        "Run it as a module: python -m weighbridge (after make install: .venv/bin/weighbridge)"
+    )
+
+import click
+
+from . import __version__
+from .converters.routes import CONVERSIONS, Route
+from .errors import WeighbridgeError
+
+if TYPE_CHECKING:
+    from .jobs import Options, Outcome
+
+DIFFERENT, FAILED, UNDECIDED, INTERRUPTED = 1, 3, 4, 130
+LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Failure(click.ClickException):
+    """An expected error, shown without a traceback."""
+
+    exit_code = FAILED
+
+
+class Weighbridge(click.Group):
+    """The root group: turns expected errors and Ctrl-C into distinct exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb and translate its failures."""
+        try:
+            return super().invoke(ctx)
+        except WeighbridgeError as error:
+            raise Failure(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("Interrupted; nothing was left behind.", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+def as_json(command: Command) -> Command:
+    """Add ``--json``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
+    )(command)
+
+
+def opening(command: Command) -> Command:
+    """Add the options that say how to read a model."""
+    command = click.option(
+        "--trust-code",
+        metavar="MODULE:FUNCTION",
+        help="Run this function to build an architecture that has no known model_type.",
+    )(command)
+    return click.option(
+        "--map", "map_name", metavar="FILE.wmap", help="Map between torch and MLX names."
+    )(command)
+
+
+def writing(command: Command) -> Command:
+    """Add the options of every verb that writes a model."""
+    for option in reversed(
+        (
+            click.option("--force", is_flag=True, help="Replace TARGET, in one atomic step."),
+            click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
+            click.option(
+                "--check",
+                type=click.Choice(("quick", "full", "none")),
+                default="quick",
+                show_default=True,
+                help="How to weigh the result; with none it is UNVERIFIED.",
+            ),
+        )
+    ):
+        command = option(command)
+    return opening(as_json(command))
+
+
+def accepting(command: Command) -> Command:
+    """Add ``--accept``."""
+    return click.option(
+        "--accept",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        multiple=True,
+        help="Let this verdict exit 0 too.",
+    )(command)
+
+
+@click.group(
+    cls=Weighbridge,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "-V", "--version", package_name="weighbridge")
+def main() -> None:
+    """Move models between PyTorch, MLX and Core ML, and prove that nothing was lost."""
+
+
+@main.group()
+def convert() -> None:
+    """Convert weights from one framework to another."""
+
+
+def options_of(chosen: dict[str, Any]) -> Options:
+    """Collect the shared options of a verb that writes."""
+    from .console import Display
+    from .jobs import Options
+
+    return Options(
+        force=chosen["force"],
+        dry_run=chosen.get("dry_run", False),
+        check=chosen.get("check", "quick"),
+        map=chosen["map_name"],
+        trust_code=chosen["trust_code"],
+        max_shard_size=int(chosen.get("max_shard_size", 5.0) * 1e9),
+        report=Display().task,
+    )
+
+
+def finish(outcome: Outcome, *, as_json: bool, accept: tuple[str, ...] = ()) -> None:
+    """Print what was done, the verdict last, and exit with its code."""
+    from .console import show_outcome
+
+    show_outcome(outcome, as_json=as_json)
+    code = outcome.verdict.exit_code(accept) if outcome.verdict else 0
+    click.get_current_context().exit(DIFFERENT if code == DIFFERENT else 0)
+
+
+def prepare_mlx() -> None:
+    """Give MLX a fast BLAS; only verbs that run MLX call it."""
+    from .converters.runtimes.blas import preload_blas
+
+    preload_blas()
+
+
+def add_conversion(route: Route) -> None:
+    """Add the verb of ROUTE to ``convert``."""
+
+    @convert.command(route.verb.split()[1], help=route.summary, short_help=route.summary)
+    @click.argument("source")
+    @click.argument("target", type=click.Path(path_type=Path))
+    @click.option(
+        "--adapter", type=click.Path(path_type=Path), help="Merge this LoRA adapter on the way."
+    )
+    @click.option(
+        "--max-shard-size",
+        type=float,
+        default=5.0,
+        show_default=True,
+        metavar="GB",
+        help="Size of a weights file.",
+    )
+    @writing
+    def command(
+        source: str, target: Path, adapter: Path | None, as_json: bool, **chosen: Any
+    ) -> None:
+        if chosen["check"] != "none" and not chosen["dry_run"]:
+            prepare_mlx()
+        from . import jobs
+
+        outcome = jobs.convert(
+            source, target, route.target, adapter=adapter, options=options_of(chosen)
+        )
+        finish(outcome, as_json=as_json)
+
+
+for _route in CONVERSIONS:
+    add_conversion(_route)
+
+
+@main.command()
+@click.argument("base")
+@click.argument("adapter", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@writing
+def merge(base: str, adapter: Path, target: Path, as_json: bool, **chosen: Any) -> None:
+    r"""Merge a LoRA ADAPTER into BASE, keeping BASE's framework.
+
+    \b
+    Example: weighbridge merge minilm-mlx run/ minilm-tuned-mlx
+    """
+    if chosen["check"] != "none":
+        prepare_mlx()
+    from . import jobs
+
+    finish(jobs.merge(base, adapter, target, options=options_of(chosen)), as_json=as_json)
+
+
+@main.group()
+def export() -> None:
+    """Export a model to the format of a device."""
+
+
+@export.command("coreml")
+@click.argument("source")
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--compute",
+    type=click.Choice(("float16", "float32")),
+    default="float16",
+    show_default=True,
+    help="Precision of the package.",
+)
+@click.option(
+    "--upper", metavar="DIMENSION=SIZE", multiple=True, help="Largest size of a flexible dimension."
+)
+@writing
+def export_coreml(
+    source: str, target: Path, compute: str, upper: tuple[str, ...], as_json: bool, **chosen: Any
+) -> None:
+    r"""Export SOURCE to TARGET.mlpackage with named, flexible inputs.
+
+    \b
+    Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
+    """
+    prepare_mlx()
+    from . import jobs
+
+    limits = {
+        name: parse_size(item, size) for item in upper for name, _, size in [item.partition("=")]
+    }
+    outcome = jobs.export_coreml(
+        source, target, compute=compute, upper=limits, options=options_of(chosen)
+    )
+    finish(outcome, as_json=as_json)
+
+
+def parse_size(item: str, size: str) -> int:
+    """Parse the SIZE of ``DIMENSION=SIZE``."""
+    if not size.isdigit():
+        raise click.BadParameter(f"{item!r} is not DIMENSION=SIZE, such as sequence=256")
+    return int(size)
+
+
+@main.group()
+def parity() -> None:
+    """Weigh two models against each other."""
+
+
+@parity.command("record")
+@click.argument("model")
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--level",
+    type=click.Choice(("verdict", "blame")),
+    default="verdict",
+    show_default=True,
+    help="Whether inner sites are recorded too.",
+)
+@click.option("--force", is_flag=True, help="Replace TARGET, in one atomic step.")
+@opening
+@as_json
+def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen: Any) -> None:
+    """Record a golden of MODEL: inputs, float64 outputs, its own errors, sketches of its weights."""
+    prepare_mlx()
+    from . import jobs
+
+    finish(jobs.record(model, target, level=level, options=options_of(chosen)), as_json=as_json)
+
+
+@parity.command("check")
+@click.argument("reference")
+@click.argument("candidate")
+@click.option(
+    "--runtime",
+    type=click.Choice(("torch", "mlx", "reference", "coreml")),
+    help="Run CANDIDATE in this runtime.  [default: its own]",
+)
+@click.option(
+    "--compute",
+    type=click.Choice(("float32", "float16", "bfloat16")),
+    default="float32",
+    show_default=True,
+    help="Precision of CANDIDATE's run.",
+)
+@click.option("--quick", is_flag=True, help="Text side, fingerprints and one probe only.")
+@accepting
+@opening
+@as_json
+@click.pass_context
+def parity_check(
+    ctx: click.Context,
+    reference: str,
+    candidate: str,
+    as_json: bool,
+    accept: tuple[str, ...],
+    **chosen: Any,
+) -> None:
+    r"""Weigh CANDIDATE against REFERENCE.
+
+    Either is a directory, DIRECTORY+ADAPTER, a .mlpackage, MODULE:FUNCTION, or (REFERENCE) a golden.
+
+    \b
+    Exit codes: 0 PASS or PASS-REFERENCE, 1 DIFFERS, 2 usage, 3 could not run,
+    4 UNVERIFIED or PASS-PRECISION-ONLY, 130 interrupted.
+    """
+    prepare_mlx()
+    from .console import show_verdict
+    from .converters.policy import Policy
+    from .jobs import Options, check
+
+    verdict = check(
+        reference,
+        candidate,
+        runtime=chosen["runtime"],
+        policy=Policy(compute=chosen["compute"]),
+        quick=chosen["quick"],
+        options=Options(map=chosen["map_name"], trust_code=chosen["trust_code"]),
+    )
+    show_verdict(verdict, as_json=as_json)
+    ctx.exit(verdict.exit_code(accept))
+
+
+def configured(command: Command) -> Command:
+    """Add the options that make a training configuration."""
+    for option in reversed(
+        (
+            click.option(
+                "--config",
+                "config_path",
+                type=click.Path(path_type=Path),
+                help="YAML or TOML file, or the name of a recipe.",
+            ),
+            click.option(
+                "--set",
+                "overrides",
+                metavar="KEY=VALUE",
+                multiple=True,
+                help="Override one setting, such as optimizer.lr=3e-4.",
+            ),
+        )
+    ):
+        command = option(command)
+    return as_json(command)
+
+
+@main.command()
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--backend",
+    type=click.Choice(("mlx", "torch")),
+    default="mlx",
+    show_default=True,
+    help="Framework that trains.",
+)
+@click.option("--resume", is_flag=True, help="Go on where the run in TARGET stopped.")
+@configured
+def train(
+    target: Path,
+    backend: str,
+    resume: bool,
+    config_path: Path | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    r"""Train a model, writing adapters, checkpoints and metrics to TARGET.
+
+    \b
+    Example: weighbridge train run --backend mlx --config minilm-lora --set model=minilm-mlx
+    """
+    prepare_mlx()
+    from .console import show_training
+    from .jobs.training import run_training
+
+    show_training(
+        run_training(target, backend, config_path, overrides, resume=resume), as_json=as_json
+    )
+
+
+@main.command()
+@configured
+@click.pass_context
+def preflight(
+    ctx: click.Context, config_path: Path | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """Compare loss and every gradient on the first batch, MLX against PyTorch."""
+    prepare_mlx()
+    from .console import show_preflight
+    from .jobs.training import run_preflight
+
+    result = run_preflight(config_path, overrides)
+    show_preflight(result, as_json=as_json)
+    ctx.exit(0 if result.ok else DIFFERENT)
+
+
+@main.command()
+@click.argument("path")
+@opening
+@as_json
+def inspect(path: str, as_json: bool, **chosen: Any) -> None:
+    """Say what PATH is, what it holds, and what can be done with it."""
+    from .console import show_facts
+    from .jobs.inspecting import inspect_spec
+
+    show_facts(inspect_spec(path, **chosen), as_json=as_json)
+
+
+@main.command()
+@as_json
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Say what is installed and which routes run on this machine."""
+    from .console import show_facts
+    from .jobs.inspecting import examine_machine
+
+    facts = examine_machine()
+    show_facts(facts, as_json=as_json)
+    ctx.exit(DIFFERENT if facts["problems"] else 0)

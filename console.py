@@ -1,0 +1,169 @@
+"""What a person sees: results on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from .jobs import Outcome
+    from .parity.verdict import Verdict
+    from .trainers.loop import TrainResult
+    from .trainers.preflight import Preflight
+
+COLOURS = {"PASS": "green", "PASS-REFERENCE": "green", "DIFFERS": "red"}
+EVERY = 10  # lines a piped task prints
+
+
+class Display:
+    """One progress display on stderr: a bar on a terminal, a few plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
+        )
+
+    def task(self, name: str, total: int) -> Callable[[int], None]:
+        """Begin a task of TOTAL units; return what advances it."""
+        if not self.console.is_terminal:
+            return lambda _amount: None
+        self.progress.start()
+        task = self.progress.add_task(name, total=total)
+
+        def advance(amount: int) -> None:
+            self.progress.advance(task, amount)
+            if self.progress.finished:
+                self.progress.stop()
+
+        return advance
+
+
+def dump(document: Any) -> None:
+    """Print DOCUMENT as JSON on stdout."""
+    click.echo(json.dumps(document, indent=1, default=str))
+
+
+def out() -> Console:
+    """Return the console of results."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
+    """Print the plan of a dry run, or what was made and its verdict."""
+    if as_json:
+        dump(outcome_document(outcome))
+        return
+    if outcome.target is None:
+        click.echo("\n".join([*outcome.plan, "Nothing was written (--dry-run)."]))
+        return
+    for line in summary_lines(outcome.facts):
+        click.echo(line)
+    if outcome.verdict:
+        show_verdict(outcome.verdict, as_json=False)
+    rejected = outcome.status == "DIFFERS"
+    out().print(
+        f"[bold {COLOURS.get(outcome.status, 'yellow')}]{outcome.status}[/] {outcome.target}"
+    )
+    if rejected:
+        click.echo("The result was rejected; it is kept under that name for inspection.")
+
+
+def outcome_document(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON-ready data."""
+    verdict = json.loads(outcome.verdict.to_json()) if outcome.verdict else None
+    return {
+        "target": outcome.target,
+        "status": outcome.status if outcome.target else "DRY-RUN",
+        "plan": outcome.plan,
+        "facts": outcome.facts,
+        "verdict": verdict,
+    }
+
+
+def summary_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return the facts of a conversion that a person wants to read."""
+    lines = []
+    if "tensors" in facts:
+        lines.append(f"{len(facts['tensors'])} tensors written, hashed with xxh3")
+    if facts.get("merged"):
+        survival = [merged["cosine"] for merged in facts["merged"].values()]
+        lines.append(
+            f"{len(survival)} of {len(survival)} adapter updates merged;"
+            f" the delta that survived rounding has cosine {min(survival):.6f} or better"
+        )
+    if facts.get("dropped"):
+        lines.append(f"{len(facts['dropped'])} tensors dropped: {', '.join(facts['dropped'])}")
+    side = facts.get("side_files") or {}
+    if side.get("copied"):
+        lines.append(f"{len(side['copied'])} side files copied byte for byte")
+    if side.get("left_out"):
+        lines.append(f"left out: {', '.join(side['left_out'])}")
+    return lines
+
+
+def show_verdict(verdict: Verdict, *, as_json: bool) -> None:
+    """Print a verdict."""
+    from .parity.report import render
+
+    if as_json:
+        click.echo(verdict.to_json())
+    else:
+        render(verdict, out())
+
+
+def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print facts as aligned lines; lists and tables indented below their name."""
+    if as_json:
+        dump(facts)
+        return
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            click.echo(f"{name}:")
+            width = max((len(str(key)) for key in value), default=0)
+            click.echo("\n".join(f"  {key:<{width}}  {item}" for key, item in value.items()))
+        elif isinstance(value, list | tuple):
+            click.echo(
+                "\n".join([f"{name}:", *(f"  {item}" for item in value)])
+                if value
+                else f"{name}: none"
+            )
+        else:
+            click.echo(f"{name}: {value}")
+
+
+def show_preflight(result: Preflight, *, as_json: bool) -> None:
+    """Print the per-parameter table of a preflight and its verdict."""
+    if as_json:
+        dump(result.document())
+        return
+    table = Table(box=None, pad_edge=False)
+    columns, rows = result.table()
+    for column in columns:
+        table.add_column(
+            column, justify="left" if column == "parameter" else "right", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*row)
+    out().print(table)
+    click.echo(result.summary())
+
+
+def show_training(result: TrainResult, *, as_json: bool) -> None:
+    """Print what a training run did."""
+    if as_json:
+        dump(result.document())
+    else:
+        click.echo(result.summary())

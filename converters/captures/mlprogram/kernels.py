@@ -1,0 +1,71 @@
+"""What a kernel is: a function of MIL's input names, whose annotations say how it wants each one.
+
+``Tensor`` gets a torch tensor, ``Tensors`` a list of them; ``int``, ``float``, ``bool``, ``str`` and
+tuples of them get plain Python values. Tensors of floats arrive in float32, integers in int32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+Tensors = list[Tensor]
+Ints = tuple[int, ...]
+Bools = tuple[bool, ...]
+Function = Callable[..., Any]
+
+
+def scalar(value: Any) -> Any:
+    """Return the Python number in an array or tensor of one element.
+
+    >>> scalar(np.float16(0.5))
+    0.5
+    """
+    return value.item() if hasattr(value, "item") else value
+
+
+def entries(value: Any) -> list[Any]:
+    """Return the elements of an array, tensor or number as a flat list."""
+    if isinstance(value, Tensor):
+        return list(value.reshape(-1).tolist())
+    return list(np.asarray(value).reshape(-1).tolist())
+
+
+PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "int": lambda value: int(scalar(value)),
+    "float": lambda value: float(scalar(value)),
+    "bool": lambda value: bool(scalar(value)),
+    "str": lambda value: str(scalar(value)),
+    "Ints": lambda value: tuple(int(entry) for entry in entries(value)),
+    "Bools": lambda value: tuple(bool(entry) for entry in entries(value)),
+}
+
+
+class Kernel(NamedTuple):
+    """A function and, by input name, the conversions that its annotations ask for."""
+
+    function: Function
+    plain: Mapping[str, Callable[[Any], Any]]
+
+    def __call__(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Apply the function to INPUTS and return its outputs as a tuple."""
+        keep = self.plain
+        arguments = {k: keep[k](v) if k in keep else v for k, v in inputs.items()}
+        outputs = self.function(**arguments)
+        return tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
+
+
+def kernel(function: Function) -> Kernel:
+    """Read the annotations of FUNCTION.
+
+    >>> def scaled(x: Tensor, axis: "int", factor: "float | None" = None): ...
+    >>> sorted(kernel(scaled).plain)
+    ['axis', 'factor']
+    """
+    kinds = {
+        name: str(kind).removesuffix(" | None") for name, kind in function.__annotations__.items()
+    }
+    return Kernel(function, {name: PLAIN[kind] for name, kind in kinds.items() if kind in PLAIN})

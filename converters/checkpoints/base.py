@@ -1,0 +1,50 @@
+"""What every tensor file offers: headers now, bytes when asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from ..dtypes import NUMPY
+from ..values import Array
+
+CHUNK = 4 << 20  # bytes read at a time: large enough for the disk, small enough to forget
+
+
+class Header(NamedTuple):
+    """Dtype (a safetensors code such as ``BF16``) and shape of a stored tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tensor takes, little-endian and C-contiguous."""
+        return math.prod(self.shape) * NUMPY[self.dtype].itemsize
+
+    def __str__(self) -> str:
+        """Print as ``F32[384, 1536]``."""
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class Checkpoint(Protocol):
+    """A set of named tensors on disk, whatever the format; opening one reads headers only."""
+
+    path: Path
+    headers: Mapping[str, Header]
+    metadata: Mapping[str, str]
+    files: tuple[Path, ...]  # files that hold the tensors
+    ignored: tuple[Path, ...]  # tensor files beside them that the index does not name
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME as an array of its own."""
+        ...
+
+    def stream(self, name: str) -> Iterator[memoryview]:
+        """Yield the bytes of tensor NAME, little-endian, C order, at most ``CHUNK`` at a time.
+
+        A yielded view is valid until the next one is asked for.
+        """
+        ...

@@ -1,0 +1,10 @@
+"""What a user points at, made ready to load: :func:`open` and :class:`Model`."""
+
+from .families import FAMILIES as FAMILIES
+from .families import Family as Family
+from .model import Model as Model
+from .signature import Port as Port
+from .signature import Signature as Signature
+from .specs import MANIFEST as MANIFEST
+from .specs import open as open  # noqa: A004
+from .specs import read_json as read_json

@@ -1,0 +1,47 @@
+"""Architectures known by ``model_type``: one row of data each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from .signature import Port, Signature
+
+Config = Mapping[str, Any]
+
+
+class Family(NamedTuple):
+    """What Weighbridge knows of an architecture.
+
+    Attributes:
+        map: name of the table map, torch names on its left side, MLX names on its right.
+        torch_class: class in transformers that runs it.
+        signature: makes the Signature from the config.
+    """
+
+    map: str
+    torch_class: str
+    signature: Callable[[Config], Signature]
+
+
+def encoder_signature(config: Config) -> Signature:
+    """Return the signature of a text encoder: token ids and mask in, hidden states out."""
+    upper = (
+        ("sequence", int(config.get("max_position_embeddings", 512))),
+        ("vocabulary", int(config["vocab_size"])),
+    )
+    shape = ("batch", "sequence")
+    return Signature(
+        inputs=(
+            Port("input_ids", "int64", shape, "token_ids", upper),
+            Port("attention_mask", "int64", shape, "attention_mask", upper),
+        ),
+        outputs=(
+            Port("last_hidden_state", "float32", (*shape, int(config["hidden_size"])), "hidden"),
+        ),
+    )
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "bert": Family("bert", "BertModel", encoder_signature),
+}

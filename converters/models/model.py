@@ -1,0 +1,73 @@
+"""What a user points at: a directory, a directory with an adapter, a package, a factory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadInputError
+from ..adapters.adapter import Adapter
+from ..checkpoints import Checkpoint, open_checkpoint
+from .families import FAMILIES, Family
+from .signature import Signature
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model before it is loaded; making one reads headers and configuration only.
+
+    Attributes:
+        spec: what the user wrote.
+        framework: whose names and layouts the weights have: ``torch``, ``mlx`` or ``mlprogram``.
+        path: directory or package; ``None`` for a factory without weights of its own.
+        config: ``config.json``, empty where there is none.
+        factory: what ``module:function`` returned, a torch or mlx module; ``None`` for a family.
+        adapter: a live adapter; ``None`` for the bare model.
+        map_text: the map between torch and MLX names, where it is not the family's.
+        declared: the signature a factory declared.
+    """
+
+    spec: str
+    framework: str
+    path: Path | None
+    config: Mapping[str, Any]
+    factory: Any = None
+    adapter: Adapter | None = None
+    map_text: str | None = None
+    declared: Signature | None = None
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The tensor files."""
+        if self.path is None:
+            raise BadInputError(f"{self.spec} has no weights on disk; save it to a directory first")
+        return open_checkpoint(self.path)
+
+    @property
+    def family(self) -> Family | None:
+        """The architecture, where ``model_type`` is a known one."""
+        return FAMILIES.get(str(self.config.get("model_type")))
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Inputs and outputs.
+
+        Raises:
+            BadInputError: nothing says what the model takes.
+        """
+        if self.declared:
+            return self.declared
+        if self.family:
+            return self.family.signature(self.config)
+        kind = self.config.get("model_type", "(none)")
+        raise BadInputError(
+            f"{self.spec}: model_type {kind} is not known here; known are {', '.join(sorted(FAMILIES))}."
+            " For another, name the code that builds it: --trust-code MODULE:FUNCTION"
+        )
+
+    def with_adapter(self, adapter: Adapter) -> Model:
+        """Return the same model with ADAPTER live on it."""
+        return replace(self, spec=f"{self.spec}+{adapter.path}", adapter=adapter)

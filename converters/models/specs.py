@@ -1,0 +1,188 @@
+"""What a user may write for a model, and how it is recognised."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadInputError, UntrustedError
+from ..adapters import read_adapter
+from ..checkpoints import open_checkpoint
+from .model import Model
+from .signature import Signature
+
+MANIFEST = "weighbridge.json"
+TABLES = Path(__file__).parent.parent / "maps" / "tables"
+ADAPTER_FILES = ("adapters.safetensors", "adapter_model.safetensors")
+
+
+def open(spec: str | Path, *, trust_code: str | None = None, map: str | None = None) -> Model:  # noqa: A001, A002
+    """Open what SPEC names; reads headers and configuration, loads nothing.
+
+    Args:
+        spec: a directory or tensor file; ``DIRECTORY+ADAPTER``; an ``.mlpackage``; or
+            ``module:function``, which consents to run that function.
+        trust_code: ``module:function`` that builds the architecture of a directory whose
+            ``model_type`` is unknown. Nothing is imported from a model directory without it.
+        map: name or path of a ``.wmap`` between torch and MLX names, where the family has none.
+
+    Raises:
+        BadInputError: SPEC is none of these, or cannot be what it claims to be.
+        UntrustedError: the directory names code and TRUST_CODE does not.
+    """
+    spec = str(spec)
+    path, adapter = split_adapter(spec)
+    if path is None:
+        return from_factory(spec)
+    model = from_path(path, trust_code, map)
+    return model.with_adapter(read_adapter(adapter)) if adapter else model
+
+
+def split_adapter(spec: str) -> tuple[Path | None, Path | None]:
+    """Split ``DIRECTORY+ADAPTER``; a path that exists as it stands wins.
+
+    >>> split_adapter("package.module:function")
+    (None, None)
+    """
+    if Path(spec).exists():
+        return Path(spec), None
+    base, plus, adapter = spec.rpartition("+")
+    if plus and Path(base).exists():
+        if not Path(adapter).exists():
+            raise BadInputError(f"{adapter}: no such adapter directory")
+        return Path(base), Path(adapter)
+    if looks_like_factory(spec):
+        return None, None
+    raise BadInputError(f"{spec}: no such file or directory, and not MODULE:FUNCTION either")
+
+
+def looks_like_factory(spec: str) -> bool:
+    """Say whether SPEC has the form ``module:function``.
+
+    >>> looks_like_factory("a.b:c"), looks_like_factory("a/b"), looks_like_factory("a:b:c")
+    (True, False, False)
+    """
+    module, colon, function = spec.partition(":")
+    return bool(colon) and all(
+        part.isidentifier() for part in (*module.split("."), *function.split("."))
+    )
+
+
+def build_factory(spec: str) -> tuple[Any, Signature | None]:
+    """Import and call ``module:function``; it returns a module, or a module and its Signature.
+
+    The current directory is on the import path, as for ``python -m``.
+    """
+    module_name, _, function = spec.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        built = getattr(importlib.import_module(module_name), function)()
+    except (ImportError, AttributeError) as error:
+        raise BadInputError(f"{spec}: {error}") from error
+    return built if isinstance(built, tuple) else (built, None)
+
+
+def framework_of(module: Any) -> str:
+    """Return the framework of a live MODULE, by its type's origin, importing nothing.
+
+    Raises:
+        BadInputError: it is neither a torch nor an MLX module.
+    """
+    origins = {base.__module__.partition(".")[0] for base in type(module).__mro__}
+    for framework in ("torch", "mlx"):
+        if framework in origins:
+            return framework
+    raise BadInputError(
+        f"{type(module).__name__} is neither a torch.nn.Module nor an mlx.nn.Module"
+    )
+
+
+def from_factory(spec: str) -> Model:
+    """Return the model that ``module:function`` builds, with the weights it comes with."""
+    module, signature = build_factory(spec)
+    return Model(spec, framework_of(module), None, {}, factory=module, declared=signature)
+
+
+def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model:
+    """Return the model in a directory, package or tensor file."""
+    if path.suffix == ".mlpackage":
+        return Model(str(path), "mlprogram", path, {})
+    refuse_adapter(path)
+    config, manifest = read_json(path / "config.json"), read_json(path / MANIFEST)
+    code = config.get("weighbridge_factory")
+    if code and not trust_code:
+        raise UntrustedError(
+            f"{path} is built by code, {code}; if you trust it: --trust-code {code}"
+        )
+    module, signature = build_factory(trust_code) if trust_code else (None, None)
+    return Model(
+        spec=str(path),
+        framework=detect_framework(path, manifest),
+        path=path,
+        config=config,
+        factory=module,
+        map_text=map_text(map_name, manifest),
+        declared=signature,
+    )
+
+
+def map_text(name: str | None, manifest: Mapping[str, Any]) -> str | None:
+    """Return the text of the map a user named, else the one the directory was made with.
+
+    Raises:
+        BadInputError: there is neither a table nor a file of that name.
+    """
+    if name is None:
+        text = manifest.get("map")
+        return str(text) if text else None
+    table = TABLES / f"{name}.wmap"
+    path = table if table.is_file() else Path(name)
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in TABLES.glob("*.wmap")))
+        raise BadInputError(f"--map {name}: no such file; tables are {known}")
+    return path.read_text(encoding="utf-8")
+
+
+def refuse_adapter(path: Path) -> None:
+    """Answer an adapter given as a model with the right command."""
+    is_adapter = any((path / name).exists() for name in ADAPTER_FILES)
+    if is_adapter and not (path / "config.json").exists():
+        raise BadInputError(
+            f"{path} is an adapter, not a model. Name its base too: BASE+{path},"
+            f" or convert mlx-to-torch BASE OUT --adapter {path}"
+        )
+
+
+def detect_framework(path: Path, manifest: Mapping[str, Any]) -> str:
+    """Return whose names and layouts the weights have: what the files say of themselves, else torch."""
+    if manifest.get("framework"):
+        return str(manifest["framework"])
+    checkpoint = open_checkpoint(path)
+    said = str(checkpoint.metadata.get("format", ""))
+    return (
+        "mlx"
+        if said == "mlx" or any(file.suffix == ".npz" for file in checkpoint.files)
+        else "torch"
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in PATH, empty where there is no such file.
+
+    Raises:
+        BadInputError: it is not a JSON object.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadInputError(f"{path}: not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise BadInputError(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content

@@ -1,0 +1,62 @@
+"""The table of routes: verbs, documentation and a coverage test are made from it. Importing it is free."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Route(NamedTuple):
+    """One way from a source to a target.
+
+    Attributes:
+        source: framework left behind.
+        target: framework arrived at.
+        verb: what the command line calls it.
+        exact: what is bit-exact on this route.
+        checked: which runtime checks the result, and where.
+        summary: one line of help.
+    """
+
+    source: str
+    target: str
+    verb: str
+    exact: str
+    checked: str
+    summary: str
+
+
+ROUTES: Final = (
+    Route(
+        "torch",
+        "mlx",
+        "convert torch-to-mlx",
+        "every weight (renames, permutations, stacks, splits)",
+        "MLX, against PyTorch in float64",
+        "Make an MLX directory from a PyTorch one.",
+    ),
+    Route(
+        "mlx",
+        "torch",
+        "convert mlx-to-torch",
+        "every weight; a LoRA merge is rounded once, its survival measured",
+        "PyTorch, against float64 with the adapter live",
+        "Bring an MLX directory home to PyTorch, merging an adapter on the way.",
+    ),
+    Route(
+        "torch",
+        "coreml",
+        "export coreml",
+        "float32 weights; float16 is rounded once",
+        "Core ML on macOS; our ML-program evaluator elsewhere (PASS-REFERENCE)",
+        "Export a model to a Core ML package.",
+    ),
+    Route(
+        "mlx",
+        "coreml",
+        "export coreml",
+        "float32 weights; float16 is rounded once",
+        "Core ML on macOS; our ML-program evaluator elsewhere (PASS-REFERENCE)",
+        "Export a model to a Core ML package.",
+    ),
+)
+CONVERSIONS: Final = tuple(route for route in ROUTES if route.verb.startswith("convert "))

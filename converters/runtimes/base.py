@@ -1,0 +1,48 @@
+"""A model made runnable: arrays in, arrays out, with its inner sites on request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..values import Array
+
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run seen from inside.
+
+    Attributes:
+        outputs: the outputs by port name.
+        sites: output of every site, by module path; where corrections were given, what the site
+            computed from corrected inputs, before its own correction.
+    """
+
+    outputs: dict[str, Array]
+    sites: dict[str, Array] = field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """A loaded model. Sites are submodules, named by their path in the source framework."""
+
+    runtime: str  # torch, mlx, coreml, reference ...
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Return the outputs by port name."""
+        ...
+
+    def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
+        """Run and record every site; replace each site's output by its correction if there is one.
+
+        With the reference's recordings as corrections, every site computes from the reference's
+        inputs, so a recorded difference is the site's own (teacher forcing). Children are corrected
+        before their parent ends: a parent differs only by what its children did not compute.
+        """
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """Return runtime, version, device, dtype, BLAS and flags, for the verdict."""
+        ...

@@ -1,0 +1,48 @@
+"""Fast matrix products for MLX on Linux CPU, whose wheel is linked to a reference BLAS."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+
+
+def _torch_library() -> Path | None:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    library = Path(spec.origin).parent / "lib" / "libtorch_cpu.so"
+    return library if library.exists() else None
+
+
+@cache
+def preload_blas() -> str:
+    """Put PyTorch's BLAS into the global symbol scope, so that MLX resolves ``cblas_*`` to it.
+
+    It works only before the first ``import mlx.core`` of the process, so the command line calls it
+    in the verbs that run MLX; ``import weighbridge`` never does.
+
+    Returns:
+        What MLX will use, for reports: ``torch (MKL or OpenBLAS)``, ``wheel (reference)`` or
+        ``system (Accelerate)``.
+    """
+    if sys.platform != "linux":
+        return "system (Accelerate)"
+    library = _torch_library()
+    if library is None or "mlx.core" in sys.modules:
+        return "wheel (reference)"
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    return "torch (MKL or OpenBLAS)"
+
+
+def blas_in_use() -> str:
+    """Return what :func:`preload_blas` did in this process, without doing it.
+
+    >>> blas_in_use() in {"torch (MKL or OpenBLAS)", "wheel (reference)", "system (Accelerate)"}
+    True
+    """
+    if sys.platform != "linux":
+        return "system (Accelerate)"
+    return preload_blas() if preload_blas.cache_info().currsize else "wheel (reference)"

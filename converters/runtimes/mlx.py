@@ -1,0 +1,171 @@
+"""Run a model in MLX: the source's own computation, captured, or a native ``mlx.nn`` module."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from ...errors import MismatchError
+from ..captures import capture
+from ..captures.torch_to_mlx import Captured
+from ..models import Model
+from ..models.signature import Signature
+from ..policy import Policy
+from ..values import Array
+from .base import Arrays, Trace
+from .blas import blas_in_use
+
+SIZES = (
+    3,
+    7,
+    5,
+    11,
+)  # example sizes of named dimensions: distinct, so that none is taken for another
+
+
+def to_mlx(array: Array) -> mx.array:
+    """Return ARRAY in MLX, bfloat16 included; float64 stays float64 (CPU only)."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.name == "bfloat16":
+        return mx.array(array.view(np.uint16)).view(mx.bfloat16)
+    return mx.array(array, dtype=mx.float64) if array.dtype == np.float64 else mx.array(array)
+
+
+def to_numpy(array: mx.array) -> Array:
+    """Return ARRAY as numpy, bfloat16 as ml_dtypes' bfloat16."""
+    if array.dtype == mx.bfloat16:
+        import ml_dtypes
+
+        return np.array(array.view(mx.uint16)).view(ml_dtypes.bfloat16)
+    return np.array(array)
+
+
+def example_inputs(signature: Signature) -> dict[str, Array]:
+    """Return small inputs that have the signature's names, dtypes and roles."""
+    names = dict.fromkeys(
+        size for port in signature.inputs for size in port.shape if isinstance(size, str)
+    )
+    sizes = dict(zip(names, SIZES, strict=False))
+    generator = np.random.default_rng(0)
+    examples: dict[str, Array] = {}
+    for port in signature.inputs:
+        shape = [size if isinstance(size, int) else sizes[size] for size in port.shape]
+        kind = np.dtype(port.dtype)
+        examples[port.name] = (
+            np.ones(shape, kind)
+            if kind.kind in "iub"
+            else generator.normal(size=shape).astype(kind)
+        )
+    return examples
+
+
+def captured_module(model: Model, dtype: str = "float32") -> Captured:
+    """Capture MODEL's torch computation with its weights, its adapter live."""
+    from .torch import build_module, torch_values
+
+    captured = capture(
+        build_module(replace(model, adapter=None), dtype),
+        inputs=example_inputs(model.signature),
+        dynamic=model.signature.dynamic,
+    )
+    if model.adapter:
+        captured.set_adapters(torch_values(model)[1])
+    return captured
+
+
+def native_module(model: Model) -> nn.Module:
+    """Load MODEL's weights into the ``mlx.nn`` module that its factory returned, strictly.
+
+    Raises:
+        MismatchError: names or shapes differ; all of them are listed.
+    """
+    module: nn.Module = model.factory
+    if model.path is None:
+        return module
+    own = {name: tuple(array.shape) for name, array in tree_flatten(module.parameters())}
+    found = {name: header.shape for name, header in model.checkpoint.headers.items()}
+    problems = [f"{name} is missing" for name in sorted(set(own) - set(found))]
+    problems += [f"{name} is unexpected" for name in sorted(set(found) - set(own))]
+    problems += [
+        f"{name}: expected {list(own[name])}, found {list(found[name])}"
+        for name in sorted(set(own) & set(found))
+        if own[name] != found[name]
+    ]
+    if problems:
+        raise MismatchError(f"{model.spec} does not fit {type(module).__name__}", problems)
+    weights = [(name, to_mlx(model.checkpoint.read(name))) for name in found]
+    module.load_weights(weights, strict=True)
+    return module
+
+
+def name_outputs(result: Any, signature: Signature) -> dict[str, mx.array]:
+    """Name what a module returned: a mapping by name, anything else in the signature's order."""
+    names = [port.name for port in signature.outputs]
+    if isinstance(result, dict):
+        return {name: result[name] for name in names}
+    values = result if isinstance(result, tuple | list) else (result,)
+    return dict(zip(names, values, strict=False))
+
+
+class MlxRunner:
+    """A model in MLX.
+
+    Attributes:
+        module: the captured or native module that runs.
+    """
+
+    runtime = "mlx"
+
+    def __init__(self, model: Model, policy: Policy, module: nn.Module | None = None) -> None:
+        self.signature = model.signature
+        self.policy = policy
+        native = isinstance(model.factory, nn.Module)
+        self.module = module or (
+            native_module(model) if native else captured_module(model, policy.parameter_dtype)
+        )
+        self.module.eval()
+
+    def _feed(self, inputs: Arrays) -> dict[str, mx.array]:
+        compute = getattr(mx, self.policy.compute)
+        arrays = {port.name: to_mlx(inputs[port.name]) for port in self.signature.inputs}
+        return {
+            name: array.astype(compute) if mx.issubdtype(array.dtype, mx.floating) else array
+            for name, array in arrays.items()
+        }
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Return the outputs by port name, in the compute dtype."""
+        outputs = name_outputs(self.module(**self._feed(inputs)), self.signature)
+        return {name: to_numpy(array) for name, array in outputs.items()}
+
+    def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
+        """Run and record every site; a native module has none, only outputs."""
+        if not isinstance(self.module, Captured):
+            return Trace(self.run(inputs))
+        fixed = {name: to_mlx(array) for name, array in (corrections or {}).items()}
+        outputs, sites = self.module.trace(self._feed(inputs), fixed or None)
+        return Trace(
+            {
+                name: to_numpy(array)
+                for name, array in name_outputs(outputs, self.signature).items()
+            },
+            {name: to_numpy(array) for name, array in sites.items()},
+        )
+
+    def describe(self) -> dict[str, str]:
+        """Return version, device, dtype and BLAS."""
+        return {
+            "runtime": self.runtime,
+            "version": metadata.version("mlx"),
+            "device": self.policy.device,
+            "dtype": self.policy.compute,
+            "accumulate": self.policy.accumulate,
+            "blas": blas_in_use(),
+            "captured": str(isinstance(self.module, Captured)),
+        }

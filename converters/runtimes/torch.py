@@ -1,0 +1,274 @@
+"""Run a model in PyTorch, whatever framework's names its weights carry."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...errors import BadInputError, MismatchError
+from ..maps import WeightMap, apply
+from ..models import Model
+from ..policy import Policy
+from ..values import Array, Dense, LowRank
+from .base import Arrays, Trace
+
+DTYPES = {
+    name: getattr(torch, name)
+    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "bool")
+}
+
+
+def to_torch(array: Array) -> torch.Tensor:
+    """Return ARRAY as a tensor, bfloat16 included.
+
+    >>> to_torch(np.zeros((2, 3), np.float32)).shape
+    torch.Size([2, 3])
+    """
+    array = np.array(array, order="C")  # a copy: tensors may be written to
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def to_numpy(tensor: torch.Tensor) -> Array:
+    """Return TENSOR as an array, bfloat16 as ml_dtypes' bfloat16.
+
+    >>> to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype.name
+    'bfloat16'
+    """
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return np.asarray(tensor.numpy())
+
+
+def torch_values(model: Model) -> tuple[dict[str, Array], dict[str, LowRank]]:
+    """Return MODEL's weights and adapter updates under their torch names.
+
+    Weights in MLX naming come home through the inverse of the model's map.
+    """
+    checkpoint = model.checkpoint
+    updates = dict(model.adapter.updates) if model.adapter else {}
+    arrays: dict[str, Array] = {name: checkpoint.read(name) for name in checkpoint.headers}
+    if model.framework != "mlx":
+        return arrays, updates
+    plan = map_of(model).inverse().bind(checkpoint.headers, config=model.config)
+    values = apply(plan, {name: Dense(array) for name, array in arrays.items()})
+    return (
+        {name: value.array for name, value in values.items() if isinstance(value, Dense)},
+        map_of(model).inverse().rename_updates(updates, checkpoint.headers, config=model.config),
+    )
+
+
+def map_of(model: Model) -> WeightMap:
+    """Return the map between MODEL's torch and MLX names.
+
+    Raises:
+        BadInputError: neither a family nor a map file says how the names correspond.
+    """
+    if model.map_text:
+        return WeightMap.parse(model.map_text, f"{model.spec} (map)")
+    if model.family:
+        return WeightMap.load(model.family.map)
+    raise BadInputError(f"{model.spec}: no map is known for it; give one with --map FILE.wmap")
+
+
+def empty_module(model: Model) -> nn.Module:
+    """Build MODEL's architecture, weights not yet loaded, in evaluation mode.
+
+    Raises:
+        BadInputError: there is no torch module for it.
+    """
+    if isinstance(model.factory, nn.Module):
+        return model.factory.eval()
+    if model.family is None:
+        model.signature  # noqa: B018  # raises, and says what to do
+        raise BadInputError(f"{model.spec}: its factory did not return a torch module")
+    import transformers
+
+    config_class = transformers.CONFIG_MAPPING[model.config["model_type"]]
+    config = config_class.from_dict(dict(model.config))
+    module: nn.Module = getattr(transformers, model.family.torch_class)(config)
+    return module.eval()
+
+
+def load_weights(module: nn.Module, arrays: Mapping[str, Array], *, where: str) -> None:
+    """Load ARRAYS into MODULE; every missing or unexpected name is an error.
+
+    Persistent buffers that a module recomputes may be absent.
+
+    Raises:
+        MismatchError: names or shapes differ; all of them are listed.
+    """
+    own = module.state_dict()
+    buffers = {name for name, _ in module.named_buffers()}
+    problems = [f"{name} is missing" for name in sorted(set(own) - set(arrays) - buffers)]
+    problems += [
+        f"{name}: expected {list(own[name].shape)}, found {list(array.shape)}"
+        for name, array in sorted(arrays.items())
+        if name in own and tuple(own[name].shape) != array.shape
+    ]
+    if problems:
+        raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
+    module.load_state_dict(
+        {name: to_torch(array) for name, array in arrays.items() if name in own}, strict=False
+    )
+
+
+def drop_unused(module: nn.Module, arrays: Mapping[str, Array]) -> None:
+    """Remove an optional head that the checkpoint does not carry, so that nothing runs at random."""
+    if getattr(module, "pooler", None) is not None and not any(
+        name.startswith("pooler.") for name in arrays
+    ):
+        module.pooler = None
+
+
+def attach_adapter(module: nn.Module, updates: Mapping[str, LowRank]) -> None:
+    """Add ``scale * b @ a @ x`` to the output of each linear layer named in UPDATES, live.
+
+    The sum is never folded into the weight, so this is independent of the merge.
+    """
+    for name, update in updates.items():
+        layer = module.get_submodule(name.removesuffix(".weight"))
+        weight = next(layer.parameters())
+        a = to_torch(update.a).to(weight.dtype)
+        b = to_torch(update.b).to(weight.dtype) * update.scale
+
+        def add(_: nn.Module, args: Any, out: Any, a: torch.Tensor = a, b: torch.Tensor = b) -> Any:
+            return out + args[0] @ a.T @ b.T
+
+        layer.register_forward_hook(add)
+
+
+def build_module(model: Model, dtype: str = "float32") -> nn.Module:
+    """Return MODEL as a torch module in evaluation mode, weights loaded and adapter live.
+
+    Args:
+        model: any model with weights; MLX names are mapped back to torch's.
+        dtype: of parameters and floating-point buffers.
+    """
+    module = empty_module(model)
+    if model.path is not None:
+        arrays, updates = torch_values(model)
+        drop_unused(module, arrays)
+        load_weights(module, arrays, where=model.spec)
+    else:
+        updates = {}
+    module = module.to(DTYPES[dtype])
+    attach_adapter(module, updates)
+    return module.requires_grad_(requires_grad=False)
+
+
+def call(
+    module: nn.Module, inputs: Mapping[str, torch.Tensor], outputs: tuple[str, ...]
+) -> dict[str, torch.Tensor]:
+    """Call MODULE by keyword and name its outputs.
+
+    A mapping (ModelOutput) answers by name; a tensor or tuple answers in the signature's order.
+    """
+    result = module(**inputs)
+    if isinstance(result, Mapping):
+        return {name: result[name] for name in outputs}
+    values = result if isinstance(result, tuple) else (result,)
+    return dict(zip(outputs, values, strict=False))
+
+
+def _first_tensor(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    return _first_tensor(value[0]) if isinstance(value, tuple | list) and value else None
+
+
+def _replace_first(value: Any, new: torch.Tensor) -> Any:
+    if isinstance(value, torch.Tensor):
+        return new
+    if isinstance(value, Mapping):
+        first = next(iter(value))
+        value[first] = _replace_first(value[first], new)  # type: ignore[index]
+        return value
+    return type(value)((_replace_first(value[0], new), *value[1:]))
+
+
+@contextlib.contextmanager
+def recording(module: nn.Module, corrections: Arrays | None) -> Iterator[dict[str, Array]]:
+    """Record the first output tensor of every submodule; return corrections in their place."""
+    sites: dict[str, Array] = {}
+
+    def hook(path: str) -> Callable[..., Any]:
+        def record(_: nn.Module, __: Any, out: Any) -> Any:
+            tensor = _first_tensor(out)
+            if tensor is None or not tensor.is_floating_point():
+                return None
+            sites[path] = to_numpy(tensor)
+            if corrections is None or path not in corrections:
+                return None
+            return _replace_first(out, to_torch(corrections[path]).to(tensor.dtype))
+
+        return record
+
+    handles = [
+        child.register_forward_hook(hook(path)) for path, child in module.named_modules() if path
+    ]
+    try:
+        yield sites
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class TorchRunner:
+    """A model in PyTorch.
+
+    Attributes:
+        module: the torch module that runs.
+    """
+
+    runtime = "torch"
+
+    def __init__(self, model: Model, policy: Policy, module: nn.Module | None = None) -> None:
+        self.signature = model.signature
+        self.policy = policy
+        self.module = build_module(model, policy.parameter_dtype) if module is None else module
+
+    def _feed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
+        compute = DTYPES[self.policy.compute]
+        tensors = {port.name: to_torch(inputs[port.name]) for port in self.signature.inputs}
+        return {
+            name: tensor.to(compute) if tensor.is_floating_point() else tensor
+            for name, tensor in tensors.items()
+        }
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Return the outputs by port name, in the compute dtype."""
+        names = tuple(port.name for port in self.signature.outputs)
+        with torch.no_grad():
+            outputs = call(self.module, self._feed(inputs), names)
+        return {name: to_numpy(tensor) for name, tensor in outputs.items()}
+
+    def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
+        """Run and record every submodule that returns a floating-point tensor."""
+        with recording(self.module, corrections) as sites:
+            outputs = self.run(inputs)
+        return Trace(outputs, sites)
+
+    def describe(self) -> dict[str, str]:
+        """Return version, dtype and BLAS."""
+        blas = "mkl" if torch.backends.mkl.is_available() else "other"
+        return {
+            "runtime": self.runtime,
+            "version": torch.__version__.split("+")[0],
+            "device": self.policy.device,
+            "dtype": self.policy.compute,
+            "accumulate": self.policy.accumulate,
+            "blas": blas,
+            "threads": str(torch.get_num_threads()),
+        }

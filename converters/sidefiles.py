@@ -1,0 +1,77 @@
+"""A model is more than weights: what travels beside them, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+WEIGHTS = frozenset(
+    (
+        ".bin",
+        ".ckpt",
+        ".gguf",
+        ".h5",
+        ".msgpack",
+        ".npz",
+        ".onnx",
+        ".ot",
+        ".pt",
+        ".pth",
+        ".safetensors",
+        ".tflite",
+    )
+)
+SKIPPED_FOLDERS = frozenset((".cache", ".git", "__pycache__", "checkpoints"))
+SKIPPED_FILES = frozenset(("weighbridge.json",))
+
+
+class SideFiles(NamedTuple):
+    """What a conversion did with the files beside the weights; paths relative to the model."""
+
+    copied: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def module_folders(source: Path) -> frozenset[str]:
+    """Return folders of a sentence-transformers directory whose weights belong to its head."""
+    modules = source / "modules.json"
+    if not modules.is_file():
+        return frozenset()
+    return frozenset(row["path"] for row in json.loads(modules.read_text()) if row.get("path"))
+
+
+def walk(source: Path) -> Iterator[Path]:
+    """Yield the files below SOURCE in sorted order, caches and links out of it left aside."""
+    for path in sorted(source.rglob("*")):
+        parts = path.relative_to(source).parts
+        if path.is_file() and not SKIPPED_FOLDERS.intersection(parts[:-1]):
+            yield path
+
+
+def is_weights(path: Path) -> bool:
+    """Say whether PATH holds tensors, or an index of them."""
+    return path.suffix in WEIGHTS or path.name.endswith(".index.json")
+
+
+def copy_side_files(source: Path, target: Path) -> SideFiles:
+    """Copy tokenizer, configuration, pooling, card and licence of SOURCE to TARGET.
+
+    Weights are left to the map, but for those of a sentence-transformers head (``2_Dense``), which
+    have the same layout everywhere.
+    """
+    heads = module_folders(source)
+    copied, left_out = [], []
+    for path in walk(source):
+        relative = path.relative_to(source)
+        if relative.name in SKIPPED_FILES or (is_weights(path) and len(relative.parts) == 1):
+            continue
+        if is_weights(path) and relative.parts[0] not in heads:
+            left_out.append(relative.as_posix())
+            continue
+        (target / relative).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target / relative)
+        copied.append(relative.as_posix())
+    return SideFiles(tuple(copied), tuple(left_out))

@@ -1,0 +1,189 @@
+"""Convert and merge: plan, stage, check, publish."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..converters.adapters import Adapter, fit, read_adapter
+from ..converters.checkpoints import Staging, Writer
+from ..converters.maps import Execution, Plan, WeightMap, execute
+from ..converters.models import MANIFEST, Model
+from ..converters.models import open as open_model
+from ..converters.sidefiles import SideFiles, copy_side_files
+from ..errors import BadInputError
+from .options import UNCHECKED, Options, Outcome, open_with
+
+if TYPE_CHECKING:
+    from ..parity.verdict import Verdict
+
+FORMATS = {"torch": "pt", "mlx": "mlx"}  # what safetensors files say of themselves
+IDENTITY = "# weighbridge map 1\n{**} <-> {**}\n"
+
+
+def require_framework(model: Model, expected: str, target: Path) -> None:
+    """Answer a wrong direction with the right command.
+
+    Raises:
+        BadInputError: the weights have another framework's naming.
+    """
+    if model.framework == expected:
+        return
+    if model.framework == "mlprogram":
+        raise BadInputError(
+            f"{model.spec} is a Core ML package; packages are checked, not converted"
+        )
+    other = "torch" if expected == "mlx" else "mlx"
+    raise BadInputError(
+        f"{model.spec} is already {model.framework}; did you mean"
+        f" weighbridge convert {model.framework}-to-{expected} {model.spec} {target}?"
+        if model.framework == other
+        else f"{model.spec} has unknown layout {model.framework}"
+    )
+
+
+def directed_map(model: Model, to: str) -> WeightMap:
+    """Return MODEL's map from its own names to TO's; the identity where they are the same."""
+    if model.framework == to:
+        return WeightMap.parse(IDENTITY, "identity")
+    if not (model.map_text or model.family):
+        model.signature  # noqa: B018  # raises, and says what is unknown
+        raise BadInputError(f"{model.spec}: no map is known for it; give one with --map FILE.wmap")
+    forward = (
+        WeightMap.parse(model.map_text, f"{model.spec} (map)")
+        if model.map_text
+        else WeightMap.load(str(model.family and model.family.map))
+    )
+    return forward if to == "mlx" else forward.inverse()
+
+
+def fitted_updates(model: Model, adapter: Adapter | None) -> Mapping[str, Any]:
+    """Return ADAPTER's updates under MODEL's own names, after checking that they fit.
+
+    Raises:
+        MismatchError: the adapter is partial, or made for another model.
+    """
+    if adapter is None:
+        return {}
+    headers = model.checkpoint.headers
+    same = (adapter.dialect == "mlx") == (model.framework == "mlx")
+    if same:
+        fit(adapter, headers)
+        return adapter.updates
+    to = "mlx" if adapter.dialect == "mlx" else "torch"
+    there = directed_map(model, to)
+    plan = there.bind(headers, config=model.config)
+    fit(adapter, plan.layout)
+    return there.inverse().rename_updates(adapter.updates, plan.layout, config=model.config)
+
+
+def job_key(plan: Plan, model: Model) -> str:
+    """Return a fingerprint of a job: an interrupted run resumes only if nothing of it changed."""
+    stamps = [
+        (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in model.checkpoint.files
+    ]
+    adapter = model.adapter and str(model.adapter.path)
+    text = json.dumps([__version__, plan.lines(), stamps, adapter], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def move_weights(model: Model, plan: Plan, folder: Path, to: str, options: Options) -> Execution:
+    """Run pass 2 into FOLDER."""
+    total = sum(header.nbytes for header in plan.layout.values())
+    writer = Writer(
+        folder, plan.layout, metadata={"format": FORMATS[to]}, max_shard_size=options.max_shard_size
+    )
+    return execute(plan, model.checkpoint, writer, options.report("Weights", total))
+
+
+def facts_of(
+    model: Model, plan: Plan, execution: Execution, to: str, table: WeightMap
+) -> dict[str, Any]:
+    """Return what ``weighbridge.json`` says of a conversion."""
+    return {
+        "weighbridge": __version__,
+        "framework": to,
+        "source": {"spec": model.spec, "framework": model.framework},
+        "map": str(table),
+        "sizes": plan.sizes,
+        "tensors": execution.hashes,
+        "dropped": [str(item) for item in plan.dropped],
+        "merged": {name: survival._asdict() for name, survival in execution.survival.items()},
+    }
+
+
+def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write ``weighbridge.json``."""
+    (folder / MANIFEST).write_text(
+        json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8"
+    )
+
+
+def convert(
+    source: str, target: Path, to: str, *, adapter: Path | None = None, options: Options = Options()
+) -> Outcome:
+    """Convert SOURCE to the framework TO at TARGET, merging ADAPTER on the way.
+
+    Where SOURCE is already in that framework the weights keep their names: a plain merge.
+
+    Returns:
+        The outcome; a result that differs lies in ``TARGET.rejected`` and there is no TARGET.
+
+    Raises:
+        WeighbridgeError: bad input; nothing is left behind.
+    """
+    model = open_with(source, options)
+    if adapter:
+        model = model.with_adapter(read_adapter(adapter))
+    updates = fitted_updates(model, model.adapter)
+    table = directed_map(model, to)
+    plan = table.bind(model.checkpoint.headers, config=model.config, updates=updates)
+    if options.dry_run:
+        return Outcome(None, tuple(plan.lines()))
+    with Staging(target, force=options.force, key=job_key(plan, model)) as staging:
+        execution = move_weights(model, plan, staging.folder, to, options)
+        side = side_files(model, staging.folder)
+        forward = table if to in ("mlx", model.framework) else table.inverse()
+        facts = facts_of(model, plan, execution, to, forward) | {"side_files": side._asdict()}
+        return conclude(model, staging, facts, tuple(plan.lines()), options)
+
+
+def side_files(model: Model, folder: Path) -> SideFiles:
+    """Copy what lies beside MODEL's weights."""
+    if model.path is None or not model.path.is_dir():
+        return SideFiles((), ())
+    return copy_side_files(model.path, folder)
+
+
+def conclude(
+    model: Model, staging: Staging, facts: dict[str, Any], plan: tuple[str, ...], options: Options
+) -> Outcome:
+    """Check the staged result, then publish or reject it."""
+    write_manifest(staging.folder, facts | {"verdict": UNCHECKED})
+    verdict = checked(model, staging.folder, options)
+    if verdict:
+        write_manifest(staging.folder, facts | {"verdict": json.loads(verdict.to_json())})
+    differs = verdict is not None and verdict.status == "DIFFERS"
+    path = staging.reject() if differs else staging.publish()
+    return Outcome(path, plan, facts, verdict)
+
+
+def checked(model: Model, folder: Path, options: Options) -> Verdict | None:
+    """Weigh FOLDER against MODEL, unless the user asked for no check."""
+    if options.check == "none":
+        return None
+    from ..parity.check import check
+
+    candidate = open_model(folder, trust_code=options.trust_code)
+    return check(model, candidate, quick=options.check == "quick")
+
+
+def merge(base: str, adapter: Path, target: Path, *, options: Options = Options()) -> Outcome:
+    """Merge ADAPTER into BASE, names and layouts as they are."""
+    return convert(
+        base, target, open_with(base, options).framework, adapter=adapter, options=options
+    )

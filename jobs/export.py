@@ -1,0 +1,76 @@
+"""Export: a torch computation to the format of a device, staged and weighed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..converters.checkpoints import Staging
+from ..converters.models import Model
+from ..errors import BadInputError, UnsupportedError
+from .convert import checked
+from .options import Options, Outcome, open_with
+
+
+def merged_in_memory(model: Model) -> Any:
+    """Return MODEL as a torch module whose adapter is merged, for an exporter."""
+    from ..converters.adapters import merge as merge_update
+    from ..converters.runtimes.torch import build_module, load_weights, torch_values
+
+    module = build_module(replace(model, adapter=None))
+    if model.adapter:
+        arrays, updates = torch_values(model)
+        merged = {name: merge_update(arrays[name], update)[0] for name, update in updates.items()}
+        load_weights(module, {**arrays, **merged}, where=model.spec)
+    return module
+
+
+def export_coreml(
+    source: str,
+    target: Path,
+    *,
+    compute: str = "float16",
+    upper: Mapping[str, int] | None = None,
+    options: Options = Options(),
+) -> Outcome:
+    """Export SOURCE to a Core ML package at TARGET.
+
+    Args:
+        source: any model with a torch computation; a live adapter is merged in memory.
+        target: must end in ``.mlpackage``.
+        compute: ``float16`` or ``float32``.
+        upper: largest size of each named dimension.
+        options: see :class:`Options`.
+    """
+    if target.suffix != ".mlpackage":
+        raise BadInputError(f"{target}: a Core ML package is named *.mlpackage")
+    model = open_with(source, options)
+    if model.framework == "mlprogram":
+        raise UnsupportedError(f"{source} is a Core ML package already")
+    if options.dry_run:
+        ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
+        return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
+    from ..converters import coreml
+
+    with Staging(target, force=options.force) as staging:
+        package = staging.folder / target.name
+        exported = coreml.export_coreml(
+            merged_in_memory(model), model.signature, package, compute=compute, upper=upper
+        )
+        facts = {"weighbridge": __version__, "framework": "mlprogram", "export": str(exported)}
+        verdict = checked(model, package, options)
+        flatten(staging.folder, package)
+        differs = verdict is not None and verdict.status == "DIFFERS"
+        path = staging.reject() if differs else staging.publish()
+    return Outcome(path, (), facts, verdict)
+
+
+def flatten(folder: Path, inner: Path) -> None:
+    """Make the package INNER the staged folder itself: a package is a directory."""
+    for item in inner.iterdir():
+        shutil.move(item, folder / item.name)
+    inner.rmdir()

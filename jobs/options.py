@@ -1,0 +1,73 @@
+"""What every writing verb takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..converters.models import Model
+from ..converters.models import open as open_model
+
+if TYPE_CHECKING:
+    from ..parity.verdict import Verdict
+
+UNCHECKED = "UNVERIFIED"
+Advance = Callable[[int], None]
+Reporter = Callable[[str, int], Advance]
+
+
+def silent(_: str, __: int) -> Advance:
+    """Report no progress."""
+    return lambda _amount: None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every writing verb accepts.
+
+    Attributes:
+        force: replace the target, atomically.
+        dry_run: stop after pass 1 and return the plan.
+        check: ``full``, ``quick`` or ``none``.
+        map: name or path of a ``.wmap``.
+        trust_code: ``module:function`` that builds the architecture.
+        max_shard_size: bytes per weights file.
+        report: receives progress.
+    """
+
+    force: bool = False
+    dry_run: bool = False
+    check: str = "quick"
+    map: str | None = None
+    trust_code: str | None = None
+    max_shard_size: int = 5_000_000_000
+    report: Reporter = field(default=silent, repr=False)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a verb did.
+
+    Attributes:
+        target: what was published, or where the rejected result lies; ``None`` for a dry run.
+        plan: the plan, a line each.
+        facts: what the manifest says.
+        verdict: the parity verdict, ``None`` where nothing was checked.
+    """
+
+    target: Path | None
+    plan: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    verdict: Verdict | None = None
+
+    @property
+    def status(self) -> str:
+        """The verdict's status; UNVERIFIED where nothing was checked."""
+        return self.verdict.status if self.verdict else UNCHECKED
+
+
+def open_with(spec: str, options: Options) -> Model:
+    """Open SPEC with the options that concern a model."""
+    return open_model(spec, trust_code=options.trust_code, map=options.map)

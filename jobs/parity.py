@@ -1,0 +1,50 @@
+"""Record a golden; weigh one model against another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..converters.checkpoints import Staging
+from ..converters.policy import Policy
+from .options import Options, Outcome, open_with
+
+if TYPE_CHECKING:
+    from ..parity.golden import Golden
+    from ..parity.verdict import Verdict
+
+
+def record(
+    source: str, target: Path, *, level: str = "verdict", options: Options = Options()
+) -> Outcome:
+    """Record a golden of SOURCE at TARGET."""
+    from ..parity.golden import record as record_golden
+
+    model = open_with(source, options)
+    with Staging(target, force=options.force) as staging:
+        golden = record_golden(model, level=level)
+        golden.save(staging.folder)
+        return Outcome(staging.publish(), facts={"level": level})
+
+
+def golden_at(spec: str) -> Golden | None:
+    """Return the golden at SPEC; ``None`` where SPEC is a model."""
+    from ..parity.golden import Golden, is_golden
+
+    return Golden.load(Path(spec)) if is_golden(Path(spec)) else None
+
+
+def check(
+    reference: str,
+    candidate: str,
+    *,
+    runtime: str | None = None,
+    policy: Policy = Policy(),
+    quick: bool = False,
+    options: Options = Options(),
+) -> Verdict:
+    """Weigh CANDIDATE against REFERENCE, a model or a golden; see ``parity.check.check``."""
+    from ..parity.check import check as weigh
+
+    known = golden_at(reference) or open_with(reference, options)
+    return weigh(known, open_with(candidate, options), runtime=runtime, policy=policy, quick=quick)

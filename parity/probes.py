@@ -1,0 +1,345 @@
+"""Inputs that show what a model does: real text, structured series and images, padded both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ..converters.models import Port, Signature
+from ..converters.values import Array
+from ..errors import BadInputError, MismatchError, UnsupportedError
+from .sentences import SENTENCES
+from .tokenizers import load_tokenizer
+
+DEFAULT_LIMIT = 256  # size of a dimension that the signature does not bound
+LONGEST = 1024  # tokens in a probe, whatever the position range: a check must end
+
+
+class Probe(NamedTuple):
+    """One set of inputs, by port name."""
+
+    name: str
+    inputs: dict[str, Array]
+
+
+class Layout(NamedTuple):
+    """How the rows of a probe lie.
+
+    Attributes:
+        name: the probe's name.
+        lengths: tokens in each row.
+        left: whether shorter rows are padded on the left.
+    """
+
+    name: str
+    lengths: tuple[int, ...]
+    left: bool = False
+
+
+class Context(NamedTuple):
+    """What a role needs to fill its port."""
+
+    layout: Layout
+    shape: tuple[int, ...]
+    texts: Iterator[list[int]]
+    random: np.random.Generator
+    pad: int
+
+
+Fill = Callable[[Port, Context], Array]
+
+
+def layouts(limit: int) -> tuple[Layout, ...]:
+    """Return the layouts for a position range of LIMIT.
+
+    Short, at least 64 tokens, beyond half of the range, padded right, padded left.
+
+    >>> [max(layout.lengths) for layout in layouts(512)]
+    [9, 80, 305, 64, 64]
+    """
+    beyond = min(limit // 2 + max(1, limit // 16 + limit % 2 + 17), limit, LONGEST)
+    padded = tuple(min(length, limit) for length in (64, 23, 41, 7))
+    return (
+        Layout("short", (min(9, limit),)),
+        Layout("long", (min(80, limit),)),
+        Layout("beyond-half", (beyond,)),
+        Layout("right-padded", padded),
+        Layout("left-padded", padded, left=True),
+    )
+
+
+def _fit(length: int, texts: Iterator[list[int]]) -> list[int]:
+    """Join texts until there are LENGTH ids; the last id (a separator, often) stays last."""
+    ids: list[int] = []
+    while len(ids) < length:
+        ids += next(texts)
+    return [*ids[: length - 1], ids[-1]]
+
+
+def _rows(context: Context) -> Iterator[tuple[int, slice]]:
+    """Yield each row's number and the columns that its tokens take."""
+    width = context.shape[-1]
+    for row, length in enumerate(context.layout.lengths):
+        yield row, slice(width - length, None) if context.layout.left else slice(length)
+
+
+def token_ids(port: Port, context: Context) -> Array:
+    """Fill a port with text."""
+    ids = np.full(context.shape, context.pad, port.dtype)
+    for row, columns in _rows(context):
+        ids[row, columns] = _fit(context.layout.lengths[row], context.texts)
+    return ids
+
+
+def attention_mask(port: Port, context: Context) -> Array:
+    """Fill a port with ones where there are tokens and zeros where there is padding."""
+    mask = np.zeros(context.shape, port.dtype)
+    for row, columns in _rows(context):
+        mask[row, columns] = 1
+    return mask
+
+
+def token_types(port: Port, context: Context) -> Array:
+    """Fill a port with zeros, then ones from the middle of each row on."""
+    types = np.zeros(context.shape, port.dtype)
+    for row, columns in _rows(context):
+        types[row, columns] = (
+            np.arange(context.layout.lengths[row]) * 2 // (context.layout.lengths[row])
+        )
+    return types
+
+
+def positions(port: Port, context: Context) -> Array:
+    """Fill a port with positions that count from 0 at each row's first token."""
+    ids = np.zeros(context.shape, port.dtype)
+    for row, columns in _rows(context):
+        ids[row, columns] = np.arange(context.layout.lengths[row])
+    return ids
+
+
+def _time_axis(port: Port) -> int:
+    """Return the axis along which a series runs: its last named one, else its longest."""
+    named = [axis for axis, size in enumerate(port.shape) if isinstance(size, str) and axis]
+    if named:
+        return named[-1]
+    return max(range(1, len(port.shape)), key=lambda axis: int(port.shape[axis]), default=0)
+
+
+def series(port: Port, context: Context) -> Array:
+    """Fill a port with trend, seasons, a step and noise, each row and channel at its own scale."""
+    axis = _time_axis(port)
+    length, others = context.shape[axis], tuple(np.delete(context.shape, axis))
+    time, draw = np.arange(length), context.random
+    lines = draw.normal(size=(*others, 1))
+    period = draw.integers(5, 30, (*others, 1))
+    values = (
+        lines * time / max(length, 1)
+        + np.sin(2 * np.pi * time / period)
+        + 0.5 * np.cos(4 * np.pi * time / period + lines)
+        + 1.5 * (time >= draw.integers(1, max(length, 2), (*others, 1)))
+        + 0.1 * draw.normal(size=(*others, length))
+    )
+    scale = 10.0 ** (np.arange(int(np.prod(others, dtype=int))).reshape(*others, 1) % 4 - 1)
+    return np.moveaxis(values * scale, -1, axis).astype(port.dtype)
+
+
+def pixels(port: Port, context: Context) -> Array:
+    """Fill a port with gradients, an edge, a grating and noise, about zero mean and unit scale."""
+    *_, height, width = context.shape
+    rows, columns = np.mgrid[0:height, 0:width]
+    draw = context.random
+    planes = context.shape[:-2]
+    angle = draw.uniform(0, 2 * np.pi, (*planes, 1, 1))
+    across = np.cos(angle) * columns + np.sin(angle) * rows
+    image = 2 * across / max(height, width) + np.sin(across * draw.uniform(0.3, 2, (*planes, 1, 1)))
+    image = image + 1.5 * (across > np.median(across)) + 0.1 * draw.normal(size=context.shape)
+    return np.asarray(image - image.mean(), port.dtype)
+
+
+def hidden(port: Port, context: Context) -> Array:
+    """Fill a port with normal noise in which some features are far larger, as in real models."""
+    scale = np.exp(context.random.normal(size=context.shape[-1]))
+    return np.asarray(context.random.normal(size=context.shape) * scale, port.dtype)
+
+
+ROLES: Final[Mapping[str, Fill]] = {
+    "token_ids": token_ids,
+    "attention_mask": attention_mask,
+    "token_types": token_types,
+    "positions": positions,
+    "series": series,
+    "pixels": pixels,
+    "hidden": hidden,
+}
+TOKEN_ROLES: Final = frozenset(("token_ids", "attention_mask", "token_types", "positions"))
+
+
+def synthetic_texts(vocabulary: int, random: np.random.Generator) -> Iterator[list[int]]:
+    """Yield ids as unevenly spread as words are, where there is no tokenizer.
+
+    The first eighth of a vocabulary, at most 1000 ids, may be special and is left aside.
+    """
+    first = min(1000, vocabulary // 8)
+    while True:
+        spread = random.random(24) ** 3  # small ids are frequent ones
+        yield [first + int(part * (vocabulary - first)) for part in spread]
+
+
+def _sequence_limit(signature: Signature) -> int:
+    """Return the longest sequence that every input takes."""
+    named = [
+        port.limit(size, DEFAULT_LIMIT)
+        for port in signature.inputs
+        for size in port.shape[1:]
+        if isinstance(size, str)
+    ]
+    fixed = [int(p.shape[-1]) for p in signature.inputs if p.role in TOKEN_ROLES and _static(p)]
+    return min([*named, *fixed], default=DEFAULT_LIMIT)
+
+
+def _static(port: Port) -> bool:
+    return isinstance(port.shape[-1], int)
+
+
+def _fixed_batch(signature: Signature) -> int | None:
+    sizes = [port.shape[0] for port in signature.inputs if port.shape]
+    fixed = [size for size in sizes if isinstance(size, int)]
+    upper = [p.limit(str(p.shape[0]), 1 << 30) for p in signature.inputs if p.shape]
+    if fixed:
+        return min(fixed)
+    most = min(upper, default=1 << 30)
+    return most if most < 4 else None
+
+
+def _adapt(layout: Layout, signature: Signature) -> Layout:
+    """Fit LAYOUT to a fixed batch, and to a model that takes no mask."""
+    batch = _fixed_batch(signature)
+    lengths = layout.lengths if batch is None else tuple(islice(cycle(layout.lengths), batch))
+    if not any(port.role == "attention_mask" for port in signature.inputs):
+        lengths = (max(lengths),) * len(lengths)
+    return layout._replace(lengths=lengths)
+
+
+def _shape(port: Port, layout: Layout) -> tuple[int, ...]:
+    width = max(layout.lengths)
+    named = (min(width, port.limit(str(size), DEFAULT_LIMIT)) for size in port.shape)
+    sizes = [
+        size if isinstance(size, int) else limit
+        for size, limit in zip(port.shape, named, strict=True)
+    ]
+    if sizes and isinstance(port.shape[0], str):
+        sizes[0] = len(layout.lengths)
+    return tuple(sizes)
+
+
+def _check_roles(signature: Signature) -> None:
+    unknown = [
+        f"{port.name}: role {port.role!r}; known are {', '.join(ROLES)}"
+        for port in signature.inputs
+        if port.role not in ROLES
+    ]
+    if unknown:
+        raise UnsupportedError(
+            f"no probe can be made for {'; '.join(unknown)}. Give inputs of your own (--inputs)"
+        )
+
+
+def make_probes(signature: Signature, *, tokenizer: Path | None, seed: int = 0) -> list[Probe]:
+    """Return probes for SIGNATURE, the same ones for the same arguments.
+
+    Args:
+        signature: whose inputs to fill, each by its role.
+        tokenizer: model directory with a tokenizer; without one, ids are drawn at random.
+        seed: of everything that is drawn.
+
+    Raises:
+        UnsupportedError: an input has a role that no probe is known for.
+    """
+    _check_roles(signature)
+    random = np.random.default_rng(seed)
+    source = load_tokenizer(tokenizer)
+    vocabulary = min((p.limit("vocabulary", 256) for p in signature.inputs), default=256)
+    encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
+    probes: dict[str, Probe] = {}
+    for layout in layouts(_sequence_limit(signature)):
+        adapted = _adapt(layout, signature)
+        texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random)
+        pad = source.special.get("pad", 0) if source else 0
+        inputs = {
+            port.name: ROLES[port.role](
+                port, Context(adapted, _shape(port, adapted), texts, random, pad)
+            )
+            for port in signature.inputs
+        }
+        probes.setdefault(_identity(adapted, inputs), Probe(layout.name, inputs))
+    return list(probes.values())
+
+
+def _identity(layout: Layout, inputs: Mapping[str, Array]) -> str:
+    """Return what makes a probe worth its run: layouts that came out alike are run once."""
+    shapes = {name: array.shape for name, array in inputs.items()}
+    return f"{layout.lengths} {layout.left and len(set(layout.lengths)) > 1} {shapes}"
+
+
+def probes_from_file(path: Path, signature: Signature) -> list[Probe]:
+    """Return a user's own inputs: an ``.npz`` with one array per input.
+
+    Several probes are named ``PROBE/INPUT``.
+
+    Raises:
+        BadInputError: PATH is not a readable ``.npz`` file.
+        MismatchError: names, ranks or dtypes do not fit the signature.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInputError(f"{path}: not an .npz of plain arrays ({error})") from error
+    grouped: dict[str, dict[str, Array]] = {}
+    for name, array in arrays.items():
+        probe, _, port = name.rpartition("/")
+        grouped.setdefault(probe or "inputs", {})[port] = array
+    if problems := _input_problems(grouped, signature):
+        raise MismatchError(f"{path} does not fit the model's inputs", problems)
+    return [Probe(name, inputs) for name, inputs in grouped.items()]
+
+
+def _input_problems(grouped: Mapping[str, Mapping[str, Array]], signature: Signature) -> list[str]:
+    names = {port.name for port in signature.inputs}
+    problems = []
+    for probe, inputs in grouped.items():
+        problems += [f"{probe}: {name} is missing" for name in sorted(names - inputs.keys())]
+        problems += [f"{probe}: {name} is unexpected" for name in sorted(inputs.keys() - names)]
+        for port in signature.inputs:
+            if port.name in inputs:
+                problems += _port_problems(probe, port, inputs[port.name])
+    return problems
+
+
+def _port_problems(probe: str, port: Port, array: Array) -> list[str]:
+    sizes = zip(port.shape, array.shape, strict=False)
+    fits = len(port.shape) == array.ndim and all(
+        isinstance(wanted, str) or wanted == found for wanted, found in sizes
+    )
+    problems = [] if fits else [f"{probe}: {port.name} has shape {array.shape}, not {port.shape}"]
+    if np.dtype(port.dtype).kind in "iu" and array.dtype.kind not in "iub":
+        problems.append(f"{probe}: {port.name} holds {array.dtype}, not {port.dtype}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        problems.append(f"{probe}: {port.name} is not finite")
+    return problems
+
+
+def mask_of(signature: Signature, probe: Probe) -> Array | None:
+    """Return the attention mask of PROBE, if the model takes one."""
+    names = [port.name for port in signature.inputs if port.role == "attention_mask"]
+    return probe.inputs[names[0]] if names else None
+
+
+def describe_probe(probe: Probe) -> dict[str, Any]:
+    """Return name, shapes and dtypes, for reports and golden files."""
+    inputs = {name: f"{array.dtype}{list(array.shape)}" for name, array in probe.inputs.items()}
+    return {"name": probe.name, "inputs": inputs}

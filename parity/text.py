@@ -1,0 +1,140 @@
+"""The text side: the same words must become the same ids on both sides of a bridge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from .sentences import SENTENCES
+from .tokenizers import Tokenizer, has_tokenizer, load_tokenizer, tokenizer_hashes
+from .verdict import Stage
+
+MESSAGES: Final = [
+    {"role": "user", "content": "What does a weighbridge weigh?"},
+    {"role": "assistant", "content": "Every load, twice: on the way in and on the way out."},
+    {"role": "user", "content": "  Even   <this> one?\n"},
+]
+
+
+class TextSide(NamedTuple):
+    """What a directory does with text, as JSON values.
+
+    Attributes:
+        library: who read the tokenizer; empty where nobody could.
+        ids: ids of every probe sentence.
+        special: ids of special tokens.
+        stop: ids that end generation, from ``generation_config.json``.
+        template: the probe messages as the chat template renders them; ``None`` without one.
+        files: hashes of the tokenizer's files.
+    """
+
+    library: str
+    ids: list[list[int]]
+    special: dict[str, int]
+    stop: list[int]
+    template: str | None
+    files: dict[str, str]
+
+
+def _stop_ids(folder: Path) -> list[int]:
+    path = folder / "generation_config.json"
+    stop = (
+        json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else []
+    )
+    return [stop] if isinstance(stop, int) else sorted(stop or [])
+
+
+def _render(tokenizer: Tokenizer) -> str | None:
+    if tokenizer.render is None:
+        return None
+    try:
+        return tokenizer.render(MESSAGES)
+    except Exception as error:  # a template is a program and may raise anything
+        return f"(the template raises {type(error).__name__})"
+
+
+def read_text_side(folder: Path | None) -> TextSide | None:
+    """Return what FOLDER does with text; ``None`` where it has no tokenizer."""
+    if folder is None or not has_tokenizer(folder):
+        return None
+    tokenizer = load_tokenizer(folder)
+    files = tokenizer_hashes(folder)
+    if tokenizer is None:
+        return TextSide("", [], {}, _stop_ids(folder), None, files)
+    ids = [tokenizer.encode(sentence) for sentence in SENTENCES]
+    template = _render(tokenizer)
+    return TextSide(tokenizer.library, ids, tokenizer.special, _stop_ids(folder), template, files)
+
+
+def _id_problems(reference: TextSide, candidate: TextSide) -> list[str]:
+    different = [
+        sentence
+        for sentence, wanted, found in zip(SENTENCES, reference.ids, candidate.ids, strict=True)
+        if wanted != found
+    ]
+    if not different:
+        return []
+    return [
+        f"{len(different)} of {len(SENTENCES)} sentences give other ids, first: {different[0]!r}"
+    ]
+
+
+def _mapping_problems(what: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{what} {name}: expected {wanted.get(name)}, found {found.get(name)}"
+        for name in sorted(wanted.keys() | found.keys())
+        if wanted.get(name) != found.get(name)
+    ]
+
+
+def text_problems(reference: TextSide, candidate: TextSide) -> list[str]:
+    """Return every difference between two text sides read by the same library."""
+    problems = _id_problems(reference, candidate)
+    problems += _mapping_problems("special token", reference.special, candidate.special)
+    if reference.stop != candidate.stop:
+        problems.append(f"stop ids: expected {reference.stop}, found {candidate.stop}")
+    if reference.template != candidate.template:
+        problems.append("the chat template renders another text")
+    return problems
+
+
+def _compare_files(reference: TextSide, candidate: TextSide) -> Stage:
+    """Compare by bytes, where the two sides were not read by the same library."""
+    if reference.files == candidate.files and reference.stop == candidate.stop:
+        return Stage("text", "pass", f"{len(reference.files)} tokenizer files equal byte for byte")
+    return Stage(
+        "text",
+        "unverified",
+        "tokenizer files differ and no library read both sides; install transformers",
+    )
+
+
+def compare_sides(reference: TextSide | None, candidate: TextSide | None) -> Stage:
+    """Compare two text sides.
+
+    Neither has a tokenizer: skipped. Only one has: fail.
+    """
+    if reference is None and candidate is None:
+        return Stage("text", "skipped", "neither side has a tokenizer")
+    if reference is None or candidate is None:
+        side = "reference" if reference is None else "candidate"
+        return Stage("text", "fail", f"the {side} has no tokenizer, the other side has one")
+    if not reference.library or reference.library != candidate.library:
+        return _compare_files(reference, candidate)
+    if problems := text_problems(reference, candidate):
+        return Stage("text", "fail", "; ".join(problems), {"problems": problems})
+    tokens = sum(map(len, reference.ids))
+    parts = [f"{len(SENTENCES)} sentences give the same {tokens} ids", "special and stop ids equal"]
+    parts += ["chat template equal"] if reference.template is not None else []
+    return Stage("text", "pass", ", ".join(parts), {"sentences": len(SENTENCES), "ids": tokens})
+
+
+def compare_text(reference: Path | None, candidate: Path | None) -> Stage:
+    """Compare what two model directories do with text.
+
+    >>> compare_text(None, None).status
+    'skipped'
+    """
+    return compare_sides(read_text_side(reference), read_text_side(candidate))

@@ -1,0 +1,281 @@
+"""What a training run is told: strict, complete, and saved in the run as it was used."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+from ..errors import BadInputError, MismatchError
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Buckets = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: strict types, no unknown keys, immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Lengths(Section):
+    """Padded lengths in tokens: a batch takes the smallest that fits, longer texts are cut."""
+
+    query: Buckets = (24,)
+    document: Buckets = (48,)
+
+
+class PairsData(Section):
+    """Texts that belong together: JSON lines with ``query`` and ``document``."""
+
+    kind: Literal["pairs"]
+    train: Path
+    validation: Path
+    test: Path | None = None
+    lengths: Lengths = Lengths()
+
+
+class SeriesData(Section):
+    """Arrays in ``.npz`` files: one row of every array is one example."""
+
+    kind: Literal["series"]
+    train: Path
+    validation: Path
+    test: Path | None = None
+
+
+class ContrastiveObjective(Section):
+    """Symmetric InfoNCE over the pairs of a batch."""
+
+    name: Literal["contrastive"]
+    temperature: PositiveFloat = 0.05
+
+
+class RegressionObjective(Section):
+    """Mean squared error; INPUTS and TARGET are the names of arrays in the data."""
+
+    name: Literal["regression"]
+    inputs: tuple[str, ...] = ("series",)
+    target: str = "target"
+
+
+class AdapterSection(Section):
+    """Low-rank adapters on the linear modules whose path ends in one of TARGETS."""
+
+    rank: PositiveInt = 8
+    scale: PositiveFloat = 2.0
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("query", "value")
+    dropout: Literal[0] = 0
+
+
+class OptimizerSection(Section):
+    """AdamW (Loshchilov and Hutter 2019), bias correction always on."""
+
+    name: Literal["adamw"] = "adamw"
+    learning_rate: PositiveFloat = 1e-3
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+
+
+class ScheduleSection(Section):
+    """Learning rate over the run: WARMUP is a fraction of it, FINAL a fraction of the peak."""
+
+    kind: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup: Fraction = 0.1
+    final: Fraction = 0.0
+
+
+class TrainConfig(Section):
+    """A whole training run.
+
+    Attributes:
+        model: what ``weighbridge.open`` takes: a directory or ``module:factory``.
+        trust_code: the module that may be imported for it.
+        data: where the examples are.
+        objective: what is minimised.
+        adapter: low-rank adapters; ``None`` trains every parameter.
+        freeze: parameters that stay as they are, as module path endings or patterns.
+        steps: updates.
+        batch_size: examples in a micro-batch.
+        accumulation: micro-batches per update, weighted by their examples.
+        clip_norm: largest global norm of the gradient; ``None`` does not clip.
+        seed: of the order of the data and of the adapters' first values.
+        validate_every: updates between validations; also at the start and the end.
+        checkpoint_every: updates between checkpoints.
+        keep: checkpoints kept, the best one apart.
+        group_by_length: build batches from texts of like length.
+        compile: compile the MLX step where the machine can.
+        nonfinite_limit: stop after this many updates in a row with a loss or gradient not finite.
+        tolerance: largest gradient difference between MLX and torch that preflight accepts,
+            as a fraction of the largest gradient.
+    """
+
+    model: str
+    trust_code: str | None = None
+    data: Annotated[PairsData | SeriesData, Field(discriminator="kind")]
+    objective: Annotated[ContrastiveObjective | RegressionObjective, Field(discriminator="name")]
+    adapter: AdapterSection | None = None
+    freeze: tuple[str, ...] = ()
+    optimizer: OptimizerSection = OptimizerSection()
+    schedule: ScheduleSection = ScheduleSection()
+    steps: PositiveInt = 100
+    batch_size: PositiveInt = 16
+    accumulation: PositiveInt = 1
+    clip_norm: PositiveFloat | None = 1.0
+    seed: Annotated[int, Field(ge=0)] = 0
+    validate_every: PositiveInt = 25
+    checkpoint_every: PositiveInt = 25
+    keep: PositiveInt = 2
+    group_by_length: bool = True
+    compile: bool = True
+    nonfinite_limit: PositiveInt = 5
+    tolerance: PositiveFloat = 1e-4
+
+
+def load_config(source: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Read a configuration and apply ``key.subkey=value`` OVERRIDES, values written as in YAML.
+
+    Args:
+        source: a YAML or TOML file, the name of a recipe such as ``minilm-lora``, or nothing.
+        overrides: applied in order on top of it.
+
+    Raises:
+        BadInputError: the file is missing or cannot be parsed.
+        MismatchError: unknown keys, wrong types and missing values, all of them.
+    """
+    settings = _read(source) if source is not None else {}
+    for override in overrides:
+        _override(settings, override)
+    return validate(settings)
+
+
+def validate(settings: Mapping[str, Any]) -> TrainConfig:
+    """Return SETTINGS as a configuration, relative paths made absolute: a run may be resumed anywhere.
+
+    Raises:
+        MismatchError: everything that is wrong with them, with the nearest known key.
+    """
+    try:
+        config = TrainConfig.model_validate_json(json.dumps(settings, default=str))
+    except ValidationError as error:
+        problems = [_problem(detail) for detail in error.errors()]
+        raise MismatchError("the training configuration is not valid", problems) from None
+    paths = {name: getattr(config.data, name) for name in ("train", "validation", "test")}
+    absolute = {name: path.absolute() for name, path in paths.items() if path}
+    model = str(Path(config.model).absolute()) if Path(config.model).exists() else config.model
+    data = config.data.model_copy(update=absolute)
+    return config.model_copy(update={"data": data, "model": model})
+
+
+def dump_config(config: TrainConfig) -> str:
+    """Return CONFIG as YAML that ``load_config`` reads back to an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
+    """Return one line for every key whose value is not the same in both."""
+    before, after = (dict(_leaves(config.model_dump(mode="json"))) for config in (old, new))
+    return [
+        f"{key}: {before.get(key)} in the run, {after.get(key)} asked for"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 numbers: 1e-3 is a number, not a text as in YAML 1.1."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
+    list("-+0123456789."),
+)
+
+
+def _read(source: str | Path) -> dict[str, Any]:
+    path = _locate(source)
+    try:
+        text = path.read_text(encoding="utf-8")
+        settings = tomllib.loads(text) if path.suffix == ".toml" else _parse_yaml(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise BadInputError(f"{path}: cannot be read as a configuration: {error}") from None
+    if not isinstance(settings, dict):
+        raise BadInputError(f"{path}: holds no keys and values")
+    return settings
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+
+
+def _locate(source: str | Path) -> Path:
+    path = Path(source)
+    if path.is_file():
+        return path
+    folder = Path(str(resources.files(f"{__package__}.recipes")))
+    recipes = {recipe.stem: recipe for recipe in folder.glob("*.yaml")}
+    if str(source) in recipes:
+        return recipes[str(source)]
+    names = ", ".join(sorted(recipes))
+    raise BadInputError(f"{source}: no such file, and no recipe of this name; recipes are {names}")
+
+
+def _override(settings: dict[str, Any], override: str) -> None:
+    """Set one dotted key in SETTINGS, making the sections on the way."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise BadInputError(f"--set {override}: write it as key=value, for example steps=200")
+    *sections, last = key.split(".")
+    section = settings
+    for name in sections:
+        if not isinstance(section.get(name), dict):
+            section[name] = {}
+        section = section[name]
+    try:
+        section[last] = _parse_yaml(text)
+    except yaml.YAMLError:
+        raise BadInputError(f"--set {override}: {text} is not a YAML value") from None
+
+
+def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(tree, dict):
+        yield prefix, tree
+        return
+    for key, value in tree.items():
+        yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
+
+
+def known_keys(section: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted name of every key of a configuration, sections included.
+
+    >>> "optimizer.learning_rate" in set(known_keys())
+    True
+    """
+    for name, field in section.model_fields.items():
+        yield prefix + name
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from known_keys(part, f"{prefix}{name}.")
+
+
+_TAGS = frozenset({"pairs", "series", "contrastive", "regression"})  # pydantic puts them in a path
+
+
+def _problem(detail: Mapping[str, Any]) -> str:
+    """Return one line for one complaint of pydantic."""
+    path = [str(part) for at, part in enumerate(detail["loc"]) if at != 1 or part not in _TAGS]
+    key = ".".join(path)
+    if detail["type"] != "extra_forbidden":
+        return f"{key}: {detail['msg']}"
+    near = difflib.get_close_matches(key, set(known_keys()), n=1, cutoff=0.5)
+    return f"{key}: no such key" + (f"; did you mean {near[0]}?" if near else "")

@@ -1,0 +1,1 @@
+"""Recipes: training configurations by name, one YAML file each."""
