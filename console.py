@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .trainers.preflight import Preflight
 
 COLOURS = {"PASS": "green", "PASS-REFERENCE": "green", "DIFFERS": "red"}
-EVERY = 10  # lines a piped task prints
 
 
 class Display:
@@ -83,7 +82,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
 
 def outcome_document(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as JSON-ready data."""
-    verdict = json.loads(outcome.verdict.to_json()) if outcome.verdict else None
+    verdict = outcome.verdict.to_json() if outcome.verdict else None
     return {
         "target": outcome.target,
         "status": outcome.status if outcome.target else "DRY-RUN",
@@ -119,7 +118,7 @@ def show_verdict(verdict: Verdict, *, as_json: bool) -> None:
     from .parity.report import render
 
     if as_json:
-        click.echo(verdict.to_json())
+        dump(verdict.to_json())
     else:
         render(verdict, out())
 

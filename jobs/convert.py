@@ -166,7 +166,7 @@ def conclude(
     write_manifest(staging.folder, facts | {"verdict": UNCHECKED})
     verdict = checked(model, staging.folder, options)
     if verdict:
-        write_manifest(staging.folder, facts | {"verdict": json.loads(verdict.to_json())})
+        write_manifest(staging.folder, facts | {"verdict": verdict.to_json()})
     differs = verdict is not None and verdict.status == "DIFFERS"
     path = staging.reject() if differs else staging.publish()
     return Outcome(path, plan, facts, verdict)

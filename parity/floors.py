@@ -7,6 +7,7 @@ implementations of the same models and records how their errors compare with the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -56,7 +57,7 @@ class Floor(NamedTuple):
         """
         ratio = self.ratio(target, source)
         used = max(ratio.whole / self.k, ratio.worst / self.k_token)
-        return used if used == used else float("inf")  # a NaN is never within anything
+        return float("inf") if math.isnan(used) else used  # a NaN is never within anything
 
 
 class Comparison(NamedTuple):

@@ -67,14 +67,17 @@ class Clock:
         self.calls: dict[str, float] = {}
 
     def pytest_collection_finish(self, session) -> None:
+        """Note which tests are heavy."""
         self.heavy = {item.nodeid for item in session.items if is_heavy(item)}
 
     def pytest_runtest_logreport(self, report) -> None:
+        """Count setup, call and teardown; keep the call alone too."""
         self.seconds["heavy" if report.nodeid in self.heavy else "unit"] += report.duration
         if report.when == "call":
             self.calls[report.nodeid] = report.duration
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
+        """List unmarked tests that take long, then the seconds that .ci/run reads."""
         slow = {k: v for k, v in self.calls.items() if v > SLOW and k not in self.heavy}
         for name, seconds in sorted(slow.items(), key=lambda row: -row[1]):
             line = f"warning: {name} took {seconds:.0f} s; mark it heavy or make it smaller"
@@ -176,7 +179,14 @@ def tiny_vocabulary() -> list[str]:
         " about how up out them then she many some so these would other into has more her two like"
         " him see time could no make than first been its who now people my made over did down only"
     )
-    pieces = ["##ing", "##ed", "##er", "##ly", "##tion", *(f"##{sign}" for sign in [*letters, *"0123456789"])]
+    pieces = [
+        "##ing",
+        "##ed",
+        "##er",
+        "##ly",
+        "##tion",
+        *(f"##{sign}" for sign in [*letters, *"0123456789"]),
+    ]
     return [*special, *letters, *signs, *pieces, *words.split()]
 
 

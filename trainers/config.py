@@ -60,10 +60,10 @@ class ContrastiveObjective(Section):
 
 
 class RegressionObjective(Section):
-    """Mean squared error; INPUTS and TARGET are the names of arrays in the data."""
+    """Mean squared error; INPUT and TARGET are the names of arrays in the data."""
 
     name: Literal["regression"]
-    inputs: tuple[str, ...] = ("series",)
+    input: str = "series"
     target: str = "target"
 
 

@@ -23,7 +23,7 @@ def warmup_steps(steps: int, fraction: float) -> int:
     return round(steps * fraction)
 
 
-def learning_rate(  # noqa: PLR0913 - the parameters of one formula
+def learning_rate(
     step: int, steps: int, *, peak: float, kind: str, warmup: float, final: float
 ) -> float:
     """Return the learning rate of update STEP, counted from 0.

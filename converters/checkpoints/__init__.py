@@ -1,1 +1,10 @@
+"""Tensor files: opened by their headers, read in pieces, written once and resumed when interrupted."""
 
+from __future__ import annotations
+
+from .base import CHUNK, Checkpoint, Header
+from .open import open_checkpoint
+from .staging import Staging
+from .writer import Writer
+
+__all__ = ["CHUNK", "Checkpoint", "Header", "Staging", "Writer", "open_checkpoint"]

@@ -1,1 +1,1 @@
-
+"""Objectives: torch modules that return a loss, captured together with the model they train."""

@@ -1,0 +1,168 @@
+"""Kernels that run over time: LSTM, GRU and the plain recurrent network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from ....errors import UnsupportedError
+from .kernels import Function
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def hard_sigmoid(x: Tensor) -> Tensor:
+    """Return ``min(max(0.2 x + 0.5, 0), 1)``."""
+    return (0.2 * x + 0.5).clamp(0, 1)
+
+
+# Inside a recurrent op the parameters of an activation are its defaults: scaled_tanh is tanh.
+ACTIVATIONS: Final[Mapping[str, Activation]] = {
+    "hard_sigmoid": hard_sigmoid,
+    "linear": lambda x: x,
+    "relu": torch.relu,
+    "scaled_tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "sigmoid_hard": hard_sigmoid,
+    "softsign": F.softsign,
+    "tanh": torch.tanh,
+}
+
+
+class Cell(NamedTuple):
+    """What an LSTM needs beside its state; gates are in the order input, forget, output, cell."""
+
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias: Tensor | None
+    peephole: Tensor | None
+    gate: Activation
+    candidate: Activation
+    output: Activation
+    clip: float
+
+
+def lstm_step(cell: Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Return hidden and cell state after one step (Gers and Schmidhuber 2000 with peepholes)."""
+    gates = F.linear(x, cell.weight_ih, cell.bias) + F.linear(h, cell.weight_hh)
+    i, f, o, z = gates.chunk(4, -1)
+    peep = [0.0, 0.0, 0.0] if cell.peephole is None else list(cell.peephole.chunk(3))
+    kept = cell.gate(f + c * peep[1]) * c
+    c = kept + cell.gate(i + c * peep[0]) * cell.candidate(z)
+    c = c.clamp(-cell.clip, cell.clip)
+    return cell.gate(o + c * peep[2]) * cell.output(c), c
+
+
+def lstm_pass(cell: Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Run over time; return all hidden states, the last one and the last cell state."""
+    outputs = []
+    for step in x:
+        h, c = lstm_step(cell, step, h, c)
+        outputs.append(h)
+    return torch.stack(outputs), h, c
+
+
+def lstm(  # noqa: PLR0913  (MIL's inputs)
+    x: Tensor,
+    initial_h: Tensor,
+    initial_c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+    peephole: Tensor | None = None,
+    weight_ih_back: Tensor | None = None,
+    weight_hh_back: Tensor | None = None,
+    bias_back: Tensor | None = None,
+    peephole_back: Tensor | None = None,
+    direction: str = "forward",
+    output_sequence: bool = False,
+    recurrent_activation: str = "sigmoid",
+    cell_activation: str = "tanh",
+    activation: str = "tanh",
+    clip: float = float("inf"),
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run an LSTM over (time, batch, in); states of two directions lie side by side."""
+    functions = [ACTIVATIONS[n] for n in (recurrent_activation, cell_activation, activation)]
+    cells = [Cell(weight_ih, weight_hh, bias, peephole, *functions, clip)]
+    if weight_ih_back is not None and weight_hh_back is not None:
+        cells += [Cell(weight_ih_back, weight_hh_back, bias_back, peephole_back, *functions, clip)]
+    backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+    states = zip(initial_h.chunk(len(backwards), -1), initial_c.chunk(len(backwards), -1))
+    runs = []
+    for cell, back, (h, c) in zip(cells, backwards, states, strict=False):
+        y, h_last, c_last = lstm_pass(cell, x.flip(0) if back else x, h, c)
+        runs.append((y.flip(0) if back else y, h_last, c_last))
+    y, h, c = (torch.cat(parts, -1) for parts in zip(*runs, strict=True))
+    return y if output_sequence else h.unsqueeze(0), h, c
+
+
+def gru_step(  # noqa: PLR0913
+    x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, gate: Activation, output: Activation
+) -> Tensor:
+    """Return the hidden state after one step; gates are in the order reset, output, update.
+
+    X holds the input's share of the gates. The reset gate is applied before the product with the
+    recurrent weight (Cho et al. 2014), unlike PyTorch's.
+    """
+    (x_r, x_o, x_z), (w_r, w_o, w_z) = x.chunk(3, -1), weight.chunk(3)
+    b_r, b_o, b_z = bias.chunk(3)
+    reset = gate(x_r + F.linear(h, w_r, b_r))
+    update = gate(x_z + F.linear(h, w_z, b_z))
+    return (1 - update) * output(x_o + F.linear(reset * h, w_o, b_o)) + update * h
+
+
+def gru(  # noqa: PLR0913  (MIL's inputs)
+    x: Tensor,
+    initial_h: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+    direction: str = "forward",
+    output_sequence: bool = False,
+    recurrent_activation: str = "sigmoid",
+    activation: str = "tanh",
+    reset_after: bool = False,
+    input_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Run a GRU over (time, batch, in)."""
+    if reset_after:
+        raise UnsupportedError("gru with reset_after: coremltools' own test of it fails")
+    gate, output = ACTIVATIONS[recurrent_activation], ACTIVATIONS[activation]
+    recurrent_bias = weight_hh.new_zeros(weight_hh.shape[0]) if bias is None else bias
+    h, outputs = initial_h, []
+    for step in F.linear(x.flip(0) if direction == "reverse" else x, weight_ih, input_bias):
+        h = gru_step(step, h, weight_hh, recurrent_bias, gate, output)
+        outputs.append(h)
+    return sequence(outputs, direction, output_sequence), h
+
+
+def rnn(  # noqa: PLR0913  (MIL's inputs)
+    x: Tensor,
+    initial_h: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+    direction: str = "forward",
+    output_sequence: bool = False,
+    activation: str = "tanh",
+) -> tuple[Tensor, Tensor]:
+    """Run ``h = activation(W x + U h + b)`` over (time, batch, in)."""
+    h, outputs = initial_h, []
+    for step in F.linear(x.flip(0) if direction == "reverse" else x, weight_ih, bias):
+        h = ACTIVATIONS[activation](step + F.linear(h, weight_hh))
+        outputs.append(h)
+    return sequence(outputs, direction, output_sequence), h
+
+
+def sequence(outputs: list[Tensor], direction: str, whole: bool) -> Tensor:
+    """Return all hidden states in the order of time, or the last one computed."""
+    if not whole:
+        return outputs[-1].unsqueeze(0)
+    return torch.stack(outputs[::-1] if direction == "reverse" else outputs)
+
+
+KERNELS: Final[Mapping[str, Function]] = {"gru": gru, "lstm": lstm, "rnn": rnn}

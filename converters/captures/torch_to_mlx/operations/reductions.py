@@ -1,0 +1,188 @@
+"""Reductions and cumulative sums; the operand is cast to the result's dtype first, as torch sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from .axes import Axes, along, axes_of, axis_of
+from .elementary import exp, softmax
+from .registry import operation, register
+
+Reduction = Callable[..., mx.array]
+
+
+def _over(function: Reduction) -> Callable[..., mx.array]:
+    """Make FUNCTION take torch's ``dim`` and ``keepdim``."""
+
+    def reduce(self: mx.array, dim: Axes = None, keepdim: bool = False) -> mx.array:
+        return function(self, axis=axes_of(self, dim), keepdims=keepdim) if self.ndim else self
+
+    return reduce
+
+
+_sum, _mean, _max, _min = _over(mx.sum), _over(mx.mean), _over(mx.max), _over(mx.min)
+
+register(
+    {
+        "sum sum.dim_IntList": _sum,
+        "mean mean.dim": _mean,
+        "prod prod.dim_int": _over(mx.prod),
+        "amax max": _max,
+        "amin min": _min,
+        "any any.dim any.dims": _over(mx.any),
+        "all all.dim all.dims": _over(mx.all),
+        "cumsum": lambda self, dim: along(self, dim, lambda x, axis: mx.cumsum(x, axis=axis)),
+        "cumprod": lambda self, dim: along(self, dim, lambda x, axis: mx.cumprod(x, axis=axis)),
+        "logcumsumexp": lambda self, dim: along(
+            self, dim, lambda x, axis: mx.logcumsumexp(x, axis=axis)
+        ),
+        "softmax.int _softmax": lambda self, dim: along(self, dim, _softmax),
+        "log_softmax.int _log_softmax": lambda self, dim: along(self, dim, log_softmax),
+    },
+    promote="result",
+)
+
+
+def _softmax(x: mx.array, axis: int) -> mx.array:
+    if axis == x.ndim - 1:
+        return softmax(x)
+    return mx.swapaxes(softmax(mx.swapaxes(x, axis, -1)), axis, -1)
+
+
+def logsumexp(x: mx.array, dim: Axes, keepdim: bool = False) -> mx.array:
+    """Return log(sum(exp(X))) over DIM without overflow; minus infinity where all of X is."""
+    top = mx.stop_gradient(mx.max(x, axis=axes_of(x, dim), keepdims=True))
+    top = mx.where(mx.isfinite(top), top, mx.zeros_like(top))
+    total = mx.log(mx.sum(exp(x - top), axis=axes_of(x, dim), keepdims=True)) + top
+    return total if keepdim else total.squeeze(axes_of(x, dim))
+
+
+def log_softmax(x: mx.array, axis: int) -> mx.array:
+    """Return log(softmax(X)) along AXIS."""
+    return x - logsumexp(x, axis, keepdim=True)
+
+
+@operation("logsumexp", promote="result")
+def _logsumexp(self: mx.array, dim: Axes, keepdim: bool = False) -> mx.array:
+    return logsumexp(self, dim, keepdim) if self.ndim else self
+
+
+@operation("_safe_softmax", promote="result")
+def _safe_softmax(self: mx.array, dim: int) -> mx.array:
+    """Give 0, not nan, where every entry is minus infinity."""
+    dead = mx.max(self, axis=dim, keepdims=True) == -math.inf
+    zeros = mx.zeros_like(self)
+    return mx.where(dead, zeros, along(mx.where(dead, zeros, self), dim, _softmax))
+
+
+def _variance(x: mx.array, dim: Axes, correction: float, keepdim: bool) -> mx.array:
+    axes = axes_of(x, dim)
+    centred = x - mx.mean(x, axis=axes, keepdims=True)
+    count = math.prod(x.shape[axis] for axis in axes) - correction
+    total = mx.sum(centred * centred, axis=axes, keepdims=keepdim)
+    return total / mx.array(max(count, 0), x.dtype)
+
+
+def _spread(power: Callable[[mx.array], mx.array], with_mean: bool) -> Callable[..., Any]:
+    """Make the handler of ``var``, ``std``, ``var_mean`` or ``std_mean``."""
+
+    def reduce(
+        self: mx.array,
+        dim: Axes = None,
+        correction: float | None = None,
+        unbiased: bool = True,
+        keepdim: bool = False,
+    ) -> Any:
+        degrees = int(unbiased) if correction is None else correction
+        spread = power(_variance(self, dim, degrees, keepdim))
+        return (spread, _mean(self, dim, keepdim)) if with_mean else spread
+
+    return reduce
+
+
+register(
+    {
+        f"{_name} {_name}.dim {_name}.correction": _spread(_power, _name.endswith("_mean"))
+        for _name, _power in {
+            "var": lambda x: x,
+            "std": mx.sqrt,
+            "var_mean": lambda x: x,
+            "std_mean": mx.sqrt,
+        }.items()
+    }
+)
+
+# order -> (terms, reduction, back), x being absolute values
+_NORMS: dict[float, tuple[Callable[..., mx.array], Reduction, Callable[..., mx.array]]] = {
+    0: (lambda x: (x != 0).astype(x.dtype), mx.sum, lambda x: x),
+    1: (lambda x: x, mx.sum, lambda x: x),
+    2: (lambda x: x * x, mx.sum, mx.sqrt),
+    math.inf: (lambda x: x, mx.max, lambda x: x),
+    -math.inf: (lambda x: x, mx.min, lambda x: x),
+}
+
+
+@operation("linalg_vector_norm", promote="result")
+def _vector_norm(
+    self: mx.array, ord_: float = 2, dim: Axes = None, keepdim: bool = False
+) -> mx.array:
+    default = (lambda x: mx.power(x, ord_), mx.sum, lambda x: mx.power(x, 1 / ord_))
+    terms, reduction, back = _NORMS.get(ord_, default)
+    return _safe_root(back, _over(reduction)(terms(mx.abs(self)), dim, keepdim))
+
+
+def _safe_root(root: Callable[..., mx.array], total: mx.array) -> mx.array:
+    """Apply ROOT with gradient 0, not infinity, at 0: torch's subgradient of a norm."""
+    zero = total == 0
+    return mx.where(zero, total, root(mx.where(zero, mx.ones_like(total), total)))
+
+
+@operation("norm.ScalarOpt_dim", "norm.Scalar", promote="result")
+def _norm(
+    self: mx.array, p: float | None = 2, dim: Axes = None, keepdim: bool = False
+) -> mx.array:
+    return _vector_norm(self, 2 if p is None else p, dim, keepdim)
+
+
+def _picked(pick: Callable[..., mx.array]) -> Callable[..., tuple[mx.array, mx.array]]:
+    """Make ``max.dim`` of ``argmax``: values and where they are, gradients to the place picked."""
+
+    def reduce(self: mx.array, dim: int, keepdim: bool = False) -> tuple[mx.array, mx.array]:
+        if not self.ndim:
+            return self, mx.array(0, mx.int64)
+        axis = axis_of(self, dim)
+        index = mx.stop_gradient(pick(self, axis=axis, keepdims=True))
+        values = mx.take_along_axis(self, index, axis=axis)
+        return (values, index) if keepdim else (values.squeeze(axis), index.squeeze(axis))
+
+    return reduce
+
+
+def _position(pick: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    def reduce(self: mx.array, dim: int | None = None, keepdim: bool = False) -> mx.array:
+        if dim is None or not self.ndim:
+            index = pick(self.reshape(-1))
+            index = index.reshape([1] * self.ndim) if keepdim else index
+        else:
+            index = pick(self, axis=axis_of(self, dim), keepdims=keepdim)
+        return mx.stop_gradient(index)
+
+    return reduce
+
+
+register(
+    {
+        "max.dim": _picked(mx.argmax),
+        "min.dim": _picked(mx.argmin),
+        "argmax": _position(mx.argmax),
+        "argmin": _position(mx.argmin),
+        "aminmax": lambda self, dim=None, keepdim=False: (
+            _min(self, dim, keepdim),
+            _max(self, dim, keepdim),
+        ),
+    }
+)

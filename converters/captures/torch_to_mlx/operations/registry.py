@@ -1,0 +1,88 @@
+"""The table of operations: ATen overload name -> handler, filled by the files beside this one.
+
+A handler's parameters are named as in the operation's schema, in any order (a trailing underscore
+avoids a Python builtin: ``input_`` is the schema's ``input``). A parameter called ``dtype`` receives
+the MLX dtype of the result, whatever the schema says. What a handler does not accept must keep its
+default in the graph, or the operation counts as unsupported (see ``dispatch``).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+Promotion = Literal["result", "operands", "none"]
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+THEMES: Final = (
+    "activations",
+    "arithmetic",
+    "attention",
+    "comparisons",
+    "convolution",
+    "creation",
+    "indexing",
+    "joining",
+    "linear",
+    "losses",
+    "normalization",
+    "padding",
+    "pooling",
+    "randomness",
+    "recurrent",
+    "reductions",
+    "resampling",
+    "scattering",
+    "shapes",
+    "sorting",
+)
+
+
+class Operation(NamedTuple):
+    """A handler and what its tensor operands are cast to before it runs.
+
+    Attributes:
+        function: the handler.
+        promote: ``result``, the dtype of the node's result; ``operands``, torch's common type of
+            the operands (comparisons); ``none``, nothing.
+    """
+
+    function: Callable[..., Any]
+    promote: Promotion
+
+
+_OPERATIONS: dict[str, Operation] = {}
+
+
+def operation(*names: str, promote: Promotion = "none") -> Callable[[Handler], Handler]:
+    """Register the decorated handler under NAMES, such as ``add.Tensor`` (of ``aten``)."""
+
+    def register(function: Handler) -> Handler:
+        _OPERATIONS.update((qualified(name), Operation(function, promote)) for name in names)
+        return function
+
+    return register
+
+
+def register(table: Mapping[str, Callable[..., Any]], promote: Promotion = "none") -> None:
+    """Register a table of handlers by name; several names may share a line, split by spaces."""
+    for names, function in table.items():
+        operation(*names.split(), promote=promote)(function)
+
+
+def qualified(name: str) -> str:
+    """Return NAME with namespace and overload.
+
+    >>> qualified("exp"), qualified("add.Tensor"), qualified("aten.mm.default")
+    ('aten.exp.default', 'aten.add.Tensor', 'aten.mm.default')
+    """
+    name = name if "." in name else f"{name}.default"
+    return name if name.count(".") == 2 else f"aten.{name}"
+
+
+def handlers() -> Mapping[str, Operation]:
+    """Return the whole table: overload name (``aten.linear.default``) -> operation."""
+    for theme in THEMES:
+        importlib.import_module(f".{theme}", __package__)
+    return _OPERATIONS

@@ -1,0 +1,93 @@
+"""Find the tensor files of a model and open them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import BadInputError
+from .base import Checkpoint
+from .npz import NpzFile
+from .safetensors import SafetensorsFile
+from .sharded import ShardedCheckpoint
+from .torch import TorchFile
+
+Opener = Callable[[Path], Any]
+
+FORMATS: Final[Mapping[str, Opener]] = {
+    ".safetensors.index.json": lambda index: ShardedCheckpoint(index, SafetensorsFile),
+    ".safetensors": SafetensorsFile,
+    ".npz": NpzFile,
+    ".bin.index.json": lambda index: ShardedCheckpoint(index, TorchFile),
+    ".bin": TorchFile,
+    ".pt": TorchFile,
+    ".pth": TorchFile,
+}
+# In a directory the first pattern that matches decides; later ones are other copies of the model.
+PRECEDENCE: Final[Sequence[tuple[str, ...]]] = (
+    ("model.safetensors.index.json",),
+    ("*.safetensors.index.json",),
+    ("model.safetensors",),
+    ("*.safetensors",),
+    ("weights.npz",),
+    ("*.npz",),
+    ("pytorch_model.bin.index.json",),
+    ("pytorch_model.bin",),
+    ("*.pt", "*.pth", "*.bin"),
+)
+# State of a training run, not a model.
+STATE: Final = frozenset(
+    {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin"}
+    | {"rng_state.pth", "scaler.pt"}
+)
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open the tensor files at PATH, a file or a directory; only headers are read.
+
+    Raises:
+        BadInputError: there is nothing to open, or no telling which of several files is meant.
+    """
+    if path.is_dir():
+        return _open_directory(path)
+    if not path.exists():
+        raise BadInputError(f"{path}: no such file or directory")
+    return _open_file(path)
+
+
+def _open_file(path: Path) -> Checkpoint:
+    for suffix, opener in FORMATS.items():
+        if path.name.endswith(suffix):
+            checkpoint: Checkpoint = opener(path)
+            return checkpoint
+    raise BadInputError(f"{path}: not a tensor file; known are *{', *'.join(FORMATS)}")
+
+
+def _open_directory(folder: Path) -> Checkpoint:
+    present = {path.name: path for path in _tensor_files(folder)}
+    for patterns in PRECEDENCE:
+        found = [path for path in present.values() if any(map(path.match, patterns))]
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            raise BadInputError(
+                f"{folder}: no index says which of these files belong together: {names};"
+                " add the index or name one file"
+            )
+        if found:
+            checkpoint = _open_file(found[0])
+            used = {found[0], *checkpoint.files}
+            checkpoint.ignored = tuple(path for path in present.values() if path not in used)
+            return checkpoint
+    raise BadInputError(f"{folder}: no tensor files in it; known are *{', *'.join(FORMATS)}")
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.name.endswith(tuple(FORMATS))
+        and path.name not in STATE
+        and not path.name.startswith(".")
+        and path.is_file()
+    )

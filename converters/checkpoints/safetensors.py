@@ -1,0 +1,210 @@
+"""safetensors files: a header checked in full, bytes read without mapping the file.
+
+Format: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import numpy as np
+
+from ...errors import BadInputError
+from ..dtypes import NUMPY
+from ..values import Array
+from .base import CHUNK, Header
+
+MAX_HEADER: Final = 100_000_000  # bytes; the limit of safetensors' own reader
+MAX_AXES: Final = 64  # the limit of numpy
+_SIZE: Final = 8  # bytes of the little-endian length before the header
+_POINTER: Final = b"version https://git-lfs"  # what a clone without Git LFS has instead
+
+
+class Place(NamedTuple):
+    """A tensor's header and the offset of its first byte in the file."""
+
+    header: Header
+    begin: int
+
+    @property
+    def end(self) -> int:
+        """The offset after its last byte."""
+        return self.begin + self.header.nbytes
+
+
+class SafetensorsFile:
+    """One safetensors file, its tensors in the order of their bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files: tuple[Path, ...] = (path,)
+        self.ignored: tuple[Path, ...] = ()
+        self._places, self.metadata = read_places(path)
+        self.headers: Mapping[str, Header] = {n: place.header for n, place in self._places.items()}
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME as an array of its own."""
+        header, begin = self._places[name]
+        data = np.empty(header.nbytes, np.uint8)
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(begin)
+            self._fill(file, memoryview(data), name)
+        return data.view(NUMPY[header.dtype]).reshape(header.shape)
+
+    def stream(self, name: str) -> Iterator[memoryview]:
+        """Yield the bytes of tensor NAME, at most ``CHUNK`` at a time, in a buffer used again."""
+        place = self._places[name]
+        buffer = memoryview(bytearray(min(CHUNK, place.header.nbytes)))
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(place.begin)
+            for position in range(place.begin, place.end, CHUNK):
+                piece = buffer[: min(CHUNK, place.end - position)]
+                self._fill(file, piece, name)
+                yield piece
+
+    def _fill(self, file: IO[bytes], piece: memoryview, name: str) -> None:
+        """Fill PIECE from FILE; the system may return less than asked for."""
+        done = 0
+        while done < len(piece):
+            count = file.readinto(piece[done:])  # type: ignore[attr-defined]
+            if not count:
+                raise BadInputError(
+                    f"{self.path}: tensor {name}: the file shrank while it was read"
+                )
+            done += count
+
+
+def read_places(path: Path) -> tuple[dict[str, Place], Mapping[str, str]]:
+    """Return the tensors of the file at PATH, in the order of their bytes, and its metadata.
+
+    Raises:
+        BadInputError: the file is not a valid safetensors file; names the file and the tensor.
+    """
+    try:
+        size = path.stat().st_size
+        entries = json.loads(_header_text(path, size), object_pairs_hook=_without_duplicates)
+        if not isinstance(entries, dict):
+            raise ValueError("the header is not a JSON object")
+        metadata = _metadata(entries.pop("__metadata__", None))
+        begin = _SIZE + _header_size(path)
+        return _places(entries, begin, size), metadata
+    except RecursionError as error:
+        raise BadInputError(f"{path}: the header is nested too deeply") from error
+    except (OSError, ValueError) as error:
+        what = _reason(error)
+        raise BadInputError(f"{path}: {what}; copy, download or save the file again") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return f"the header is not JSON in UTF-8 ({error})"
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def _header_size(path: Path) -> int:
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(_SIZE), "little")
+
+
+def _header_text(path: Path, size: int) -> str:
+    """Return the JSON header of the file of SIZE bytes at PATH."""
+    with path.open("rb") as file:
+        start = file.read(_SIZE)
+        if (start + file.read(len(_POINTER) - _SIZE)) == _POINTER:
+            raise ValueError("this is a Git LFS pointer, not the tensors (run `git lfs pull`)")
+        if len(start) < _SIZE:
+            raise ValueError(f"truncated: {size} bytes are too few for a safetensors file")
+        length = int.from_bytes(start, "little")
+        if length > MAX_HEADER:
+            raise ValueError(
+                f"the header claims {length} bytes, more than {MAX_HEADER} are refused"
+            )
+        if _SIZE + length > size:
+            raise ValueError(f"truncated: the header claims {length} bytes, the file has {size}")
+        file.seek(_SIZE)
+        return file.read(length).decode("utf-8")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"tensor {key}: the header names it twice")
+        found[key] = value
+    return found
+
+
+def _metadata(value: Any) -> Mapping[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("__metadata__ is not an object of strings")
+    return value
+
+
+def _places(entries: Mapping[str, Any], begin: int, size: int) -> dict[str, Place]:
+    """Return ENTRIES as places, checked to fill the bytes BEGIN to SIZE without gap or overlap."""
+    ranges = sorted((*_range(name, entry), name) for name, entry in entries.items())
+    places: dict[str, Place] = {}
+    expected, previous = 0, "the header"
+    for start, end, name in ranges:
+        if begin + end > size:
+            raise ValueError(
+                f"truncated: tensor {name} ends at byte {begin + end}, the file has {size}"
+            )
+        if start != expected:
+            kind = "overlaps" if start < expected else f"leaves {start - expected} bytes after"
+            raise ValueError(f"tensor {name} {kind} {previous}")
+        places[name] = Place(_header(name, entries[name], end - start), begin + start)
+        expected, previous = end, f"tensor {name}"
+    if begin + expected != size:
+        raise ValueError(f"{size - begin - expected} bytes after {previous} belong to no tensor")
+    return places
+
+
+def _range(name: str, entry: Any) -> tuple[int, int]:
+    name.encode()  # a lone surrogate could be neither printed nor written again
+    match entry:
+        case {"dtype": str(), "shape": list(shape), "data_offsets": [start, end]}:
+            if all(type(n) is int and n >= 0 for n in (*shape, start, end)) and start <= end:
+                return start, end
+    raise ValueError(f"tensor {name}: needs a dtype, a shape and two data_offsets, found {entry}")
+
+
+def _header(name: str, entry: Mapping[str, Any], nbytes: int) -> Header:
+    header = Header(entry["dtype"], tuple(entry["shape"]))
+    if header.dtype not in NUMPY:
+        known = ", ".join(sorted(NUMPY))
+        raise ValueError(f"tensor {name}: dtype {header.dtype} is unknown; known are {known}")
+    if header.nbytes != nbytes:
+        raise ValueError(f"tensor {name}: {header} takes {header.nbytes} bytes, found {nbytes}")
+    if len(header.shape) > MAX_AXES or math.prod(size or 1 for size in header.shape) >= 2**63:
+        raise ValueError(f"tensor {name}: shape {list(header.shape)} is too large")
+    return header
+
+
+def encode_header(layout: Mapping[str, Header], metadata: Mapping[str, str]) -> bytes:
+    """Return the first bytes of a safetensors file whose tensors lie in the order of LAYOUT.
+
+    Padded with spaces to a multiple of eight bytes, so that the first tensor is aligned.
+
+    >>> encode_header({"w": Header("F32", (2,))}, {})[8:].decode()
+    '{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  '
+    """
+    entries: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    begin = 0
+    for name, header in layout.items():
+        end = begin + header.nbytes
+        entries[name] = {
+            "dtype": header.dtype,
+            "shape": list(header.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(_SIZE, "little") + text

@@ -1,0 +1,182 @@
+"""The streaming writer: header first, then tensors one by one, hashed on their way."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Final
+
+import numpy as np
+import xxhash
+
+from ...errors import WeighbridgeError
+from ..dtypes import NUMPY
+from ..values import Array
+from .base import CHUNK, Header
+from .journal import Journal
+from .safetensors import Place
+from .shards import INDEX, arrange, fingerprint, index_text
+from .system import reserve
+
+Data = Array | Iterable[memoryview]
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Writer:
+    """Write a safetensors checkpoint, in shards where it is large, and resume an interrupted one.
+
+    Every byte but those of the tensors follows from the layout, so a resumed run ends with the
+    same files as one that was not interrupted.
+
+    Attributes:
+        finished: tensors that an interrupted run with the same layout left whole on disk, known
+            by hashing them again; writing them once more is not needed.
+    """
+
+    def __init__(  # what a checkpoint consists of
+        self,
+        folder: Path,
+        layout: Mapping[str, Header],
+        *,
+        metadata: Mapping[str, str] = NOTHING,
+        max_shard_size: int = 5_000_000_000,
+        stem: str = "model",
+    ) -> None:
+        self.folder = folder
+        self._index = folder / INDEX.format(stem=stem)
+        self._shards = arrange(layout, metadata, max_shard_size, stem)
+        self._homes = {name: shard for shard in self._shards for name in shard.places}
+        self._journal = Journal(folder / f".{stem}.journal", fingerprint(self._shards))
+        with _disk(folder):
+            self._hashes = self._verified(self._journal.load())
+            self.finished = frozenset(self._hashes)
+            self._journal.start(self._hashes)
+            self._prepare()
+
+    def write(self, name: str, data: Data) -> str:
+        """Write tensor NAME, an array or its bytes in pieces; return its hash, ``xxh3:<hex>``.
+
+        Raises:
+            WeighbridgeError: the disk is full.
+            ValueError: DATA is not what the layout says.
+        """
+        if name in self._hashes:
+            raise ValueError(f"{name} is written already")
+        shard = self._homes[name]
+        place = shard.places[name]
+        pieces = _pieces(name, data, place.header) if isinstance(data, np.ndarray) else data
+        with _disk(self.folder), (self.folder / shard.file).open("r+b", buffering=0) as file:
+            value = _copy(name, pieces, file, place)
+            self._journal.add(name, value)
+        self._hashes[name] = value
+        return value
+
+    def close(self) -> dict[str, str]:
+        """Finish the files; return name -> hash of every tensor, in the order of the layout.
+
+        Raises:
+            ValueError: tensors were not written.
+        """
+        if missing := sorted(set(self._homes) - set(self._hashes)):
+            raise ValueError(f"not written: {', '.join(missing)}")
+        if len(self._shards) > 1:
+            with _disk(self.folder):
+                self._index.write_text(index_text(self._shards), encoding="utf-8")
+        self._journal.remove()
+        return {name: self._hashes[name] for name in self._homes}
+
+    def _verified(self, hashes: Mapping[str, str]) -> dict[str, str]:
+        """Return those of HASHES that the bytes on disk still have."""
+        return {
+            name: value
+            for name, value in hashes.items()
+            if name in self._homes and self._hash(name) == value
+        }
+
+    def _hash(self, name: str) -> str | None:
+        shard = self._homes[name]
+        try:
+            with (self.folder / shard.file).open("rb") as file:
+                return _digest_of(file, shard.places[name])
+        except FileNotFoundError:
+            return None
+
+    def _prepare(self) -> None:
+        """Give every file its header and its size, so that a full disk is found before bytes move."""
+        self._check_space()
+        for shard in self._shards:
+            path = self.folder / shard.file
+            path.touch()
+            with path.open("r+b", buffering=0) as file:
+                reserve(file.fileno(), shard.size)
+                file.truncate(shard.size)
+                _write_all(file, memoryview(shard.header))
+
+    def _check_space(self) -> None:
+        paths = [self.folder / shard.file for shard in self._shards]
+        there = sum(path.stat().st_blocks * 512 for path in paths if path.exists())
+        needed = sum(shard.size for shard in self._shards) - there
+        free = shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise OSError(errno.ENOSPC, f"{needed:,} bytes needed, {free:,} free")
+
+
+class _disk:  # noqa: N801  # reads as a statement
+    """Turn the failures of a disk into one line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Say which disk failed."""
+        if not isinstance(error, OSError):
+            return
+        todo = (
+            "free some space or choose another disk" if error.errno in _FULL else "nothing is kept"
+        )
+        raise WeighbridgeError(f"cannot write {self.folder}: {error.strerror}; {todo}") from error
+
+
+def _pieces(name: str, array: Array, header: Header) -> Iterator[memoryview]:
+    """Return the bytes of ARRAY, which must be what HEADER says, at most ``CHUNK`` at a time."""
+    if (array.dtype, array.shape) != (NUMPY[header.dtype], header.shape):
+        raise ValueError(f"{name}: expected {header}, found {array.dtype}{list(array.shape)}")
+    data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+
+
+def _copy(name: str, pieces: Iterable[memoryview], file: IO[bytes], place: Place) -> str:
+    digest = xxhash.xxh3_64()
+    position = file.seek(place.begin)
+    for piece in pieces:
+        position += piece.nbytes
+        if position > place.end:
+            break
+        digest.update(piece)
+        _write_all(file, piece)
+    if position != place.end:
+        raise ValueError(f"{name}: {place.header} takes {place.header.nbytes} bytes, not what came")
+    return f"xxh3:{digest.hexdigest()}"
+
+
+def _write_all(file: IO[bytes], piece: memoryview) -> None:
+    """Write PIECE to FILE; the system may take less than it is given."""
+    done = 0
+    while done < len(piece):
+        done += file.write(piece[done:])
+
+
+def _digest_of(file: IO[bytes], place: Place) -> str:
+    digest = xxhash.xxh3_64()
+    file.seek(place.begin)
+    for position in range(place.begin, place.end, CHUNK):
+        digest.update(file.read(min(CHUNK, place.end - position)))
+    return f"xxh3:{digest.hexdigest()}"

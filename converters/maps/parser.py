@@ -1,0 +1,297 @@
+"""Read the text of a map; every error says FILE:LINE:COLUMN and shows the place.
+
+::
+
+    map         = ["weighbridge map 1"] {"where" definitions} {rule}
+    rule        = ["?" | "else"] side "<->" side ["where" definitions]
+                | name "->" policy | policy "<-" name | name "==" name
+    side        = term {"," term}
+    term        = (name | "same") ["[" {axis} "]"] {change}          (right: name may be left out)
+    axis        = NAME | NUMBER | "(" axis {axis} ")" | "(" axis "+" axis {"+" axis} ")"
+    change      = "+" (NUMBER | NAME) | "*" (NUMBER | NAME) | "as" DTYPE
+    policy      = "recomputed" | "original"
+    definitions = definition {"," definition};   definition = NAME "=" {NAME "="} expression
+    expression  = integers and dotted configuration keys with + - * // ( )
+
+A rule starts in the first column; an indented line continues it. ``#`` starts a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, NoReturn
+
+import numpy as np
+
+from ...errors import MapSyntaxError
+from ..dtypes import CODE, dtype_of
+from .axes import UNIT, Atom, Axes, Axis, Product, Sum
+from .expressions import ConfigKey, Definition, Expression, Literal, Operation
+from .names import Name, parse_name
+from .rules import POLICIES, RESERVED, Affine, Cast, Change, Drop, Pairing, Rule, Term, Tie
+
+VERSION: Final = 1
+BLANK = re.compile(r"(?:[ \t\r]|\n(?=(?:[ \t\r]*\n)*[ \t]+[^\s]))*")
+END = re.compile(r"\s*(?:\n|\Z)")
+NAME = re.compile(r"(?:[\w.\-/:]|\{[^{}\s]*\})+(?<!-)(?!>)")
+IDENTIFIER = re.compile(r"[^\W\d]\w*")
+CONFIG_KEY = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
+INTEGER = re.compile(r"[0-9]+(?!\w)")
+NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?(?!\w)")
+DEFINED = re.compile(r"[^\W\d]\w*[ \t]*=(?!=)")
+
+
+class Source(NamedTuple):
+    """What the text of a map says."""
+
+    rules: tuple[Rule, ...]
+    where: tuple[Definition, ...]
+    version: int
+
+
+class Parser:
+    """A position in the text, and one method per line of the grammar."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text = re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), text)
+        self.file = file
+        self.at = 0
+
+    def fail(self, message: str, at: int | None = None) -> NoReturn:
+        """Raise MESSAGE at the position AT, by default here."""
+        at = self.at if at is None else at
+        start = self.text.rfind("\n", 0, at) + 1
+        line = self.text[start:].split("\n", 1)[0]
+        place = f"{self.file}:{self.text.count(chr(10), 0, at) + 1}:{at - start + 1}"
+        raise MapSyntaxError(f"{place}: {message}\n  {line.rstrip()}\n  {' ' * (at - start)}^")
+
+    def skip(self) -> None:
+        """Pass over spaces, and over a line's end where the next line is indented."""
+        found = BLANK.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+
+    def take(self, token: str | re.Pattern[str]) -> str | None:
+        """Return TOKEN and pass over it if it comes next."""
+        self.skip()
+        pattern = re.compile(_literal(token)) if isinstance(token, str) else token
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            return None
+        self.at = found.end()
+        return found[0]
+
+    def expect(self, token: str | re.Pattern[str], called: str) -> str:
+        """Return TOKEN, which must come next and is CALLED so in the error."""
+        found = self.take(token)
+        if found is None:
+            self.fail(f"expected {called}, found {self.ahead()}")
+        return found
+
+    def ahead(self) -> str:
+        """Return the next token as an error would quote it."""
+        if END.match(self.text, self.at):
+            return "the end of the rule"
+        found = re.compile(r"[\w.{}*]+|\S").match(self.text, self.at)
+        return f"`{found[0]}`" if found else "the end of the text"
+
+    def map(self) -> Source:
+        """Parse a whole map."""
+        version, where = VERSION, []
+        if self.statement() and self.take("weighbridge"):
+            self.expect("map", "`map`")
+            version = self.version()
+        while self.statement() and self.take("where"):
+            where += self.definitions()
+        rules = []
+        while self.statement():
+            rules.append(self.rule())
+        return Source(tuple(rules), tuple(where), version)
+
+    def version(self) -> int:
+        """Parse the number of the grammar."""
+        at = self.at
+        version = int(self.expect(INTEGER, "the version"))
+        if version != VERSION:
+            self.fail(f"version {version} is newer than this Weighbridge reads ({VERSION})", at + 1)
+        return version
+
+    def statement(self) -> bool:
+        """Move to the next statement; return whether there is one."""
+        self.skip()
+        if self.at and not END.match(self.text, self.at) and self.text[self.at - 1] != "\n":
+            self.fail(f"expected the end of the rule, found {self.ahead()}; rules start in column 1")
+        found = re.compile(r"\s*").match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return self.at < len(self.text)
+
+    def rule(self) -> Rule:
+        """Parse one rule."""
+        start = self.at
+        rule = self.drop_on_the_right() or self.any_other_rule()
+        if flaw := rule.flaw():
+            self.fail(flaw, start)
+        return rule
+
+    def drop_on_the_right(self) -> Drop | None:
+        """Parse ``policy <- name``."""
+        start = self.at
+        policy = self.take(re.compile("|".join(POLICIES)))
+        if policy and self.take("<-"):
+            return Drop(self.name(), policy, "right")
+        self.at = start
+        return None
+
+    def any_other_rule(self) -> Rule:
+        """Parse a rule that starts with its left side."""
+        marker = self.take("?") or self.take("else") or ""
+        left = self.terms(())
+        term, at = left[0], self.at
+        if self.take("<->"):
+            right = self.terms(left)
+            return Pairing(left, right, self.where(), marker)
+        symbol = self.expect(re.compile("->|=="), "`<->`, `->` or `==`")
+        if marker or left != (Term(term.name),):
+            self.fail(f"`{symbol}` takes one plain name on its left", at)
+        if symbol == "==":
+            return Tie(term.name, self.name())
+        return Drop(term.name, self.expect(re.compile("|".join(POLICIES)), _either(POLICIES)))
+
+    def where(self) -> tuple[Definition, ...]:
+        """Parse the definitions of a rule, if it has any."""
+        return tuple(self.definitions()) if self.take("where") else ()
+
+    def terms(self, left: tuple[Term, ...]) -> tuple[Term, ...]:
+        """Parse a side; LEFT is the other side, if it came before."""
+        terms = [self.term(left)]
+        while self.take(","):
+            terms.append(self.term(left))
+        return tuple(terms)
+
+    def term(self, left: tuple[Term, ...]) -> Term:
+        """Parse one tensor, whose name may be that of the only one on the LEFT."""
+        same = bool(self.take("same")) or self.text[self.at : self.at + 1] == "["
+        if same and len(left) != 1:
+            self.fail("`same` and a missing name stand for the only name on the left")
+        name = left[0].name if same else self.name()
+        return Term(name, self.axes(), self.changes())
+
+    def name(self) -> Name:
+        """Parse a tensor's name."""
+        self.skip()
+        at = self.at
+        text = self.expect(NAME, "a tensor's name")
+        if text in RESERVED:
+            self.fail(f"`{text}` is a word of the notation", at)
+        try:
+            return parse_name(text)
+        except ValueError as error:
+            self.fail(str(error), at)
+
+    def axes(self) -> Axes | None:
+        """Parse the axes in brackets, if there are any."""
+        if not self.take("["):
+            return None
+        axes = []
+        while not self.take("]"):
+            axes.append(self.axis())
+        return tuple(axes)
+
+    def axis(self) -> Axis:
+        """Parse one axis."""
+        if self.take("("):
+            return self.group()
+        if number := self.take(INTEGER):
+            if int(number) == 0 or number[0] == "0":
+                self.fail("an axis has a size of at least 1", self.at - len(number))
+            return UNIT if number == "1" else Atom(number)
+        return Atom(self.expect(IDENTIFIER, "an axis or `]`"))
+
+    def group(self) -> Axis:
+        """Parse what follows ``(``: a product or a sum."""
+        items = [self.axis()]
+        if self.take("+"):
+            items.append(self.axis())
+            while self.take("+"):
+                items.append(self.axis())
+            self.expect(")", "`+` or `)`; write a product within a sum in its own brackets")
+            return Sum(tuple(items))
+        while not self.take(")"):
+            if self.take("+"):
+                self.fail("a product within a sum needs its own brackets: ((a b) + c)", self.at - 1)
+            items.append(self.axis())
+        return Product(tuple(items)) if len(items) > 1 else items[0]
+
+    def changes(self) -> tuple[Change, ...]:
+        """Parse changes of value."""
+        changes: list[Change] = []
+        while symbol := self.take(re.compile(r"\+|\*|as(?!\w)")):
+            changes.append(self.cast() if symbol == "as" else Affine(symbol, self.amount()))
+        return tuple(changes)
+
+    def amount(self) -> int | float | str:
+        """Parse a number, or a name that ``where`` defines."""
+        number = self.take(NUMBER)
+        if number is None:
+            return self.expect(IDENTIFIER, "a number or a name")
+        return float(number) if set(number) & set(".eE") else int(number)
+
+    def cast(self) -> Cast:
+        """Parse a dtype."""
+        self.skip()
+        at = self.at
+        name = self.expect(IDENTIFIER, "a dtype")
+        try:
+            return Cast(CODE[dtype_of(name)] and np.dtype(dtype_of(name)).name)
+        except (TypeError, KeyError):
+            self.fail(f"`{name}` is no dtype; known are {_either(sorted(map(str, CODE)))}", at)
+
+    def definitions(self) -> list[Definition]:
+        """Parse definitions and the commas between them."""
+        found = [self.definition()]
+        while self.take(","):
+            found.append(self.definition())
+        return found
+
+    def definition(self) -> Definition:
+        """Parse names and the value that they share."""
+        names = [self.expect(IDENTIFIER, "a name")]
+        self.expect("=", "`=`")
+        self.skip()
+        while DEFINED.match(self.text, self.at):
+            names.append(self.expect(IDENTIFIER, "a name"))
+            self.expect("=", "`=`")
+            self.skip()
+        return Definition(tuple(names), self.expression())
+
+    def expression(self) -> Expression:
+        """Parse sums and differences of products."""
+        value = self.quotient()
+        while symbol := self.take(re.compile(r"\+|-")):
+            value = Operation(symbol, value, self.quotient())
+        return value
+
+    def quotient(self) -> Expression:
+        """Parse products and whole quotients."""
+        value = self.operand()
+        while symbol := self.take(re.compile(r"\*|//")):
+            value = Operation(symbol, value, self.operand())
+        return value
+
+    def operand(self) -> Expression:
+        """Parse an integer, a key or an expression in brackets."""
+        if self.take("("):
+            value = self.expression()
+            self.expect(")", "`)`")
+            return value
+        if number := self.take(INTEGER):
+            return Literal(int(number))
+        return ConfigKey(self.expect(CONFIG_KEY, "a configuration key, an integer or `(`"))
+
+
+def _literal(token: str) -> str:
+    """Return the expression for TOKEN; a word must end where it ends."""
+    return re.escape(token) + (r"(?![\w.\-/:{])" if token.isalpha() else "")
+
+
+def _either(words: tuple[str, ...] | list[str]) -> str:
+    return " or ".join(f"`{word}`" for word in words)

@@ -1,0 +1,262 @@
+"""The rules of a map, each one line of text that is read in both directions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from .axes import Atom, Axes, choices, names, show
+from .expressions import Definition
+from .names import Name
+
+POLICIES: Final = ("recomputed", "original")
+RESERVED: Final = frozenset({"as", "else", "same", "weighbridge", "where", *POLICIES})
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The tensor is stored as DTYPE, a numpy or ml_dtypes name."""
+
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"as {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Affine:
+    """The tensor is stored with AMOUNT, a number or a name from ``where``, added or multiplied."""
+
+    symbol: str
+    amount: int | float | str
+
+    def __str__(self) -> str:
+        return f"{self.symbol} {self.amount}"
+
+
+Change: TypeAlias = Cast | Affine
+
+
+@dataclass(frozen=True)
+class Term:
+    """One tensor of a rule, or one per index: its name, its axes, and how its values differ.
+
+    Attributes:
+        name: the name, with captures.
+        axes: the layout; ``None`` where the rule leaves it alone.
+        changes: what the stored values differ by, applied in order.
+    """
+
+    name: Name
+    axes: Axes | None = None
+    changes: tuple[Change, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.tail()}"
+
+    def tail(self) -> str:
+        """Print what follows the name."""
+        axes = "" if self.axes is None else f" {show(self.axes)}"
+        return axes + "".join(f" {change}" for change in self.changes)
+
+    def laid_out(self, indices: frozenset[str]) -> Axes:
+        """Return the axes of all tensors of the term stacked: captured INDICES first."""
+        family = tuple(Atom(name) for name in self.family(indices))
+        return family + (self.axes or ())
+
+    def family(self, indices: frozenset[str]) -> tuple[str, ...]:
+        """Return those captures of the name that are axes of the rule."""
+        return tuple(capture.name for capture in self.name.captures if capture.name in indices)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """``left <-> right``: the tensors on both sides hold the same pieces.
+
+    Attributes:
+        left: terms of the left side.
+        right: terms of the right side.
+        where: names for sizes, from the configuration.
+        marker: ``?`` for a rule that may match nothing, ``else`` for one that takes the names that
+            no other rule matches, empty for one that must match.
+    """
+
+    left: tuple[Term, ...]
+    right: tuple[Term, ...]
+    where: tuple[Definition, ...] = ()
+    marker: str = ""
+
+    def __str__(self) -> str:
+        marker = f"{self.marker} " if self.marker else ""
+        left = ", ".join(map(str, self.left))
+        return f"{marker}{left} <-> {self._right()}{where_text(self.where)}"
+
+    def _right(self) -> str:
+        if len(self.left) == len(self.right) == 1 and self.left[0].name == self.right[0].name:
+            tail = self.right[0].tail()
+            return tail.strip() if self.right[0].axes is not None else f"same{tail}"
+        return ", ".join(map(str, self.right))
+
+    @cached_property
+    def indices(self) -> frozenset[str]:
+        """The captures that are axes: ``{e}`` where ``e`` stands in brackets."""
+        captures = {c.name for term in (*self.left, *self.right) for c in term.name.captures}
+        return frozenset(captures & self.atoms)
+
+    @cached_property
+    def atoms(self) -> frozenset[str]:
+        """The names of all axes."""
+        return frozenset(
+            name for term in (*self.left, *self.right) for name in names(term.axes or ())
+        )
+
+    @cached_property
+    def shared(self) -> tuple[str, ...]:
+        """The captures that tell one instance of the rule from another, sorted."""
+        captures = (capture.name for capture in self.left[0].name.captures)
+        return tuple(sorted(name for name in captures if name not in self.indices))
+
+    @property
+    def renames_only(self) -> bool:
+        """Whether the tensors stay as they are, byte for byte and shape for shape."""
+        terms = (*self.left, *self.right)
+        return all(term.axes is None and not term.changes for term in terms)
+
+    def inverse(self) -> Pairing:
+        """Return the rule with its sides swapped."""
+        return replace(self, left=self.right, right=self.left)
+
+    def flaw(self) -> str | None:
+        """Say why this rule cannot be followed both ways; ``None`` if it can."""
+        return next(_flaws(self), None)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """``name -> policy``: a tensor of one side that the other does not have.
+
+    Attributes:
+        name: the name, with captures.
+        policy: ``recomputed`` if the model makes it anew, ``original`` if the way back needs the
+            original checkpoint.
+        side: ``left`` or ``right``, the side that has it.
+    """
+
+    name: Name
+    policy: str
+    side: str = "left"
+
+    def __str__(self) -> str:
+        if self.side == "left":
+            return f"{self.name} -> {self.policy}"
+        return f"{self.policy} <- {self.name}"
+
+    def inverse(self) -> Drop:
+        """Return the rule with its sides swapped."""
+        return replace(self, side="right" if self.side == "left" else "left")
+
+    def flaw(self) -> str | None:
+        """Say why the name cannot be read; ``None`` if it can."""
+        return self.name.flaw()
+
+
+@dataclass(frozen=True)
+class Tie:
+    """``alias == original``: on either side the alias may be absent, and where present it is equal."""
+
+    alias: Name
+    original: Name
+
+    def __str__(self) -> str:
+        return f"{self.alias} == {self.original}"
+
+    def inverse(self) -> Tie:
+        """Return the rule itself, which holds on either side."""
+        return self
+
+    def flaw(self) -> str | None:
+        """Say why the original cannot be found from the alias; ``None`` if it can."""
+        if flaw := self.alias.flaw() or self.original.flaw():
+            return flaw
+        lacking = set(self.original.captures) - set(self.alias.captures)
+        return f"{self.alias} does not capture {_listed(map(str, lacking))}" if lacking else None
+
+
+Rule: TypeAlias = Pairing | Drop | Tie
+
+
+def where_text(definitions: tuple[Definition, ...]) -> str:
+    """Print DEFINITIONS as the line under a rule."""
+    return f"\n    where {', '.join(map(str, definitions))}" if definitions else ""
+
+
+def _flaws(rule: Pairing) -> Iterator[str]:
+    terms = (*rule.left, *rule.right)
+    yield from (flaw for term in terms if (flaw := term.name.flaw()))
+    yield from _layout_flaws(rule)
+    yield from _capture_flaws(rule)
+    if any(term.axes is not None for term in terms):
+        yield from _piece_flaws(rule)
+    known = rule.atoms.union(*({c.name for c in term.name.captures} for term in terms))
+    amounts = {
+        change.amount for term in terms for change in term.changes if isinstance(change, Affine)
+    }
+    defined = {name for definition in rule.where for name in definition.names}
+    for name in sorted(defined - known - amounts):
+        yield f"{name} is defined, but is no axis and no capture of this rule"
+    for amount in sorted(name for name in amounts if isinstance(name, str)):
+        if amount not in defined:
+            yield f"{amount} is not defined: add `where {amount} = ...`"
+
+
+def _layout_flaws(rule: Pairing) -> Iterator[str]:
+    terms = (*rule.left, *rule.right)
+    bare = [term for term in terms if term.axes is None]
+    if bare and (len(bare) < len(terms) or len(terms) > 2):
+        yield f"{bare[0].name} needs axes in brackets, because others of its rule have some"
+    for side in (rule.left, rule.right):
+        for name, count in Counter(term.name for term in side).items():
+            if count > 1:
+                yield f"{name} stands twice on one side"
+
+
+def _capture_flaws(rule: Pairing) -> Iterator[str]:
+    for capture in (c for term in (*rule.left, *rule.right) for c in term.name.captures):
+        if capture.deep and capture.name in rule.indices:
+            yield f"{capture} is of any depth and cannot be an axis"
+    expected = _instance_captures(rule, rule.left[0])
+    for term in (*rule.left[1:], *rule.right):
+        for name in sorted(expected ^ _instance_captures(rule, term)):
+            yield f"{{{name}}} is not in every name of the rule, and is no axis"
+
+
+def _instance_captures(rule: Pairing, term: Term) -> set[str]:
+    return {
+        str(capture)[1:-1] for capture in term.name.captures if capture.name not in rule.indices
+    }
+
+
+def _piece_flaws(rule: Pairing) -> Iterator[str]:
+    sides = [
+        [piece for term in side for piece in choices(term.laid_out(rule.indices))]
+        for side in (rule.left, rule.right)
+    ]
+    for piece in (piece for side in sides for piece in side):
+        if len(set(piece)) < len(piece):
+            yield f"an axis stands twice in [{' '.join(piece)}]"
+    left, right = ({tuple(sorted(piece)) for piece in side} for side in sides)
+    if len(left) < len(sides[0]) or len(right) < len(sides[1]):
+        yield "two parts have the same axes; name the segments apart, such as (q + k)"
+    if left != right:
+        yield f"the sides differ: left has {_pieces(left - right)}, right {_pieces(right - left)}"
+
+
+def _pieces(keys: set[tuple[str, ...]]) -> str:
+    return _listed(f"[{' '.join(key)}]" for key in keys) if keys else "nothing more"
+
+
+def _listed(items: Iterator[str] | map[str]) -> str:
+    return ", ".join(sorted(items))

@@ -1,0 +1,102 @@
+"""Write the generated parts of the documentation: what stands between ``begin`` and ``end`` marks.
+
+``make docs`` runs it; with ``--check`` it changes nothing and fails when a part is out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from weighbridge.cli import main as cli
+from weighbridge.converters.routes import ROUTES
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+PART = re.compile(r"(<!-- begin (?P<name>[\w-]+) -->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
+WIDTH = 100
+
+
+def verbs(
+    command: click.Command = cli, name: str = "weighbridge", parent: click.Context | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the path of COMMAND and of every verb below it, each with its ``--help``."""
+    settings = {"terminal_width": WIDTH, **command.context_settings}
+    context = click.Context(command, parent=parent, info_name=name, **settings)
+    yield context.command_path, command.get_help(context)
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            yield from verbs(command.commands[child], child, context)
+
+
+def command_line() -> str:
+    """Return the help of every verb, a section each."""
+    return "\n\n".join(f"## {name}\n\n```text\n{help_text}\n```" for name, help_text in verbs())
+
+
+def table(*rows: tuple[str, ...]) -> str:
+    """Return ROWS as a Markdown table, the first one as its head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def routes() -> str:
+    """Return the table of routes."""
+    head = ("from", "to", "verb", "bit-exact", "checked in")
+    rows = ((r.source, r.target, f"`{r.verb}`", r.exact, r.checked) for r in ROUTES)
+    return table(head, *rows)
+
+
+def packages() -> str:
+    """Return the table of packages and root modules with the first line of each docstring."""
+    found = [*ROOT.glob("*.py"), *ROOT.glob("[!.]*/**/__init__.py")]
+    known = ("converters", "jobs", "parity", "trainers")
+    rows = {
+        name: first_line(path)
+        for path in found
+        for name in [path.relative_to(ROOT).as_posix().removesuffix("__init__.py")]
+        if name and (path.parent == ROOT or name.startswith(tuple(f"{k}/" for k in known)))
+    }
+    ordered = sorted(rows.items(), key=lambda row: row[0].split("/"))
+    return table(("where", "what"), *((f"`{name}`", line) for name, line in ordered))
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "command-line": command_line,
+    "packages": packages,
+    "routes": routes,
+}
+
+
+def fill(text: str) -> str:
+    """Return TEXT with every marked part made anew."""
+    return PART.sub(lambda found: f"{found[1]}{PARTS[found['name']]()}\n{found[3]}", text)
+
+
+def outdated() -> dict[Path, str]:
+    """Return the pages whose generated parts differ from what they should be, with that."""
+    pages = {path: path.read_text() for path in sorted(DOCS.glob("*.md"))}
+    return {path: new for path, text in pages.items() if (new := fill(text)) != text}
+
+
+def main() -> None:
+    """Write the outdated pages, or name them with ``--check``."""
+    pages = outdated()
+    if "--check" in sys.argv[1:] and pages:
+        sys.exit(f"out of date (run make docs): {', '.join(path.name for path in pages)}")
+    for path, text in pages.items():
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Explain every weight of a candidate by the values of the reference's weights.
+
+A converter is not its own witness: no map is consulted here, only bytes and figures. What a map
+promised is compared afterwards, by :func:`disagreements`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from ..converters.values import Array, LowRank
+from .alterations import explain_altered
+from .book import Book, Explanation
+from .sketches import Sketch, Weights, fingerprint
+
+__all__ = ["Explanation", "Weights", "disagreements", "explain"]
+
+Axes = tuple[int, ...]
+
+
+def explain(
+    reference: Mapping[str, Sketch],
+    candidate: Weights,
+    *,
+    reference_arrays: Callable[[str], Array] | None = None,
+    updates: Mapping[str, LowRank] | None = None,
+    unused: Collection[str] = (),
+    altered: Collection[str] = (),
+) -> list[Explanation]:
+    """Explain each tensor of CANDIDATE, then name each reference tensor that none of them carries.
+
+    Args:
+        reference: sketch of every reference weight.
+        candidate: the weights that are judged, read one at a time.
+        reference_arrays: reads a reference weight by name; without it whatever a sketch can tell
+            is told: not which element differs, nor a batch norm folded into a convolution.
+        updates: low-rank updates that are due, by reference name.
+        unused: reference names that the candidate may lack (recomputed buffers, a pooler that no
+            output uses, neutral weights that a compiler eliminates).
+        altered: candidate names that the route is known to change by a factor, an offset, an
+            order or a crop, which would be faults otherwise.
+
+    Returns:
+        One explanation per candidate tensor, in its order, then one of kind ``missing`` or
+        ``unused`` per reference tensor that no candidate tensor carries.
+
+    >>> import numpy as np
+    >>> from weighbridge.parity.sketches import ArrayWeights, sketch
+    >>> square = np.arange(9, dtype=np.float32).reshape(3, 3)
+    >>> found = explain({"w": sketch(square)}, ArrayWeights({"w": square.T.copy()}))
+    >>> [(it.kind, it.axes, it.ok) for it in found]
+    [('transposed', (1, 0), True)]
+    """
+    book = Book(reference, reference_arrays, updates or {}, frozenset(altered))
+    found = [_explain_one(book, name, candidate.read(name)) for name in candidate.headers]
+    return found + _missing(book, found, unused)
+
+
+def _explain_one(book: Book, name: str, array: Array) -> Explanation:
+    found = book.look_up(name, array, fingerprint(array))
+    return found or explain_altered(book, name, array)
+
+
+def _missing(book: Book, found: Sequence[Explanation], unused: Collection[str]) -> list[Explanation]:
+    carried = {name for it in found if it.source for name in (it.source, *it.also)}
+    absent = [name for name in book.sketches if name not in carried]
+    return [
+        Explanation(name, name, "unused", "no output needs it", ok=True)
+        if name in unused
+        else Explanation(name, name, "missing", f"no weight of the candidate carries {name}", ok=False)
+        for name in absent
+    ]
+
+
+def disagreements(
+    explanations: Sequence[Explanation], expected: Mapping[str, tuple[str, Axes | None]]
+) -> list[str]:
+    """Return where the values contradict what a map promised.
+
+    Tensors that no value explains are left aside: they fail by themselves.
+
+    Args:
+        explanations: what :func:`explain` returned.
+        expected: candidate name -> the reference name it should carry, and the permutation of the
+            reference's axes that it should have (``None``: as it lies).
+
+    >>> it = Explanation("conv.weight", "conv.weight", "equal", "", ok=True, shape=(3, 3))
+    >>> disagreements([it], {"conv.weight": ("conv.weight", (1, 0))})
+    ['conv.weight equals conv.weight as it lies, the map says transposed by (1, 0): left untransposed']
+    """
+    problems = []
+    for it in explanations:
+        if it.name in expected and it.source is not None and it.kind not in NOT_BY_VALUE:
+            source, axes = expected[it.name]
+            problem = _wrong_source(it, source) or _wrong_axes(it, axes)
+            problems += [problem] if problem else []
+    return problems
+
+
+NOT_BY_VALUE = frozenset({"unexplained", "missing", "unused", "zeroed"})
+
+
+def _wrong_source(it: Explanation, source: str) -> str | None:
+    if source == it.source or source in it.also:
+        return None
+    return f"{it.name} carries the values of {it.source}, the map says {source}"
+
+
+def _wrong_axes(it: Explanation, axes: Axes | None) -> str | None:
+    found, wanted = (_essential(order, it.shape) for order in (it.axes, axes))
+    if found == wanted or it.kind == "shuffled" or it.constant:
+        return None
+    as_found = f"transposed by {it.axes}" if found else "as it lies"
+    as_promised = f"transposed by {axes}" if wanted else "as it lies"
+    fault = "left untransposed" if not found else "transposed wrongly"
+    return (
+        f"{it.name} equals {it.source} {as_found}, the map says {as_promised}: {fault}"
+    )
+
+
+def _essential(axes: Axes | None, shape: tuple[int, ...]) -> Axes | None:
+    # Moving an axis of size 1 moves nothing: compare orders of the other axes only.
+    if axes is None or len(axes) != len(shape):
+        return None
+    kept = [axis for position, axis in enumerate(axes) if shape[position] != 1]
+    return tuple(kept) if kept != sorted(kept) else None

@@ -1,0 +1,272 @@
+"""The reference: the source's own code, really in float64.
+
+``module.double()`` is not enough. Libraries ask for float32 by name in norms, rotary embeddings and
+softmax, and the error that leaves is as large as the one to be measured. :class:`TrueFloat64`
+answers every such request with float64, and a census of all dtypes proves that none was missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..converters.models import Model, Signature
+from ..converters.runtimes.torch import (
+    DTYPES,
+    build_module,
+    call,
+    recording,
+    to_numpy,
+    to_torch,
+    torch_values,
+)
+from ..converters.values import Array, LowRank
+from ..errors import UnsupportedError
+from .probes import Probe
+
+NARROW: Final = frozenset((torch.float32, torch.float16, torch.bfloat16))
+CASTS: Final = {
+    torch.Tensor.float: torch.Tensor.double,
+    torch.Tensor.half: torch.Tensor.double,
+    torch.Tensor.bfloat16: torch.Tensor.double,
+}
+Outputs = dict[str, Array]
+
+
+def _widen(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in NARROW else value
+
+
+class TrueFloat64(TorchFunctionMode):
+    """Answer every request for a narrower floating dtype with float64.
+
+    >>> with TrueFloat64():
+    ...     torch.ones(1, dtype=torch.float32).float().dtype
+    torch.float64
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call FUNCTION with every narrow dtype among its arguments replaced."""
+        wide = {key: _widen(value) for key, value in (kwargs or {}).items()}
+        return CASTS.get(function, function)(*map(_widen, args), **wide)
+
+
+class DtypeCensus(TorchDispatchMode):
+    """Count the operations that read or make a tensor narrower than float64.
+
+    Attributes:
+        narrow: how often each ``operation: dtype`` was seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run FUNCTION and look at the dtypes on both of its sides."""
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            if isinstance(leaf, torch.Tensor) and leaf.dtype in NARROW:
+                self.narrow[f"{function}: {str(leaf.dtype).removeprefix('torch.')}"] += 1
+        return result
+
+
+@contextlib.contextmanager
+def default_float64() -> Iterator[None]:
+    """Create tensors without a named dtype in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def true_float64() -> Iterator[DtypeCensus]:
+    """Compute in float64, and prove it on leaving.
+
+    Raises:
+        UnsupportedError: some operation used a narrower dtype all the same; it is named.
+    """
+    census = DtypeCensus()
+    with torch.no_grad(), default_float64(), census, TrueFloat64():
+        yield census
+    if census.narrow:
+        worst = ", ".join(f"{what} ({count}x)" for what, count in census.narrow.most_common(5))
+        raise UnsupportedError(
+            f"the float64 reference would not be one: {worst}. The source makes these tensors in a"
+            " way that Weighbridge cannot widen; build the module with float64 constants"
+        )
+
+
+def own_copy(model: Model) -> Model:
+    """Return MODEL with a factory module of its own, so that casting it changes nobody else's."""
+    if isinstance(model.factory, nn.Module):
+        return replace(model, factory=copy.deepcopy(model.factory))
+    return model
+
+
+def float64_module(model: Model) -> nn.Module:
+    """Build MODEL in float64; buffers that it computes itself are computed in float64."""
+    with default_float64(), TrueFloat64():
+        return build_module(own_copy(model), "float64")
+
+
+def float32_module(model: Model) -> nn.Module:
+    """Build MODEL in float32."""
+    return build_module(own_copy(model), "float32")
+
+
+def narrow_module(model: Model, dtype: str) -> nn.Module:
+    """Build MODEL as it runs in DTYPE: buffers that it computes itself stay in float32.
+
+    So does ``from_pretrained(dtype=...)``; rotary frequencies in 16 bit would be another model.
+    """
+    module, exact = build_module(own_copy(model), dtype), float32_module(model)
+    originals = dict(exact.named_modules())
+    for path, child in module.named_modules():
+        for name in child._non_persistent_buffers_set:
+            setattr(child, name, getattr(originals[path], name))
+    return module
+
+
+def fold(module: nn.Module, updates: Mapping[str, LowRank]) -> None:
+    """Add each update's delta to its weight, the product in float64."""
+    for name, update in updates.items():
+        weight = module.get_parameter(name)
+        weight.data = (weight.data.double() + to_torch(update.delta())).to(weight.dtype)
+
+
+def round_weights(module: nn.Module, dtype: str, names: Collection[str] | None = None) -> nn.Module:
+    """Round parameters and persistent floating-point buffers through DTYPE, in place.
+
+    Args:
+        module: what to round; it keeps its own dtype.
+        dtype: such as ``bfloat16``.
+        names: which of them; ``None`` for all.
+    """
+    for name, tensor in module.state_dict().items():
+        if tensor.is_floating_point() and (names is None or name in names):
+            tensor.copy_(tensor.to(DTYPES[dtype]).to(tensor.dtype))
+    return module
+
+
+def stored_as(
+    model: Model, compute: str, storage: str, names: Collection[str] | None = None
+) -> nn.Module:
+    """Build MODEL to compute in COMPUTE with the weights that a target keeps in STORAGE.
+
+    A live adapter is folded into the weights first, in float64, as a merging target does.
+
+    Args:
+        model: the source.
+        compute: ``float64`` or ``float32``.
+        storage: ``stored``, the source's own weights with its adapter live, or a dtype.
+        names: the weights that the target rounds; ``None`` for all.
+    """
+    build = float64_module if compute == "float64" else float32_module
+    if storage == "stored":
+        return build(model)
+    module = build(replace(model, adapter=None))
+    if model.adapter:
+        wide = float64_module(replace(model, adapter=None))
+        updates = torch_values(model)[1]
+        fold(wide, updates)
+        for name in updates:  # rounded once, from the float64 sum
+            rounded = wide.get_parameter(name).data.to(DTYPES[storage])
+            module.get_parameter(name).data = rounded.to(DTYPES[compute])
+    return round_weights(module, storage, names)
+
+
+def feed(signature: Signature, probe: Probe, dtype: str) -> dict[str, torch.Tensor]:
+    """Return PROBE's inputs as tensors, floating-point ones in DTYPE."""
+    tensors = {port.name: to_torch(probe.inputs[port.name]) for port in signature.inputs}
+    return {
+        name: tensor.to(DTYPES[dtype]) if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def module_outputs(
+    module: nn.Module, signature: Signature, probes: Sequence[Probe], dtype: str
+) -> list[Outputs]:
+    """Return MODULE's outputs for each probe, floating-point inputs fed in DTYPE."""
+    names = tuple(port.name for port in signature.outputs)
+    feeds = [feed(signature, probe, dtype) for probe in probes]
+    with torch.no_grad():
+        results = [call(module, tensors, names) for tensors in feeds]
+    return [{name: to_numpy(tensor) for name, tensor in row.items()} for row in results]
+
+
+def float64_outputs(
+    module: nn.Module, signature: Signature, probes: Sequence[Probe]
+) -> list[Outputs]:
+    """Return the float64 outputs of MODULE for each probe.
+
+    Args:
+        module: built in float64, see :func:`float64_module`.
+        signature: names of inputs and outputs.
+        probes: inputs.
+
+    Raises:
+        UnsupportedError: a narrower dtype took part; see :func:`true_float64`.
+    """
+    feeds = [feed(signature, probe, "float64") for probe in probes]
+    names = tuple(port.name for port in signature.outputs)
+    with true_float64():
+        results = [call(module, tensors, names) for tensors in feeds]
+    return [{name: to_numpy(tensor) for name, tensor in row.items()} for row in results]
+
+
+def float64_sites(
+    module: nn.Module, signature: Signature, probes: Sequence[Probe]
+) -> list[dict[str, Array]]:
+    """Return the float64 output of every submodule of MODULE for each probe."""
+    feeds = [feed(signature, probe, "float64") for probe in probes]
+    names = tuple(port.name for port in signature.outputs)
+    recorded: list[dict[str, Array]] = []
+    for tensors in feeds:
+        with recording(module, None) as sites, true_float64():
+            call(module, tensors, names)
+        recorded.append(dict(sites))
+    return recorded
+
+
+def forced_sites(
+    module: nn.Module,
+    signature: Signature,
+    probes: Sequence[Probe],
+    corrections: Sequence[Mapping[str, Array]],
+    dtype: str = "float32",
+) -> list[dict[str, Array]]:
+    """Return what each submodule of MODULE computes from the reference's inputs in DTYPE.
+
+    Args:
+        module: built in DTYPE.
+        signature: names of inputs and outputs.
+        probes: inputs.
+        corrections: float64 outputs of every site, per probe.
+        dtype: of the computation.
+    """
+    names = tuple(port.name for port in signature.outputs)
+    recorded: list[dict[str, Array]] = []
+    for probe, fixed in zip(probes, corrections, strict=True):
+        with recording(module, fixed) as sites, torch.no_grad():
+            call(module, feed(signature, probe, dtype), names)
+        recorded.append(dict(sites))
+    return recorded

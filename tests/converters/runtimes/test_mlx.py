@@ -1,0 +1,77 @@
+"""Mirrors converters/runtimes/mlx.py; the oracle is the same model in PyTorch."""
+
+import numpy as np
+import pytest
+
+from weighbridge import jobs
+from weighbridge.converters.models import open as open_model
+from weighbridge.converters.runtimes import load
+from weighbridge.errors import MismatchError
+
+UNCHECKED = jobs.Options(check="none")
+SERIES = {"trust_code": "examples.timeseries:build", "map": "examples/timeseries.wmap"}
+
+
+@pytest.fixture(scope="module")
+def mlx_bert(tiny_bert_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mlx") / "bert"
+    jobs.convert(str(tiny_bert_dir), folder, "mlx", options=UNCHECKED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runners(tiny_bert_dir, mlx_bert):
+    return load(open_model(tiny_bert_dir)), load(open_model(mlx_bert))
+
+
+def batch(rows, length, seed=0):
+    generator = np.random.default_rng(seed)
+    mask = np.ones((rows, length), np.int64)
+    mask[-1, length // 2 :] = 0
+    return {"input_ids": generator.integers(5, 60, (rows, length)), "attention_mask": mask}
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 5), (2, 9), (4, 16)])
+def test_a_captured_directory_agrees_with_torch_at_every_size(runners, rows, length):
+    inputs = batch(rows, length)
+    ours, theirs = (runner.run(inputs)["last_hidden_state"] for runner in reversed(runners))
+    assert np.linalg.norm(ours - theirs) < 2e-6 * np.linalg.norm(theirs)
+
+
+def test_both_runtimes_have_the_same_sites_with_the_same_values(runners):
+    torch_sites, mlx_sites = (runner.trace(batch(2, 9)).sites for runner in runners)
+    shared = set(torch_sites) & set(mlx_sites)
+    assert {"encoder.layer.1.output.LayerNorm", "encoder.layer.0.attention.self.query"} <= shared
+    for site in shared:
+        scale = np.linalg.norm(torch_sites[site])
+        assert np.linalg.norm(torch_sites[site] - mlx_sites[site]) < 5e-6 * scale, site
+
+
+def test_the_description_says_what_ran(runners):
+    assert runners[1].describe()["runtime"] == "mlx"
+    assert runners[1].describe()["captured"] == "True"
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    from examples.timeseries import write_model
+
+    folder = tmp_path_factory.mktemp("series")
+    write_model(folder / "torch")
+    options = jobs.Options(check="none", **SERIES)
+    jobs.convert(str(folder / "torch"), folder / "mlx", "mlx", options=options)
+    return folder
+
+
+def test_a_native_module_with_mlx_layouts_agrees_with_torch(series):
+    native = load(open_model(series / "mlx", trust_code="examples.timeseries:build_mlx"))
+    source = load(open_model(series / "torch", trust_code=SERIES["trust_code"]))
+    inputs = {"series": np.random.default_rng(0).normal(size=(2, 3, 96)).astype(np.float32)}
+    ours, theirs = native.run(inputs)["forecast"], source.run(inputs)["forecast"]
+    assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
+    assert native.describe()["captured"] == "False"
+
+
+def test_a_native_module_refuses_an_untransposed_convolution(series):
+    with pytest.raises(MismatchError, match=r"blocks.0.conv.weight: expected \[24, 3, 24\]"):
+        load(open_model(series / "torch", trust_code="examples.timeseries:build_mlx"), "mlx")

@@ -1,0 +1,111 @@
+"""Mirrors converters/runtimes/torch.py; the oracles are transformers' own loader and PEFT."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertModel
+
+from weighbridge.converters.adapters import read_adapter, write_adapter
+from weighbridge.converters.models import open as open_model
+from weighbridge.converters.policy import Policy
+from weighbridge.converters.runtimes import load
+from weighbridge.converters.runtimes.torch import build_module
+from weighbridge.converters.values import LowRank
+from weighbridge.errors import MismatchError, UnsupportedError
+
+NAMES = [
+    f"encoder.layer.{n}.attention.self.{p}.weight" for n in range(2) for p in ("query", "value")
+]
+
+
+@pytest.fixture
+def inputs():
+    generator = np.random.default_rng(0)
+    mask = np.ones((2, 6), np.int64)
+    mask[1, 4:] = 0
+    return {"input_ids": generator.integers(5, 60, (2, 6)), "attention_mask": mask}
+
+
+def as_tensors(inputs):
+    return {name: torch.from_numpy(array) for name, array in inputs.items()}
+
+
+def test_a_directory_runs_as_transformers_runs_it(tiny_bert_dir, inputs):
+    theirs = BertModel.from_pretrained(tiny_bert_dir).eval()(**as_tensors(inputs)).last_hidden_state
+    ours = load(open_model(tiny_bert_dir), "torch").run(inputs)["last_hidden_state"]
+    assert np.array_equal(ours, theirs.detach().numpy())
+
+
+def test_a_live_adapter_runs_as_peft_runs_it(tiny_bert_dir, inputs, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    base = BertModel.from_pretrained(tiny_bert_dir).eval()
+    width = base.config.hidden_size
+    config = LoraConfig(r=3, lora_alpha=6, target_modules=["query", "value"], lora_dropout=0.0)
+    peft = get_peft_model(base, config).eval()
+    generator = np.random.default_rng(1)
+    updates = {}
+    for name in NAMES:
+        a = generator.normal(size=(3, width)).astype(np.float32)
+        b = generator.normal(size=(width, 3)).astype(np.float32)
+        updates[name] = LowRank(a, b, 2.0)
+        layer = peft.base_model.model.get_submodule(name.removesuffix(".weight"))
+        layer.lora_A["default"].weight.data = torch.from_numpy(a)
+        layer.lora_B["default"].weight.data = torch.from_numpy(b)
+    keys = ["attention.self.query", "attention.self.value"]
+    parameters = {"rank": 3, "scale": 2.0, "dropout": 0.0, "keys": keys}
+    write_adapter(
+        tmp_path / "a",
+        updates,
+        config={"fine_tune_type": "lora", "num_layers": -1, "lora_parameters": parameters},
+    )
+    theirs = peft(**as_tensors(inputs)).last_hidden_state.detach().numpy()
+    model = open_model(tiny_bert_dir).with_adapter(read_adapter(tmp_path / "a"))
+    ours = load(model, "torch").run(inputs)["last_hidden_state"]
+    assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
+    bare = load(open_model(tiny_bert_dir), "torch").run(inputs)["last_hidden_state"]
+    assert np.abs(bare - theirs).max() > 1e-2
+
+
+def test_a_correction_replaces_what_a_site_returned(tiny_bert_dir, inputs):
+    runner = load(open_model(tiny_bert_dir), "torch")
+    plain = runner.trace(inputs)
+    site = "encoder.layer.0.intermediate.dense"
+    corrected = runner.trace(inputs, {site: np.zeros_like(plain.sites[site])})
+    assert np.array_equal(corrected.sites[site], plain.sites[site]), (
+        "recorded before its own correction"
+    )
+    after = "encoder.layer.0.intermediate.intermediate_act_fn"
+    assert not corrected.sites[after].any(), "gelu(0) is 0"
+
+
+def test_perfect_corrections_change_nothing(tiny_bert_dir, inputs):
+    runner = load(open_model(tiny_bert_dir), "torch")
+    plain = runner.trace(inputs)
+    again = runner.trace(inputs, plain.sites)
+    assert all(np.array_equal(again.sites[site], plain.sites[site]) for site in plain.sites)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_the_policy_sets_the_dtype_of_the_whole_run(tiny_bert_dir, inputs, dtype):
+    out = load(open_model(tiny_bert_dir), "torch", Policy(compute=dtype)).run(inputs)
+    assert out["last_hidden_state"].dtype.name == dtype
+
+
+def test_missing_weights_are_listed_together(tiny_bert_dir, tmp_path):
+    import shutil
+
+    from safetensors.numpy import load_file, save_file
+
+    folder = shutil.copytree(tiny_bert_dir, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    lost = [NAMES[0], "embeddings.LayerNorm.bias"]
+    save_file({k: v for k, v in tensors.items() if k not in lost}, folder / "model.safetensors")
+    with pytest.raises(MismatchError) as caught:
+        build_module(open_model(folder))
+    assert all(name in str(caught.value) for name in lost)
+
+
+def test_an_unknown_runtime_names_the_known_ones(tiny_bert_dir):
+    with pytest.raises(UnsupportedError, match="torch, mlx, reference, coreml"):
+        load(open_model(tiny_bert_dir), "tensorflow")

@@ -1,0 +1,146 @@
+"""A layer imports only from lower ones, inside functions and for type checking too."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Lowest first. Units of one row know nothing of each other; within a unit everything may.
+LAYERS = (
+    ("errors",),
+    ("converters.policy", "converters.dtypes", "converters.values"),
+    ("converters.checkpoints",),
+    ("converters.adapters",),
+    ("converters.models",),
+    ("converters.maps", "converters.captures"),
+    ("converters.runtimes",),
+    ("converters.coreml", "converters.sidefiles", "converters.configs", "converters.routes"),
+    ("parity",),
+    ("trainers",),
+    ("jobs",),
+    ("console", "cli"),
+    ("__main__",),
+)
+LEVEL = {unit: level for level, row in enumerate(LAYERS) for unit in row}
+# A converter is not its own witness: these judge without the map that did the job.
+WITNESSES = {"parity.fingerprints": "converters.maps", "parity.blame": "converters.maps"}
+PACKAGES = ("converters", "jobs", "parity", "trainers")
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+SOURCES = {
+    module_name(path): path
+    for path in [
+        *ROOT.glob("[!_]*.py"),
+        *(p for name in PACKAGES for p in (ROOT / name).rglob("*.py")),
+    ]
+}
+
+
+def unit_of(module: str) -> str | None:
+    """Return the unit that MODULE belongs to, its longest known prefix."""
+    parts = module.split(".")
+    prefixes = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in LEVEL), None)
+
+
+def absolute(dots: int, name: str, importer: str) -> str:
+    """Resolve a relative import of NAME in the module IMPORTER, below ``weighbridge``."""
+    is_package = SOURCES[importer].name == "__init__.py"
+    parents = importer.split(".") if is_package else importer.split(".")[:-1]
+    return ".".join([*parents[: len(parents) - dots + 1], *filter(None, [name])])
+
+
+def imported(importer: str) -> Iterator[str]:
+    """Yield every module below ``weighbridge`` that IMPORTER names, wherever it does."""
+    for node in ast.walk(ast.parse(SOURCES[importer].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = absolute(node.level, node.module or "", importer)
+            for alias in node.names:
+                full = f"{base}.{alias.name}".lstrip(".")
+                yield full if full in SOURCES or not base else base
+        elif isinstance(node, ast.Constant) and is_relative_name(node.value):
+            name = node.value.lstrip(".")  # importlib.import_module and tables of lazy imports
+            target = absolute(len(node.value) - len(name), name, importer)
+            if target in SOURCES:
+                yield target
+
+
+def is_relative_name(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"\.+[a-z_]\w*(\.\w+)*", value) is not None
+
+
+def violation(importer: str, target: str) -> str | None:
+    """Say why IMPORTER may not import TARGET; ``None`` where it may."""
+    if target == "__version__":
+        return None
+    above, below = unit_of(importer), unit_of(target)
+    if below is None:
+        return f"{importer} imports {target}, which no layer lists"
+    if target.startswith(WITNESSES.get(importer, "\0")):
+        return f"{importer} must judge without {target}"
+    if above == below or LEVEL[above] > LEVEL[below]:
+        return None
+    return f"{importer} ({above}) imports {target} ({below}), which is not a lower layer"
+
+
+@pytest.mark.parametrize("importer", sorted(SOURCES))
+def test_a_module_imports_only_from_lower_layers(importer):
+    if unit_of(importer) is None:  # a package that only groups others, such as converters
+        assert not list(imported(importer))
+        return
+    assert [why for target in imported(importer) if (why := violation(importer, target))] == []
+
+
+@pytest.mark.parametrize("importer", sorted(SOURCES))
+def test_a_module_imports_its_own_package_relatively(importer):
+    tree = ast.walk(ast.parse(SOURCES[importer].read_text()))
+    named = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
+    tree = ast.walk(ast.parse(SOURCES[importer].read_text()))
+    named |= {node.module for node in tree if isinstance(node, ast.ImportFrom) and not node.level}
+    ours = {name for name in named if name.split(".")[0] in {"weighbridge", ROOT.name, "tests"}}
+    assert ours == set()
+
+
+def test_every_layer_exists():
+    missing = {unit for unit in LEVEL if unit not in SOURCES and unit != "__main__"}
+    assert missing == set()
+
+
+@pytest.mark.parametrize(
+    ("importer", "target"),
+    [
+        ("errors", "converters.values"),
+        ("converters.values", "converters.dtypes"),
+        ("converters.maps", "converters.captures"),
+        ("converters.checkpoints", "converters.models"),
+        ("parity", "trainers"),
+        ("jobs", "cli"),
+        ("parity.fingerprints", "converters.maps.axes"),
+        ("parity", "elsewhere"),
+    ],
+)
+def test_the_order_is_enforced(importer, target):
+    assert violation(importer, target)
+
+
+@pytest.mark.parametrize(
+    ("dots", "name", "importer", "expected"),
+    [
+        (1, "errors", "cli", "errors"),
+        (3, "errors", "converters.models.model", "errors"),
+        (2, "values", "converters.adapters.adapter", "converters.values"),
+        (1, "base", "converters.checkpoints", "converters.checkpoints.base"),
+    ],
+)
+def test_relative_imports_are_resolved(dots, name, importer, expected):
+    assert absolute(dots, name, importer) == expected

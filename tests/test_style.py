@@ -1,0 +1,106 @@
+"""Functions and files stay short; frameworks are imported where pyproject says, and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+FRAMEWORKS = set(SETTINGS["flake8-tidy-imports"]["banned-module-level-imports"])
+FREE = [glob for glob, codes in SETTINGS["per-file-ignores"].items() if "TID253" in codes]
+FOLDERS = ("converters", "jobs", "parity", "trainers")
+SOURCES = sorted(
+    [*ROOT.glob("*.py"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py"))]
+)
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+LONGEST, LONG, FEW = 60, 40, 5  # lines, lines, functions
+LONGEST_FILE, LONGEST_INIT, MEDIAN = 400, 30, 8  # lines
+
+
+def functions():
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, FUNCTION):
+                yield f"{name}:{node.lineno} {node.name}", node
+
+
+def lines(node) -> int:
+    return node.end_lineno - node.lineno + 1
+
+
+def lines_of_code(node) -> int:
+    """Return the length of a function without its docstring."""
+    first = node.body[0]
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return lines(node) - (lines(first) if documented else 0)
+
+
+def test_the_median_function_is_short():
+    assert statistics.median(lines_of_code(node) for _, node in functions()) <= MEDIAN
+
+
+def test_no_function_is_long_and_few_are_middling():
+    long = {name: lines(node) for name, node in functions() if lines(node) > LONG}
+    assert {name for name, length in long.items() if length > LONGEST} == set()
+    assert len(long) <= FEW, long
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=list(TREES))
+def test_a_file_holds_one_concept(path):
+    longest = LONGEST_INIT if path.name == "__init__.py" else LONGEST_FILE
+    assert len(path.read_text().splitlines()) <= longest
+
+
+def module_level(tree: ast.Module) -> set[str]:
+    """Return the frameworks imported while TREE is imported, under ``if`` and ``try`` too."""
+    found, waiting = set(), list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module.split(".")[0])
+        elif not isinstance(node, FUNCTION) and not for_types(node):
+            waiting += ast.iter_child_nodes(node)
+    return found & FRAMEWORKS
+
+
+def for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def is_free(name: str) -> bool:
+    """Tell whether NAME matches one of ruff's globs, in which ``*`` crosses slashes."""
+    return any(fnmatch(name, glob) for pattern in FREE for glob in alternatives(pattern))
+
+
+def alternatives(pattern: str) -> list[str]:
+    """Expand one pair of braces.
+
+    >>> alternatives("a/{b,c}.py")
+    ['a/b.py', 'a/c.py']
+    """
+    head, brace, rest = pattern.partition("{")
+    if not brace:
+        return [pattern]
+    choices, _, tail = rest.partition("}")
+    return [head + choice + tail for choice in choices.split(",")]
+
+
+@pytest.mark.parametrize("name", list(TREES))
+def test_a_framework_is_imported_at_module_level_only_where_listed(name):
+    assert is_free(name) or module_level(TREES[name]) == set()
+
+
+@pytest.mark.parametrize("pattern", [glob for glob in FREE if glob.split("/")[0] in FOLDERS])
+def test_every_listed_file_imports_a_framework(pattern):
+    for glob in alternatives(pattern):
+        matching = [name for name in TREES if fnmatch(name, glob)]
+        assert any(module_level(TREES[name]) for name in matching), glob

@@ -1,0 +1,122 @@
+"""Where low-rank adapters go, and the values that every backend starts them with."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..converters.values import Array, LowRank
+from ..errors import MismatchError
+
+
+def select(names: Iterable[str], patterns: Sequence[str], what: str) -> list[str]:
+    """Return the dotted NAMES that a pattern means: equal to it, ending in ``.pattern``, or by ``*``.
+
+    Args:
+        names: what there is.
+        patterns: what is asked for.
+        what: what the names are, for the error.
+
+    Raises:
+        MismatchError: patterns that mean nothing, with the nearest ending.
+
+    >>> select(["layer.0.query", "layer.0.key"], ["query"], "linear modules")
+    ['layer.0.query']
+    """
+    names = list(names)
+    found = {pattern: [name for name in names if _means(pattern, name)] for pattern in patterns}
+    endings = sorted({name.rsplit(".", 1)[-1] for name in names})
+    problems = []
+    for pattern in (pattern for pattern, matches in found.items() if not matches):
+        near = difflib.get_close_matches(pattern, endings, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(endings)}"
+        problems.append(f"{pattern}: {hint}")
+    if problems:
+        raise MismatchError(f"no {what} have these names", problems)
+    chosen = {name for matches in found.values() for name in matches}
+    return [name for name in names if name in chosen]
+
+
+def initial_updates(
+    shapes: Mapping[str, tuple[int, int]], *, rank: int, scale: float, seed: int
+) -> dict[str, LowRank]:
+    """Return first values by weight name: A uniform in +-1/sqrt(in), B zero (Hu et al. 2021, 4.1).
+
+    Every weight has a generator of its own, so that neither its order nor its neighbours matter.
+
+    Args:
+        shapes: weight name to ``(out, in)``.
+        rank: the inner dimension.
+        scale: the multiplier of every update.
+        seed: of the run.
+    """
+    return {
+        name: LowRank(
+            _generator(seed, name)
+            .uniform(-(size**-0.5), size**-0.5, (rank, size))
+            .astype(np.float32),
+            np.zeros((out, rank), np.float32),
+            scale,
+        )
+        for name, (out, size) in shapes.items()
+    }
+
+
+def parameters_of(updates: Mapping[str, LowRank], prefix: str = "") -> dict[str, Array]:
+    """Return UPDATES as trainable parameters: ``<module>.lora_a`` (in, r), ``.lora_b`` (r, out)."""
+    parameters: dict[str, Array] = {}
+    for name, update in updates.items():
+        module = prefix + name.removesuffix(".weight")
+        parameters[f"{module}.lora_a"] = np.ascontiguousarray(update.a.T)
+        parameters[f"{module}.lora_b"] = np.ascontiguousarray(update.b.T)
+    return parameters
+
+
+def updates_of(
+    parameters: Mapping[str, Array], scale: float, prefix: str = ""
+) -> dict[str, LowRank]:
+    """Return trainable parameters as updates by weight name; undoes :func:`parameters_of`."""
+    modules = [name.removesuffix(".lora_a") for name in parameters if name.endswith(".lora_a")]
+    return {
+        f"{module.removeprefix(prefix)}.weight": LowRank(
+            parameters[f"{module}.lora_a"].T, parameters[f"{module}.lora_b"].T, scale
+        )
+        for module in modules
+    }
+
+
+def probe_values(parameters: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """Return PARAMETERS with every all-zero ``lora_b`` replaced by small noise.
+
+    The gradient of ``lora_a`` is a multiple of ``lora_b`` and therefore zero at the start,
+    whether the model is right or not; with noise of 0.01 it says something.
+    """
+    return {
+        name: 0.01 * _generator(seed, name).standard_normal(value.shape).astype(value.dtype)
+        if name.endswith(".lora_b") and not value.any()
+        else value
+        for name, value in parameters.items()
+    }
+
+
+def linear_shapes(module: Any) -> dict[str, tuple[int, int]]:
+    """Return ``(out, in)`` of every ``torch.nn.Linear`` in MODULE, by module path."""
+    import torch
+
+    return {
+        name: (layer.out_features, layer.in_features)
+        for name, layer in module.named_modules()
+        if isinstance(layer, torch.nn.Linear)
+    }
+
+
+def _means(pattern: str, name: str) -> bool:
+    return name == pattern or name.endswith(f".{pattern}") or fnmatch.fnmatchcase(name, pattern)
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    return np.random.default_rng([seed, *name.encode()])
