@@ -10,7 +10,7 @@ MAKING := $(VENV)/.making
 HEAVY := $(if $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy-sample $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-unit demo lint docs bench constraints clean
+.PHONY: help install test test-unit demo lint lint-style lint-types lint-docs docs bench constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -42,13 +42,19 @@ test-unit: install ## Run the tests that take less than 10 s each
 demo: install ## Train, convert and check a real model, end to end (DEMO_FLAGS=--quick for a short one)
 	$(RUN) examples/demo.py $(DEMO_FLAGS)
 
-lint: install ## Check style, types and the generated documentation
+lint: lint-style lint-types lint-docs ## Check style, types and the generated documentation
+
+lint-style: install
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
-	@# mypy wants a folder that is named like the package, and a clone may have any name.
+
+# mypy wants a folder that is named like the package, and a clone may have any name.
+lint-types: install
 	@link=$$(mktemp -d) && ln -s "$(CURDIR)" $$link/weighbridge && cd $$link && \
 	  "$(CURDIR)/$(RUN)" -m mypy --config-file weighbridge/pyproject.toml --cache-dir "$(CURDIR)/.mypy_cache" weighbridge; \
 	  status=$$?; rm -r $$link; exit $$status
+
+lint-docs: install
 	$(RUN) docs/generate.py --check
 
 docs: install ## Write the generated parts of the documentation

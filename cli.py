@@ -280,6 +280,11 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
     show_default=True,
     help="Precision of CANDIDATE's run.",
 )
+@click.option(
+    "--candidate-code",
+    metavar="MODULE:FUNCTION",
+    help="Like --trust-code, for CANDIDATE alone.",
+)
 @click.option("--quick", is_flag=True, help="Text side, fingerprints and one probe only.")
 @accepting
 @opening
@@ -312,6 +317,7 @@ def parity_check(
         runtime=chosen["runtime"],
         policy=Policy(compute=chosen["compute"]),
         quick=chosen["quick"],
+        candidate_code=chosen["candidate_code"],
         options=Options(map=chosen["map_name"], trust_code=chosen["trust_code"]),
     )
     show_verdict(verdict, as_json=as_json)

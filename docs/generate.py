@@ -6,15 +6,23 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from weighbridge.cli import main as cli
+from weighbridge.converters.maps import parser
 from weighbridge.converters.routes import ROUTES
+from weighbridge.trainers.config import TrainConfig
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -67,14 +75,62 @@ def packages() -> str:
 
 
 def first_line(path: Path) -> str:
-    """Return the first line of a module's docstring."""
-    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+    """Return the first line of a module's docstring, as Markdown."""
+    line = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+    return re.sub(r"(?::\w+:)?`+([^`]+)`+", r"`\1`", line)
+
+
+def layers() -> str:
+    """Return the layers that the test of imports enforces, lowest first."""
+    assigned = next(
+        node.value
+        for node in ast.parse((ROOT / "tests" / "test_layers.py").read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS"
+    )
+    rows = [", ".join(f"`{unit}`" for unit in row) for row in ast.literal_eval(assigned)]
+    return "\n".join(f"{number}. {row}" for number, row in enumerate(rows, 1))
+
+
+def grammar() -> str:
+    """Return the grammar of a map, from the docstring of its parser."""
+    docstring = inspect.getdoc(parser) or ""
+    block = docstring.partition("::\n\n")[2].partition("\n\n")[0]
+    return f"```text\n{textwrap.dedent(block)}\n```"
+
+
+def settings() -> str:
+    """Return the settings of a training run with their defaults."""
+    rows: dict[str, str] = {}
+    for key, value in defaults(TrainConfig):  # kinds of data share keys
+        rows[key] = f"{rows[key]} or {value}" if rows.get(key, value) != value else value
+    return table(("setting", "default"), *((f"`{key}`", value) for key, value in rows.items()))
+
+
+def defaults(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted name and the default of every setting that has a value of its own."""
+    for name, field in section.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        sections = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+        if not sections:
+            yield prefix + name, default_text(field)
+        for part in sections:
+            yield from defaults(part, f"{prefix}{name}.")
+
+
+def default_text(field: FieldInfo) -> str:
+    """Return the default of FIELD as YAML would write it."""
+    if get_origin(field.annotation) is Literal and field.is_required():
+        return " or ".join(map(str, get_args(field.annotation)))
+    return "required" if field.is_required() else f"`{json.dumps(field.default)}`"
 
 
 PARTS: dict[str, Callable[[], str]] = {
     "command-line": command_line,
+    "grammar": grammar,
+    "layers": layers,
     "packages": packages,
     "routes": routes,
+    "settings": settings,
 }
 
 

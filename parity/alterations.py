@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import permutations
 from typing import Final
 
@@ -13,62 +11,12 @@ import numpy as np
 
 from ..converters.dtypes import CODE, NUMPY
 from ..converters.values import Array
-from .book import Book, Explanation, lossless, nearest, unit
-from .differences import differing_rows, describe_differences
+from .book import Book, Explanation, lossless, unit
+from .case import CLOSE, Case, row_tolerance
+from .differences import describe_differences
 from .folding import explain_folded
-from .orders import describe_order, match_rows, shorten
-from .sketches import Sketch, cast, fingerprint, sketch, squeeze
-
-# In unit roundoffs, on the scale of the norm: rounding to nearest errs by at most one, sums that
-# an exporter forms in float32 by a few more.
-CLOSE: Final = 4.0
-
-
-@dataclass(frozen=True)
-class Case:
-    """A candidate tensor that no hash explains."""
-
-    book: Book
-    name: str
-    array: Array
-
-    @cached_property
-    def sketch(self) -> Sketch:
-        """The sketch of the tensor."""
-        return sketch(self.array)
-
-    @cached_property
-    def peers(self) -> list[str]:
-        """References of the same shape."""
-        return self.book.same_shape(self.array.shape)
-
-    @cached_property
-    def by_name(self) -> str | None:
-        """The reference with the nearest name, of the same shape if there is one."""
-        names = self.peers or list(self.book.sketches)
-        return nearest(self.name, names) if names else None
-
-    @cached_property
-    def by_value(self) -> tuple[str, float] | None:
-        """The reference of the same shape with the nearest values, and the relative difference."""
-        gaps = [(self.gap(self.book.sketches[name]), name) for name in self.peers]
-        return min((name, gap) for gap, name in [min(gaps)]) if gaps else None
-
-    @property
-    def permitted(self) -> bool:
-        """Whether the route is known to change this tensor by more than rounding."""
-        return self.name in self.book.altered
-
-    def gap(self, other: Sketch, factor: float = 1.0, shift: Array | float = 0.0) -> float:
-        """Return the estimated norm of ``self - (factor * other + shift)`` over that of self."""
-        left = self.sketch.projections - factor * other.projections - shift
-        own = float(np.sqrt(np.mean(self.sketch.projections**2)))
-        return float(np.sqrt(np.mean(left**2))) / max(own, 1e-300)
-
-    def tell(self, source: str | None, kind: str, detail: str, *, ok: bool) -> Explanation:
-        """Return the explanation of this tensor."""
-        return self.book.tell(self.name, self.array, (source, kind, detail), ok=ok)
-
+from .orders import describe_order, match_rows
+from .sketches import Sketch, fingerprint, sketch, squeeze
 
 Test = Callable[[Case], Explanation | None]
 
@@ -133,7 +81,9 @@ def _exact_share(case: Case, source: str) -> float:
 def _rounded(case: Case) -> Explanation | None:
     for code in ("BF16", "F16"):
         narrow = lossless(case.array, code)
-        found = None if narrow is None else case.book.look_up(case.name, narrow, fingerprint(narrow))
+        found = (
+            None if narrow is None else case.book.look_up(case.name, narrow, fingerprint(narrow))
+        )
         if found is not None and found.ok:
             own = NUMPY[CODE[case.array.dtype]].name
             detail = f"{found.source} rounded to {NUMPY[code].name}, stored as {own}"
@@ -230,14 +180,9 @@ def _windows(own: Sketch, other: Sketch, u: float) -> Array:
     if not 0 < count < len(other.rows):
         return np.zeros(0, np.int64)
     windows = np.lib.stride_tricks.sliding_window_view(other.rows, count)
-    limit = _row_tolerance(own, u)
+    limit = row_tolerance(own, u)
     first = np.flatnonzero(np.abs(windows[:, 0] - own.rows[0]) <= limit)
     return first[[bool(np.all(np.abs(windows[it] - own.rows) <= limit)) for it in first]]
-
-
-def _row_tolerance(own: Sketch, u: float) -> float:
-    # A row's projection is off by about u times the row's norm; rows are seldom 4 times the mean.
-    return 4 * CLOSE * u * own.norm / math.sqrt(max(len(own.rows), 1)) + 1e-300
 
 
 def _shuffled(case: Case) -> Explanation | None:
@@ -245,7 +190,7 @@ def _shuffled(case: Case) -> Explanation | None:
         other = case.book.sketches[name]
         if not _may_be(case, name):
             continue
-        limit = _row_tolerance(case.sketch, unit(case.array, other))
+        limit = row_tolerance(case.sketch, unit(case.array, other))
         order = match_rows(case.sketch.rows, other.rows, limit)
         words = "rows"
         if order is None or len(set(order.tolist())) < max(len(order), 2):

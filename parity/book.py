@@ -95,8 +95,8 @@ class Book:
         """Explain ARRAY, whose hash is VALUE, by a reference that it equals or is a cast of."""
         names = list(dict.fromkeys(self.by_hash.get((CODE[array.dtype], value), ())))
         names = [it for it in names if math.prod(self.sketches[it].shape) == array.size]
-        if not names:
-            return None
+        if not names or (name in self.sketches and name not in names and is_constant(array)):
+            return None  # a constant tells nothing of where it comes from, a name does
         source = nearest(name, names)
         if source in self.updates and not self.vanishes(source, array):
             detail = f"equals {source}, whose update was due: never merged"
@@ -120,8 +120,7 @@ class Book:
         self, name: str, array: Array, what: tuple[str | None, str, str], *, ok: bool
     ) -> Explanation:
         """Return the explanation of ARRAY by WHAT: source, kind and detail."""
-        constant = array.size > 0 and bool((array == array.reshape(-1)[0]).all())
-        return Explanation(name, *what, ok, shape=array.shape, constant=constant)
+        return Explanation(name, *what, ok, shape=array.shape, constant=is_constant(array))
 
     def delta(self, source: str) -> Array | None:
         """Return the due change of SOURCE in float64, in its shape.
@@ -160,6 +159,12 @@ class Book:
     def same_shape(self, shape: tuple[int, ...]) -> list[str]:
         """Return the references of SHAPE, axes of size 1 aside."""
         return self.by_shape.get(squeeze(shape), [])
+
+
+def is_constant(array: Array) -> bool:
+    """Return whether all elements of ARRAY are equal."""
+    flat = array.reshape(-1)
+    return flat.size > 0 and bool(flat[0] == flat[-1]) and bool((flat == flat[0]).all())
 
 
 def unit(array: Array, it: Sketch) -> float:

@@ -46,7 +46,8 @@ def select_tokens(array: Array, mask: Array | None) -> Array:
     """
     if mask is None or array.ndim < 2 or array.shape[: mask.ndim] != mask.shape:
         return token_rows(array)
-    return array[mask != 0].reshape(int(np.count_nonzero(mask)), -1)
+    rows: Array = array[mask != 0]
+    return rows.reshape(len(rows), -1)
 
 
 def relative(difference: Array, reference: Array) -> Distance:

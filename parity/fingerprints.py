@@ -61,13 +61,17 @@ def _explain_one(book: Book, name: str, array: Array) -> Explanation:
     return found or explain_altered(book, name, array)
 
 
-def _missing(book: Book, found: Sequence[Explanation], unused: Collection[str]) -> list[Explanation]:
+def _missing(
+    book: Book, found: Sequence[Explanation], unused: Collection[str]
+) -> list[Explanation]:
     carried = {name for it in found if it.source for name in (it.source, *it.also)}
     absent = [name for name in book.sketches if name not in carried]
     return [
         Explanation(name, name, "unused", "no output needs it", ok=True)
         if name in unused
-        else Explanation(name, name, "missing", f"no weight of the candidate carries {name}", ok=False)
+        else Explanation(
+            name, name, "missing", f"no weight of the candidate carries {name}", ok=False
+        )
         for name in absent
     ]
 
@@ -113,9 +117,7 @@ def _wrong_axes(it: Explanation, axes: Axes | None) -> str | None:
     as_found = f"transposed by {it.axes}" if found else "as it lies"
     as_promised = f"transposed by {axes}" if wanted else "as it lies"
     fault = "left untransposed" if not found else "transposed wrongly"
-    return (
-        f"{it.name} equals {it.source} {as_found}, the map says {as_promised}: {fault}"
-    )
+    return f"{it.name} equals {it.source} {as_found}, the map says {as_promised}: {fault}"
 
 
 def _essential(axes: Axes | None, shape: tuple[int, ...]) -> Axes | None:

@@ -53,6 +53,9 @@ class Context(NamedTuple):
 Fill = Callable[[Port, Context], Array]
 
 
+QUICK: Final = (16, 7)  # lengths of the one small probe of a quick check
+
+
 def layouts(limit: int) -> tuple[Layout, ...]:
     """Return the layouts for a position range of LIMIT.
 
@@ -248,13 +251,16 @@ def _check_roles(signature: Signature) -> None:
         )
 
 
-def make_probes(signature: Signature, *, tokenizer: Path | None, seed: int = 0) -> list[Probe]:
+def make_probes(
+    signature: Signature, *, tokenizer: Path | None, seed: int = 0, quick: bool = False
+) -> list[Probe]:
     """Return probes for SIGNATURE, the same ones for the same arguments.
 
     Args:
         signature: whose inputs to fill, each by its role.
         tokenizer: model directory with a tokenizer; without one, ids are drawn at random.
         seed: of everything that is drawn.
+        quick: one small probe only.
 
     Raises:
         UnsupportedError: an input has a role that no probe is known for.
@@ -265,7 +271,9 @@ def make_probes(signature: Signature, *, tokenizer: Path | None, seed: int = 0) 
     vocabulary = min((p.limit("vocabulary", 256) for p in signature.inputs), default=256)
     encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
     probes: dict[str, Probe] = {}
-    for layout in layouts(_sequence_limit(signature)):
+    limit = _sequence_limit(signature)
+    small = Layout("small", tuple(min(length, limit) for length in QUICK))
+    for layout in (small,) if quick else layouts(limit):
         adapted = _adapt(layout, signature)
         texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random)
         pad = source.special.get("pad", 0) if source else 0

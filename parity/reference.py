@@ -71,7 +71,7 @@ class DtypeCensus(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.narrow: Counter[str] = Counter()
 
     def __torch_dispatch__(

@@ -146,7 +146,7 @@ def fingerprint(array: Array) -> str:
     True
     """
     flat = np.ascontiguousarray(array).reshape(-1)
-    return str(xxhash.xxh3_128_hexdigest(flat.view(np.uint8)))
+    return str(xxhash.xxh3_128_hexdigest(flat.view(np.uint8).data))
 
 
 def clamp(array: Array) -> Array:

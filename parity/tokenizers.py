@@ -64,7 +64,8 @@ def _from_transformers(folder: Path) -> Tokenizer:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    render = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
+    apply: Any = tokenizer.apply_chat_template
+    render = partial(apply, tokenize=False, add_generation_prompt=True)
     return Tokenizer(
         "transformers",
         lambda text: list(tokenizer.encode(text, truncation=False, verbose=False)),

@@ -24,7 +24,8 @@ LAYERS = (
     ("parity",),
     ("trainers",),
     ("jobs",),
-    ("console", "cli"),
+    ("console",),
+    ("cli",),
     ("__main__",),
 )
 LEVEL = {unit: level for level, row in enumerate(LAYERS) for unit in row}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from ..converters.models import Model, open
-from ..converters.values import Array, LowRank
+from ..converters.models import Model
+from ..converters.models import open as open_model
+from ..converters.values import LowRank
 from ..errors import BadInputError
 from .adapters import initial_updates, linear_shapes, select
 from .batches import Dataset, Order
@@ -86,17 +87,16 @@ def build_task(config: TrainConfig, module: Any = None, tokenizer: Path | None =
     Raises:
         WeighbridgeError: anything that would stop the run later.
     """
-    model = None if module else open(config.model, trust_code=config.trust_code)
+    model = None if module else open_model(config.model, trust_code=config.trust_code)
     splits, leaks = _read_data(config, tokenizer or (model.path if model else None))
-    module = module or _build_module(model)
+    module = module or _build_module(cast(Model, model))
     _freeze(module, config)
     return Task(model, module, _objective(config), splits, _updates(module, config), leaks)
 
 
-def _build_module(model: Model | None) -> Any:
+def _build_module(model: Model) -> Any:
     from ..converters.runtimes.torch import build_module
 
-    assert model is not None
     return build_module(model)
 
 
@@ -179,13 +179,8 @@ def _objective(config: TrainConfig) -> Objective:
         dynamic={
             f"{name}_{part}": axes for name, axes in texts.items() for part in ("ids", "mask")
         },
-        door_dynamic=dict.fromkeys(("ids", "mask"), {0: "batch", 1: "sequence"}),
+        door_dynamic={part: {0: "batch", 1: "sequence"} for part in ("ids", "mask")},
         metric="mrr",
         higher_is_better=True,
         measure=lambda step, pairs, size: measure_retrieval(step, pairs, size, temperature),
     )
-
-
-def trained_arrays(task: Task, step: Step) -> dict[str, Array]:
-    """Return what training changed, under the model's own torch names."""
-    return {name.removeprefix(PREFIX): value for name, value in step.trainable().items()}

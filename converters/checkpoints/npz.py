@@ -72,7 +72,7 @@ class NpzFile:
         if self._members[name].plain:
             yield from self._stored(name)
             return
-        data = memoryview(self.read(name).reshape(-1).view(np.uint8))
+        data = self.read(name).reshape(-1).view(np.uint8).data
         yield from (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
 
     def _stored(self, name: str) -> Iterator[memoryview]:

@@ -52,7 +52,7 @@ class SafetensorsFile:
         data = np.empty(header.nbytes, np.uint8)
         with self.path.open("rb", buffering=0) as file:
             file.seek(begin)
-            self._fill(file, memoryview(data), name)
+            self._fill(file, data.data, name)
         return data.view(NUMPY[header.dtype]).reshape(header.shape)
 
     def stream(self, name: str) -> Iterator[memoryview]:
@@ -85,13 +85,7 @@ def read_places(path: Path) -> tuple[dict[str, Place], Mapping[str, str]]:
         BadInputError: the file is not a valid safetensors file; names the file and the tensor.
     """
     try:
-        size = path.stat().st_size
-        entries = json.loads(_header_text(path, size), object_pairs_hook=_without_duplicates)
-        if not isinstance(entries, dict):
-            raise ValueError("the header is not a JSON object")
-        metadata = _metadata(entries.pop("__metadata__", None))
-        begin = _SIZE + _header_size(path)
-        return _places(entries, begin, size), metadata
+        return _parse(*_header_text(path))
     except RecursionError as error:
         raise BadInputError(f"{path}: the header is nested too deeply") from error
     except (OSError, ValueError) as error:
@@ -105,20 +99,17 @@ def _reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def _header_size(path: Path) -> int:
+def _header_text(path: Path) -> tuple[str, int, int]:
+    """Return the JSON header of the file at PATH, where the tensors begin, and where they end."""
     with path.open("rb") as file:
-        return int.from_bytes(file.read(_SIZE), "little")
-
-
-def _header_text(path: Path, size: int) -> str:
-    """Return the JSON header of the file of SIZE bytes at PATH."""
-    with path.open("rb") as file:
-        start = file.read(_SIZE)
-        if (start + file.read(len(_POINTER) - _SIZE)) == _POINTER:
+        size = file.seek(0, 2)
+        file.seek(0)
+        start = file.read(len(_POINTER))
+        if start == _POINTER:
             raise ValueError("this is a Git LFS pointer, not the tensors (run `git lfs pull`)")
-        if len(start) < _SIZE:
+        if size < _SIZE:
             raise ValueError(f"truncated: {size} bytes are too few for a safetensors file")
-        length = int.from_bytes(start, "little")
+        length = int.from_bytes(start[:_SIZE], "little")
         if length > MAX_HEADER:
             raise ValueError(
                 f"the header claims {length} bytes, more than {MAX_HEADER} are refused"
@@ -126,7 +117,15 @@ def _header_text(path: Path, size: int) -> str:
         if _SIZE + length > size:
             raise ValueError(f"truncated: the header claims {length} bytes, the file has {size}")
         file.seek(_SIZE)
-        return file.read(length).decode("utf-8")
+        return file.read(length).decode("utf-8"), _SIZE + length, size
+
+
+def _parse(text: str, begin: int, size: int) -> tuple[dict[str, Place], Mapping[str, str]]:
+    entries = json.loads(text, object_pairs_hook=_without_duplicates)
+    if not isinstance(entries, dict):
+        raise ValueError("the header is not a JSON object")  # noqa: TRY004  # of the file, not a type
+    metadata = _metadata(entries.pop("__metadata__", None))
+    return _places(entries, begin, size), metadata
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

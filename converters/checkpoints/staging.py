@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from ...errors import TargetExistsError, WeighbridgeError
-from .system import exchange, sync_folder
+from .system import exchange, sync_folder, writing
 
 _KEY: Final = "key"
 _OLD: Final = "replaced"
@@ -32,18 +32,20 @@ class Staging:
         self.target = Path(os.path.abspath(target))  # noqa: PTH100  # a link is replaced, not followed
         self.force = force
         self.key = key
+        self._check_target()
         self._root = self.target.with_name(f".{self.target.name}.staging")
         self.folder = self._root / "content"
         self._lock = -1
-        self._check_target()
 
     def __enter__(self) -> Self:
-        self.target.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = self._locked()
-        if not (self.key and _read(self._root / _KEY) == self.key):
-            _empty(self._root)
-        (self._root / _KEY).write_text(self.key, encoding="utf-8")
-        self.folder.mkdir(exist_ok=True)
+        with writing(self.target):
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = self._locked()
+            try:
+                self._recover()
+            except BaseException:
+                os.close(self._lock)
+                raise
         return self
 
     def __exit__(
@@ -53,8 +55,10 @@ class Staging:
         traceback: TracebackType | None,
     ) -> None:
         """Remove what was not published, and let the next run in."""
-        _remove(self._root)
-        os.close(self._lock)
+        try:
+            _remove(self._root)
+        finally:
+            os.close(self._lock)
 
     def publish(self) -> Path:
         """Move the folder to the target in one step; return the target.
@@ -63,19 +67,39 @@ class Staging:
             TargetExistsError: the target has appeared meanwhile and ``force`` is not given.
         """
         self._check_target()
-        if os.path.lexists(self.target):
-            self._replace()
-        else:
-            self.folder.rename(self.target)
-        sync_folder(self.target.parent)
+        with writing(self.target):
+            self._forget_key()
+            if os.path.lexists(self.target):
+                self._replace()
+            else:
+                self.folder.rename(self.target)
+            sync_folder(self.target.parent)
         return self.target
 
     def reject(self) -> Path:
         """Move the folder to ``TARGET.rejected`` to be looked at; return where it is."""
         place = self.target.with_name(f"{self.target.name}.rejected")
-        _remove(place)
-        self.folder.rename(place)
+        with writing(place):
+            self._forget_key()
+            _remove(place)
+            self.folder.rename(place)
         return place
+
+    def _recover(self) -> None:
+        """Take up what an interrupted run with the same key left behind, remove anything else."""
+        old, key = self._root / _OLD, self._root / _KEY
+        if os.path.lexists(old) and not os.path.lexists(self.target):
+            old.rename(self.target)  # that run was killed between the two renames of `_replace`
+            self._check_target()
+        if not (self.key and _read(key) == self.key):
+            for path in self._root.iterdir():
+                _remove(path)
+        key.write_text(self.key, encoding="utf-8")
+        self.folder.mkdir(exist_ok=True)
+
+    def _forget_key(self) -> None:
+        """From here on the staging folder may hold the old target, which nobody must take up."""
+        (self._root / _KEY).unlink()
 
     def _replace(self) -> None:
         """Put the folder where the target is; the old one is removed with the staging folder."""
@@ -135,11 +159,6 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        _remove(path)
 
 
 def _remove(path: Path) -> None:

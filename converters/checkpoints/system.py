@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from ...errors import WeighbridgeError
+
 EXCHANGE: Final = 2  # RENAME_EXCHANGE of renameat2(2), RENAME_SWAP of renamex_np(2)
 _HERE: Final = -100  # AT_FDCWD of Linux
-_UNKNOWN: Final = frozenset({"EINVAL", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EPERM"})
+_MISSING: Final = frozenset(
+    {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
+)
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn a failure of the disk that holds PLACE into one line.
+
+    Raises:
+        WeighbridgeError: the disk is full or refuses.
+    """
+    try:
+        yield
+    except OSError as error:
+        todo = (
+            "free some space or choose another disk" if error.errno in _FULL else "choose another"
+        )
+        raise WeighbridgeError(f"cannot write {place}: {error.strerror}; {todo}") from error
 
 
 def exchange(first: Path, second: Path) -> bool:
@@ -56,14 +79,12 @@ def _function(name: str) -> Callable[..., Any] | None:
 
 def _call(name: str, *arguments: object) -> bool:
     """Call the C function NAME, which returns 0 on success; False if it is not to be had here."""
-    import errno
-
     function = _function(name)
     if function is None:
         return False
     if function(*arguments) == 0:
         return True
     code = ctypes.get_errno()
-    if errno.errorcode.get(code) in _UNKNOWN:
+    if code in _MISSING:
         return False
     raise OSError(code, os.strerror(code))

@@ -43,7 +43,7 @@ class TorchFile:
 
     def stream(self, name: str) -> Iterator[memoryview]:
         """Yield the bytes of tensor NAME, at most ``CHUNK`` at a time."""
-        data = memoryview(self._bytes(name))
+        data = self._bytes(name).data
         yield from (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
 
     def _bytes(self, name: str) -> Array:

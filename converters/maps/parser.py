@@ -19,9 +19,8 @@ A rule starts in the first column; an indented line continues it. ``#`` starts a
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final, NamedTuple, NoReturn
-
-import numpy as np
 
 from ...errors import MapSyntaxError
 from ..dtypes import CODE, dtype_of
@@ -36,7 +35,7 @@ END = re.compile(r"\s*(?:\n|\Z)")
 NAME = re.compile(r"(?:[\w.\-/:]|\{[^{}\s]*\})+(?<!-)(?!>)")
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 CONFIG_KEY = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
-INTEGER = re.compile(r"[0-9]+(?!\w)")
+INTEGER = re.compile(r"[0-9]{1,18}(?!\w)")
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?(?!\w)")
 DEFINED = re.compile(r"[^\W\d]\w*[ \t]*=(?!=)")
 
@@ -100,19 +99,26 @@ class Parser:
         if self.statement() and self.take("weighbridge"):
             self.expect("map", "`map`")
             version = self.version()
+        self.statement()
+        start = self.at
         while self.statement() and self.take("where"):
             where += self.definitions()
+        defined = frozenset(name for definition in where for name in definition.names)
         rules = []
         while self.statement():
-            rules.append(self.rule())
+            rules.append(self.rule(defined))
+        used = {name for rule in rules if isinstance(rule, Pairing) for name in rule.defined}
+        for name in sorted(defined - used):
+            self.fail(f"{name} is defined, but no rule uses it", start)
         return Source(tuple(rules), tuple(where), version)
 
     def version(self) -> int:
         """Parse the number of the grammar."""
+        self.skip()
         at = self.at
         version = int(self.expect(INTEGER, "the version"))
         if version != VERSION:
-            self.fail(f"version {version} is newer than this Weighbridge reads ({VERSION})", at + 1)
+            self.fail(f"this Weighbridge reads version {VERSION} of the notation, not {version}", at)
         return version
 
     def statement(self) -> bool:
@@ -124,11 +130,11 @@ class Parser:
         self.at = found.end() if found else self.at
         return self.at < len(self.text)
 
-    def rule(self) -> Rule:
-        """Parse one rule."""
+    def rule(self, defined: frozenset[str]) -> Rule:
+        """Parse one rule; the names DEFINED for the whole map may be used in it."""
         start = self.at
         rule = self.drop_on_the_right() or self.any_other_rule()
-        if flaw := rule.flaw():
+        if flaw := rule.flaw(defined):
             self.fail(flaw, start)
         return rule
 
@@ -240,10 +246,10 @@ class Parser:
         self.skip()
         at = self.at
         name = self.expect(IDENTIFIER, "a dtype")
-        try:
-            return Cast(CODE[dtype_of(name)] and np.dtype(dtype_of(name)).name)
-        except (TypeError, KeyError):
-            self.fail(f"`{name}` is no dtype; known are {_either(sorted(map(str, CODE)))}", at)
+        with suppress(TypeError):
+            if (dtype := dtype_of(name)) in CODE:
+                return Cast(dtype.name)
+        self.fail(f"`{name}` is no dtype; known are {', '.join(sorted(d.name for d in CODE))}", at)
 
     def definitions(self) -> list[Definition]:
         """Parse definitions and the commas between them."""

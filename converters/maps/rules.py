@@ -114,6 +114,31 @@ class Pairing:
         )
 
     @cached_property
+    def sizes(self) -> frozenset[str]:
+        """The names that stand for a size: axes, and captures, whose size is a count."""
+        terms = (*self.left, *self.right)
+        return self.atoms.union(capture.name for term in terms for capture in term.name.captures)
+
+    @cached_property
+    def compound(self) -> frozenset[str]:
+        """The axes within products and sums, whose sizes a shape alone may not tell."""
+        axes = (axis for term in (*self.left, *self.right) for axis in term.axes or ())
+        found = names(tuple(axis for axis in axes if not isinstance(axis, Atom)))
+        return frozenset(name for name in found if not name.isdigit())
+
+    @property
+    def defined(self) -> frozenset[str]:
+        """The names that ``where`` may define."""
+        return self.sizes | self.amounts
+
+    @cached_property
+    def amounts(self) -> frozenset[str]:
+        """The names used in changes of value."""
+        changes = (change for term in (*self.left, *self.right) for change in term.changes)
+        amounts = (change.amount for change in changes if isinstance(change, Affine))
+        return frozenset(amount for amount in amounts if isinstance(amount, str))
+
+    @cached_property
     def shared(self) -> tuple[str, ...]:
         """The captures that tell one instance of the rule from another, sorted."""
         captures = (capture.name for capture in self.left[0].name.captures)
@@ -129,9 +154,12 @@ class Pairing:
         """Return the rule with its sides swapped."""
         return replace(self, left=self.right, right=self.left)
 
-    def flaw(self) -> str | None:
-        """Say why this rule cannot be followed both ways; ``None`` if it can."""
-        return next(_flaws(self), None)
+    def flaw(self, defined: frozenset[str] = frozenset()) -> str | None:
+        """Say why this rule cannot be followed both ways; ``None`` if it can.
+
+        DEFINED are the names that the map defines for all its rules.
+        """
+        return next(_flaws(self, defined), None)
 
 
 @dataclass(frozen=True)
@@ -158,7 +186,7 @@ class Drop:
         """Return the rule with its sides swapped."""
         return replace(self, side="right" if self.side == "left" else "left")
 
-    def flaw(self) -> str | None:
+    def flaw(self, defined: frozenset[str] = frozenset()) -> str | None:  # noqa: ARG002
         """Say why the name cannot be read; ``None`` if it can."""
         return self.name.flaw()
 
@@ -177,7 +205,7 @@ class Tie:
         """Return the rule itself, which holds on either side."""
         return self
 
-    def flaw(self) -> str | None:
+    def flaw(self, defined: frozenset[str] = frozenset()) -> str | None:  # noqa: ARG002
         """Say why the original cannot be found from the alias; ``None`` if it can."""
         if flaw := self.alias.flaw() or self.original.flaw():
             return flaw
@@ -193,23 +221,22 @@ def where_text(definitions: tuple[Definition, ...]) -> str:
     return f"\n    where {', '.join(map(str, definitions))}" if definitions else ""
 
 
-def _flaws(rule: Pairing) -> Iterator[str]:
+def _flaws(rule: Pairing, defined: frozenset[str]) -> Iterator[str]:
     terms = (*rule.left, *rule.right)
     yield from (flaw for term in terms if (flaw := term.name.flaw()))
     yield from _layout_flaws(rule)
     yield from _capture_flaws(rule)
     if any(term.axes is not None for term in terms):
         yield from _piece_flaws(rule)
-    known = rule.atoms.union(*({c.name for c in term.name.captures} for term in terms))
-    amounts = {
-        change.amount for term in terms for change in term.changes if isinstance(change, Affine)
-    }
-    defined = {name for definition in rule.where for name in definition.names}
-    for name in sorted(defined - known - amounts):
+    yield from _definition_flaws(rule, defined)
+
+
+def _definition_flaws(rule: Pairing, defined: frozenset[str]) -> Iterator[str]:
+    local = {name for definition in rule.where for name in definition.names}
+    for name in sorted(local - rule.defined):
         yield f"{name} is defined, but is no axis and no capture of this rule"
-    for amount in sorted(name for name in amounts if isinstance(name, str)):
-        if amount not in defined:
-            yield f"{amount} is not defined: add `where {amount} = ...`"
+    for name in sorted(rule.amounts - local - defined):
+        yield f"{name} is not defined; add: where {name} = ..."
 
 
 def _layout_flaws(rule: Pairing) -> Iterator[str]:

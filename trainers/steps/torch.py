@@ -35,7 +35,8 @@ class TorchStep:
         model = copy.deepcopy(task.module)
         attach_adapters(model, task.updates)
         self._loss = task.objective.make_loss(model).to(self._dtype)
-        self._door = task.objective.make_door(model) if task.objective.make_door else None
+        make_door = task.objective.make_door or task.objective.make_loss
+        self._door = make_door(model)
         self._parameters: dict[str, nn.Parameter] = {
             name: value for name, value in self._loss.named_parameters() if value.requires_grad
         }
@@ -87,7 +88,6 @@ class TorchStep:
     @torch.no_grad()
     def embed(self, inputs: Arrays) -> Array:
         """Return what the evaluation door of the objective computes."""
-        assert self._door is not None
         return np.asarray(self._door(**self._feed(inputs)).numpy())
 
     def trainable(self) -> dict[str, Array]:
@@ -120,6 +120,11 @@ class TorchStep:
                 moments = self._optimizer.state[self._parameters[parameter]]
                 moments[kind] = torch.from_numpy(np.array(value))
         torch.set_rng_state(torch.from_numpy(np.array(state["random"])))
+
+    def parameters(self) -> list[tuple[str, tuple[int, ...], bool]]:
+        """Return name, shape and whether it trains, of every parameter of the loss module."""
+        named = self._loss.named_parameters()
+        return [(name, tuple(value.shape), value.requires_grad) for name, value in named]
 
     def peak_memory(self) -> int:
         """Return the largest resident size of the process in bytes."""

@@ -70,12 +70,14 @@ def look_up(indices: Array, lut: Array, vector_axis: int | None) -> Array:
     """Replace each index by its entry; entries may be vectors along VECTOR_AXIS (iOS 18)."""
     sizes = zip(indices.shape, lut.shape, strict=False)
     blocks = [np.arange(size) // (size // tables) for size, tables in sizes]
-    values = lut[(*np.ix_(*blocks), indices.astype(np.int64))]
+    values: Array = lut[(*np.ix_(*blocks), indices.astype(np.int64))]
     if lut.shape[-1] == 1 or vector_axis is None:
-        return values[..., 0]
+        scalars: Array = values[..., 0]
+        return scalars
     axis = vector_axis % indices.ndim
     merged = [size * (lut.shape[-1] if i == axis else 1) for i, size in enumerate(indices.shape)]
-    return np.moveaxis(values, -1, axis + 1).reshape(merged)
+    joined: Array = np.moveaxis(values, -1, axis + 1).reshape(merged)
+    return joined
 
 
 def lut_to_dense(

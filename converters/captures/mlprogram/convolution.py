@@ -1,5 +1,6 @@
 """Kernels that slide a window: convolutions and pools in one, two or three dimensions."""
 
+# ruff: noqa: PLR0913, PLR0917  (a kernel has the inputs of its MIL operation)
 from __future__ import annotations
 
 import math
@@ -55,7 +56,7 @@ def extents(weight: Tensor, dilations: Sequence[int]) -> list[int]:
     return [(size - 1) * d + 1 for size, d in zip(weight.shape[2:], dilations, strict=True)]
 
 
-def conv(  # noqa: PLR0913  (MIL's inputs)
+def conv(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -81,7 +82,7 @@ def fit(y: Tensor, axis: int, start: int, size: int) -> Tensor:
     return y.narrow(axis, start, size)
 
 
-def conv_transpose(  # noqa: PLR0913  (MIL's inputs)
+def conv_transpose(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -122,7 +123,7 @@ def overhang(x: Tensor, kernel: Ints, strides: Ints, amounts: Sequence[int]) -> 
     return result
 
 
-def window_padding(  # noqa: PLR0913
+def window_padding(
     x: Tensor, kernel: Ints, strides: Ints, kind: str, given: Ints | None, ceil_mode: bool
 ) -> tuple[list[int], list[int]]:
     """Return the padding that counts as input, and the overhang that never does."""
@@ -131,7 +132,7 @@ def window_padding(  # noqa: PLR0913
     return amounts, over
 
 
-def max_pool(  # noqa: PLR0913  (MIL's inputs)
+def max_pool(
     x: Tensor,
     kernel_sizes: Ints,
     strides: Ints | None = None,
@@ -155,7 +156,7 @@ def window_sum(x: Tensor, kernel: Ints, strides: Ints) -> Tensor:
     return result
 
 
-def avg_pool(  # noqa: PLR0913  (MIL's inputs)
+def avg_pool(
     x: Tensor,
     kernel_sizes: Ints,
     strides: Ints | None = None,
@@ -174,7 +175,7 @@ def avg_pool(  # noqa: PLR0913  (MIL's inputs)
     return window_sum(padded, kernel_sizes, strides) / count
 
 
-def l2_pool(  # noqa: PLR0913  (MIL's inputs)
+def l2_pool(
     x: Tensor,
     kernel_sizes: Ints,
     strides: Ints | None = None,

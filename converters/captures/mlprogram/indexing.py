@@ -1,5 +1,6 @@
 """Kernels that read or write at positions: slices, gathers, scatters."""
 
+# ruff: noqa: ARG001, PLR0913, PLR0917  (a kernel has the inputs of its MIL operation)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from torch import Tensor
 from .kernels import Bools, Function, Ints, scalar
 
 
-def positions(  # noqa: PLR0913  (MIL's inputs)
+def positions(
     x: Tensor,
     begin: Ints,
     end: Ints,
@@ -32,7 +33,7 @@ def positions(  # noqa: PLR0913  (MIL's inputs)
     return result
 
 
-def slice_by_index(  # noqa: PLR0913  (MIL's inputs)
+def slice_by_index(
     x: Tensor,
     begin: Ints,
     end: Ints,
@@ -49,7 +50,7 @@ def slice_by_index(  # noqa: PLR0913  (MIL's inputs)
     return x.squeeze(dropped) if dropped else x
 
 
-def slice_update(  # noqa: PLR0913  (MIL's inputs)
+def slice_update(
     x: Tensor,
     update: Tensor,
     begin: Ints,
@@ -94,7 +95,7 @@ def batched(function: Function, batch_dims: int, x: Tensor, indices: Tensor) -> 
 def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """Replace AXIS by the axes of INDICES."""
     taken = x.index_select(axis, wrapped(indices, x.shape[axis]).reshape(-1))
-    return taken.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return taken.reshape([*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]])
 
 
 def gather(
@@ -102,7 +103,7 @@ def gather(
     indices: Tensor,
     axis: int = 0,
     batch_dims: int = 0,
-    validate_indices: bool = False,  # noqa: ARG001  (an index out of range is always refused)
+    validate_indices: bool = False,
 ) -> Tensor:
     """Take INDICES along AXIS, separately for the first BATCH_DIMS axes."""
     axis %= x.dim()
@@ -114,7 +115,7 @@ def gather_along_axis(
     x: Tensor,
     indices: Tensor,
     axis: int = 0,
-    validate_indices: bool = False,  # noqa: ARG001
+    validate_indices: bool = False,
 ) -> Tensor:
     """Take one element per element of INDICES along AXIS; the other axes broadcast."""
     axis %= x.dim()
@@ -134,7 +135,7 @@ def gather_nd(
     x: Tensor,
     indices: Tensor,
     batch_dims: int = 0,
-    validate_indices: bool = False,  # noqa: ARG001
+    validate_indices: bool = False,
 ) -> Tensor:
     """Take entries by coordinates, separately for the first BATCH_DIMS axes."""
     return batched(take_points, batch_dims, x, indices)
@@ -165,25 +166,25 @@ def numbered(data: Tensor) -> Tensor:
     return torch.arange(data.numel()).reshape(data.shape)
 
 
-def scatter(  # noqa: PLR0913  (MIL's inputs)
+def scatter(
     data: Tensor,
     indices: Tensor,
     updates: Tensor,
     axis: int = 0,
     mode: str = "add",
-    validate_indices: bool = False,  # noqa: ARG001
+    validate_indices: bool = False,
 ) -> Tensor:
     """Write UPDATES at INDICES along AXIS."""
     return write(data, take(numbered(data), indices, axis % data.dim()), updates, mode)
 
 
-def scatter_along_axis(  # noqa: PLR0913  (MIL's inputs)
+def scatter_along_axis(
     data: Tensor,
     indices: Tensor,
     updates: Tensor,
     axis: int = 0,
     mode: str = "add",
-    validate_indices: bool = False,  # noqa: ARG001
+    validate_indices: bool = False,
 ) -> Tensor:
     """Write one element per element of INDICES along AXIS."""
     axis %= data.dim()
@@ -196,7 +197,7 @@ def scatter_nd(
     indices: Tensor,
     updates: Tensor,
     mode: str = "add",
-    validate_indices: bool = False,  # noqa: ARG001
+    validate_indices: bool = False,
 ) -> Tensor:
     """Write UPDATES at coordinates."""
     return write(data, take_points(numbered(data), indices), updates, mode)

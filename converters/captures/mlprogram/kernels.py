@@ -45,9 +45,10 @@ PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 class Kernel(NamedTuple):
-    """A function and, by input name, the conversions that its annotations ask for."""
+    """A function, the inputs that it knows, and the conversions that its annotations ask for."""
 
     function: Function
+    inputs: frozenset[str]
     plain: Mapping[str, Callable[[Any], Any]]
 
     def __call__(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -68,4 +69,5 @@ def kernel(function: Function) -> Kernel:
     kinds = {
         name: str(kind).removesuffix(" | None") for name, kind in function.__annotations__.items()
     }
-    return Kernel(function, {name: PLAIN[kind] for name, kind in kinds.items() if kind in PLAIN})
+    plain = {name: PLAIN[kind] for name, kind in kinds.items() if kind in PLAIN}
+    return Kernel(function, frozenset(kinds) - {"return"}, plain)

@@ -18,9 +18,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def matmul(
-    x: Tensor, y: Tensor, transpose_x: bool = False, transpose_y: bool = False
-) -> Tensor:
+def matmul(x: Tensor, y: Tensor, transpose_x: bool = False, transpose_y: bool = False) -> Tensor:
     """Multiply matrices in the last two axes, each transposed first if asked."""
     x = x.transpose(-1, -2) if transpose_x and x.dim() > 1 else x
     y = y.transpose(-1, -2) if transpose_y and y.dim() > 1 else y

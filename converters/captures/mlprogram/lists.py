@@ -1,5 +1,6 @@
 """Kernels on lists of tensors, which loops use to collect their outputs."""
 
+# ruff: noqa: ARG001  (a kernel has the inputs of its MIL operation)
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -30,9 +31,9 @@ class TensorList(tuple[Tensor | None, ...]):
 
 def make_list(
     init_length: int = 1,
-    dtype: str = "fp32",  # noqa: ARG001
-    elem_shape: Any = None,  # noqa: ARG001
-    dynamic_length: bool = True,  # noqa: ARG001
+    dtype: str = "fp32",
+    elem_shape: Any = None,
+    dynamic_length: bool = True,
 ) -> list[TensorList]:
     """Make a list of entries not yet written."""
     return [TensorList([None] * init_length)]

@@ -25,7 +25,7 @@ def affine(x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Tensor:
     return x if beta is None else x + beta
 
 
-def batch_norm(  # noqa: PLR0913  (MIL's inputs)
+def batch_norm(
     x: Tensor,
     mean: Tensor,
     variance: Tensor,

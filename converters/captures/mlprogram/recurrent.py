@@ -1,5 +1,6 @@
 """Kernels that run over time: LSTM, GRU and the plain recurrent network."""
 
+# ruff: noqa: PLR0913, PLR0917  (a kernel has the inputs of its MIL operation)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -40,9 +41,7 @@ class Cell(NamedTuple):
     weight_hh: Tensor
     bias: Tensor | None
     peephole: Tensor | None
-    gate: Activation
-    candidate: Activation
-    output: Activation
+    activations: tuple[Activation, ...]  # of gates, candidate and output
     clip: float
 
 
@@ -51,10 +50,10 @@ def lstm_step(cell: Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tens
     gates = F.linear(x, cell.weight_ih, cell.bias) + F.linear(h, cell.weight_hh)
     i, f, o, z = gates.chunk(4, -1)
     peep = [0.0, 0.0, 0.0] if cell.peephole is None else list(cell.peephole.chunk(3))
-    kept = cell.gate(f + c * peep[1]) * c
-    c = kept + cell.gate(i + c * peep[0]) * cell.candidate(z)
+    gate, candidate, output = cell.activations
+    c = gate(f + c * peep[1]) * c + gate(i + c * peep[0]) * candidate(z)
     c = c.clamp(-cell.clip, cell.clip)
-    return cell.gate(o + c * peep[2]) * cell.output(c), c
+    return gate(o + c * peep[2]) * output(c), c
 
 
 def lstm_pass(cell: Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,7 +65,7 @@ def lstm_pass(cell: Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tens
     return torch.stack(outputs), h, c
 
 
-def lstm(  # noqa: PLR0913  (MIL's inputs)
+def lstm(
     x: Tensor,
     initial_h: Tensor,
     initial_c: Tensor,
@@ -86,21 +85,22 @@ def lstm(  # noqa: PLR0913  (MIL's inputs)
     clip: float = float("inf"),
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run an LSTM over (time, batch, in); states of two directions lie side by side."""
-    functions = [ACTIVATIONS[n] for n in (recurrent_activation, cell_activation, activation)]
-    cells = [Cell(weight_ih, weight_hh, bias, peephole, *functions, clip)]
+    names = (recurrent_activation, cell_activation, activation)
+    functions = tuple(ACTIVATIONS[name] for name in names)
+    cells = [Cell(weight_ih, weight_hh, bias, peephole, functions, clip)]
     if weight_ih_back is not None and weight_hh_back is not None:
-        cells += [Cell(weight_ih_back, weight_hh_back, bias_back, peephole_back, *functions, clip)]
+        cells += [Cell(weight_ih_back, weight_hh_back, bias_back, peephole_back, functions, clip)]
     backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
-    states = zip(initial_h.chunk(len(backwards), -1), initial_c.chunk(len(backwards), -1))
+    hs, cs = (initial.chunk(len(backwards), -1) for initial in (initial_h, initial_c))
     runs = []
-    for cell, back, (h, c) in zip(cells, backwards, states, strict=False):
+    for cell, back, h, c in zip(cells, backwards, hs, cs, strict=True):
         y, h_last, c_last = lstm_pass(cell, x.flip(0) if back else x, h, c)
         runs.append((y.flip(0) if back else y, h_last, c_last))
     y, h, c = (torch.cat(parts, -1) for parts in zip(*runs, strict=True))
     return y if output_sequence else h.unsqueeze(0), h, c
 
 
-def gru_step(  # noqa: PLR0913
+def gru_step(
     x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, gate: Activation, output: Activation
 ) -> Tensor:
     """Return the hidden state after one step; gates are in the order reset, output, update.
@@ -115,7 +115,7 @@ def gru_step(  # noqa: PLR0913
     return (1 - update) * output(x_o + F.linear(reset * h, w_o, b_o)) + update * h
 
 
-def gru(  # noqa: PLR0913  (MIL's inputs)
+def gru(
     x: Tensor,
     initial_h: Tensor,
     weight_ih: Tensor,
@@ -140,7 +140,7 @@ def gru(  # noqa: PLR0913  (MIL's inputs)
     return sequence(outputs, direction, output_sequence), h
 
 
-def rnn(  # noqa: PLR0913  (MIL's inputs)
+def rnn(
     x: Tensor,
     initial_h: Tensor,
     weight_ih: Tensor,

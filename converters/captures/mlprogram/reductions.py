@@ -1,5 +1,6 @@
 """Kernels that reduce, sort or accumulate along axes."""
 
+# ruff: noqa: ARG001, PLR0913, PLR0917  (a kernel has the inputs of its MIL operation)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ def reduce_argmax(
     x: Tensor,
     axis: int = -1,
     keep_dims: bool = False,
-    output_dtype: str = "int32",  # noqa: ARG001  (the evaluator rounds to the declared dtype)
+    output_dtype: str = "int32",
 ) -> Tensor:
     """Return the position of the first maximum."""
     return torch.argmax(x, axis, keep_dims)
@@ -50,7 +51,7 @@ def reduce_argmin(
     x: Tensor,
     axis: int = -1,
     keep_dims: bool = False,
-    output_dtype: str = "int32",  # noqa: ARG001
+    output_dtype: str = "int32",
 ) -> Tensor:
     """Return the position of the first minimum."""
     return torch.argmin(x, axis, keep_dims)
@@ -68,14 +69,14 @@ def argsort(x: Tensor, axis: int = -1, ascending: bool = False) -> Tensor:
     return torch.argsort(x, dim=axis, descending=not ascending, stable=True)
 
 
-def topk(  # noqa: PLR0913  (MIL's inputs)
+def topk(
     x: Tensor,
     k: int = 1,
     axis: int = -1,
     ascending: bool = False,
-    sort: bool = True,  # noqa: ARG001  (sorted is one of the orders that unsorted allows)
+    sort: bool = True,
     return_indices: bool = True,
-    output_indices_dtype: str = "int32",  # noqa: ARG001
+    output_indices_dtype: str = "int32",
 ) -> tuple[Tensor, ...]:
     """Return the K largest (smallest if ASCENDING) elements along AXIS, and their positions."""
     values, indices = torch.sort(x, dim=axis, descending=not ascending, stable=True)

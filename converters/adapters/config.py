@@ -1,0 +1,74 @@
+"""``adapter_config.json``: mlx-lm and PEFT use one file name for two formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import BadInputError
+
+CONFIG: Final = "adapter_config.json"
+Config = Mapping[str, Any]
+
+
+def read_config(folder: Path) -> Config:
+    """Return the configuration of the adapter in FOLDER.
+
+    Raises:
+        BadInputError: FOLDER is not an adapter; says what it is where that is plain to see.
+    """
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInputError(_not_an_adapter(folder)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInputError(
+            f"{path}: not readable JSON ({error}); save the adapter again"
+        ) from error
+    if not isinstance(config, dict):
+        raise BadInputError(f"{path}: not a JSON object; save the adapter again")
+    return config
+
+
+def _not_an_adapter(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder}: no such adapter directory"
+    if (folder / "config.json").exists():
+        return (
+            f"{folder} is a model, not an adapter (it has config.json and no {CONFIG}); swap them?"
+        )
+    return (
+        f"{folder}: not an adapter, {CONFIG} is missing; copy it from where the adapter was trained"
+    )
+
+
+def check_types(config: Config, types: Mapping[str, tuple[type, ...]], folder: Path) -> None:
+    """Check the fields of CONFIG that TYPES names; a field that is not there counts as None.
+
+    Raises:
+        BadInputError: a field is of another type.
+    """
+    for field, allowed in types.items():
+        if not isinstance(config.get(field), allowed):
+            names = " or ".join(kind.__name__ for kind in allowed)
+            what = f"{field} is {config.get(field)!r}, expected {names}"
+            raise BadInputError(f"{folder / CONFIG}: {what}")
+
+
+def number(config: Config, key: str) -> float:
+    """Return the positive number under KEY of CONFIG.
+
+    Raises:
+        BadInputError: there is none.
+    """
+    value = config.get(key)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value < float("inf")
+    ):
+        raise BadInputError(f"{CONFIG}: {key} is {value!r}, expected a positive number")
+    return value

@@ -1,0 +1,206 @@
+"""Run the operations of an ML program with PyTorch kernels.
+
+Values are held in float32 and int32. In precision ``declared`` every output is rounded to the dtype
+that the program declares, so that float16 operations are computed in float32 and rounded once; in
+precision ``float32`` floats are never rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....errors import BadInputError
+from ...values import Array
+from . import (
+    convolution,
+    elementwise,
+    images,
+    indexing,
+    linear,
+    lists,
+    normalization,
+    quantized,
+    recurrent,
+    reductions,
+    shapes,
+)
+from .constexpr import CONSTEXPR, expand
+from .kernels import Kernel, kernel
+from .toolkit import types
+
+THEMES: Final = (
+    convolution,
+    elementwise,
+    images,
+    indexing,
+    linear,
+    lists,
+    normalization,
+    quantized,
+    recurrent,
+    reductions,
+    shapes,
+)
+KERNELS: Final[Mapping[str, Kernel]] = {
+    name: kernel(function) for theme in THEMES for name, function in theme.KERNELS.items()
+}
+NUMPY: Final[Mapping[str, str]] = {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
+INTEGERS: Final[Mapping[str, torch.dtype]] = {
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "int16": torch.int16,
+    "uint16": torch.uint16,
+    "int32": torch.int32,
+    "uint32": torch.uint32,
+    "int64": torch.int64,
+}
+WIDE: Final = frozenset({"uint32", "int64"})
+
+Observer = Callable[[Any, Any, Tensor], Tensor | None]
+
+
+def dtype_name(variable: Any) -> str:
+    """Return MIL's name of the dtype of a variable, such as ``fp16``."""
+    return str(types.builtin_to_string(variable.dtype))
+
+
+def numpy_name(variable: Any) -> str:
+    """Return numpy's name of the dtype of a variable."""
+    name = dtype_name(variable)
+    return NUMPY.get(name, name)
+
+
+def settle(value: Any, dtype: str, precision: str) -> Any:
+    """Round VALUE to what DTYPE can hold, and hold it in float32, int32, int64 or bool."""
+    if not isinstance(value, Tensor):
+        return value
+    if dtype.startswith("fp"):
+        half = dtype == "fp16" and precision == "declared"
+        return value.half().float() if half else value.float()
+    if dtype == "bool":
+        return value.bool()
+    wrapped = value.long().to(INTEGERS.get(dtype, torch.int32))
+    return wrapped.to(torch.int64 if dtype in WIDE else torch.int32)
+
+
+def held(value: Any) -> Any:
+    """Return a constant as the evaluator holds it; strings and the like stay."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        return value
+    kind = {"b": np.bool_, "f": np.float32}.get(array.dtype.kind, np.int64)
+    tensor = torch.from_numpy(np.array(array, dtype=kind, order="C"))
+    return tensor.int() if kind is np.int64 and array.dtype.itemsize < 8 else tensor
+
+
+def constant_value(variable: Any) -> Any:
+    """Return what a constant or constexpr variable holds, expanded, as MIL declares it."""
+    if variable.val is not None:
+        return variable.val
+    given = {k: constant_value(v) for k, v in variable.op.inputs.items() if v is not None}
+    return expand(variable.op.op_type, given)[variable.op.outputs.index(variable)]
+
+
+class Evaluation:
+    """One run: the values of variables so far, the states, and who watches."""
+
+    def __init__(
+        self,
+        constants: MutableMapping[Any, Any],
+        states: MutableMapping[str, Tensor],
+        precision: str,
+        observe: Observer | None = None,
+    ) -> None:
+        self.values: dict[Any, Any] = {}
+        self.constants = constants  # kept from run to run
+        self.states = states
+        self.precision = precision
+        self.observe = observe
+
+    def value(self, variable: Any) -> Any:
+        """Return the value of a variable, or of a tuple of them."""
+        if isinstance(variable, list | tuple):
+            return [self.value(item) for item in variable]
+        if variable in self.values:
+            return self.values[variable]
+        if variable not in self.constants:
+            self.constants[variable] = held(constant_value(variable))
+        return self.constants[variable]
+
+    def block(self, block: Any) -> list[Any]:
+        """Run all operations of BLOCK and return its outputs."""
+        for operation in block.operations:
+            self.operation(operation)
+        return [self.value(output) for output in block.outputs]
+
+    def operation(self, operation: Any) -> None:
+        """Run OPERATION and keep its outputs; constants are computed when first asked for."""
+        kind = operation.op_type
+        if kind == "const" or kind in CONSTEXPR:
+            return
+        run = CONTROL.get(kind, Evaluation.kernel)
+        for variable, value in zip(operation.outputs, run(self, operation), strict=False):
+            settled = settle(value, dtype_name(variable), self.precision)
+            if self.observe and isinstance(settled, Tensor):
+                replacement = self.observe(operation, variable, settled)
+                settled = settled if replacement is None else replacement
+            self.values[variable] = settled
+
+    def kernel(self, operation: Any) -> tuple[Any, ...]:
+        """Run an ordinary operation."""
+        inputs = {k: self.value(v) for k, v in operation.inputs.items() if v is not None}
+        try:
+            return KERNELS[operation.op_type](inputs)
+        except (IndexError, RuntimeError, ValueError) as error:
+            where = f"{operation.outputs[0].name} ({operation.op_type})"
+            reason = str(error).splitlines()[0]
+            raise BadInputError(
+                f"the program cannot run on this input: {where}: {reason}"
+            ) from error
+
+    def cond(self, operation: Any) -> list[Any]:
+        """Run one of two blocks."""
+        return self.block(operation.blocks[0 if bool(self.value(operation.pred)) else 1])
+
+    def while_loop(self, operation: Any) -> list[Any]:
+        """Run the body while the condition holds."""
+        condition, body = operation.blocks
+        variables = self.value(operation.loop_vars)
+        while True:
+            self.values.update(zip(condition.inputs, variables, strict=True))
+            if not bool(self.block(condition)[0]):
+                return list(variables)
+            self.values.update(zip(body.inputs, variables, strict=True))
+            variables = self.block(body)
+
+    def read_state(self, operation: Any) -> list[Tensor]:
+        """Return a copy of a state."""
+        return [self.states[operation.input.name].clone()]
+
+    def update_state(self, operation: Any) -> list[Tensor]:
+        """Write a state, rounded to its dtype, and return a copy of it."""
+        dtype = dtype_name(operation.state)
+        value = settle(self.value(operation.value), dtype, self.precision)
+        self.states[operation.state.name] = value.clone()
+        return [value.clone()]
+
+
+CONTROL: Final[Mapping[str, Callable[[Evaluation, Any], Any]]] = {
+    "cond": Evaluation.cond,
+    "coreml_update_state": Evaluation.update_state,
+    "read_state": Evaluation.read_state,
+    "while_loop": Evaluation.while_loop,
+}
+# The loader turns write_state into coreml_update_state.
+KNOWN: Final = frozenset({"const", "write_state", *KERNELS, *CONSTEXPR, *CONTROL})
+
+
+def released(value: Any, dtype: str) -> Array:
+    """Return a held tensor as an array of DTYPE, a numpy name."""
+    array: Array = value.numpy()
+    return array.astype(dtype)

@@ -1,0 +1,143 @@
+"""An ``.mlpackage`` on disk: found, parsed and validated before anything is run."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ....errors import BadInputError, UnsupportedError
+from .toolkit import proto
+
+# Layout of weight.bin (MIL blob storage, version 2): every blob has metadata of 64 bytes:
+# sentinel, dtype, size and offset of the data.
+METADATA: Final = struct.Struct("<IIQQ")
+SENTINEL: Final = 0xDEADBEEF
+
+
+class Package(NamedTuple):
+    """A parsed package: its specification (a protobuf message) and its folder of weights."""
+
+    path: Path
+    spec: Any
+    weights: Path
+
+
+def specification_path(path: Path) -> Path:
+    """Return the path of the specification that a package's manifest names."""
+    if not path.exists():
+        raise BadInputError(f"{path}: no such package")
+    try:
+        manifest = json.loads((path / "Manifest.json").read_text(encoding="utf-8"))
+        entry = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]
+        return path / "Data" / str(entry["path"])
+    except NotADirectoryError:
+        problem = "it is a file"
+    except FileNotFoundError:
+        problem = "it has no Manifest.json"
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"its Manifest.json is damaged ({type(error).__name__}: {error})"
+    raise BadInputError(f"{path}: not an .mlpackage, {problem}")
+
+
+def read_package(path: Path) -> Package:
+    """Parse the package at PATH and check that all weights it names are there.
+
+    Raises:
+        BadInputError: not a package, or a damaged one.
+        UnsupportedError: a model of another kind than an ML program.
+    """
+    file = specification_path(path)
+    spec = proto.Model_pb2.Model()
+    try:
+        spec.ParseFromString(file.read_bytes())
+    except OSError:
+        raise BadInputError(f"{path}: {file.name} is missing; copy the package again") from None
+    except Exception:
+        raise BadInputError(f"{path}: {file.name} is damaged; copy the package again") from None
+    kind = spec.WhichOneof("Type")
+    if kind is None:
+        raise BadInputError(f"{path}: {file.name} is empty; copy the package again")
+    if kind != "mlProgram":
+        raise UnsupportedError(
+            f"{path}: only ML programs are read, this is a {kind};"
+            " convert it again with convert_to='mlprogram'"
+        )
+    package = Package(path, spec, file.parent / "weights")
+    check_blobs(package)
+    return package
+
+
+def functions(package: Package) -> tuple[str, ...]:
+    """Return the names of the package's functions, the default one first."""
+    default = package.spec.description.defaultFunctionName or "main"
+    return tuple(sorted(package.spec.mlProgram.functions, key=lambda name: (name != default, name)))
+
+
+def function_block(package: Package, function: str) -> Any:
+    """Return the block (a protobuf message) that FUNCTION runs."""
+    message = package.spec.mlProgram.functions[function]
+    return message.block_specializations[message.opset]
+
+
+def description(package: Package, function: str) -> Any:
+    """Return the message that describes inputs and outputs of FUNCTION."""
+    whole = package.spec.description
+    return next((part for part in whole.functions if part.name == function), whole)
+
+
+def operations(block: Any) -> Iterator[Any]:
+    """Yield all operations of BLOCK, those of nested blocks included."""
+    for operation in block.operations:
+        yield operation
+        for inner in operation.blocks:
+            yield from operations(inner)
+
+
+def values(operation: Any) -> Iterator[Any]:
+    """Yield all literal values of OPERATION."""
+    yield from operation.attributes.values()
+    for argument in operation.inputs.values():
+        yield from (binding.value for binding in argument.arguments if binding.HasField("value"))
+
+
+def census(package: Package, function: str) -> Counter[str]:
+    """Count the operations of FUNCTION by type, constants aside."""
+    found = (op.type for op in operations(function_block(package, function)))
+    return Counter(kind for kind in found if kind != "const")
+
+
+def check_blobs(package: Package) -> None:
+    """Refuse a package that names weights which its files do not hold whole."""
+    blobs: dict[str, set[int]] = {}
+    for function in package.spec.mlProgram.functions:
+        for operation in operations(function_block(package, function)):
+            for value in values(operation):
+                if value.WhichOneof("value") == "blobFileValue":
+                    name = value.blobFileValue.fileName.split("/")[-1]
+                    blobs.setdefault(name, set()).add(value.blobFileValue.offset)
+    for name, offsets in sorted(blobs.items()):
+        file = package.weights / name
+        if not file.is_file():
+            raise BadInputError(
+                f"{package.path}: weights/{name} is missing; copy the package again"
+            )
+        check_blob_file(file, sorted(offsets))
+
+
+def check_blob_file(file: Path, offsets: list[int]) -> None:
+    """Refuse a blob file without whole blobs at OFFSETS."""
+    total = file.stat().st_size
+    with file.open("rb") as stream:
+        for offset in offsets:
+            stream.seek(offset)
+            head = stream.read(METADATA.size)
+            sentinel, _, size, start = METADATA.unpack(head.ljust(METADATA.size, b"\0"))
+            if sentinel != SENTINEL or start + size > total:
+                raise BadInputError(
+                    f"{file}: damaged or cut short ({total} bytes, no whole blob at {offset});"
+                    " copy the package again"
+                )

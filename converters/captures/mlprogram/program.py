@@ -1,0 +1,279 @@
+"""An ML program made runnable on any operating system, for reference: not by Apple's runtime."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....errors import BadInputError, UnsupportedError
+from ...values import Array
+from .constexpr import CONSTEXPR
+from .evaluator import (
+    KERNELS,
+    KNOWN,
+    Evaluation,
+    Observer,
+    constant_value,
+    dtype_name,
+    held,
+    numpy_name,
+    released,
+    settle,
+)
+from .features import Feature, check_inputs, flexible
+from .package import (
+    Package,
+    census,
+    description,
+    function_block,
+    functions,
+    operations,
+    read_package,
+)
+from .toolkit import load_mil, quiet, types
+
+MANIFEST = "weighbridge"  # key in the user-defined metadata
+State = dict[str, Tensor]
+
+
+class NonFinite(NamedTuple):
+    """Where infinities or NaN first appear, from inputs that have none.
+
+    Attributes:
+        name: the output of the operation.
+        operation: its type.
+        nans: how many NaN its output holds.
+        infinities: how many infinities.
+    """
+
+    name: str
+    operation: str
+    nans: int
+    infinities: int
+
+
+@dataclass
+class Program:
+    """A function of an ML program.
+
+    Attributes:
+        path: the package.
+        function: name of the function.
+        inputs: dtype and shape of every input.
+        outputs: dtype and shape of every output.
+        census: number of operations by type.
+        metadata: the user-defined metadata.
+        body: the function in coremltools' PyMIL.
+    """
+
+    path: Path
+    function: str
+    inputs: dict[str, Feature]
+    outputs: dict[str, Feature]
+    census: Counter[str]
+    metadata: dict[str, str]
+    body: Any = field(repr=False)
+    _constants: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What Weighbridge wrote into the package when it exported it, empty for others."""
+        found: dict[str, Any] = json.loads(self.metadata.get(MANIFEST, "{}"))
+        return found
+
+    @cached_property
+    def sites(self) -> dict[str, str]:
+        """The type of the operation behind every name that ``trace`` may report."""
+        blocks = [self.body]
+        found = {}
+        while blocks:
+            for operation in blocks.pop().operations:
+                blocks += operation.blocks
+                if operation.op_type in KERNELS:
+                    found.update({out.name: operation.op_type for out in operation.outputs})
+        return found
+
+    def constants(self) -> dict[str, Array]:
+        """Return every weight by name: arrays of floats, compressed ones expanded, never widened."""
+        found = {}
+        for operation in self.body.operations:
+            if operation.op_type != "const" and operation.op_type not in CONSTEXPR:
+                continue
+            for variable in operation.outputs:
+                if is_weight(variable):
+                    found[variable.name] = np.asarray(constant_value(variable))
+        return found
+
+    def new_state(self) -> State:
+        """Return the states at their beginning, zeros; empty for a program without states."""
+        variables = self.body.inputs.items()
+        return {
+            name: held(np.zeros([int(size) for size in variable.shape], numpy_name(variable)))
+            for name, variable in variables
+            if types.is_state(variable.sym_type)
+        }
+
+    def run(
+        self, inputs: Mapping[str, Array], precision: str = "declared", state: State | None = None
+    ) -> dict[str, Array]:
+        """Return the outputs by name, in the dtypes that the program declares.
+
+        Args:
+            inputs: arrays by name; they are rounded to the declared dtypes.
+            precision: ``declared`` computes in float32 and rounds every result to its declared
+                dtype; ``float32`` does not round floats at all, a shadow of a float16 program.
+            state: read and written in place; ``None`` starts anew.
+
+        Raises:
+            MismatchError: inputs that do not fit.
+            BadInputError: inputs on which an operation fails, such as an index out of range.
+        """
+        return self._evaluate(inputs, precision, None, state)
+
+    def trace(
+        self,
+        inputs: Mapping[str, Array],
+        precision: str = "declared",
+        corrections: Mapping[str, Array] | None = None,
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Run and record every operation's output by name; see ``Runner.trace`` for corrections.
+
+        Of an operation in a loop the last output is kept.
+        """
+        sites: dict[str, Array] = {}
+        corrections = corrections or {}
+
+        def observe(_: Any, variable: Any, value: Tensor) -> Tensor | None:
+            sites[variable.name] = released(value, result_dtype(variable, precision))
+            if variable.name not in corrections:
+                return None
+            corrected = held(corrections[variable.name])
+            result: Tensor = settle(corrected, dtype_name(variable), precision)
+            return result
+
+        return self._evaluate(inputs, precision, observe, None), sites
+
+    def first_nonfinite(
+        self, inputs: Mapping[str, Array], precision: str = "declared"
+    ) -> NonFinite | None:
+        """Return the first operation that makes NaN or infinities of inputs that have none."""
+        found: list[NonFinite] = []
+        tainted: set[Any] = set()  # variables that hold NaN or infinities
+
+        def observe(operation: Any, variable: Any, value: Tensor) -> None:
+            nans, infinities = int(value.isnan().sum()), int(value.isinf().sum())
+            if nans or infinities:
+                tainted.add(variable)
+                if not found and not any(source in tainted for source in operation.inputs.values()):
+                    kind = operation.op_type
+                    found.append(NonFinite(variable.name, kind, nans, infinities))
+
+        self._evaluate(inputs, precision, observe, None)
+        return found[0] if found else None
+
+    def _evaluate(
+        self,
+        inputs: Mapping[str, Array],
+        precision: str,
+        observe: Observer | None,
+        state: State | None,
+    ) -> dict[str, Array]:
+        check_inputs(self.inputs, inputs)
+        states = self.new_state() if state is None else state
+        evaluation = Evaluation(self._constants, states, precision, observe)
+        for name in self.inputs:
+            variable = self.body.inputs[name]
+            value = held(np.asarray(inputs[name]))
+            evaluation.values[variable] = settle(value, dtype_name(variable), precision)
+        with torch.no_grad():
+            values = evaluation.block(self.body)
+        pairs = zip(self.body.outputs, values, strict=True)
+        return {v.name: released(x, result_dtype(v, precision)) for v, x in pairs}
+
+
+def result_dtype(variable: Any, precision: str) -> str:
+    """Return the numpy name of the dtype in which VARIABLE is given out."""
+    name = numpy_name(variable)
+    return "float32" if name == "float16" and precision == "float32" else name
+
+
+def is_weight(variable: Any) -> bool:
+    """Say whether a constant is a weight: floats with axes, not a part of a compressed one."""
+    if not dtype_name(variable).startswith("fp") or variable.rank == 0:
+        return False
+    users = [operation.op_type for operation in variable.child_ops]
+    return not users or any(user not in CONSTEXPR for user in users)
+
+
+def check_operations(package: Package, function: str) -> Counter[str]:
+    """Return the census of FUNCTION, or refuse it with all operations that are not known."""
+    unknown: Counter[str] = Counter()
+    for operation in operations(function_block(package, function)):
+        kind = operation.type
+        if kind not in KNOWN:
+            unknown[kind] += 1
+        elif kind in KERNELS:
+            strange = set(operation.inputs) - KERNELS[kind].inputs
+            unknown.update(f"{kind} with {name}" for name in strange)
+    if unknown:
+        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(unknown.items()))
+        raise UnsupportedError(
+            f"{package.path}: {unknown.total()} operations cannot be evaluated here: {listed};"
+            " run the package on a Mac with the coreml runtime"
+        )
+    return census(package, function)
+
+
+def features(package: Package, function: str, body: Any) -> tuple[dict[str, Feature], ...]:
+    """Return inputs and outputs of FUNCTION, states left out."""
+    declared = {
+        port.name: port.type.multiArrayType for port in description(package, function).input
+    }
+
+    def feature(variable: Any) -> Feature:
+        shape = tuple(int(s) if isinstance(s, int | np.integer) else "?" for s in variable.shape)
+        flexibility = declared.get(variable.name)
+        shape = flexible(flexibility, shape) if flexibility else shape
+        return Feature(numpy_name(variable), shape)
+
+    inputs = {k: feature(v) for k, v in body.inputs.items() if not types.is_state(v.sym_type)}
+    return inputs, {variable.name: feature(variable) for variable in body.outputs}
+
+
+def load_program(path: Path, function: str | None = None) -> Program:
+    """Open the ``.mlpackage`` at PATH on any operating system.
+
+    Args:
+        path: the package.
+        function: which function of a multifunction package; ``None`` takes the default one.
+
+    Raises:
+        BadInputError: not a package, a damaged one, or one without FUNCTION.
+        UnsupportedError: not an ML program, or operations that cannot be evaluated (all of them
+            are listed, with counts).
+    """
+    package = read_package(path)
+    names = functions(package)
+    chosen = function or names[0]
+    if chosen not in names:
+        raise BadInputError(f"{path}: no function {chosen}; there are {', '.join(names)}")
+    counts = check_operations(package, chosen)
+    try:
+        with quiet():
+            loaded = load_mil(package.spec, package.spec.specificationVersion, str(package.weights))
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UnsupportedError(f"{path}: coremltools cannot load this program: {reason}") from error
+    body = loaded.functions[chosen]
+    inputs, outputs = features(package, chosen, body)
+    metadata = dict(package.spec.description.metadata.userDefined)
+    return Program(path, chosen, inputs, outputs, counts, metadata, body)

@@ -1,0 +1,126 @@
+"""Convolutions. torch keeps channels at axis 1, MLX last: axes are moved around the MLX call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from ..dtypes import is_float
+from .axes import per_channel, repeated
+from .registry import operation, register
+
+Sizes = int | Sequence[int]
+
+
+class Window(NamedTuple):
+    """How a kernel moves over the spatial axes; one number per axis, or one for all."""
+
+    stride: Sizes = 1
+    padding: Sizes | str = 0
+    dilation: Sizes = 1
+    groups: int = 1
+    output_padding: Sizes = 0
+
+
+def channels_last(ndim: int) -> list[int]:
+    """Return the order of axes that moves axis 1 to the end."""
+    return [0, *range(2, ndim), 1]
+
+
+def _pads(window: Window, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the padding before and after each axis; ``same`` may add one more after."""
+    count = len(kernel)
+    if window.padding == "same":
+        spans = [d * (k - 1) for d, k in zip(repeated(window.dilation, count), kernel, strict=True)]
+        return [span // 2 for span in spans], [span - span // 2 for span in spans]
+    both = repeated(0 if isinstance(window.padding, str) else window.padding, count)
+    return both, both
+
+
+def _forward(x: mx.array, weight: mx.array, window: Window) -> mx.array:
+    kernel = weight.shape[2:]
+    return mx.conv_general(
+        x,
+        weight.transpose(channels_last(weight.ndim)),
+        stride=repeated(window.stride, len(kernel)),
+        padding=_pads(window, kernel),
+        kernel_dilation=repeated(window.dilation, len(kernel)),
+        groups=window.groups,
+    )
+
+
+def _transposed(x: mx.array, weight: mx.array, window: Window) -> mx.array:
+    """Convolve the stretched input with the flipped kernel, shape ``(in, out / groups, ...)``."""
+    entering, leaving, *kernel = weight.shape
+    groups, count = window.groups, len(kernel)
+    grouped = weight.reshape(groups, entering // groups, leaving, *kernel)
+    flipped = mx.swapaxes(grouped, 1, 2).reshape(groups * leaving, entering // groups, *kernel)
+    dilation = repeated(window.dilation, count)
+    spans = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    before = [s - p for s, p in zip(spans, repeated(_plain(window.padding), count), strict=True)]
+    after = [b + o for b, o in zip(before, repeated(window.output_padding, count), strict=True)]
+    return mx.conv_general(
+        x,
+        flipped.transpose(channels_last(weight.ndim)),
+        stride=1,
+        padding=(before, after),
+        kernel_dilation=dilation,
+        input_dilation=repeated(window.stride, count),
+        groups=groups,
+        flip=True,
+    )
+
+
+def _plain(padding: Sizes | str) -> Sizes:
+    if isinstance(padding, str):
+        raise NotImplementedError("transposed convolution with named padding")
+    return padding
+
+
+def convolve(
+    x: mx.array,
+    weight: mx.array,
+    bias: mx.array | None,
+    window: Window,
+    transposed: bool = False,
+) -> mx.array:
+    """Convolve X, shape ``(batch, channels, ...)`` or without the batch, in torch's layout."""
+    if not is_float(x):
+        x, weight = x.astype(mx.float32), weight.astype(mx.float32)
+    batched = x if x.ndim == weight.ndim else x[None]
+    moved = batched.transpose(channels_last(batched.ndim))
+    y = (_transposed if transposed else _forward)(moved, weight, window)
+    y = y if bias is None else y + bias
+    y = mx.moveaxis(y, -1, 1)
+    return y if x.ndim == weight.ndim else y[0]
+
+
+def _convolution(
+    input_: mx.array, weight: mx.array, bias: mx.array | None = None, **window: Any
+) -> mx.array:
+    return convolve(input_, weight, bias, Window(**window))
+
+
+def _convolution_transpose(
+    input_: mx.array, weight: mx.array, bias: mx.array | None = None, **window: Any
+) -> mx.array:
+    return convolve(input_, weight, bias, Window(**window), transposed=True)
+
+
+@operation("convolution")
+def _any_convolution(
+    input_: mx.array, weight: mx.array, bias: mx.array | None, transposed: bool, **window: Any
+) -> mx.array:
+    return convolve(input_, weight, bias, Window(**window), transposed)
+
+
+register({f"conv{n}d conv{n}d.padding": _convolution for n in (1, 2, 3)})
+register(
+    {
+        "conv_transpose1d": _convolution_transpose,
+        "conv_transpose2d.input": _convolution_transpose,
+        "conv_transpose3d.input": _convolution_transpose,
+    }
+)

@@ -1,0 +1,117 @@
+"""Sort tensors into instances of rules: one layer's q, k and v, or all experts of one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import islice, product
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+from .matching import Match
+from .rules import Pairing, Rule, Term
+
+Index: TypeAlias = tuple[int, ...]
+SHOWN = 8  # names of missing tensors per term; the count says how many there are
+COMPARED = 50  # unmatched names for which the nearest one is looked up
+
+
+class Instance(NamedTuple):
+    """The tensors that one rule takes together.
+
+    Attributes:
+        rule: the rule.
+        captures: what its captures stand for, except those that are axes.
+        members: for each term on the left, its tensors by index.
+    """
+
+    rule: Pairing
+    captures: dict[str, str]
+    members: tuple[dict[Index, str], ...]
+
+    def counts(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return how many tensors there should be by each captured axis."""
+        counts: dict[str, int] = {}
+        for term, members in zip(self.rule.left, self.members, strict=True):
+            for at, name in enumerate(term.family(self.rule.indices)):
+                found = max((index[at] for index in members), default=-1) + 1
+                counts[name] = sizes.get(name, max(found, counts.get(name, 0)))
+        return counts
+
+    def missing(self, counts: Mapping[str, int]) -> Iterator[str]:
+        """Yield what is not there, term by term."""
+        for term, members in zip(self.rule.left, self.members, strict=True):
+            family = term.family(self.rule.indices)
+            grid = [range(counts[name]) for name in family]
+            lacking = prod(map(len, grid)) - sum(
+                all(i < counts[name] for i, name in zip(index, family, strict=True))
+                for index in members
+            )
+            absent = (index for index in product(*grid) if index not in members)
+            for index in islice(absent, min(lacking, SHOWN)):
+                yield f"{self.fill(term, index)} is missing (rule: {_first_line(self.rule)})"
+            if lacking > SHOWN:
+                yield f"{self.fill(term)}: {lacking - SHOWN} more are missing"
+
+    def fill(self, term: Term, index: Index | None = None) -> str:
+        """Return the name of TERM in this instance, at INDEX of its captured axes."""
+        family = term.family(self.rule.indices)
+        texts = map(str, index) if index is not None else (f"{{{name}}}" for name in family)
+        return term.name.fill(self.captures | dict(zip(family, texts, strict=True)))
+
+
+def collect(rules: tuple[Rule, ...], matches: Mapping[str, Match]) -> list[Instance]:
+    """Return the instances of all pairings in the order of their first tensor."""
+    found: dict[tuple[int, tuple[str, ...]], Instance] = {}
+    for name, (number, term, captures) in matches.items():
+        rule = rules[number]
+        if not isinstance(rule, Pairing):
+            continue
+        key = (number, tuple([captures[capture] for capture in rule.shared]))
+        instance = found.get(key)
+        if instance is None:
+            shared = dict(zip(rule.shared, key[1], strict=True))
+            instance = found[key] = Instance(rule, shared, tuple({} for _ in rule.left))
+        family = rule.left[term].family(rule.indices) if rule.indices else ()
+        instance.members[term][tuple([int(captures[axis]) for axis in family])] = name
+    return list(found.values())
+
+
+def unmatched(rules: tuple[Rule, ...], instances: list[Instance], loose: list[str]) -> Iterator[str]:
+    """Yield the rules that must match and do not; LOOSE are the names no rule speaks of."""
+    seen = {instance.rule for instance in instances}
+    for rule in rules:
+        if isinstance(rule, Pairing) and not rule.marker and rule not in seen:
+            names = ", ".join(str(term.name) for term in rule.left)
+            yield f"{names} is missing: no tensor has such a name{nearest(names, loose)}"
+
+
+def gaps(instances: list[Instance], counts: Mapping[Pairing, Mapping[str, int]]) -> Iterator[str]:
+    """Yield instances that are missing or too many where ``where`` counts a capture."""
+    groups: dict[tuple[Pairing, str, tuple[str, ...]], dict[str, Instance]] = {}
+    for instance in instances:
+        for name in counts[instance.rule]:
+            if name in instance.captures:
+                others = tuple(v for key, v in instance.captures.items() if key != name)
+                group = groups.setdefault((instance.rule, name, others), {})
+                group[instance.captures[name]] = instance
+    for (rule, name, _), group in groups.items():
+        count = counts[rule][name]
+        sample = next(iter(group.values()))
+        absent = [str(i) for i in range(min(count, len(group) + SHOWN)) if str(i) not in group]
+        for value in absent:
+            other = Instance(rule, sample.captures | {name: value}, sample.members)
+            yield from (f"{other.fill(term)} is missing ({name} = {count})" for term in rule.left)
+        for value in sorted(group.keys() - set(map(str, range(count)))):
+            names = (group[value].fill(term) for term in rule.left)
+            yield from (f"{text} is unexpected ({name} = {count})" for text in names)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a hint at the one of NAMES that is most like NAME, empty if none is."""
+    near = get_close_matches(name, list(islice(names, 2000)), 1)
+    return f"; nearest: {near[0]}" if near else ""
+
+
+def _first_line(rule: Pairing) -> str:
+    return str(rule).partition("\n")[0]

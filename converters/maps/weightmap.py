@@ -1,0 +1,110 @@
+"""A two-way table: which tensor of one side is which tensor of the other, and how its axes lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import BadInputError, MapSyntaxError
+from ..checkpoints.base import Header
+from ..values import LowRank
+from .expressions import Definition
+from .parser import VERSION, Parser
+from .rules import Pairing, Rule
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+TABLES: Final = Path(__file__).parent / "tables"
+
+
+@dataclass(frozen=True)
+class WeightMap:
+    """Rules that hold in both directions; torch names on the left, MLX names on the right.
+
+    Attributes:
+        rules: the rules in the order of the text.
+        where: names for sizes that hold in all rules.
+        name: where the map comes from, for messages.
+        version: version of the notation.
+
+    >>> text = "{m**}.conv.weight [out in width] <-> [out width in]"
+    >>> print(WeightMap.parse(text).inverse())
+    weighbridge map 1
+    {m**}.conv.weight [out width in] <-> [out in width]
+    """
+
+    rules: tuple[Rule, ...]
+    where: tuple[Definition, ...] = ()
+    name: str = field(default="<map>", compare=False)
+    version: int = VERSION
+
+    @classmethod
+    def parse(cls, text: str, name: str = "<map>") -> WeightMap:
+        """Return the map that TEXT writes down.
+
+        Raises:
+            MapSyntaxError: the text is no map, or a rule in it cannot be followed both ways.
+        """
+        try:
+            source = Parser(text, name).map()
+        except RecursionError:
+            raise MapSyntaxError(f"{name}:1:1: brackets are nested too deeply") from None
+        return cls(source.rules, source.where, name, source.version)
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> WeightMap:
+        """Return the table of that name, or the map in that file.
+
+        Raises:
+            BadInputError: neither is there.
+        """
+        table = TABLES / f"{name_or_path}.wmap"
+        path = table if table.is_file() else Path(name_or_path)
+        try:
+            return cls.parse(path.read_text(encoding="utf-8"), str(name_or_path))
+        except (OSError, UnicodeDecodeError) as error:
+            known = sorted(path.stem for path in TABLES.glob("*.wmap"))
+            near = get_close_matches(str(name_or_path), known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"tables are {', '.join(known)}"
+            raise BadInputError(f"no map {name_or_path} can be read ({error}); {hint}") from None
+
+    def __str__(self) -> str:
+        head = [f"weighbridge map {self.version}", *(f"where {d}" for d in self.where)]
+        return "\n".join([*head, *map(str, self.rules)])
+
+    def inverse(self) -> WeightMap:
+        """Return the map that leads back."""
+        rules = tuple(rule.inverse() for rule in self.rules)
+        return replace(self, rules=rules, name=f"{self.name} (inverse)")
+
+    def then(self, other: WeightMap) -> WeightMap:
+        """Return the map that leads through this one and then through OTHER.
+
+        Raises:
+            UnsupportedError: the notation has no rule for two that meet.
+        """
+        from .composition import compose
+
+        return compose(self, other)
+
+    def definitions(self, rule: Pairing) -> tuple[Definition, ...]:
+        """Return the definitions that hold in RULE."""
+        return (*self.where, *rule.where)
+
+    def bind(
+        self,
+        headers: Mapping[str, Header],
+        *,
+        config: Mapping[str, Any] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        updates: Mapping[str, LowRank] | None = None,
+        target: Mapping[str, Header] | None = None,
+    ) -> Plan:
+        """Pair every tensor of HEADERS with a target; see ``binding.bind``."""
+        from .binding import bind
+
+        return bind(self, headers, config=config, sizes=sizes, updates=updates, target=target)

@@ -1,0 +1,358 @@
+"""Weigh a candidate against a reference: one mechanism for every pair."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..converters.models import Model, Signature
+from ..converters.policy import Policy
+from ..converters.runtimes import Runner, load, native_runtime
+from ..converters.values import Array
+from ..errors import BadInputError, WeighbridgeError
+from . import coverage
+from .distances import Distance
+from .fingerprints import Explanation, disagreements, explain
+from .floors import floor
+from .golden import Golden
+from .probes import Probe, make_probes
+from .sketches import Weights
+from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
+from .text import compare_sides, read_text_side
+from .verdict import Stage, Verdict, decide
+from .weights import model_hashes, storage_dtype, weights_of
+
+if TYPE_CHECKING:
+    from .blame import Fault
+
+FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
+Outputs = list[dict[str, Array]]
+Expected = Mapping[str, str | tuple[str, tuple[int, ...] | None]]
+
+
+def check(  # noqa: PLR0913  # the options of a verb, by keyword
+    reference: Model | Golden,
+    candidate: Model,
+    *,
+    runtime: str | None = None,
+    policy: Policy = Policy(),
+    quick: bool = False,
+    expected: Expected | None = None,
+    probes: Sequence[Probe] | None = None,
+    cache: Path | None = None,
+) -> Verdict:
+    """Weigh CANDIDATE against REFERENCE; the first stage that fails explains the others.
+
+    Args:
+        reference: a model, recorded now, or a golden, recorded before.
+        candidate: what is judged.
+        runtime: where the candidate runs; by default its framework's own runtime.
+        policy: device and precision of the candidate's run; a compute dtype of 16 bits asks for
+            stage P in it. Weights kept in 16 bits ask for stage P by themselves.
+        quick: text side, fingerprints and one small probe only.
+        expected: what a map promised: candidate's weight -> reference's weight, or that and the
+            permutation of its axes.
+        probes: a user's own inputs.
+        cache: folder of recordings, see ``golden.record``.
+
+    Raises:
+        WeighbridgeError: one of the sides cannot be read or run.
+    """
+    scale = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
+    golden = (
+        reference
+        if isinstance(reference, Golden)
+        else record_for(reference, scale, quick=quick, probes=probes, cache=cache)
+    )
+    return Weighing(golden, scale, expected or {}, quick=quick).verdict()
+
+
+@dataclass
+class Candidate:
+    """The judged side; its weights and runners are loaded when first needed.
+
+    Attributes:
+        model: the candidate.
+        runtime: where it runs.
+        policy: as the user chose it.
+    """
+
+    model: Model
+    runtime: str
+    policy: Policy
+
+    @cached_property
+    def weights(self) -> Weights:
+        """Its tensors, a live adapter merged."""
+        return weights_of(self.model)
+
+    @cached_property
+    def storage(self) -> str:
+        """The dtype in which it keeps its weights: a 16-bit one, or ``float32`` for any wider."""
+        return storage_dtype(self.weights)
+
+    @cached_property
+    def declared(self) -> Runner:
+        """It, running as the policy and its own files say."""
+        return load(self.model, self.runtime, self.policy)
+
+    @property
+    def shipped(self) -> str:
+        """The dtype in which it ships: the policy's, if narrow, else that of its weights."""
+        if self.policy.compute != "float32":
+            return self.policy.compute
+        if self.runtime in FLOAT32_RUNTIMES:
+            return self.storage
+        return self.declared.describe()["dtype"]
+
+    @cached_property
+    def structure(self) -> Runner | None:
+        """It, running in float32; ``None`` where its runtime cannot."""
+        if self.runtime in FLOAT32_RUNTIMES:
+            return load(self.model, self.runtime, replace(self.policy, compute="float32"))
+        if self.shipped == "float32":
+            return self.declared
+        shadow: Callable[[], Runner] | None = getattr(self.declared, "shadow", None)
+        return shadow() if shadow else None
+
+    @cached_property
+    def precision(self) -> Runner | None:
+        """It, running in the dtype that ships; ``None`` where that is float32."""
+        if self.shipped == "float32":
+            return None
+        if self.runtime in FLOAT32_RUNTIMES:
+            return load(self.model, self.runtime, replace(self.policy, compute=self.shipped))
+        return self.declared
+
+    @property
+    def signature(self) -> Signature | None:
+        """What it says of its inputs; ``None`` where it says nothing."""
+        try:
+            return self.model.signature
+        except BadInputError:
+            runner = self.structure or self.precision
+            return getattr(runner, "signature", None)
+
+
+def record_for(
+    reference: Model,
+    candidate: Candidate,
+    *,
+    quick: bool,
+    probes: Sequence[Probe] | None,
+    cache: Path | None,
+) -> Golden:
+    """Record what CANDIDATE is to be compared with, and no more."""
+    from .recorder import Recorder, text_folder
+
+    signature = coverage.restrict(reference.signature, candidate.signature)
+    chosen = probes or make_probes(signature, tokenizer=text_folder(reference), quick=quick)
+    precisions = {candidate.storage, candidate.shipped} - {"float32"}
+    return Recorder(reference, chosen).record("verdict", tuple(sorted(precisions)), cache)
+
+
+@dataclass
+class Weighing:
+    """One check on its way: stages are added in order.
+
+    Attributes:
+        golden: the reference.
+        candidate: the judged side.
+        expected: what a map promised.
+        quick: whether only the cheap questions are asked.
+        unchecked: what this check could not see, for the report.
+        explanations: of the candidate's weights, once the fingerprints were compared.
+    """
+
+    golden: Golden
+    candidate: Candidate
+    expected: Expected
+    quick: bool = False
+    unchecked: list[str] = field(default_factory=list)
+    explanations: Sequence[Explanation] = ()
+
+    def verdict(self) -> Verdict:
+        """Run the stages and decide."""
+        stages = [self.text(), self.fingerprints(), self.auxiliary()]
+        stages += self.runs() if stages[-1].status != "fail" else []
+        status = decide(stages, self.candidate.runtime)
+        faults = self.blame(stages) if status == "DIFFERS" else ()
+        return Verdict(status, tuple(stages), faults, self.provenance(stages))
+
+    @property
+    def storage(self) -> str:
+        """Which recording holds the candidate's weights: ``stored``, or rounded to a dtype."""
+        known, own = self.golden.provenance, self.candidate.storage
+        same = own == known.get("storage") and not known.get("adapter")
+        return "stored" if own == "float32" or same else own
+
+    @cached_property
+    def probes(self) -> tuple[int, ...]:
+        """Indices of the golden's probes that the candidate's sizes allow."""
+        signature = self.candidate.signature
+        fitting = tuple(
+            index
+            for index, probe in enumerate(self.golden.probes)
+            if signature is None or coverage.fits(signature, probe)
+        )
+        left_out = [p.name for i, p in enumerate(self.golden.probes) if i not in fitting]
+        if left_out:
+            self.unchecked.append(f"probes larger than the candidate takes: {', '.join(left_out)}")
+        return fitting[:1] if self.quick else fitting
+
+    def text(self) -> Stage:
+        """Compare the text sides."""
+        model = self.candidate.model
+        if model.framework == "mlprogram":
+            return Stage("text", "skipped", "an ML program takes ids; it has no text side")
+        folder = model.path if model.path and model.path.is_dir() else None
+        return compare_sides(self.golden.text, read_text_side(folder))
+
+    def fingerprints(self) -> Stage:
+        """Explain every weight of the candidate by the reference's values."""
+        source = self.golden.model
+        if not self.golden.sketches:
+            return Stage(
+                "fingerprints", "unverified", "the golden holds no sketches; record it again"
+            )
+        readable = source.checkpoint.read if source and source.path else None
+        self.explanations = explain(
+            self.golden.sketches,
+            self.candidate.weights,
+            reference_arrays=readable,
+            updates=source.adapter.updates if source and source.adapter else {},
+            unused=self.golden.provenance.get("unused", ()),
+        )
+        found = {it.name: it.axes for it in self.explanations}
+        promised = {
+            name: (promise, found.get(name)) if isinstance(promise, str) else promise
+            for name, promise in self.expected.items()
+        }
+        return fingerprint_stage(self.explanations, disagreements(self.explanations, promised))
+
+    def auxiliary(self) -> Stage:
+        """Compare names and roles of the inputs."""
+        return auxiliary_stage(self.golden.signature, self.candidate.signature)
+
+    def runs(self) -> list[Stage]:
+        """Run the candidate: outputs and structure in float32, precision in the dtype that ships."""
+        if not self.probes:
+            return [Stage("structure", "unverified", "no probe fits the candidate's input sizes")]
+        stages = self.structure()
+        if stages[-1].name == "outputs":  # it failed, and nothing can be measured
+            return stages
+        return [*stages, *self.precision()]
+
+    def structure(self) -> list[Stage]:
+        """Run the candidate in float32 against float64."""
+        runner = self.candidate.structure
+        if runner is None:
+            reason = f"{self.candidate.runtime} cannot run this model in float32"
+            return [Stage("structure", "unverified", reason)]
+        if self.storage not in self.golden.outputs:
+            reason = f"the golden has no recording with {self.storage} weights; record it again"
+            return [Stage("structure", "unverified", reason)]
+        return self.measure("structure", runner, self.storage, "float32")
+
+    def precision(self) -> list[Stage]:
+        """Run the candidate in the dtype that ships, against the source in that dtype."""
+        shipped = self.candidate.shipped
+        if shipped == "float32":
+            return [Stage("precision", "skipped", "ships in float32, which structure covers")]
+        runner = self.candidate.precision
+        if runner is None or f"stored/{shipped}" not in self.golden.errors:
+            reason = f"the golden has no recording of the source in {shipped}; record it again"
+            return [Stage("precision", "unverified", reason)]
+        return self.measure("precision", runner, "stored", shipped)
+
+    def measure(self, name: str, runner: Runner, storage: str, compute: str) -> list[Stage]:
+        """Run RUNNER on the probes and measure its errors, unless its outputs are wrong already."""
+        probes = [self.golden.probes[index] for index in self.probes]
+        wanted = [self.golden.outputs[storage][index] for index in self.probes]
+        own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
+        try:
+            found: Outputs = [runner.run(probe.inputs) for probe in probes]
+        except WeighbridgeError as error:
+            return [Stage("outputs", "fail", f"the candidate does not run: {error}")]
+        outputs = outputs_stage(self.golden, probes, found, wanted)
+        if outputs.status == "fail":
+            return [outputs]
+        first = [outputs] if name == "structure" else []
+        return [*first, self.calibrated(name, runner, probes, (found, wanted, own))]
+
+    def calibrated(
+        self,
+        name: str,
+        runner: Runner,
+        probes: Sequence[Probe],
+        runs: tuple[Outputs, Outputs, list[dict[str, Distance]]],
+    ) -> Stage:
+        """Judge errors by the floor of RUNNER's runtime, device, dtype and accumulation."""
+        about = runner.describe()
+        study = floor(about["runtime"], about["device"], about["dtype"], about["accumulate"])
+        if study is None:
+            return unstudied(name, about)
+        here = f"{platform.system()} {platform.machine()}"
+        if not any(here in place for place in study.studied_on):
+            self.unchecked.append(
+                f"the null study ran on {'; '.join(study.studied_on)}, not {here}"
+            )
+        found, wanted, own = runs
+        return error_stage(name, self.golden, probes, found, wanted, (study, own))
+
+    def blame(self, stages: Sequence[Stage]) -> tuple[Fault, ...]:
+        """Name the sites at which the two sides part, where both expose theirs."""
+        failed = {stage.name for stage in stages if stage.status == "fail"}
+        runner = self.candidate.structure
+        if not failed & {"outputs", "structure"} or runner is None or not self.probes:
+            return ()
+        from .blame import blame
+
+        probes, sites, own = self.sites()
+        if not sites:
+            self.unchecked.append("no inner sites: the golden is of level verdict (--level blame)")
+            return ()
+        return tuple(blame(sites, own, runner, probes, explanations=self.explanations))
+
+    def sites(self) -> tuple[list[Probe], Outputs, Outputs]:
+        """Return a few probes, the reference's sites and the source's own, recorded or run now."""
+        chosen = [self.golden.probes[index] for index in self.probes[-2:]]
+        if self.golden.model is not None and importlib.util.find_spec("torch"):
+            from .recorder import Recorder
+
+            reference, own = Recorder(self.golden.model, chosen).sites(self.storage, chosen)
+        else:
+            reference = self.golden.sites.get(self.storage, ())
+            own = self.golden.source_sites.get(self.storage, ())
+            chosen = list(self.golden.probes[: len(reference)])
+        return chosen, list(reference), list(own)
+
+    def provenance(self, stages: Sequence[Stage]) -> dict[str, Any]:
+        """Return what ran where, hashes of both sides, and what nobody looked at."""
+        model = self.candidate.model
+        ran = any(stage.name in ("outputs", "structure", "precision") for stage in stages)
+        runner = (self.candidate.structure or self.candidate.precision) if ran else None
+        probes = [self.golden.probes[index] for index in self.probes] if ran else []
+        return {
+            "level": "quick" if self.quick else "full",
+            "reference": {"spec": self.golden.spec, **self.golden.provenance},
+            "candidate": {
+                "spec": model.spec,
+                "storage": self.candidate.storage,
+                "shipped": self.candidate.shipped,
+                "hashes": model_hashes(model),
+                "runner": runner.describe() if runner else {},
+            },
+            "platform": f"{platform.system()} {platform.machine()}",
+            "probes": [probe.name for probe in probes],
+            "not_checked": [
+                *self.unchecked,
+                *coverage.gaps(self.golden.signature, probes),
+                *(["everything but one small probe (quick)"] if self.quick else []),
+            ],
+        }

@@ -1,0 +1,222 @@
+"""Record a golden: run the source in float64, then as it runs itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ..converters.models import Model, Signature
+from ..converters.values import Array
+from ..errors import BadInputError
+from .distances import Distance, distance, select_tokens
+from .golden import SCHEMA, Golden, Rows, is_golden
+from .probes import Probe, describe_probe, make_probes, mask_of
+from .sketches import sketches
+from .text import read_text_side
+from .weights import base_weights, model_hashes, storage_dtype
+
+LIBRARIES: Final = ("torch", "transformers", "numpy", "tokenizers")
+BLAMED_PROBES: Final = (
+    2  # probes whose sites are recorded; sites are many times larger than outputs
+)
+Errors = tuple[dict[str, Distance], ...]
+
+
+def text_folder(model: Model) -> Path | None:
+    """Return the directory in which MODEL's tokenizer would lie."""
+    is_directory = model.path is not None and model.path.is_dir()
+    return model.path if is_directory and model.framework != "mlprogram" else None
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that a recording depends on."""
+    versions = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def has_nan(outputs: dict[str, Array], mask: Array | None) -> bool:
+    """Say whether an output is NaN where it counts."""
+    return any(
+        bool(np.isnan(select_tokens(np.asarray(array, np.float64), mask)).any())
+        for array in outputs.values()
+    )
+
+
+def own_errors(
+    found: Sequence[dict[str, Array]], wanted: Rows, masks: list[Array | None]
+) -> Errors:
+    """Return the distance of every output of every probe from the reference."""
+    return tuple(
+        {name: distance(array, reference[name], mask) for name, array in row.items()}
+        for row, reference, mask in zip(found, wanted, masks, strict=True)
+    )
+
+
+@dataclass
+class Recorder:
+    """Runs a source and keeps what was seen; each part is computed when first asked for.
+
+    Attributes:
+        model: the source.
+        chosen: a user's own probes.
+    """
+
+    model: Model
+    chosen: Sequence[Probe] | None = None
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs of the source."""
+        return self.model.signature
+
+    @cached_property
+    def asked(self) -> list[Probe]:
+        """The probes that are asked for."""
+        if self.chosen is not None:
+            return list(self.chosen)
+        return make_probes(self.signature, tokenizer=text_folder(self.model))
+
+    @cached_property
+    def _stored(self) -> list[dict[str, Array]]:
+        return self._float64("stored", self.asked)
+
+    @cached_property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the probes on which the reference gives no NaN.
+
+        Raises:
+            BadInputError: it does on every one.
+        """
+        kept = tuple(
+            index
+            for index, (probe, row) in enumerate(zip(self.asked, self._stored, strict=True))
+            if not has_nan(row, mask_of(self.signature, probe))
+        )
+        if not kept:
+            raise BadInputError(
+                f"{self.model.spec}: the source itself gives NaN on every probe, so there is nothing"
+                " to compare with; give inputs it can take (--inputs)"
+            )
+        return kept
+
+    @cached_property
+    def probes(self) -> tuple[Probe, ...]:
+        """The probes that are kept."""
+        return tuple(self.asked[index] for index in self.kept)
+
+    @cached_property
+    def masks(self) -> list[Array | None]:
+        """The attention mask of each probe."""
+        return [mask_of(self.signature, probe) for probe in self.probes]
+
+    def _float64(self, storage: str, probes: Sequence[Probe]) -> list[dict[str, Array]]:
+        from .reference import float64_outputs, stored_as
+
+        return float64_outputs(stored_as(self.model, "float64", storage), self.signature, probes)
+
+    def outputs(self, storage: str) -> Rows:
+        """Return float64 outputs with the weights as a target stores them."""
+        if storage == "stored":
+            return tuple(self._stored[index] for index in self.kept)
+        return tuple(self._float64(storage, self.probes))
+
+    def structure_errors(self, storage: str, wanted: Rows) -> Errors:
+        """Return the source's own float32 errors."""
+        from .reference import module_outputs, stored_as
+
+        module = stored_as(self.model, "float32", storage)
+        found = module_outputs(module, self.signature, self.probes, "float32")
+        return own_errors(found, wanted, self.masks)
+
+    def precision_errors(self, dtype: str, wanted: Rows) -> Errors:
+        """Return the source's own errors where it runs in DTYPE."""
+        from .reference import module_outputs, narrow_module
+
+        module = narrow_module(self.model, dtype)
+        found = module_outputs(module, self.signature, self.probes, dtype)
+        return own_errors(found, wanted, self.masks)
+
+    def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:
+        """Return the reference's sites, and the source's float32 ones from the same inputs."""
+        from .reference import float64_sites, forced_sites, stored_as
+
+        wide = stored_as(self.model, "float64", storage)
+        reference = float64_sites(wide, self.signature, probes)
+        narrow = stored_as(self.model, "float32", storage)
+        source = forced_sites(narrow, self.signature, probes, reference)
+        return tuple(reference), tuple(source)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return versions, hashes, and what was left out."""
+        weights = base_weights(self.model)
+        rejected = sorted({p.name for p in self.asked} - {p.name for p in self.probes})
+        return {
+            "libraries": library_versions(),
+            "platform": f"{platform.system()} {platform.machine()}",
+            "hashes": model_hashes(self.model),
+            "storage": storage_dtype(weights),
+            "adapter": str(self.model.adapter.path) if self.model.adapter else None,
+            "rejected_probes": rejected,
+        }
+
+    def key(self, level: str, precisions: tuple[str, ...]) -> str:
+        """Return a name that changes when the recording would."""
+        digest = hashlib.sha256()
+        facts = [SCHEMA, level, precisions, library_versions(), model_hashes(self.model)]
+        facts += [describe_probe(probe) for probe in self.asked]
+        digest.update(json.dumps(facts).encode())
+        for probe in self.asked:
+            for array in probe.inputs.values():
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:32]
+
+    def record(self, level: str, precisions: tuple[str, ...], cache: Path | None) -> Golden:
+        """Return the golden, from CACHE where the same one was recorded before."""
+        if cache is None or self.model.path is None:
+            return self._record(level, precisions)
+        folder = cache / self.key(level, precisions)
+        if is_golden(folder):
+            return replace(Golden.load(folder), model=self.model)
+        golden = self._record(level, precisions)
+        golden.save(folder)
+        return golden
+
+    def _record(self, level: str, precisions: tuple[str, ...]) -> Golden:
+        outputs = {storage: self.outputs(storage) for storage in ("stored", *precisions)}
+        errors = {
+            f"{storage}/float32": self.structure_errors(storage, rows)
+            for storage, rows in outputs.items()
+        }
+        errors |= {
+            f"stored/{dtype}": self.precision_errors(dtype, outputs["stored"])
+            for dtype in precisions
+        }
+        blamed = self.probes[:BLAMED_PROBES] if level == "blame" else ()
+        pairs = {storage: self.sites(storage, blamed) for storage in outputs if blamed}
+        return Golden(
+            spec=self.model.spec,
+            signature=self.signature,
+            probes=self.probes,
+            outputs=outputs,
+            errors=errors,
+            sketches=sketches(base_weights(self.model)),
+            text=read_text_side(text_folder(self.model)),
+            sites={storage: reference for storage, (reference, _) in pairs.items()},
+            source_sites={storage: source for storage, (_, source) in pairs.items()},
+            provenance=self.provenance(),
+            model=self.model,
+        )

@@ -1,0 +1,254 @@
+"""Every injected fault is named: its site exactly, its kind with evidence."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from weighbridge.converters.runtimes.base import Trace
+from weighbridge.parity.blame import WHOLE_MODEL, Fault, blame, culprit, forced
+from weighbridge.parity.book import Explanation
+from weighbridge.parity.evidence import INPUT
+from weighbridge.parity.probes import Probe
+
+HIDDEN, HEADS, LENGTH = 48, 3, 24
+
+
+class TraceRunner:
+    """Hooks on every submodule that record and correct outputs and first inputs."""
+
+    runtime = "torch"
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module.eval()
+        self.dtype = next(module.parameters()).dtype
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self.trace(inputs).outputs
+
+    def describe(self) -> dict[str, str]:
+        return {"runtime": self.runtime}
+
+    def trace(
+        self, inputs: Mapping[str, np.ndarray], corrections: Mapping[str, Any] | None = None
+    ) -> Trace:
+        fixed, sites = corrections or {}, {}
+
+        def correct(site: str, tensor: torch.Tensor) -> torch.Tensor:
+            sites[site] = tensor.detach().numpy().copy()
+            return torch.from_numpy(fixed[site]).to(tensor.dtype) if site in fixed else tensor
+
+        def before(path: str) -> Callable[..., Any]:
+            def hook(_: nn.Module, args: tuple[Any, ...]) -> Any:
+                if args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+                    return correct(path + INPUT, args[0]), *args[1:]
+                return None
+
+            return hook
+
+        def after(path: str) -> Callable[..., Any]:
+            def hook(_: nn.Module, __: Any, out: Any) -> Any:
+                if isinstance(out, tuple):
+                    return correct(path, out[0]), *out[1:]
+                if isinstance(out, torch.Tensor):
+                    return correct(path, out)
+                first = next(iter(out))
+                out[first] = correct(path, out[first])
+                return out
+
+            return hook
+
+        handles = []
+        for path, child in self.module.named_modules():
+            if path:
+                handles.append(child.register_forward_pre_hook(before(path)))
+                handles.append(child.register_forward_hook(after(path)))
+        with torch.no_grad():
+            out = self.module(**{name: self._tensor(array) for name, array in inputs.items()})
+        for handle in handles:
+            handle.remove()
+        out = out if isinstance(out, torch.Tensor) else out[0]
+        return Trace({"out": out.numpy()}, sites)
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+
+def perturb(module: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in module.named_parameters():
+        if parameter.ndim == 1:
+            noise = torch.randn(parameter.shape, generator=generator) * 0.3
+            parameter.data = noise + ("norm" in name.lower() and name.endswith("weight"))
+        else:
+            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.15
+    return module
+
+
+@pytest.fixture(scope="module")
+def encoder() -> nn.Module:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=60, hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=HEADS,
+        intermediate_size=80, max_position_embeddings=40, layer_norm_eps=1e-12,
+        attn_implementation="eager",
+    )  # fmt: skip
+    return perturb(BertModel(config, add_pooling_layer=False)).eval()
+
+
+@pytest.fixture(scope="module")
+def probes() -> list[Probe]:
+    random = np.random.default_rng(0)
+    ids = random.integers(0, 60, (4, LENGTH))
+    lengths = np.array([LENGTH, LENGTH, LENGTH - 7, LENGTH - 3])
+    mask = (np.arange(LENGTH) < lengths[:, None]).astype(np.int64)
+    return [Probe("text", {"input_ids": ids, "attention_mask": mask})]
+
+
+Recordings = list[dict[str, np.ndarray]]
+
+
+def record(module: nn.Module, probes: list[Probe]) -> tuple[Recordings, Recordings]:
+    exact = TraceRunner(copy.deepcopy(module).double())
+    reference = [exact.trace(probe.inputs).sites for probe in probes]
+    own = TraceRunner(module)
+    return reference, [
+        own.trace(probe.inputs, forced(sites)).sites
+        for probe, sites in zip(probes, reference, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def recordings(encoder: nn.Module, probes: list[Probe]) -> tuple[Recordings, Recordings]:
+    return record(encoder, probes)
+
+
+def layer(module: Any, index: int = 1) -> Any:
+    return module.encoder.layer[index]
+
+
+def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
+    module.forward = forward.__get__(module)  # type: ignore[method-assign]
+
+
+def tanh_gelu(module: Any) -> None:
+    layer(module).intermediate.intermediate_act_fn = nn.GELU("tanh")
+
+
+def relu_everywhere(module: Any) -> None:
+    for index in (0, 1):
+        layer(module, index).intermediate.intermediate_act_fn = nn.ReLU()
+
+
+def epsilon_once(module: Any) -> None:
+    layer(module).output.LayerNorm.eps = 1e-5
+
+
+def epsilon_everywhere(module: Any) -> None:
+    for child in module.modules():
+        if isinstance(child, nn.LayerNorm):
+            child.eps = 1e-5
+
+
+def transpose_square(module: Any) -> None:
+    linear = layer(module).attention.output.dense
+    linear.weight.data = linear.weight.data.T.clone()
+
+
+def swap_heads(module: Any) -> None:
+    linear = layer(module).attention.self.query
+    order = [*range(16, 32), *range(16), *range(32, HIDDEN)]
+    linear.weight.data, linear.bias.data = linear.weight.data[order], linear.bias.data[order]
+
+
+def zero_bias(module: Any) -> None:
+    layer(module).intermediate.dense.bias.data.zero_()
+
+
+def zero_key_bias(module: Any) -> None:
+    layer(module).attention.self.key.bias.data.zero_()
+
+
+def scale_norm(module: Any) -> None:
+    norm = layer(module, 0).output.LayerNorm
+    norm.weight.data *= 1.01
+    norm.bias.data *= 1.01
+
+
+def attention_scale(module: Any) -> None:
+    layer(module).attention.self.scaling *= 1.01
+
+
+def residual(module: Any) -> None:
+    def forward(self: Any, hidden: torch.Tensor, entered: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(self.dropout(self.dense(hidden)) + 0.999 * entered)
+
+    replace_forward(layer(module).output, forward)
+
+
+def positions_beyond(module: Any) -> None:
+    module.embeddings.position_embeddings.weight.data[10:] = 0
+
+
+def nothing(module: Any) -> None:
+    pass
+
+
+LAYER = "encoder.layer.1"
+NORMS = {
+    "embeddings.LayerNorm",
+    *(f"encoder.layer.{i}.{place}output.LayerNorm" for i in (0, 1) for place in ("", "attention.")),
+}
+FAULTS: dict[str, tuple[Callable[[Any], None], set[str], str, str]] = {
+    "gelu by tanh": (
+        tanh_gelu, {f"{LAYER}.intermediate.intermediate_act_fn"}, "activation", "gelu (tanh)",
+    ),
+    "relu twice": (
+        relu_everywhere,
+        {f"encoder.layer.{i}.intermediate.intermediate_act_fn" for i in (0, 1)},
+        "activation",
+        "is relu of",
+    ),
+    "epsilon": (epsilon_once, {f"{LAYER}.output.LayerNorm"}, "epsilon", "eps 1e-05, the reference has 1e-12"),
+    "epsilon in all": (epsilon_everywhere, NORMS, "epsilon", "eps 1e-05"),
+    "transposed": (transpose_square, {f"{LAYER}.attention.output.dense"}, "transposed", "transposed"),
+    "heads": (
+        swap_heads, {f"{LAYER}.attention.self.query"}, "permuted",
+        "blocks of 16 channels moved: 0 <- 1, 1 <- 0",
+    ),
+    "bias": (zero_bias, {f"{LAYER}.intermediate.dense"}, "bias", "same vector at every token"),
+    "key bias": (zero_key_bias, {f"{LAYER}.attention.self.key"}, "bias", "same vector"),
+    "scale": (scale_norm, {"encoder.layer.0.output.LayerNorm"}, "scale", "1.01 times"),
+    "attention scale": (attention_scale, {f"{LAYER}.attention.self"}, "attention", "1.01"),
+    "residual": (residual, {f"{LAYER}.output"}, "branch", "factor 0.999"),
+    "positions": (
+        positions_beyond, {"embeddings.position_embeddings"}, "position", "wrong from 10",
+    ),
+    "control": (nothing, set(), "", ""),
+}  # fmt: skip
+
+
+def faults_of(
+    change: Callable[[Any], None], encoder: nn.Module, probes: list[Probe], recordings: Any
+) -> list[Fault]:
+    candidate = copy.deepcopy(encoder)
+    change(candidate)
+    return blame(*recordings, TraceRunner(candidate), probes)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_named(name: str, encoder: nn.Module, probes: Any, recordings: Any) -> None:
+    change, sites, kind, evidence = FAULTS[name]
+    faults = faults_of(change, encoder, probes, recordings)
+    assert {fault.site for fault in faults} == sites
+    for fault in faults:
+        assert fault.kind == kind, fault
+        assert evidence in fault.evidence, fault

@@ -1,0 +1,126 @@
+"""Checkpoints from which a run goes on as if nothing had happened: whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from ..converters.values import Array
+from ..errors import BadInputError
+
+TENSORS, FACTS = "state.safetensors", "state.json"
+STEP, BEST, TEMPORARY = "step-", "best-", "."
+DIGITS: Final = 8
+
+
+class Checkpoint(NamedTuple):
+    """A point of a run.
+
+    Attributes:
+        step: updates done.
+        arrays: the state of the step (parameters, optimizer, random numbers).
+        facts: everything else that the loop carries on, as JSON.
+    """
+
+    step: int
+    arrays: dict[str, Array]
+    facts: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one folder; at most one process writes there."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self._keep = folder, keep
+
+    def write(self, checkpoint: Checkpoint) -> Path:
+        """Write a point to go on from and remove those that are no longer kept.
+
+        The best checkpoints that a kept one speaks of (``facts["best_step"]``) stay too.
+        """
+        path = self._write(STEP, checkpoint)
+        self._prune()
+        return path
+
+    def write_best(self, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Path:
+        """Write the trainable parameters of the best step so far."""
+        return self._write(BEST, Checkpoint(step, dict(arrays), dict(facts)))
+
+    def latest(self) -> Checkpoint | None:
+        """Return the last point written, or ``None``; half-written ones are removed."""
+        for leftover in self.folder.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        steps = self._steps(STEP)
+        return self._read(STEP, steps[-1]) if steps else None
+
+    def best(self, step: int) -> Checkpoint:
+        """Return the best checkpoint of STEP."""
+        return self._read(BEST, step)
+
+    def _path(self, kind: str, step: int) -> Path:
+        return self.folder / f"{kind}{step:0{DIGITS}}"
+
+    def _steps(self, kind: str) -> list[int]:
+        return sorted(int(path.name.removeprefix(kind)) for path in self.folder.glob(f"{kind}*"))
+
+    def _write(self, kind: str, checkpoint: Checkpoint) -> Path:
+        """Write beside the final name, flush to disk, rename: a kill leaves all or nothing."""
+        path = self._path(kind, checkpoint.step)
+        if path.exists():  # of the same run and step: equal by construction
+            return path
+        staged = path.with_name(f"{TEMPORARY}{path.name}")
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir(parents=True)
+        save_file(
+            {name: _contiguous(array) for name, array in checkpoint.arrays.items()},
+            staged / TENSORS,
+        )
+        facts = json.dumps({"step": checkpoint.step} | checkpoint.facts, indent=1)
+        (staged / FACTS).write_text(facts + "\n", encoding="utf-8")
+        for file in (staged / TENSORS, staged / FACTS, staged):
+            _flush(file)
+        staged.rename(path)
+        _flush(self.folder)
+        return path
+
+    def _read(self, kind: str, step: int) -> Checkpoint:
+        path = self._path(kind, step)
+        try:
+            facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+            return Checkpoint(step, load_file(path / TENSORS), facts)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise BadInputError(
+                f"{path}: cannot be read ({error}); remove it to go on from an earlier one"
+            ) from None
+
+    def _prune(self) -> None:
+        kept = self._steps(STEP)[-self._keep :]
+        bests = {
+            json.loads((self._path(STEP, step) / FACTS).read_text()).get("best_step")
+            for step in kept
+        }
+        for step in set(self._steps(STEP)) - set(kept):
+            shutil.rmtree(self._path(STEP, step))
+        for step in set(self._steps(BEST)) - bests:
+            shutil.rmtree(self._path(BEST, step))
+
+
+def _contiguous(array: Array) -> Array:
+    """Return ARRAY in C order, dimensions kept (``ascontiguousarray`` adds one to a scalar)."""
+    return np.array(array, order="C")
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,107 @@
+"""What a run leaves for others: an ordinary MLX adapter, or weights in MLX naming."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save_file
+
+from ..converters.checkpoints import Header
+from ..converters.dtypes import CODE
+from ..converters.values import Array, Dense, LowRank
+from .adapters import updates_of
+from .config import AdapterSection
+from .tasks import PREFIX, Task
+
+SaveWeights = Callable[[Path, Mapping[str, Array]], None]
+LAYER = re.compile(r"^(?P<stack>.*?)\.(?P<layer>\d+)\.(?P<key>.*)$")
+
+
+def write_result(
+    folder: Path,
+    task: Task,
+    adapter: AdapterSection | None,
+    parameters: Mapping[str, Array],
+    save_weights: SaveWeights | None = None,
+) -> None:
+    """Write trained PARAMETERS to FOLDER, as adapters or as whole weights.
+
+    Args:
+        folder: the run.
+        task: what was trained.
+        adapter: the adapters' settings, ``None`` after full fine-tuning.
+        parameters: by their names in the loss module.
+        save_weights: writes whole weights given by torch name, in place of the task's own way.
+    """
+    if adapter:
+        from ..converters.adapters import write_adapter
+
+        updates = mlx_updates(task, updates_of(parameters, adapter.scale, PREFIX))
+        write_adapter(folder, updates, config=adapter_config(updates, adapter))
+        return
+    weights = _torch_weights(task) | {
+        name.removeprefix(PREFIX): value for name, value in parameters.items()
+    }
+    if save_weights:
+        save_weights(folder, weights)
+        return
+    named, naming = mlx_weights(task, weights)
+    save_file(named, folder / "model.safetensors", metadata={"format": naming})
+
+
+def mlx_updates(task: Task, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:
+    """Return UPDATES under their MLX names; those of a model without a map keep their own."""
+    weight_map = _map(task)
+    if weight_map is None or task.model is None:
+        return dict(updates)
+    renamed: dict[str, LowRank] = weight_map.rename_updates(
+        updates, _headers(_torch_weights(task)), config=task.model.config
+    )
+    return renamed
+
+
+def mlx_weights(task: Task, weights: Mapping[str, Array]) -> tuple[dict[str, Array], str]:
+    """Return WEIGHTS in MLX naming and layout and the word ``mlx``, or as they are and ``torch``."""
+    weight_map = _map(task)
+    if weight_map is None or task.model is None:
+        return dict(weights), "torch"
+    from ..converters.maps import apply
+
+    plan = weight_map.bind(_headers(weights), config=task.model.config)
+    values = apply(plan, {name: Dense(array) for name, array in weights.items()})
+    return {name: value.array for name, value in values.items() if isinstance(value, Dense)}, "mlx"
+
+
+def adapter_config(updates: Mapping[str, LowRank], adapter: AdapterSection) -> dict[str, Any]:
+    """Return ``adapter_config.json`` as mlx-lm reads it: keys relative to a layer, SCALE as it is."""
+    modules = [name.removesuffix(".weight") for name in updates]
+    found = [(module, LAYER.match(module)) for module in modules]
+    keys = {match["key"] if match else module: None for module, match in found}
+    layers = {match["layer"] for _, match in found if match}
+    settings = {
+        "rank": adapter.rank,
+        "scale": adapter.scale,
+        "dropout": float(adapter.dropout),
+        "keys": list(keys),
+    }
+    return {"fine_tune_type": "lora", "num_layers": len(layers) or -1, "lora_parameters": settings}
+
+
+def _map(task: Task) -> Any:
+    """Return the map of the task's model, or ``None`` where it has none."""
+    if task.model is None or not (task.model.map_text or task.model.family):
+        return None
+    from ..converters.runtimes.torch import map_of
+
+    return map_of(task.model)
+
+
+def _torch_weights(task: Task) -> dict[str, Array]:
+    return {name: tensor.detach().numpy() for name, tensor in task.module.state_dict().items()}
+
+
+def _headers(weights: Mapping[str, Array]) -> dict[str, Header]:
+    return {name: Header(CODE[array.dtype], array.shape) for name, array in weights.items()}

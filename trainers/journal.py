@@ -1,0 +1,55 @@
+"""The record of a run: one JSON object per line, whole lines only."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the records in PATH; a last line cut off by a kill is not one."""
+    if not path.exists():
+        return []
+    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+class Journal:
+    """Appends records to a file and to a list, each at once.
+
+    Args:
+        path: the file.
+        until: records of later steps are dropped first, since they will be written again.
+    """
+
+    def __init__(self, path: Path, until: int) -> None:
+        self.records = [record for record in read_records(path) if record["step"] <= until]
+        staged = path.with_name(f".{path.name}")
+        staged.write_text("".join(map(_line, self.records)), encoding="utf-8")
+        staged.replace(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def append(self, record: Record) -> None:
+        """Write RECORD; a number that is not finite becomes null, which JSON can say."""
+        clean: Record = _finite(record)
+        self.records.append(clean)
+        self._file.write(_line(clean))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,98 @@
+"""The picture of a run: loss and the figure that chooses the best checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from .journal import Record
+
+BLUE, ORANGE, GREY = "#2a6f97", "#e07a1f", "#8a8a8a"
+SMOOTH: Final = 0.9  # weight of the past in the drawn mean of the loss
+
+
+def smooth(values: Sequence[float], weight: float = SMOOTH) -> list[float]:
+    """Return the exponential mean of VALUES, corrected for its start (Kingma and Ba 2015, section 3).
+
+    >>> smooth([2.0, 2.0, 2.0])
+    [2.0, 2.0, 2.0]
+    """
+    means, total, norm = [], 0.0, 0.0
+    for value in values:
+        total = weight * total + (1 - weight) * value
+        norm = weight * norm + (1 - weight)
+        means.append(total / norm)
+    return means
+
+
+def plot_run(
+    records: Sequence[Record], metric: str, path: Path, *, best: int | None = None
+) -> None:
+    """Draw training and validation loss, and METRIC below where it is another figure.
+
+    Args:
+        records: of the journal.
+        metric: figure of the validation split.
+        path: PNG to write.
+        best: step of the best checkpoint, marked.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    two = metric != "loss"
+    figure = Figure(figsize=(7, 5.2 if two else 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(
+        2 if two else 1, sharex=True, squeeze=False, height_ratios=[3, 2] if two else None
+    )
+    axes = [row[0] for row in panels]
+    _draw_loss(axes[0], records)
+    if two:
+        _draw_metric(axes[1], records, metric)
+    for axis in axes:
+        _tidy(axis, best)
+    axes[-1].set_xlabel("step")
+    axes[0].legend(frameon=False, loc="upper right")
+    figure.savefig(path, dpi=150)
+
+
+def _draw_loss(axis: Any, records: Sequence[Record]) -> None:
+    updates = [
+        (record["step"], record["loss"]) for record in records if record.get("loss") is not None
+    ]
+    if updates:
+        steps, losses = zip(*updates, strict=True)
+        axis.plot(steps, losses, color=BLUE, alpha=0.3, linewidth=0.8)
+        axis.plot(steps, smooth(losses), color=BLUE, linewidth=1.6, label="training (mean)")
+    _draw_validation(axis, records, "loss", "validation")
+    axis.set_ylabel("loss")
+
+
+def _draw_metric(axis: Any, records: Sequence[Record], metric: str) -> None:
+    _draw_validation(axis, records, metric, metric)
+    axis.set_ylabel(f"validation {metric.upper()}")
+
+
+def _draw_validation(axis: Any, records: Sequence[Record], name: str, label: str) -> None:
+    rows = [
+        (record["step"], record["validation"][name]) for record in records if "validation" in record
+    ]
+    rows = [row for row in rows if row[1] is not None]
+    if rows:
+        axis.plot(
+            *zip(*rows, strict=True),
+            color=ORANGE,
+            marker="o",
+            markersize=4,
+            linewidth=1.4,
+            label=label,
+        )
+
+
+def _tidy(axis: Any, best: int | None) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", color=GREY, alpha=0.25, linewidth=0.6)
+    axis.margins(x=0.02)
+    if best is not None:
+        axis.axvline(best, color=GREY, linestyle=":", linewidth=1, label="best checkpoint")

@@ -1,0 +1,239 @@
+"""The check before a run: loss and every gradient of the first batch, MLX against PyTorch.
+
+It catches what otherwise shows as a run that does not learn: gradients that are zero because the
+forward pass ran outside the differentiated function, parameters that a filter missed, frozen ones
+that move, a wrong loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ..converters.values import Array
+from ..errors import MismatchError
+from .adapters import probe_values
+from .batches import Batch
+from .steps.base import Step
+
+VANISHING: Final = 1e-6  # of the largest gradient: rounding of float32, carried through a network
+VANISHES: Final = "zero up to rounding (a key's bias cancels in softmax)"
+
+
+class PreflightError(MismatchError):
+    """A run would not train what it should; carries every reason."""
+
+
+class Row(NamedTuple):
+    """One parameter: the largest absolute gradient per backend, ``None`` where there is none."""
+
+    name: str
+    shape: tuple[int, ...]
+    trainable: bool
+    largest: Mapping[str, float | None]
+    difference: float | None  # largest, as a fraction of the largest gradient of all parameters
+    note: str
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What the check found.
+
+    Attributes:
+        losses: the loss of the first batch by backend.
+        rows: one per parameter.
+        problems: why the run is refused; empty if it is not.
+        probed: adapters whose zero half was given small values for the check.
+    """
+
+    losses: Mapping[str, float]
+    rows: tuple[Row, ...]
+    problems: tuple[str, ...]
+    probed: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run may start."""
+        return not self.problems
+
+    def require(self) -> Preflight:
+        """Return itself.
+
+        Raises:
+            PreflightError: there are problems.
+        """
+        if self.problems:
+            raise PreflightError("preflight refuses this run", self.problems)
+        return self
+
+    def table(self, *, frozen: bool = False) -> tuple[list[str], list[list[str]]]:
+        """Return the columns and rows of the table as texts; frozen parameters only on request."""
+        backends = list(self.losses)
+        columns = ["parameter", "shape", "trains", *(f"|g| {name}" for name in backends)]
+        rows = [row for row in self.rows if row.trainable or row.note or frozen]
+        return [*columns, "difference", "note"], [_cells(row, backends) for row in rows]
+
+    def summary(self) -> str:
+        """Return the verdict in a few lines."""
+        trained = [row for row in self.rows if row.trainable]
+        differences = [row.difference for row in trained if row.difference is not None]
+        size = sum(int(np.prod(row.shape)) for row in trained)
+        losses = ", ".join(f"{name} {loss:.7g}" for name, loss in self.losses.items())
+        lines = [
+            f"{len(trained)} of {len(self.rows)} parameters train ({size:,} numbers); loss {losses}"
+        ]
+        if differences:
+            lines.append(
+                f"largest gradient difference {max(differences):.1e} of the largest gradient"
+            )
+        if self.probed:
+            lines.append(
+                f"{self.probed} lora_b probed with small values: zero ones hide the gradient of lora_a"
+            )
+        verdict = (
+            "preflight: ok" if self.ok else "\n  ".join(["preflight: refused", *self.problems])
+        )
+        return "\n".join([*lines, verdict])
+
+    def document(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        rows = [row._asdict() | {"largest": dict(row.largest)} for row in self.rows]
+        return {
+            "ok": self.ok,
+            "losses": dict(self.losses),
+            "problems": list(self.problems),
+            "parameters": rows,
+        }
+
+
+class Parameter(NamedTuple):
+    """What the configuration says of a parameter."""
+
+    shape: tuple[int, ...]
+    trainable: bool
+
+
+class Gradients(NamedTuple):
+    """One backend's loss and gradients."""
+
+    loss: float
+    arrays: Mapping[str, Array]
+
+
+def check_gradients(
+    steps: Mapping[str, Step],
+    parameters: Mapping[str, Parameter],
+    batch: Batch,
+    *,
+    seed: int,
+    tolerance: float,
+) -> Preflight:
+    """Take the gradients of BATCH in every backend of STEPS and judge them.
+
+    Args:
+        steps: by backend; the reference last.
+        parameters: all of the loss module, with what should train.
+        batch: the first of the run.
+        seed: of the values that replace a zero ``lora_b``; the steps get their own values back.
+        tolerance: largest difference accepted, as a fraction of the largest gradient.
+    """
+    probed = 0
+    found = {}
+    for name, step in steps.items():
+        own = step.trainable()
+        probe = probe_values(own, seed)
+        probed = sum(own[key] is not probe[key] for key in own)
+        step.assign(probe)
+        found[name] = Gradients(*step.gradients(batch))
+        step.assign(own)
+    rows = tuple(
+        _row(name, parameter, found) for name, parameter in _all(parameters, found).items()
+    )
+    problems = [
+        *_loss_problems(found, tolerance),
+        *(text for row in rows for text in _problems(row, tolerance)),
+    ]
+    return Preflight({name: got.loss for name, got in found.items()}, rows, tuple(problems), probed)
+
+
+def _all(
+    parameters: Mapping[str, Parameter], found: Mapping[str, Gradients]
+) -> dict[str, Parameter]:
+    """Return PARAMETERS, and as frozen ones what has a gradient without being one of them."""
+    strangers = {name: value for got in found.values() for name, value in got.arrays.items()}
+    return {name: Parameter(value.shape, False) for name, value in strangers.items()} | dict(
+        parameters
+    )
+
+
+def _row(name: str, parameter: Parameter, found: Mapping[str, Gradients]) -> Row:
+    arrays = [got.arrays.get(name) for got in found.values()]
+    largest = {key: _largest(array) for key, array in zip(found, arrays, strict=True)}
+    scale = max(
+        (_largest(array) or 0.0 for got in found.values() for array in got.arrays.values()),
+        default=0.0,
+    )
+    present = [array for array in arrays if array is not None]
+    difference = None
+    if len(present) == 2 and scale:
+        difference = (_largest(present[0] - present[1]) or 0.0) / scale
+    # Exactly zero everywhere is an unused parameter; noise somewhere is a sum that cancels.
+    sizes = [size for size in largest.values() if size is not None]
+    vanishes = bool(sizes) and 0 < max(sizes) <= VANISHING * scale
+    return Row(
+        name,
+        parameter.shape,
+        parameter.trainable,
+        largest,
+        difference,
+        VANISHES if vanishes else "",
+    )
+
+
+def _problems(row: Row, tolerance: float) -> list[str]:
+    if not row.trainable:
+        return [
+            f"{row.name}: is frozen but has a gradient in {backend}"
+            for backend, size in row.largest.items()
+            if size is not None
+        ]
+    problems = []
+    for backend, size in row.largest.items():
+        if size is None or (size == 0 and not row.note):
+            problems.append(
+                f"{row.name}: trainable, but the loss does not depend on it in {backend};"
+                " freeze it (--set freeze) or correct the model"
+            )
+        elif not np.isfinite(size):
+            problems.append(f"{row.name}: its gradient is not finite in {backend}")
+    if not problems and row.difference is not None and not row.difference <= tolerance:
+        problems.append(
+            f"{row.name}: gradients differ by {row.difference:.1e}, accepted is {tolerance:.0e}"
+        )
+    return problems
+
+
+def _loss_problems(found: Mapping[str, Gradients], tolerance: float) -> list[str]:
+    losses = {name: got.loss for name, got in found.items()}
+    problems = [f"loss: {loss} in {name}" for name, loss in losses.items() if not np.isfinite(loss)]
+    values = list(losses.values())
+    if not problems and max(values) - min(values) > tolerance * max(1.0, abs(values[-1])):
+        problems.append(
+            "loss: " + " but ".join(f"{loss:.7g} in {name}" for name, loss in losses.items())
+        )
+    return problems
+
+
+def _largest(array: Array | None) -> float | None:
+    return None if array is None else float(np.abs(array).max(initial=0.0))
+
+
+def _cells(row: Row, backends: Sequence[str]) -> list[str]:
+    sizes = [row.largest.get(name) for name in backends]
+    figures = ["-" if size is None else f"{size:.2e}" for size in sizes]
+    difference = "-" if row.difference is None else f"{row.difference:.1e}"
+    shape = "x".join(map(str, row.shape)) or "1"
+    return [row.name, shape, "yes" if row.trainable else "no", *figures, difference, row.note]
