@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from .jobs import Options, Outcome
 
 DIFFERENT, FAILED, UNDECIDED, INTERRUPTED = 1, 3, 4, 130
+# What a full or forbidding disk answers; any other OSError is a bug.
+SYSTEM_ERRORS = frozenset(
+    (errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS)
+)
 LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -41,6 +46,11 @@ class Weighbridge(click.Group):
             return super().invoke(ctx)
         except WeighbridgeError as error:
             raise Failure(str(error)) from error
+        except OSError as error:
+            if error.errno not in SYSTEM_ERRORS:
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            raise Failure(f"{where}{error.strerror}; nothing was left behind") from error
         except KeyboardInterrupt:
             click.echo("Interrupted; nothing was left behind.", err=True)
             ctx.exit(INTERRUPTED)
@@ -316,9 +326,12 @@ def parity_check(
         candidate,
         runtime=chosen["runtime"],
         policy=Policy(compute=chosen["compute"]),
-        quick=chosen["quick"],
         candidate_code=chosen["candidate_code"],
-        options=Options(map=chosen["map_name"], trust_code=chosen["trust_code"]),
+        options=Options(
+            check="quick" if chosen["quick"] else "full",
+            map=chosen["map_name"],
+            trust_code=chosen["trust_code"],
+        ),
     )
     show_verdict(verdict, as_json=as_json)
     ctx.exit(verdict.exit_code(accept))

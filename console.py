@@ -103,8 +103,7 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
             f"{len(survival)} of {len(survival)} adapter updates merged;"
             f" the delta that survived rounding has cosine {min(survival):.6f} or better"
         )
-    if facts.get("dropped"):
-        lines.append(f"{len(facts['dropped'])} tensors dropped: {', '.join(facts['dropped'])}")
+    lines += [f"dropped {item['name']} ({item['policy']})" for item in facts.get("dropped", ())]
     side = facts.get("side_files") or {}
     if side.get("copied"):
         lines.append(f"{len(side['copied'])} side files copied byte for byte")

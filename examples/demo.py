@@ -183,7 +183,10 @@ def forecast(demo: Demo) -> None:
     outcome = jobs.convert(str(source), folder / "mlx", "mlx", options=demo.options(**chosen))
     demo.keep("forecaster to MLX", outcome.verdict)
     native = jobs.check(
-        str(source), str(folder / "mlx"), options=jobs.Options(**chosen), candidate_code=SERIES_MLX
+        str(source),
+        str(folder / "mlx"),
+        options=jobs.Options(check="full", **chosen),
+        candidate_code=SERIES_MLX,
     )
     demo.keep("forecaster, native MLX twin", native)
     overrides = [

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..parity.verdict import Verdict
 
 FORMATS = {"torch": "pt", "mlx": "mlx"}  # what safetensors files say of themselves
-IDENTITY = "# weighbridge map 1\n{**} <-> {**}\n"
+IDENTITY = "weighbridge map 1\n{**} <-> same\n"
 
 
 def require_framework(model: Model, expected: str, target: Path) -> None:
@@ -111,7 +111,7 @@ def facts_of(
         "map": str(table),
         "sizes": plan.sizes,
         "tensors": execution.hashes,
-        "dropped": [str(item) for item in plan.dropped],
+        "dropped": [item._asdict() for item in plan.dropped],
         "merged": {name: survival._asdict() for name, survival in execution.survival.items()},
     }
 
@@ -128,8 +128,6 @@ def convert(
 ) -> Outcome:
     """Convert SOURCE to the framework TO at TARGET, merging ADAPTER on the way.
 
-    Where SOURCE is already in that framework the weights keep their names: a plain merge.
-
     Returns:
         The outcome; a result that differs lies in ``TARGET.rejected`` and there is no TARGET.
 
@@ -137,6 +135,18 @@ def convert(
         WeighbridgeError: bad input; nothing is left behind.
     """
     model = open_with(source, options)
+    require_framework(model, "torch" if to == "mlx" else "mlx", target)
+    return move(model, target, to, adapter, options)
+
+
+def merge(base: str, adapter: Path, target: Path, *, options: Options = Options()) -> Outcome:
+    """Merge ADAPTER into BASE, names and layouts as they are."""
+    model = open_with(base, options)
+    return move(model, target, model.framework, adapter, options)
+
+
+def move(model: Model, target: Path, to: str, adapter: Path | None, options: Options) -> Outcome:
+    """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish."""
     if adapter:
         model = model.with_adapter(read_adapter(adapter))
     updates = fitted_updates(model, model.adapter)
@@ -180,10 +190,3 @@ def checked(model: Model, folder: Path, options: Options) -> Verdict | None:
 
     candidate = open_model(folder, trust_code=options.trust_code)
     return check(model, candidate, quick=options.check == "quick")
-
-
-def merge(base: str, adapter: Path, target: Path, *, options: Options = Options()) -> Outcome:
-    """Merge ADAPTER into BASE, names and layouts as they are."""
-    return convert(
-        base, target, open_with(base, options).framework, adapter=adapter, options=options
-    )

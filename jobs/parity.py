@@ -41,9 +41,8 @@ def check(
     *,
     runtime: str | None = None,
     policy: Policy = Policy(),
-    quick: bool = False,
     candidate_code: str | None = None,
-    options: Options = Options(),
+    options: Options = Options(check="full"),
 ) -> Verdict:
     """Weigh CANDIDATE against REFERENCE, a model or a golden; see ``parity.check.check``.
 
@@ -52,12 +51,17 @@ def check(
         candidate: spec of a model.
         runtime: where the candidate runs; its framework's own if not given.
         policy: device and precision of the candidate's run.
-        quick: text side, fingerprints and one probe only.
         candidate_code: builds the candidate's architecture, where it is not the reference's.
-        options: how to read both sides.
+        options: how to read both sides; with ``check="quick"`` one small probe is run.
     """
     from ..parity.check import check as weigh
 
     known = golden_at(reference) or open_with(reference, options)
     theirs = replace(options, trust_code=candidate_code or options.trust_code)
-    return weigh(known, open_with(candidate, theirs), runtime=runtime, policy=policy, quick=quick)
+    return weigh(
+        known,
+        open_with(candidate, theirs),
+        runtime=runtime,
+        policy=policy,
+        quick=options.check == "quick",
+    )

@@ -16,8 +16,9 @@ from ..converters.dtypes import unit_roundoff
 from ..converters.runtimes.base import Runner
 from ..converters.values import Array
 from .book import Explanation
+from .diagnosis import BEFORE, diagnose
 from .distances import Distance, distance
-from .evidence import INPUT, Observation, diagnose
+from .evidence import INPUT, Observation
 from .floors import Floor
 from .probes import Probe
 
@@ -35,7 +36,7 @@ class Fault(NamedTuple):
 
     Attributes:
         site: path of the submodule; ``(model)`` for what concerns all of it.
-        kind: ``activation``, ``epsilon``, ``transposed`` ..., see ``evidence.HYPOTHESES``.
+        kind: ``activation``, ``epsilon``, ``transposed`` ..., see ``diagnosis.HYPOTHESES``.
         evidence: one line with figures.
         ratio: local error over the source's own.
     """
@@ -209,5 +210,7 @@ def _faults(
             kind, evidence = FROM_WEIGHTS.get(it.kind, "weight"), f"{it.name}: {it.detail}"
         else:
             kind, evidence = diagnose(observation)
+        if kind == BEFORE:
+            guilty, kind = culprit(site + INPUT), "branch"
         faults[guilty] = Fault(guilty, kind, evidence, error.ratio)
     return list(faults.values())

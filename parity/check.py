@@ -25,7 +25,7 @@ from .sketches import Weights
 from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
 from .text import compare_sides, read_text_side
 from .verdict import Stage, Verdict, decide
-from .weights import model_hashes, storage_dtype, weights_of
+from .weights import model_hashes, own_copy, storage_dtype, weights_of
 
 if TYPE_CHECKING:
     from .blame import Fault
@@ -99,7 +99,11 @@ class Candidate:
     @cached_property
     def declared(self) -> Runner:
         """It, running as the policy and its own files say."""
-        return load(self.model, self.runtime, self.policy)
+        return self.load(self.policy)
+
+    def load(self, policy: Policy) -> Runner:
+        """Load it anew under POLICY."""
+        return load(own_copy(self.model), self.runtime, policy)
 
     @property
     def shipped(self) -> str:
@@ -114,7 +118,7 @@ class Candidate:
     def structure(self) -> Runner | None:
         """It, running in float32; ``None`` where its runtime cannot."""
         if self.runtime in FLOAT32_RUNTIMES:
-            return load(self.model, self.runtime, replace(self.policy, compute="float32"))
+            return self.load(replace(self.policy, compute="float32"))
         if self.shipped == "float32":
             return self.declared
         shadow: Callable[[], Runner] | None = getattr(self.declared, "shadow", None)
@@ -126,7 +130,7 @@ class Candidate:
         if self.shipped == "float32":
             return None
         if self.runtime in FLOAT32_RUNTIMES:
-            return load(self.model, self.runtime, replace(self.policy, compute=self.shipped))
+            return self.load(replace(self.policy, compute=self.shipped))
         return self.declared
 
     @property
@@ -294,7 +298,8 @@ class Weighing:
     ) -> Stage:
         """Judge errors by the floor of RUNNER's runtime, device, dtype and accumulation."""
         about = runner.describe()
-        study = floor(about["runtime"], about["device"], about["dtype"], about["accumulate"])
+        key = (about["runtime"], about["device"], about["dtype"], about["accumulate"])
+        study = floor(*key, blas=about.get("blas", ""))
         if study is None:
             return unstudied(name, about)
         here = f"{platform.system()} {platform.machine()}"

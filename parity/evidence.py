@@ -188,6 +188,64 @@ def _per_channel(z: Array, y: Array) -> tuple[Array, Array]:
     return scale, mean_y - scale * mean_z
 
 
+def branch_before(it: Observation) -> str | None:
+    """Another share of a recorded value in what reaches a layer norm, seen through the norm.
+
+    The norm hides mean and length of a row, not its direction: ``x + c p`` must lie along what the
+    output implies, which is linear in c.
+    """
+    entered = it.inputs.get(it.site + INPUT)
+    if entered is None or entered.shape != it.wanted.shape:
+        return None
+    found, wanted = it.pair
+    x = it.rows(entered)
+    fit = _fit_norm(x, wanted, centre=True)
+    if fit is None:
+        return None
+    _, right, shift = fit
+    for path, array in it.recording.items():
+        if array.shape != entered.shape or path == it.site + INPUT:
+            continue
+        part = it.rows(array)
+        share = _share_before(x, part, (found - shift) * _ratio(_unit_rows(x), wanted - shift))
+        proposed = _renormed(x, x + share * part, wanted - shift, right) + shift
+        if it.accounts(found, wanted, proposed):
+            return (
+                f"as if {share:+.4g} times {path} were added to what {it.site} receives:"
+                f" that branch has factor {1 + share:.4g}"
+            )
+    return None
+
+
+def _unit_rows(x: Array) -> Array:
+    centred = x - x.mean(axis=1, keepdims=True)
+    return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-300))
+
+
+def _ratio(x: Array, y: Array) -> Array:
+    """Return per channel what Y, a scaled X, must be multiplied by to give X."""
+    return np.asarray(np.sum(x * y, axis=0) / np.maximum(np.sum(y * y, axis=0), 1e-300))
+
+
+def _share_before(x: Array, part: Array, direction: Array) -> float:
+    direction = _unit_rows(direction)
+    across = [
+        rows - np.sum(rows * direction, axis=1, keepdims=True) * direction
+        for rows in (x - x.mean(axis=1, keepdims=True), part - part.mean(axis=1, keepdims=True))
+    ]
+    return -float(np.sum(across[0] * across[1]) / max(norm(across[1]) ** 2, 1e-300))
+
+
+def _renormed(x: Array, moved: Array, scaled: Array, right: float) -> Array:
+    """Return SCALED, the norm of X without its shift, as it would be for MOVED."""
+    before, after = (
+        (rows - rows.mean(axis=1, keepdims=True)) / np.sqrt(rows.var(axis=1, keepdims=True) + right)
+        for rows in (x, moved)
+    )
+    scale_ = np.sum(before * scaled, axis=0) / np.maximum(np.sum(before**2, axis=0), 1e-300)
+    return np.asarray(after * scale_)
+
+
 def _fit_epsilon(found: Array, wanted: Array, total: Array) -> float:
     """Return the epsilon to add to TOTAL = variance + epsilon, by the rows where it shows most."""
     shrink = np.sum(found * wanted, axis=1) / np.maximum(np.sum(wanted**2, axis=1), 1e-300)
@@ -304,28 +362,3 @@ def _by_position(it: Observation) -> Array:
         gap = gap * (it.mask != 0)[..., None]
     scale_ = np.sqrt(np.mean(wanted**2) * gap.shape[0] * gap.shape[2])
     return np.asarray(np.sqrt(np.sum(gap**2, axis=(0, 2))) / max(scale_, 1e-300))
-
-
-HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
-    ("shape", shape),
-    ("non-finite", non_finite),
-    ("cast", narrowed),
-    ("activation", activation),
-    ("epsilon", epsilon),
-    ("transposed", transposed),
-    ("permuted", permuted),
-    ("scale", scale),
-    ("bias", bias),
-    ("branch", mixture),
-    ("mask", mask),
-    ("position", position),
-)
-
-
-def diagnose(it: Observation) -> tuple[str, str]:
-    """Return the kind of fault and its evidence, ``unknown`` if no hypothesis holds."""
-    for kind, hypothesis in HYPOTHESES:
-        evidence = hypothesis(it)
-        if evidence:
-            return kind, evidence
-    return "unknown", "no hypothesis accounts for the difference"

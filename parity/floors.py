@@ -103,13 +103,15 @@ def compare(
     )
 
 
-def floor_key(runtime: str, device: str, dtype: str, accumulate: str = "float32") -> str:
-    """Return the key of a study.
+def floor_key(
+    runtime: str, device: str, dtype: str, accumulate: str = "float32", blas: str = ""
+) -> str:
+    """Return the key of a study; the first word of BLAS names one that has its own.
 
-    >>> floor_key("mlx", "cpu", "float16")
-    'mlx/cpu/float16/float32'
+    >>> floor_key("mlx", "cpu", "float16"), floor_key("mlx", "cpu", "float16", blas="wheel (slow)")
+    ('mlx/cpu/float16/float32', 'mlx/cpu/float16/float32/wheel')
     """
-    return f"{runtime}/{device}/{dtype}/{accumulate}"
+    return "/".join([runtime, device, dtype, accumulate, *blas.split()[:1]])
 
 
 @cache
@@ -131,13 +133,16 @@ def floor(
     dtype: str,
     accumulate: str = "float32",
     *,
+    blas: str = "",
     path: Path = FLOORS,
 ) -> Floor | None:
     """Return the floor studied for exactly this key; ``None`` where there is no study.
 
-    A neighbouring key is never used in its place.
+    A BLAS that sums in another way than most has a study of its own, which then is the one. A
+    neighbouring runtime, device or dtype is never used in place of a missing one.
     """
-    study = _studies(path).get(floor_key(runtime, device, dtype, accumulate))
+    studies, key = _studies(path), (runtime, device, dtype, accumulate)
+    study = studies.get(floor_key(*key, blas)) or studies.get(floor_key(*key))
     if study is None:
         return None
     return Floor(

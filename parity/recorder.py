@@ -171,7 +171,18 @@ class Recorder:
             "storage": storage_dtype(weights),
             "adapter": str(self.model.adapter.path) if self.model.adapter else None,
             "rejected_probes": rejected,
+            "unused": self.unused(),
         }
+
+    def unused(self) -> list[str]:
+        """Return the weights, by the source's own names, that no output needs."""
+        from .reference import float32_module, unused_weights
+
+        own = set(base_weights(self.model).headers)
+        module = float32_module(self.model)
+        unused = set(unused_weights(module, self.signature, self.probes[0]))
+        foreign = own - set(module.state_dict()) if self.model.framework == "torch" else set()
+        return sorted(own & (unused | foreign))
 
     def key(self, level: str, precisions: tuple[str, ...]) -> str:
         """Return a name that changes when the recording would."""

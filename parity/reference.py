@@ -8,7 +8,6 @@ answers every such request with float64, and a census of all dtypes proves that 
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from ..converters.runtimes.torch import (
 from ..converters.values import Array, LowRank
 from ..errors import UnsupportedError
 from .probes import Probe
+from .weights import own_copy
 
 NARROW: Final = frozenset((torch.float32, torch.float16, torch.bfloat16))
 CASTS: Final = {
@@ -112,13 +112,6 @@ def true_float64() -> Iterator[DtypeCensus]:
             f"the float64 reference would not be one: {worst}. The source makes these tensors in a"
             " way that Weighbridge cannot widen; build the module with float64 constants"
         )
-
-
-def own_copy(model: Model) -> Model:
-    """Return MODEL with a factory module of its own, so that casting it changes nobody else's."""
-    if isinstance(model.factory, nn.Module):
-        return replace(model, factory=copy.deepcopy(model.factory))
-    return model
 
 
 def float64_module(model: Model) -> nn.Module:
@@ -241,10 +234,59 @@ def float64_sites(
     names = tuple(port.name for port in signature.outputs)
     recorded: list[dict[str, Array]] = []
     for tensors in feeds:
-        with recording(module, None) as sites, true_float64():
+        with recording(module, None) as sites, entering(module) as inputs, true_float64():
             call(module, tensors, names)
-        recorded.append(dict(sites))
+        recorded.append(sites | inputs)
     return recorded
+
+
+@contextlib.contextmanager
+def entering(module: nn.Module) -> Iterator[dict[str, Array]]:
+    """Record the first floating-point input of every submodule as ``SITE|in``."""
+    inputs: dict[str, Array] = {}
+
+    def hook(path: str) -> Any:
+        def record(_: nn.Module, args: Any, kwargs: Any) -> None:
+            for leaf in tree_leaves((args, kwargs)):
+                if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                    inputs[f"{path}|in"] = to_numpy(leaf)
+                    return
+
+        return record
+
+    handles = [
+        child.register_forward_pre_hook(hook(path), with_kwargs=True)
+        for path, child in module.named_modules()
+        if path
+    ]
+    try:
+        yield inputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> list[str]:
+    """Return the parameters of MODULE on which no output depends, and its integer buffers.
+
+    A target may lack them: a pooler that no output uses, positions that are counted anew.
+
+    Args:
+        module: built in float32; its gradients are used and cleared.
+        signature: names the outputs that matter.
+        probe: one is enough, since dependence is on the graph and not on values.
+    """
+    names = tuple(port.name for port in signature.outputs)
+    module.requires_grad_(requires_grad=True)
+    with torch.enable_grad():
+        results = call(module, feed(signature, probe, "float32"), names)
+        total = sum(it.sum() for it in results.values() if it.requires_grad)
+    if isinstance(total, torch.Tensor):
+        torch.autograd.backward(total)
+    unused = [name for name, it in module.named_parameters() if it.grad is None]
+    module.zero_grad(set_to_none=True)
+    module.requires_grad_(requires_grad=False)
+    return unused + [name for name, it in module.named_buffers() if not it.is_floating_point()]
 
 
 def forced_sites(

@@ -199,18 +199,18 @@ def _judge(name: str, floor: Floor, rows: list[dict[str, Any]]) -> Stage:
     }
     detail = (
         f"errs {quotient(worst['ratio'])} times as much as the source's own {floor.dtype}"
-        f" ({quotient(worst['ratio_worst_token'])} at the worst token), allowed {floor.k:.2g}"
-        f" ({floor.k_token:.2g}); worst probe {worst['probe']}"
+        f" ({quotient(worst['ratio_worst_token'])} at the worst token), allowed {floor.k:.2f}"
+        f" ({floor.k_token:.2f}); worst probe: {worst['probe']}"
     )
     return Stage(name, "pass" if worst["allowed"] <= 1 else "fail", detail, figures)
 
 
 def quotient(value: float) -> str:
-    """Return VALUE for a reader: three digits, no exponent below a million.
+    """Return VALUE for a reader: two decimals below 100, no exponent below a million.
 
-    >>> quotient(1.2345), quotient(5600.0), quotient(3.2e7)
-    ('1.23', '5,600', '3.2e+07')
+    >>> quotient(1.0), quotient(5600.0), quotient(3.2e7)
+    ('1.00', '5,600', '3.2e+07')
     """
     if not math.isfinite(value) or value >= 1e6:
         return f"{value:.2g}"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,13 @@ def weights_of(model: Model) -> Weights:
     else:
         weights = _module_weights(model.factory, model.framework)
     return MergedWeights(weights, model.adapter.updates) if model.adapter else weights
+
+
+def own_copy(model: Model) -> Model:
+    """Return MODEL with a torch module of its own, so that casting it changes nobody else's."""
+    if model.factory is None or model.framework != "torch":
+        return model
+    return replace(model, factory=copy.deepcopy(model.factory))
 
 
 def base_weights(model: Model) -> Weights:

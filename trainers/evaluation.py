@@ -26,25 +26,28 @@ class Scores(NamedTuple):
 def measure_retrieval(step: Step, dataset: Dataset, size: int, temperature: float) -> Scores:
     """Return loss, P@1, MRR and R@10 of finding every pair's document among all of the split.
 
-    The loss is that of training, over consecutive batches of SIZE pairs.
+    The loss is that of training, over batches of SIZE pairs in one fixed random order: neighbours
+    in a file are often related and would be harder to tell apart.
     """
     pairs = cast(Pairs, dataset)
     queries, documents = (embed_all(step, pairs, name) for name in ("query", "document"))
     rank = ranks(queries, documents)
+    mixed = np.random.default_rng(0).permutation(len(pairs))
     losses = [
-        contrastive_loss(queries[rows], documents[rows], temperature)
-        for rows in _slices(len(pairs), size)
+        contrastive_loss(queries[mixed[part]], documents[mixed[part]], temperature)
+        for part in _slices(len(pairs), size)
     ]
     return Scores({"loss": float(np.mean(losses))} | retrieval_metrics(rank), 1 / rank)
 
 
 def measure_loss(step: Step, dataset: Dataset, size: int) -> Scores:
     """Return the mean loss over the split; the figure of an example is that of its batch."""
-    slices = list(_slices(len(dataset), size))
-    losses = [step.loss(dataset.batch(range(len(dataset))[rows]).inputs) for rows in slices]
-    weights = [len(range(len(dataset))[rows]) for rows in slices]
-    mean = float(np.average(losses, weights=weights))
-    return Scores({"loss": mean}, np.repeat(losses, weights))
+    batches = [
+        dataset.batch(range(len(dataset))[part]) for part in _slices(len(dataset), size, rest=True)
+    ]
+    losses = [step.loss(batch.inputs) for batch in batches]
+    weights = [batch.rows for batch in batches]
+    return Scores({"loss": float(np.average(losses, weights=weights))}, np.repeat(losses, weights))
 
 
 def embed_all(step: Step, pairs: Pairs, name: str) -> Array:
@@ -61,11 +64,11 @@ def embed_all(step: Step, pairs: Pairs, name: str) -> Array:
     return embeddings
 
 
-def _slices(count: int, size: int) -> Iterator[slice]:
-    """Yield consecutive slices of SIZE; a remainder joins none unless there is nothing else."""
-    whole = range(0, count - size + 1, size) if count >= size else range(1)
-    for at in whole:
-        yield slice(at, at + size)
+def _slices(count: int, size: int, *, rest: bool = False) -> Iterator[slice]:
+    """Yield consecutive slices of SIZE; a remainder only with REST or where there is nothing else."""
+    whole = count if rest or count < size else count - count % size
+    for at in range(0, whole, size):
+        yield slice(at, min(at + size, count))
 
 
 def improved(new: float, best: float | None, *, higher_is_better: bool) -> bool:

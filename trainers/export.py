@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,9 @@ from .adapters import updates_of
 from .config import AdapterSection
 from .tasks import PREFIX, Task
 
-SaveWeights = Callable[[Path, Mapping[str, Array]], None]
-LAYER = re.compile(r"^(?P<stack>.*?)\.(?P<layer>\d+)\.(?P<key>.*)$")
-
 
 def write_result(
-    folder: Path,
-    task: Task,
-    adapter: AdapterSection | None,
-    parameters: Mapping[str, Array],
-    save_weights: SaveWeights | None = None,
+    folder: Path, task: Task, adapter: AdapterSection | None, parameters: Mapping[str, Array]
 ) -> None:
     """Write trained PARAMETERS to FOLDER, as adapters or as whole weights.
 
@@ -34,19 +26,18 @@ def write_result(
         task: what was trained.
         adapter: the adapters' settings, ``None`` after full fine-tuning.
         parameters: by their names in the loss module.
-        save_weights: writes whole weights given by torch name, in place of the task's own way.
     """
     if adapter:
         from ..converters.adapters import write_adapter
 
         updates = mlx_updates(task, updates_of(parameters, adapter.scale, PREFIX))
-        write_adapter(folder, updates, config=adapter_config(updates, adapter))
+        write_adapter(folder, updates, config={"model": task.model.spec} if task.model else {})
         return
     weights = _torch_weights(task) | {
         name.removeprefix(PREFIX): value for name, value in parameters.items()
     }
-    if save_weights:
-        save_weights(folder, weights)
+    if task.save_weights:
+        task.save_weights(folder, weights)
         return
     named, naming = mlx_weights(task, weights)
     save_file(named, folder / "model.safetensors", metadata={"format": naming})
@@ -73,21 +64,6 @@ def mlx_weights(task: Task, weights: Mapping[str, Array]) -> tuple[dict[str, Arr
     plan = weight_map.bind(_headers(weights), config=task.model.config)
     values = apply(plan, {name: Dense(array) for name, array in weights.items()})
     return {name: value.array for name, value in values.items() if isinstance(value, Dense)}, "mlx"
-
-
-def adapter_config(updates: Mapping[str, LowRank], adapter: AdapterSection) -> dict[str, Any]:
-    """Return ``adapter_config.json`` as mlx-lm reads it: keys relative to a layer, SCALE as it is."""
-    modules = [name.removesuffix(".weight") for name in updates]
-    found = [(module, LAYER.match(module)) for module in modules]
-    keys = {match["key"] if match else module: None for module, match in found}
-    layers = {match["layer"] for _, match in found if match}
-    settings = {
-        "rank": adapter.rank,
-        "scale": adapter.scale,
-        "dropout": float(adapter.dropout),
-        "keys": list(keys),
-    }
-    return {"fine_tune_type": "lora", "num_layers": len(layers) or -1, "lora_parameters": settings}
 
 
 def _map(task: Task) -> Any:

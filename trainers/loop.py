@@ -5,84 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-import numpy as np
-
-from ..converters.values import Array
-from ..errors import BadInputError, MismatchError, TargetExistsError, WeighbridgeError
-from .batches import Batch
-from .checkpoint import Checkpoint, Checkpoints
+from ..errors import BadInputError, MismatchError, TargetExistsError
 from .config import TrainConfig, differences, dump_config, load_config
-from .evaluation import Scores, improved
-from .events import Notice, Progress, Started, Updated, Validated, ignore
-from .export import SaveWeights, write_result
-from .interrupts import InterruptFlag, TrainingInterrupted
-from .journal import Journal
-from .plots import plot_run
-from .preflight import Parameter, Preflight, check_gradients
-from .retrieval import paired_bootstrap
-from .schedule import learning_rate
-from .steps.base import Measures, Step
+from .events import Notice, Progress, ignore
+from .preflight import Preflight, check_gradients
+from .result import TrainResult
+from .run import Run
+from .steps.base import Step
 from .tasks import Task, build_task
 
-CONFIG, METRICS, PLOT, RESULT = "config.yaml", "metrics.jsonl", "loss.png", "result.json"
-CHECKPOINTS, PREFLIGHT = "checkpoints", "preflight.json"
+CONFIG, PREFLIGHT, RESULT = "config.yaml", "preflight.json", "result.json"
 BACKENDS: Final = ("mlx", "torch")
 
-
-class DivergedError(WeighbridgeError):
-    """The loss or the gradient was not finite too many times in a row."""
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run did.
-
-    Attributes:
-        out: the run's folder.
-        steps: updates done.
-        best_step: the step whose parameters were kept; 0 where training never helped.
-        metric: the figure that chose it.
-        before: validation figures at step 0.
-        best: validation figures at the best step.
-        test: ``before``, ``after`` and the ``difference`` with its 95 % interval, if there is a
-            test split; it chose nothing.
-        data: what was found in the data, by split.
-        skipped: updates skipped because they were not finite.
-        seconds: of this process.
-    """
-
-    out: Path
-    steps: int
-    best_step: int
-    metric: str
-    before: Mapping[str, float]
-    best: Mapping[str, float]
-    test: Mapping[str, Any]
-    data: Mapping[str, Mapping[str, int]]
-    skipped: int
-    seconds: float
-
-    def document(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return asdict(self) | {"out": str(self.out)}
-
-    def summary(self) -> str:
-        """Return the run in a few lines."""
-        before, best = self.before[self.metric], self.best[self.metric]
-        lines = [
-            f"trained {self.steps} steps in {self.seconds:.0f} s; best at step {self.best_step}:"
-            f" validation {self.metric} {before:.4f} -> {best:.4f}"
-        ]
-        if self.test:
-            lines.append(_describe_test(self.test))
-        if self.skipped:
-            lines.append(f"{self.skipped} updates were skipped: not finite")
-        return "\n".join([*lines, str(self.out)])
+__all__ = ["BACKENDS", "TrainResult", "make_step", "preflight", "train"]
 
 
 def train(
@@ -92,7 +30,7 @@ def train(
     backend: str = "mlx",
     progress: Progress = ignore,
     resume: bool = False,
-    save_weights: SaveWeights | None = None,
+    task: Task | None = None,
 ) -> TrainResult:
     """Train as CONFIG says and leave the run in OUT.
 
@@ -106,7 +44,7 @@ def train(
         backend: ``mlx`` or ``torch``.
         progress: told every event; it must not raise.
         resume: go on from the last checkpoint in OUT.
-        save_weights: writes the weights after full fine-tuning, in place of ``model.safetensors``.
+        task: a model and data in memory, in place of those that CONFIG names.
 
     Raises:
         TargetExistsError: OUT exists and RESUME was not given.
@@ -117,16 +55,16 @@ def train(
     """
     config = _admit(config, out, resume=resume)
     started = time.monotonic()
-    task = build_task(config)
+    task = task or build_task(config)
     step = make_step(backend, task, config)
     if notice := getattr(step, "notice", None):
         progress(Notice(f"MLX runs uncompiled: {notice}"))
-    if not resume or not (out / CONFIG).exists():
+    if not resume:
         checked = _check(task, config, step).require()
         _found(out, config, checked)
-    loop = Loop(config, task, step, out, progress)
-    loop.run()
-    result = loop.finish(time.monotonic() - started, save_weights)
+    run = Run(config, task, step, out, progress)
+    run.run()
+    result = run.finish(time.monotonic() - started)
     (out / RESULT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
     return result
 
@@ -152,235 +90,6 @@ def make_step(backend: str, task: Task, config: TrainConfig) -> Step:
 
         return TorchStep(task, config)
     raise BadInputError(f"there is no backend {backend}; choose from {', '.join(BACKENDS)}")
-
-
-class Pending(NamedTuple):
-    """An update whose loss has not been read."""
-
-    step: int
-    batches: Sequence[Batch]
-    learning_rate: float
-    read: Callable[[], Measures]
-
-
-@dataclass
-class Progressed:
-    """What the loop carries from step to step besides the step's own state."""
-
-    best_step: int = 0
-    best: dict[str, float] = field(default_factory=dict)
-    before: dict[str, float] = field(default_factory=dict)
-    skipped: int = 0
-    in_a_row: int = 0
-
-
-class Loop:
-    """One run under way."""
-
-    def __init__(
-        self, config: TrainConfig, task: Task, step: Step, out: Path, progress: Progress
-    ) -> None:
-        self._config, self._task, self._step, self._out = config, task, step, out
-        self._progress = progress
-        self._order = task.order(config)
-        self._checkpoints = Checkpoints(out / CHECKPOINTS, config.keep)
-        self._initial = step.trainable()
-        self._carried = Progressed()
-        self._done = self._restore()
-        self._journal = Journal(out / METRICS, until=self._done if self._done else -1)
-        self._pending: Pending | None = None
-        self._mark = time.monotonic()
-
-    def run(self) -> None:
-        """Do the updates that are left.
-
-        Raises:
-            TrainingInterrupted: on Ctrl-C, after a checkpoint.
-            DivergedError: too many updates in a row were not finite.
-        """
-        self._progress(Started(self._done, self._config.steps, self._epoch_steps()))
-        with InterruptFlag() as interrupt:
-            if self._done == 0:
-                self._validate()
-            while self._done < self._config.steps:
-                self._advance()
-                if interrupt.raised:
-                    self._stop()
-        self._journal.close()
-
-    def finish(self, seconds: float, save_weights: SaveWeights | None) -> TrainResult:
-        """Write the best parameters, the plot and return what was done."""
-        best = self._checkpoints.best(self._carried.best_step).arrays
-        write_result(self._out, self._task, self._config.adapter, best, save_weights)
-        self.plot()
-        return TrainResult(
-            out=self._out,
-            steps=self._done,
-            best_step=self._carried.best_step,
-            metric=self._task.objective.metric,
-            before=self._carried.before,
-            best=self._carried.best,
-            test=self._test(best),
-            data=_data_report(self._task),
-            skipped=self._carried.skipped,
-            seconds=round(seconds, 1),
-        )
-
-    def plot(self) -> None:
-        """Draw the run so far."""
-        metric = self._task.objective.metric
-        plot_run(self._journal.records, metric, self._out / PLOT, best=self._carried.best_step)
-
-    def _advance(self) -> None:
-        """Start the next update, read the one before it, and see to what is due."""
-        config = self._config
-        first = self._done * config.accumulation
-        train = self._task.splits["train"]
-        batches = [train.batch(self._order[first + part]) for part in range(config.accumulation)]
-        rate = self._rate(self._done)
-        pending = Pending(self._done + 1, batches, rate, self._step.advance(batches, rate))
-        self._settle()
-        self._pending = pending
-        self._done += 1
-        if self._due(config.validate_every):
-            self._settle()
-            self._validate()
-        if self._due(config.checkpoint_every):
-            self._checkpoint()
-
-    def _due(self, every: int) -> bool:
-        return self._done % every == 0 or self._done == self._config.steps
-
-    def _rate(self, step: int) -> float:
-        schedule = self._config.schedule
-        return learning_rate(
-            step,
-            self._config.steps,
-            peak=self._config.optimizer.learning_rate,
-            kind=schedule.kind,
-            warmup=schedule.warmup,
-            final=schedule.final,
-        )
-
-    def _settle(self) -> None:
-        """Read the measures of the pending update, if there is one, and record them."""
-        if self._pending is None:
-            return
-        pending, self._pending = self._pending, None
-        measures = pending.read()
-        now = time.monotonic()
-        tokens = sum(batch.tokens for batch in pending.batches)
-        event = Updated(
-            step=pending.step,
-            epoch=self._order.epoch((pending.step - 1) * self._config.accumulation),
-            loss=measures.loss,
-            learning_rate=pending.learning_rate,
-            gradient_norm=measures.gradient_norm,
-            tokens_per_second=round(tokens / max(now - self._mark, 1e-9), 1),
-            peak_memory=self._step.peak_memory(),
-            skipped=not measures.finite,
-        )
-        self._mark = now
-        self._journal.append(event._asdict())
-        self._progress(event)
-        self._count(pending, measures)
-
-    def _count(self, pending: Pending, measures: Measures) -> None:
-        """Count updates that were skipped, and stop where there are too many in a row."""
-        carried = self._carried
-        carried.in_a_row = 0 if measures.finite else carried.in_a_row + 1
-        carried.skipped += not measures.finite
-        if carried.in_a_row < self._config.nonfinite_limit:
-            return
-        path = self._out / f"nonfinite-step-{pending.step}.npz"
-        arrays = {
-            f"{number}.{name}": array
-            for number, batch in enumerate(pending.batches)
-            for name, array in batch.inputs.items()
-        }
-        np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy types its one option here too
-        raise DivergedError(
-            f"{carried.in_a_row} updates in a row up to step {pending.step} had a loss or gradient"
-            f" that is not finite; the last batch is in {path}. Try a lower learning rate:"
-            " --set optimizer.learning_rate"
-        )
-
-    def _validate(self) -> None:
-        scores = self._measure("validation")
-        metric = self._task.objective.metric
-        best = improved(
-            scores.metrics[metric],
-            self._carried.best.get(metric),
-            higher_is_better=self._task.objective.higher_is_better,
-        )
-        if best:
-            self._carried.best_step, self._carried.best = self._done, scores.metrics
-            self._checkpoints.write_best(self._done, self._step.trainable(), scores.metrics)
-        if self._done == 0:
-            self._carried.before = scores.metrics
-        self._journal.append({"step": self._done, "validation": scores.metrics})
-        self._progress(Validated(self._done, scores.metrics, best))
-        self._mark = time.monotonic()
-
-    def _measure(self, split: str) -> Scores:
-        objective = self._task.objective
-        return objective.measure(self._step, self._task.splits[split], self._config.batch_size)
-
-    def _test(self, best: Mapping[str, Array]) -> dict[str, Any]:
-        """Measure the test split before and after training."""
-        if "test" not in self._task.splits:
-            return {}
-        self._step.assign(self._initial)
-        before = self._measure("test")
-        self._step.assign(best)
-        after = self._measure("test")
-        interval = paired_bootstrap(before.per_example, after.per_example, seed=self._config.seed)
-        return {
-            "before": before.metrics,
-            "after": after.metrics,
-            "metric": self._task.objective.metric,
-            "difference": interval._asdict(),
-        }
-
-    def _checkpoint(self) -> None:
-        self._settle()
-        facts = {"progress": asdict(self._carried), "best_step": self._carried.best_step}
-        facts |= {"data": _digests(self._task), "backend": self._step.backend}
-        self._checkpoints.write(Checkpoint(self._done, self._step.state(), facts))
-        self._mark = time.monotonic()
-
-    def _restore(self) -> int:
-        """Go back to the last checkpoint and return its step, 0 where there is none.
-
-        Raises:
-            MismatchError: it was written for other data or by another backend.
-        """
-        checkpoint = self._checkpoints.latest()
-        if checkpoint is None:
-            return 0
-        now = {"data": _digests(self._task), "backend": self._step.backend}
-        problems = [
-            f"{key}: {checkpoint.facts[key]} in the checkpoint, {value} now"
-            for key, value in now.items()
-            if checkpoint.facts[key] != value
-        ]
-        if problems:
-            raise MismatchError(f"the run in {self._out} cannot go on", problems)
-        self._step.restore(checkpoint.arrays)
-        self._carried = Progressed(**checkpoint.facts["progress"])
-        return checkpoint.step
-
-    def _stop(self) -> None:
-        self._checkpoint()
-        self._journal.close()
-        raise TrainingInterrupted(
-            f"stopped after step {self._done} of {self._config.steps}, a checkpoint is written;"
-            f" go on with: weighbridge train {self._out} --resume"
-        )
-
-    def _epoch_steps(self) -> int:
-        examples = self._config.batch_size * self._config.accumulation
-        return max(1, len(self._task.splits["train"]) // examples)
 
 
 def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
@@ -419,31 +128,5 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
         steps["torch"] = make_step("torch", task, config)
     first = task.splits["train"].batch(task.order(config)[0])
     return check_gradients(
-        steps, _parameters(steps["torch"]), first, seed=config.seed, tolerance=config.tolerance
-    )
-
-
-def _parameters(step: Any) -> dict[str, Parameter]:
-    """Return every parameter of the loss module and whether it should train."""
-    return {name: Parameter(shape, trains) for name, shape, trains in step.parameters()}
-
-
-def _digests(task: Task) -> dict[str, str]:
-    return {name: split.digest for name, split in task.splits.items()}
-
-
-def _data_report(task: Task) -> dict[str, dict[str, int]]:
-    """Return the counts of every split, with the leaks from training into it."""
-    return {
-        name: split.report | ({"shared_with_train": task.leaks[name]} if name in task.leaks else {})
-        for name, split in task.splits.items()
-    }
-
-
-def _describe_test(test: Mapping[str, Any]) -> str:
-    metric, change = test["metric"], test["difference"]
-    before, after = test["before"][metric], test["after"][metric]
-    return (
-        f"test {metric} {before:.4f} -> {after:.4f}, change {change['difference']:+.4f}"
-        f" (95 % interval {change['low']:+.4f} to {change['high']:+.4f})"
+        steps, task.parameters(), first, seed=config.seed, tolerance=config.tolerance
     )

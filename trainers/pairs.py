@@ -76,7 +76,7 @@ class Pairs:
             f"cut_{name}": sum(len(ids) > lengths[name][-1] for ids in uncut[name])
             for name in FIELDS
         }
-        self.digest = xxhash.xxh3_128_hexdigest(json.dumps([texts.pairs, self.ids]))
+        self.digest = xxhash.xxh3_128_hexdigest(json.dumps([texts.pairs, self.ids]).encode())
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -132,7 +132,7 @@ def load_tokenizer(folder: Path) -> Tokenize:
         slow = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise BadInputError(f"{folder}: no tokenizer there: {error}") from None
-    return lambda texts: slow(list(texts), truncation=False)["input_ids"]  # type: ignore[no-any-return]
+    return lambda texts: slow(list(texts), truncation=False)["input_ids"]
 
 
 def leaked(train: Pairs, other: Pairs) -> int:
@@ -149,9 +149,8 @@ def _parse(line: str) -> tuple[str, str] | str:
         return f"not JSON ({error.msg})"
     if not isinstance(content, dict):
         return "not an object"
-    texts = [content.get(name) for name in FIELDS]
-    wrong = [name for name, text in zip(FIELDS, texts, strict=True) if not isinstance(text, str)]
-    return f"no text {' and '.join(wrong)}" if wrong else (texts[0], texts[1])
+    wrong = [name for name in FIELDS if not isinstance(content.get(name), str)]
+    return f"no text {' and '.join(wrong)}" if wrong else (content["query"], content["document"])
 
 
 def _select(rows: Iterable[tuple[str, str]]) -> Texts:

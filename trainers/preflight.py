@@ -18,6 +18,7 @@ from ..errors import MismatchError
 from .adapters import probe_values
 from .batches import Batch
 from .steps.base import Step
+from .tasks import Parameter
 
 VANISHING: Final = 1e-6  # of the largest gradient: rounding of float32, carried through a network
 VANISHES: Final = "zero up to rounding (a key's bias cancels in softmax)"
@@ -107,13 +108,6 @@ class Preflight:
             "problems": list(self.problems),
             "parameters": rows,
         }
-
-
-class Parameter(NamedTuple):
-    """What the configuration says of a parameter."""
-
-    shape: tuple[int, ...]
-    trainable: bool
 
 
 class Gradients(NamedTuple):

@@ -44,7 +44,7 @@ class Series:
         self.report = {"examples": self._rows}
         digest = xxhash.xxh3_128()
         for name, array in arrays.items():
-            digest.update(f"{name}{array.dtype}{array.shape}")
+            digest.update(f"{name}{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
         self.digest = digest.hexdigest()
 

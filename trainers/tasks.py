@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple, cast
 
 from ..converters.models import Model
 from ..converters.models import open as open_model
-from ..converters.values import LowRank
+from ..converters.values import Array, LowRank
 from ..errors import BadInputError
-from .adapters import initial_updates, linear_shapes, select
+from .adapters import initial_updates, linear_shapes, parameters_of, select
 from .batches import Dataset, Order
 from .config import PairsData, SeriesData, TrainConfig
 from .evaluation import Scores, measure_loss, measure_retrieval
@@ -22,6 +22,7 @@ from .steps.base import Step
 PREFIX: Final = "model."  # of the model's own names inside its loss module
 SPLITS: Final = ("train", "validation", "test")
 Dynamic = Mapping[str, Mapping[int, str]]
+SaveWeights = Callable[[Path, Mapping[str, Array]], None]
 
 
 class Objective(NamedTuple):
@@ -46,6 +47,13 @@ class Objective(NamedTuple):
     measure: Callable[[Step, Dataset, int], Scores]
 
 
+class Parameter(NamedTuple):
+    """What the configuration says of a parameter."""
+
+    shape: tuple[int, ...]
+    trainable: bool
+
+
 @dataclass(frozen=True)
 class Task:
     """What is trained on what.
@@ -57,6 +65,8 @@ class Task:
         splits: the data by name; ``test`` may be missing.
         updates: the adapters' first values by torch weight name; empty for full fine-tuning.
         leaks: pairs of validation and test with a text that is also trained on.
+        save_weights: writes whole weights, given by torch name, to a folder after full
+            fine-tuning, in place of ``model.safetensors`` in MLX naming.
     """
 
     model: Model | None
@@ -65,6 +75,16 @@ class Task:
     splits: Mapping[str, Dataset]
     updates: Mapping[str, LowRank]
     leaks: Mapping[str, int]
+    save_weights: SaveWeights | None = None
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Return every parameter by its name in the loss module, adapters included."""
+        own = {
+            PREFIX + name: Parameter(tuple(value.shape), value.requires_grad)
+            for name, value in self.module.named_parameters()
+        }
+        adapters = parameters_of(self.updates, PREFIX)
+        return own | {name: Parameter(value.shape, True) for name, value in adapters.items()}
 
     def order(self, config: TrainConfig) -> Order:
         """Return the order in which training sees its examples."""
@@ -154,7 +174,9 @@ def _read_pairs(
     if tokenizer is None:
         raise BadInputError("texts need a tokenizer, and the model has no directory to hold one")
     tokenize = load_tokenizer(tokenizer)
-    lengths = {name: sorted(buckets) for name, buckets in data.lengths.model_dump().items()}
+    lengths: dict[str, Sequence[int]] = {
+        name: sorted(buckets) for name, buckets in data.lengths.model_dump().items()
+    }
     return {name: Pairs(read_pairs(path), tokenize, lengths) for name, path in paths.items()}
 
 

@@ -92,7 +92,7 @@ def merge(base: Array, update: LowRank) -> tuple[Array, Survival]:
         after = _updated(before, update, block)
         merged[block] = rounded = round_once(after, base.dtype)
         realised = rounded.astype(np.float64)
-        if np.isfinite(after).all() and not np.isfinite(realised).all():
+        if np.isfinite(before).all() and not np.isfinite(realised).all():
             raise UnsupportedError(
                 f"merged values do not fit {base.dtype}; merge into a wider dtype"
             )
@@ -114,6 +114,7 @@ def _updated(base: Float64, update: LowRank, block: slice) -> Float64:
     total: Float64 = base + update.scale * (b @ update.a.astype(np.float64))
     if update.magnitude is None:
         return total
-    factor = update.magnitude[block].astype(np.float64) / np.linalg.norm(total, axis=1)
-    scaled: Float64 = factor[:, None] * total
+    with np.errstate(divide="ignore", invalid="ignore"):  # a row of zeros: `merge` refuses the NaN
+        factor = update.magnitude[block].astype(np.float64) / np.linalg.norm(total, axis=1)
+        scaled: Float64 = factor[:, None] * total
     return scaled

@@ -64,8 +64,8 @@ class NpzFile:
         array = np.frombuffer(data, np.uint8).view(stored)
         array = array.reshape(header.shape, order="F" if fortran else "C")
         if stored.kind == "V":
-            return np.ascontiguousarray(array).view(NUMPY[header.dtype])
-        return np.ascontiguousarray(array.astype(NUMPY[header.dtype], copy=False))
+            return np.asarray(array, order="C").view(NUMPY[header.dtype])
+        return np.asarray(array, NUMPY[header.dtype], order="C")
 
     def stream(self, name: str) -> Iterator[memoryview]:
         """Yield the bytes of tensor NAME, at most ``CHUNK`` at a time."""

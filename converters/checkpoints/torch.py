@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -65,7 +66,9 @@ def _state_dict(path: Path) -> dict[str, Tensor]:
     try:
         # Only zip files can be mapped; the older format has to be read whole.
         mapped = zipfile.is_zipfile(path)
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an unusual pickle protocol ends in a refusal anyway
+            loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise UntrustedError(_refusal(path, error)) from error
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError) as error:

@@ -48,7 +48,8 @@ class Writer:
         self.folder = folder
         self._index = folder / INDEX.format(stem=stem)
         self._shards = arrange(layout, metadata, max_shard_size, stem)
-        self._homes = {name: shard for shard in self._shards for name in shard.places}
+        homes = {name: shard for shard in self._shards for name in shard.places}
+        self._homes = {name: homes[name] for name in layout}
         self._journal = Journal(folder / f".{stem}.journal", fingerprint(self._shards))
         with writing(folder):
             self._hashes = self._verified(self._journal.load())

@@ -139,7 +139,9 @@ def split(array: Array, axes: Axes, sizes: Sizes) -> Pieces:
     at = first_sum(flat)
     if at is None:
         order = list(names(flat))
-        return {tuple(sorted(order)): array.transpose(sorted(range(len(order)), key=order.__getitem__))}
+        return {
+            tuple(sorted(order)): array.transpose(sorted(range(len(order)), key=order.__getitem__))
+        }
     pieces: Pieces = {}
     start = 0
     for part in _sum(flat[at]).parts:

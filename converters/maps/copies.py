@@ -91,36 +91,41 @@ def copies(
     >>> copies([((e, o), ("w.0", "w.1"))], [((e, o), ("w",))], {"e": 2, "o": 3})
     {'w': [Range(source='w.0', start=0, stop=3), Range(source='w.1', start=0, stop=3)]}
     """
-    for axes, _ in (*sources, *targets):
-        if count_extents(factors(axes), sizes) > MOST_EXTENTS:
-            return None
+    layouts = [*sources, *targets]
+    if any(count_extents(factors(axes), sizes) > MOST_EXTENTS for axes, _ in layouts):
+        return None
     table: dict[Space, list[Placed]] = {}
-    for axes, family in sources:
-        for space, placed in _placed(extents(axes, sizes), family):
-            table.setdefault(space, []).append(placed)
-    found: dict[str, list[Range]] = {}
-    for axes, family in targets:
-        for space, (start, (member, begin, end)) in _placed(extents(axes, sizes), family):
-            if space not in table:
-                return None
-            parts = found.setdefault(member, [])
-            for range_ in _cover(start, start + end - begin, table[space]):
-                _append(parts, range_)
+    for space, placed in _placed(sources, sizes):
+        table.setdefault(space, []).append(placed)
+    found: dict[str, list[Range]] = {name: [] for _, family in targets for name in family}
+    for space, (start, (member, begin, end)) in _placed(targets, sizes):
+        if space not in table:
+            return None
+        for range_ in _cover(start, start + end - begin, table[space]):
+            _append(found[member], range_)
     return found
 
 
-def _placed(stored: Sequence[Extent], family: Sequence[str]) -> Iterator[tuple[Space, Placed]]:
-    """Yield the STORED extents, cut where one tensor of the FAMILY ends and the next begins."""
-    each = sum(piece.size for piece in stored) // len(family)
-    at = 0
-    for space, first, size in stored:
-        done = 0
-        while done < size:
-            member, begin = divmod(at, each)
-            end = min(each, begin + size - done)
-            yield space, (first + done, Range(family[member], begin, end))
-            done += end - begin
-            at += end - begin
+def _placed(layouts: Sequence[Layout], sizes: Mapping[str, int]) -> Iterator[tuple[Space, Placed]]:
+    """Yield the extents of LAYOUTS, cut where one tensor of a family ends and the next begins."""
+    for axes, family in layouts:
+        stored = extents(axes, sizes)
+        each = sum(piece.size for piece in stored) // len(family)
+        at = 0
+        for space, first, size in stored:
+            for done, range_ in _cut(at, size, each, family):
+                yield space, (first + done, range_)
+            at += size
+
+
+def _cut(at: int, size: int, each: int, family: Sequence[str]) -> Iterator[tuple[int, Range]]:
+    """Yield the elements AT ... AT + SIZE of a FAMILY, tensor by tensor, and how many came before."""
+    done = 0
+    while done < size:
+        member, begin = divmod(at + done, each)
+        end = min(each, begin + size - done)
+        yield done, Range(family[member], begin, end)
+        done += end - begin
 
 
 def _cover(start: int, stop: int, placed: Sequence[Placed]) -> Iterator[Range]:

@@ -46,9 +46,9 @@ def _lookup(key: str, known: Mapping[str, Number], config: Mapping[str, Any]) ->
     value: Any = known.get(key)
     if value is None:
         value = _nested(key, config)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise LookupError(f"{key} is {value!r} in the config, not a number")
-    return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise LookupError(f"{key} is {value!r} in the config, not a number")
 
 
 def _nested(key: str, config: Mapping[str, Any]) -> Any:

@@ -20,11 +20,13 @@ class Instance(NamedTuple):
     """The tensors that one rule takes together.
 
     Attributes:
+        number: which rule of the map it is.
         rule: the rule.
         captures: what its captures stand for, except those that are axes.
         members: for each term on the left, its tensors by index.
     """
 
+    number: int
     rule: Pairing
     captures: dict[str, str]
     members: tuple[dict[Index, str], ...]
@@ -49,7 +51,7 @@ class Instance(NamedTuple):
             )
             absent = (index for index in product(*grid) if index not in members)
             for index in islice(absent, min(lacking, SHOWN)):
-                yield f"{self.fill(term, index)} is missing (rule: {_first_line(self.rule)})"
+                yield f"{self.fill(term, index)} is missing (rule: {first_line(self.rule)})"
             if lacking > SHOWN:
                 yield f"{self.fill(term)}: {lacking - SHOWN} more are missing"
 
@@ -71,39 +73,50 @@ def collect(rules: tuple[Rule, ...], matches: Mapping[str, Match]) -> list[Insta
         instance = found.get(key)
         if instance is None:
             shared = dict(zip(rule.shared, key[1], strict=True))
-            instance = found[key] = Instance(rule, shared, tuple({} for _ in rule.left))
+            instance = found[key] = Instance(number, rule, shared, tuple({} for _ in rule.left))
         family = rule.left[term].family(rule.indices) if rule.indices else ()
         instance.members[term][tuple([int(captures[axis]) for axis in family])] = name
     return list(found.values())
 
 
-def unmatched(rules: tuple[Rule, ...], instances: list[Instance], loose: list[str]) -> Iterator[str]:
+def unmatched(
+    rules: tuple[Rule, ...], instances: list[Instance], loose: list[str]
+) -> Iterator[str]:
     """Yield the rules that must match and do not; LOOSE are the names no rule speaks of."""
-    seen = {instance.rule for instance in instances}
-    for rule in rules:
-        if isinstance(rule, Pairing) and not rule.marker and rule not in seen:
+    seen = {instance.number for instance in instances}
+    for number, rule in enumerate(rules):
+        if isinstance(rule, Pairing) and not rule.marker and number not in seen:
             names = ", ".join(str(term.name) for term in rule.left)
             yield f"{names} is missing: no tensor has such a name{nearest(names, loose)}"
 
 
-def gaps(instances: list[Instance], counts: Mapping[Pairing, Mapping[str, int]]) -> Iterator[str]:
-    """Yield instances that are missing or too many where ``where`` counts a capture."""
-    groups: dict[tuple[Pairing, str, tuple[str, ...]], dict[str, Instance]] = {}
+def gaps(instances: list[Instance], counts: Mapping[int, Mapping[str, int]]) -> Iterator[str]:
+    """Yield what is missing or unexpected where a size says how often a capture occurs.
+
+    COUNTS are the sizes by rule number.
+    """
+    groups: dict[tuple[int, str, tuple[str, ...]], dict[str, Instance]] = {}
     for instance in instances:
-        for name in counts[instance.rule]:
-            if name in instance.captures:
-                others = tuple(v for key, v in instance.captures.items() if key != name)
-                group = groups.setdefault((instance.rule, name, others), {})
-                group[instance.captures[name]] = instance
-    for (rule, name, _), group in groups.items():
-        count = counts[rule][name]
-        sample = next(iter(group.values()))
-        absent = [str(i) for i in range(min(count, len(group) + SHOWN)) if str(i) not in group]
-        for value in absent:
-            other = Instance(rule, sample.captures | {name: value}, sample.members)
-            yield from (f"{other.fill(term)} is missing ({name} = {count})" for term in rule.left)
-        for value in sorted(group.keys() - set(map(str, range(count)))):
-            names = (group[value].fill(term) for term in rule.left)
+        for name in counts[instance.number].keys() & instance.captures.keys():
+            others = tuple(value for key, value in instance.captures.items() if key != name)
+            group = groups.setdefault((instance.number, name, others), {})
+            group[instance.captures[name]] = instance
+    for (number, name, _), group in groups.items():
+        yield from _gaps(group, name, counts[number][name])
+
+
+def _gaps(group: Mapping[str, Instance], name: str, count: int) -> Iterator[str]:
+    """Yield which of the indices below COUNT the GROUP has not, and which others it has."""
+    sample = next(iter(group.values()))
+    candidates = map(str, range(min(count, len(group) + SHOWN)))
+    for value in [value for value in candidates if value not in group]:
+        absent = sample._replace(captures=sample.captures | {name: value})
+        yield from (
+            f"{absent.fill(term)} is missing ({name} = {count})" for term in absent.rule.left
+        )
+    for value, present in group.items():
+        if not value.isdigit() or int(value) >= count:
+            names = (present.fill(term) for term in present.rule.left)
             yield from (f"{text} is unexpected ({name} = {count})" for text in names)
 
 
@@ -113,5 +126,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; nearest: {near[0]}" if near else ""
 
 
-def _first_line(rule: Pairing) -> str:
+def first_line(rule: Rule) -> str:
+    """Return RULE without its definitions."""
     return str(rule).partition("\n")[0]

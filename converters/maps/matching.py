@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from .names import Name, regex
-from .rules import Drop, Pairing, Rule, Tie
+from .rules import Pairing, Rule, Tie
 
 
 class Match(NamedTuple):
@@ -62,7 +62,7 @@ def _names(rule: Rule, side: str) -> Iterator[tuple[Name, Set[str]]]:
             yield term.name, rule.indices
     elif isinstance(rule, Tie):
         yield rule.alias, frozenset()
-    elif isinstance(rule, Drop) and rule.side == side:
+    elif rule.side == side:
         yield rule.name, frozenset()
 
 
@@ -72,7 +72,8 @@ def _is_fallback(rule: Rule) -> bool:
 
 def _matches(entries: Sequence[Entry], name: str) -> Iterator[Match]:
     for literal, pattern, rule, term in entries:
-        if literal in name and (found := pattern.fullmatch(name)):
+        found = pattern.fullmatch(name) if literal in name else None
+        if found is not None:
             captures = found.groupdict()
             if "_" in captures:
                 captures[""] = captures.pop("_")

@@ -19,11 +19,10 @@ A rule starts in the first column; an indented line continues it. ``#`` starts a
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import Final, NamedTuple, NoReturn
 
 from ...errors import MapSyntaxError
-from ..dtypes import CODE, dtype_of
+from ..dtypes import CODE
 from .axes import UNIT, Atom, Axes, Axis, Product, Sum
 from .expressions import ConfigKey, Definition, Expression, Literal, Operation
 from .names import Name, parse_name
@@ -118,14 +117,18 @@ class Parser:
         at = self.at
         version = int(self.expect(INTEGER, "the version"))
         if version != VERSION:
-            self.fail(f"this Weighbridge reads version {VERSION} of the notation, not {version}", at)
+            self.fail(
+                f"this Weighbridge reads version {VERSION} of the notation, not {version}", at
+            )
         return version
 
     def statement(self) -> bool:
         """Move to the next statement; return whether there is one."""
         self.skip()
         if self.at and not END.match(self.text, self.at) and self.text[self.at - 1] != "\n":
-            self.fail(f"expected the end of the rule, found {self.ahead()}; rules start in column 1")
+            self.fail(
+                f"expected the end of the rule, found {self.ahead()}; rules start in column 1"
+            )
         found = re.compile(r"\s*").match(self.text, self.at)
         self.at = found.end() if found else self.at
         return self.at < len(self.text)
@@ -246,10 +249,10 @@ class Parser:
         self.skip()
         at = self.at
         name = self.expect(IDENTIFIER, "a dtype")
-        with suppress(TypeError):
-            if (dtype := dtype_of(name)) in CODE:
-                return Cast(dtype.name)
-        self.fail(f"`{name}` is no dtype; known are {', '.join(sorted(d.name for d in CODE))}", at)
+        known = sorted(dtype.name for dtype in CODE)
+        if name not in known:
+            self.fail(f"`{name}` is no dtype; known are {', '.join(known)}", at)
+        return Cast(name)
 
     def definitions(self) -> list[Definition]:
         """Parse definitions and the commas between them."""

@@ -38,6 +38,7 @@ class Step(NamedTuple):
         targets: the terms of its right side.
         sizes: the size of every axis.
         amounts: the value of every name in a change of value.
+        identity: a name for the instance that is the same in both directions.
         copies: whether the targets are made of whole byte ranges of the sources; otherwise the
             tensors of the step are held in memory, one step at a time.
         exact: whether the way back gives the same bits.
@@ -48,6 +49,7 @@ class Step(NamedTuple):
     targets: tuple[Bound, ...]
     sizes: Mapping[str, int]
     amounts: Mapping[str, int | float]
+    identity: str
     copies: bool
     exact: bool
 
@@ -115,22 +117,24 @@ class Plan:
 
     def lines(self) -> list[str]:
         """Return the plan as lines of text, one per rule, for a dry run."""
-        groups: dict[Pairing, list[Step]] = {}
+        groups: dict[int, list[Step]] = {}
         for step in self.steps:
-            groups.setdefault(step.rule, []).append(step)
-        lines = [self._line(rule, steps) for rule, steps in groups.items()]
-        lines += [str(DROPPED[policy].format(name, of)) for name, policy, of in self.dropped]
-        lines += [f"{name}: an update of rank {self.updates[name].rank} is merged" for name in self.merged]
+            groups.setdefault(id(step.rule), []).append(step)
+        lines = [self._line(steps) for steps in groups.values()]
+        lines += [DROPPED[policy].format(name, of) for name, policy, of in self.dropped]
+        lines += [
+            f"{name}: an update of rank {self.updates[name].rank} is merged" for name in self.merged
+        ]
         return lines
 
-    def _line(self, rule: Pairing, steps: list[Step]) -> str:
+    def _line(self, steps: list[Step]) -> str:
         ways = Counter("copied" if step.copies else "rearranged" for step in steps)
         way = ways.most_common(1)[0][0] if len(ways) == 1 else "copied or rearranged"
         sources = sum(len(step.source_names) for step in steps)
         size = sum(self.layout[name].nbytes for step in steps for name in step.target_names)
         targets = sum(len(step.target_names) for step in steps)
         lossy = "" if all(step.exact for step in steps) else ", not bit-exact"
-        first = str(rule).partition("\n")[0]
+        first = str(steps[0].rule).partition("\n")[0]
         return f"{first}  # {sources} to {targets} tensors, {size:,} bytes, {way}{lossy}"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
 from .axes import Atom, Axes, choices, names, show
-from .expressions import Definition
+from .expressions import Definition, Number
 from .names import Name
 
 POLICIES: Final = ("recomputed", "original")
@@ -31,10 +31,14 @@ class Affine:
     """The tensor is stored with AMOUNT, a number or a name from ``where``, added or multiplied."""
 
     symbol: str
-    amount: int | float | str
+    amount: Number | str
 
     def __str__(self) -> str:
         return f"{self.symbol} {self.amount}"
+
+    def value(self, amounts: Mapping[str, Number]) -> Number:
+        """Return the number itself, from AMOUNTS where it is a name."""
+        return amounts[self.amount] if isinstance(self.amount, str) else self.amount
 
 
 Change: TypeAlias = Cast | Affine
@@ -144,7 +148,7 @@ class Pairing:
         captures = (capture.name for capture in self.left[0].name.captures)
         return tuple(sorted(name for name in captures if name not in self.indices))
 
-    @property
+    @cached_property
     def renames_only(self) -> bool:
         """Whether the tensors stay as they are, byte for byte and shape for shape."""
         terms = (*self.left, *self.right)
@@ -229,6 +233,9 @@ def _flaws(rule: Pairing, defined: frozenset[str]) -> Iterator[str]:
     if any(term.axes is not None for term in terms):
         yield from _piece_flaws(rule)
     yield from _definition_flaws(rule, defined)
+    for change in (change for term in terms for change in term.changes):
+        if change == Affine("*", 0):
+            yield "`* 0` has no way back"
 
 
 def _definition_flaws(rule: Pairing, defined: frozenset[str]) -> Iterator[str]:

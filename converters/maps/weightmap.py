@@ -104,7 +104,46 @@ class WeightMap:
         updates: Mapping[str, LowRank] | None = None,
         target: Mapping[str, Header] | None = None,
     ) -> Plan:
-        """Pair every tensor of HEADERS with a target; see ``binding.bind``."""
-        from .binding import bind
+        """Return what this map does to the tensors of HEADERS, from its left side to its right.
 
-        return bind(self, headers, config=config, sizes=sizes, updates=updates, target=target)
+        A ``<->`` rule must match at least one tensor unless it is marked ``?`` or ``else``. A
+        capture that is an axis runs from 0 without gaps; another one does where ``where`` gives its
+        count. An alias (``==``) must have the dtype and the shape of the tensor that it equals; the
+        bytes are compared in pass 2, before any is written.
+
+        Args:
+            headers: the source tensors.
+            config: values for ``where``; a missing key is no error while shapes tell the size.
+            sizes: sizes that neither tells, such as ``Plan.sizes`` of the way there.
+            updates: low-rank updates by source name, to be merged in pass 2.
+            target: what the target must be, in names and shapes.
+
+        Raises:
+            MismatchError: anything does not fit; carries all of it.
+        """
+        from .binding import Given, bind
+
+        return bind(self, headers, Given(config or {}, sizes or {}, updates or {}, target))
+
+    def rename_updates(
+        self,
+        updates: Mapping[str, LowRank],
+        headers: Mapping[str, Header],
+        *,
+        config: Mapping[str, Any] | None = None,
+    ) -> dict[str, LowRank]:
+        """Return an adapter's UPDATES under the names of the other side.
+
+        Args:
+            updates: by names of this side.
+            headers: the base model of the updates, names of this side.
+            config: of the base model.
+
+        Raises:
+            MismatchError: an update does not fit the base.
+            UnsupportedError: a rule has no action on low-rank updates.
+        """
+        from .execution import apply
+
+        renamed = apply(self.bind(headers, config=config), updates)
+        return {name: value for name, value in renamed.items() if isinstance(value, LowRank)}

@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten
 
 from ...errors import MismatchError
 from ..captures import capture
-from ..captures.torch_to_mlx import Captured
+from ..captures.torch_to_mlx.captured import Captured
 from ..models import Model
 from ..models.signature import Signature
 from ..policy import Policy

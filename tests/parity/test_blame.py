@@ -12,12 +12,29 @@ import torch
 from torch import nn
 
 from weighbridge.converters.runtimes.base import Trace
-from weighbridge.parity.blame import WHOLE_MODEL, Fault, blame, culprit, forced
-from weighbridge.parity.book import Explanation
+from weighbridge.parity.blame import WHOLE_MODEL, Fault, blame, forced
 from weighbridge.parity.evidence import INPUT
 from weighbridge.parity.probes import Probe
 
 HIDDEN, HEADS, LENGTH = 48, 3, 24
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    value = (
+        value
+        if isinstance(value, torch.Tensor)
+        else next(iter(value.values() if isinstance(value, dict) else value), None)
+    )
+    return value if isinstance(value, torch.Tensor) and value.is_floating_point() else None
+
+
+def with_first(value: Any, tensor: torch.Tensor) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tensor
+    if isinstance(value, tuple):
+        return tensor, *value[1:]
+    value[next(iter(value))] = tensor
+    return value
 
 
 class TraceRunner:
@@ -40,41 +57,29 @@ class TraceRunner:
     ) -> Trace:
         fixed, sites = corrections or {}, {}
 
-        def correct(site: str, tensor: torch.Tensor) -> torch.Tensor:
-            sites[site] = tensor.detach().numpy().copy()
-            return torch.from_numpy(fixed[site]).to(tensor.dtype) if site in fixed else tensor
-
-        def before(path: str) -> Callable[..., Any]:
-            def hook(_: nn.Module, args: tuple[Any, ...]) -> Any:
-                if args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
-                    return correct(path + INPUT, args[0]), *args[1:]
+        def correct(site: str, value: Any) -> Any:
+            tensor = first_tensor(value)
+            if tensor is None:
                 return None
+            sites[site] = tensor.detach().numpy().copy()
+            if site not in fixed:
+                return None
+            return with_first(value, torch.from_numpy(fixed[site]).to(tensor.dtype))
 
-            return hook
-
-        def after(path: str) -> Callable[..., Any]:
-            def hook(_: nn.Module, __: Any, out: Any) -> Any:
-                if isinstance(out, tuple):
-                    return correct(path, out[0]), *out[1:]
-                if isinstance(out, torch.Tensor):
-                    return correct(path, out)
-                first = next(iter(out))
-                out[first] = correct(path, out[first])
-                return out
-
-            return hook
-
-        handles = []
         for path, child in self.module.named_modules():
             if path:
-                handles.append(child.register_forward_pre_hook(before(path)))
-                handles.append(child.register_forward_hook(after(path)))
+                child.register_forward_pre_hook(
+                    lambda _, args, path=path: correct(path + INPUT, args)
+                )
+                child.register_forward_hook(lambda _, __, out, path=path: correct(path, out))
         with torch.no_grad():
             out = self.module(**{name: self._tensor(array) for name, array in inputs.items()})
-        for handle in handles:
-            handle.remove()
-        out = out if isinstance(out, torch.Tensor) else out[0]
-        return Trace({"out": out.numpy()}, sites)
+        for child in self.module.modules():
+            child._forward_hooks.clear()
+            child._forward_pre_hooks.clear()
+        tensor = first_tensor(out)
+        assert tensor is not None
+        return Trace({"out": tensor.numpy()}, sites)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
@@ -198,6 +203,52 @@ def positions_beyond(module: Any) -> None:
     module.embeddings.position_embeddings.weight.data[10:] = 0
 
 
+def change_mask(module: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    core = layer(module).attention.self
+    plain = core.forward
+
+    def forward(hidden: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> Any:
+        return plain(hidden, attention_mask=change(attention_mask), **kwargs)
+
+    core.forward = forward
+
+
+def drop_mask(module: Any) -> None:
+    change_mask(module, torch.zeros_like)
+
+
+def shorten_mask(module: Any) -> None:
+    def shorten(mask: torch.Tensor) -> torch.Tensor:
+        lowest = torch.full_like(mask[..., :1], torch.finfo(mask.dtype).min)
+        return torch.cat([mask, lowest], dim=-1)[..., 1:]
+
+    change_mask(module, shorten)
+
+
+def overflow(module: Any) -> None:
+    layer(module).output.dense.bias.data[3] = float("inf")
+
+
+def narrow_once(module: Any) -> None:
+    def forward(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias).bfloat16().float()
+
+    replace_forward(layer(module).output.dense, forward)
+
+
+def narrow(module: Any, dtype: torch.dtype) -> None:
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype).to(parameter.dtype)
+
+
+def narrow_all(module: Any) -> None:
+    narrow(module, torch.bfloat16)
+
+
+def narrow_more(module: Any) -> None:
+    narrow(module, torch.float16)
+
+
 def nothing(module: Any) -> None:
     pass
 
@@ -229,6 +280,12 @@ FAULTS: dict[str, tuple[Callable[[Any], None], set[str], str, str]] = {
     "scale": (scale_norm, {"encoder.layer.0.output.LayerNorm"}, "scale", "1.01 times"),
     "attention scale": (attention_scale, {f"{LAYER}.attention.self"}, "attention", "1.01"),
     "residual": (residual, {f"{LAYER}.output"}, "branch", "factor 0.999"),
+    "mask dropped": (drop_mask, {f"{LAYER}.attention.self"}, "mask", "to padding too"),
+    "mask short": (shorten_mask, {f"{LAYER}.attention.self"}, "mask", "one short"),
+    "not finite": (overflow, {f"{LAYER}.output.dense"}, "non-finite", "unexpected infinity"),
+    "bfloat16 once": (narrow_once, {f"{LAYER}.output.dense"}, "cast", "bfloat16 numbers"),
+    "bfloat16 weights": (narrow_all, {WHOLE_MODEL}, "cast", "rounded to bfloat16"),
+    "float16 weights": (narrow_more, {WHOLE_MODEL}, "cast", "rounded to float16"),
     "positions": (
         positions_beyond, {"embeddings.position_embeddings"}, "position", "wrong from 10",
     ),
@@ -252,3 +309,22 @@ def test_fault_is_named(name: str, encoder: nn.Module, probes: Any, recordings: 
     for fault in faults:
         assert fault.kind == kind, fault
         assert evidence in fault.evidence, fault
+
+
+class OutputsOnly(TraceRunner):
+    """A runner that sees what a site returns and not what it receives."""
+
+    def trace(self, inputs: Any, corrections: Any = None) -> Trace:
+        kept = {site: it for site, it in (corrections or {}).items() if INPUT not in site}
+        trace = super().trace(inputs, kept)
+        return Trace(trace.outputs, {s: it for s, it in trace.sites.items() if INPUT not in s})
+
+
+def test_branch_is_seen_through_a_norm_where_inputs_are_not_recorded(
+    encoder: nn.Module, probes: Any, recordings: Any
+) -> None:
+    candidate = copy.deepcopy(encoder)
+    residual(candidate)
+    (fault,) = blame(*recordings, OutputsOnly(candidate), probes)
+    assert (fault.site, fault.kind) == (f"{LAYER}.output", "branch")
+    assert "factor 0.999" in fault.evidence

@@ -11,9 +11,8 @@ import numpy as np
 from mlx import nn, optimizers
 from mlx.utils import tree_flatten, tree_map
 
-from ...converters.captures import AdapterSpec, capture
+from ...converters.captures import capture
 from ...converters.values import Array
-from ..adapters import parameters_of
 from ..batches import Batch
 from ..config import TrainConfig
 from ..tasks import PREFIX, Task
@@ -59,17 +58,19 @@ class MlxStep:
             loss, norm = self._update(_feed(batches[0].inputs))
         else:
             loss, norm = self._apply(*self._accumulate(batches))
-        mx.async_eval(loss, norm, self.model.trainable_parameters(), self._optimizer.state)
+        mx.async_eval(  # type: ignore[no-untyped-call]
+            loss, norm, self.model.trainable_parameters(), self._optimizer.state
+        )
         return lambda: _measures(loss, norm)
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         """Return the loss of BATCH and the gradient of every parameter that MLX would train."""
         loss, gradients = self._differentiate(_feed(batch.inputs))
-        return loss.item(), _flat(gradients)
+        return _number(loss), _flat(gradients)
 
     def loss(self, inputs: Arrays) -> float:
         """Return the loss of a batch."""
-        return float(self._call(_feed(inputs)).item())
+        return _number(self._call(_feed(inputs)))
 
     def embed(self, inputs: Arrays) -> Array:
         """Return what the evaluation door of the objective computes."""
@@ -103,7 +104,7 @@ class MlxStep:
         self.assign(_below("parameters/", state))
         moments = _below("optimizer/", state)
         _fill(self._optimizer.state, {name: mx.array(value) for name, value in moments.items()})
-        high, low = (int(word) for word in state["random"])
+        high, low = state["random"].tolist()
         mx.random.seed((high << 32) | low)  # the only way to set the key in MLX 0.32
 
     def peak_memory(self) -> int:
@@ -124,13 +125,9 @@ class MlxStep:
         """Capture what MAKE makes of the model, its adapters in place."""
         captured = capture(make(self._task.module), to="mlx", inputs=inputs, dynamic=dynamic)
         if self._task.updates:
-            specs = {
-                PREFIX + name: AdapterSpec(update.rank, update.scale)
-                for name, update in self._task.updates.items()
-            }
-            captured.insert_adapters(specs)
-            values = parameters_of(self._task.updates, PREFIX)
-            captured.load_weights([(k, mx.array(v)) for k, v in values.items()], strict=False)
+            captured.set_adapters(
+                {PREFIX + name: update for name, update in self._task.updates.items()}
+            )
         return captured
 
     def _build(self, *, compiled: bool) -> None:
@@ -149,7 +146,7 @@ class MlxStep:
 
     def _apply_gradient(self, loss: mx.array, gradients: Any) -> tuple[mx.array, mx.array]:
         """Clip and update; put everything back where the loss or the gradient is not finite."""
-        clipped, norm = optimizers.clip_grad_norm(gradients, self._limit)
+        clipped, norm = optimizers.clip_grad_norm(gradients, self._limit)  # type: ignore[no-untyped-call]
         finite = mx.isfinite(loss) & mx.isfinite(norm)
         kept = [
             dict(tree_flatten(part))
@@ -182,8 +179,12 @@ def _feed(inputs: Arrays) -> dict[str, mx.array]:
 
 
 def _measures(loss: mx.array, norm: mx.array) -> Measures:
-    numbers = float(loss.item()), float(norm.item())
+    numbers = _number(loss), _number(norm)
     return Measures(*numbers, bool(np.isfinite(numbers).all()))
+
+
+def _number(array: mx.array) -> float:
+    return float(np.array(array))
 
 
 def _flat(tree: Any) -> dict[str, Array]:

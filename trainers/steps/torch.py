@@ -121,11 +121,6 @@ class TorchStep:
                 moments[kind] = torch.from_numpy(np.array(value))
         torch.set_rng_state(torch.from_numpy(np.array(state["random"])))
 
-    def parameters(self) -> list[tuple[str, tuple[int, ...], bool]]:
-        """Return name, shape and whether it trains, of every parameter of the loss module."""
-        named = self._loss.named_parameters()
-        return [(name, tuple(value.shape), value.requires_grad) for name, value in named]
-
     def peak_memory(self) -> int:
         """Return the largest resident size of the process in bytes."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

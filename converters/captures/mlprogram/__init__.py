@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ...models.signature import Signature
     from .program import Program
 
-__all__ = ["load_program"]
+__all__ = ["load_program", "read_signature"]
 
 
 def load_program(path: Path, function: str | None = None) -> Program:
@@ -16,3 +17,10 @@ def load_program(path: Path, function: str | None = None) -> Program:
     from .program import load_program as load
 
     return load(path, function)
+
+
+def read_signature(path: Path, function: str | None = None) -> Signature:
+    """Return the signature of the ``.mlpackage`` at PATH; see ``signatures.read_signature``."""
+    from .signatures import read_signature as read
+
+    return read(path, function)

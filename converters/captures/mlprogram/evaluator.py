@@ -143,7 +143,7 @@ class Evaluation:
         kind = operation.op_type
         if kind == "const" or kind in CONSTEXPR:
             return
-        run = CONTROL.get(kind, Evaluation.kernel)
+        run: Callable[..., Any] = CONTROL.get(kind, Evaluation.kernel)
         for variable, value in zip(operation.outputs, run(self, operation), strict=False):
             settled = settle(value, dtype_name(variable), self.precision)
             if self.observe and isinstance(settled, Tensor):

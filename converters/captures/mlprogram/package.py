@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from ....errors import BadInputError, UnsupportedError
 from .toolkit import proto
 
+MANIFEST: Final = "weighbridge"  # our key in the user-defined metadata
 # Layout of weight.bin (MIL blob storage, version 2): every blob has metadata of 64 bytes:
 # sentinel, dtype, size and offset of the data.
 METADATA: Final = struct.Struct("<IIQQ")

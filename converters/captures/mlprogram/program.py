@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from .evaluator import (
 )
 from .features import Feature, check_inputs, flexible
 from .package import (
+    MANIFEST,
     Package,
     census,
     description,
@@ -41,7 +41,6 @@ from .package import (
 )
 from .toolkit import load_mil, quiet, types
 
-MANIFEST = "weighbridge"  # key in the user-defined metadata
 State = dict[str, Tensor]
 
 
@@ -90,28 +89,9 @@ class Program:
         found: dict[str, Any] = json.loads(self.metadata.get(MANIFEST, "{}"))
         return found
 
-    @cached_property
-    def sites(self) -> dict[str, str]:
-        """The type of the operation behind every name that ``trace`` may report."""
-        blocks = [self.body]
-        found = {}
-        while blocks:
-            for operation in blocks.pop().operations:
-                blocks += operation.blocks
-                if operation.op_type in KERNELS:
-                    found.update({out.name: operation.op_type for out in operation.outputs})
-        return found
-
     def constants(self) -> dict[str, Array]:
         """Return every weight by name: arrays of floats, compressed ones expanded, never widened."""
-        found = {}
-        for operation in self.body.operations:
-            if operation.op_type != "const" and operation.op_type not in CONSTEXPR:
-                continue
-            for variable in operation.outputs:
-                if is_weight(variable):
-                    found[variable.name] = np.asarray(constant_value(variable))
-        return found
+        return weights(self.body)
 
     def new_state(self) -> State:
         """Return the states at their beginning, zeros; empty for a program without states."""
@@ -144,23 +124,32 @@ class Program:
         inputs: Mapping[str, Array],
         precision: str = "declared",
         corrections: Mapping[str, Array] | None = None,
+        sites: Mapping[str, Sequence[str]] | None = None,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Run and record every operation's output by name; see ``Runner.trace`` for corrections.
+        """Run and record the output of operations; of one in a loop the last is kept.
 
-        Of an operation in a loop the last output is kept.
+        Args:
+            inputs: as in ``run``.
+            precision: as in ``run``.
+            corrections: values by site, each put in place of what the site computed.
+            sites: what ends at an operation's output, innermost first; by default every operation
+                is a site, named by its output.
+
+        Returns:
+            The outputs, and the value of every site before its own correction.
         """
-        sites: dict[str, Array] = {}
-        corrections = corrections or {}
+        recorded: dict[str, Array] = {}
+        given = corrections or {}
 
-        def observe(_: Any, variable: Any, value: Tensor) -> Tensor | None:
-            sites[variable.name] = released(value, result_dtype(variable, precision))
-            if variable.name not in corrections:
-                return None
-            corrected = held(corrections[variable.name])
-            result: Tensor = settle(corrected, dtype_name(variable), precision)
-            return result
+        def observe(_: Any, variable: Any, value: Tensor) -> Tensor:
+            names = (variable.name,) if sites is None else sites.get(variable.name, ())
+            for name in names:
+                recorded[name] = released(value, result_dtype(variable, precision))
+                if name in given:
+                    value = settle(held(given[name]), dtype_name(variable), precision)
+            return value
 
-        return self._evaluate(inputs, precision, observe, None), sites
+        return self._evaluate(inputs, precision, observe, None), recorded
 
     def first_nonfinite(
         self, inputs: Mapping[str, Array], precision: str = "declared"
@@ -212,6 +201,37 @@ def is_weight(variable: Any) -> bool:
         return False
     users = [operation.op_type for operation in variable.child_ops]
     return not users or any(user not in CONSTEXPR for user in users)
+
+
+def variables(body: Any) -> dict[str, Any]:
+    """Return the variables that a function's operations make, by name; nested blocks aside."""
+    return {out.name: out for operation in body.operations for out in operation.outputs}
+
+
+def weights(body: Any) -> dict[str, Array]:
+    """Return every weight of a function by name, compressed ones expanded."""
+    return {
+        name: np.asarray(constant_value(variable))
+        for name, variable in variables(body).items()
+        if variable.op.op_type in ("const", *CONSTEXPR) and is_weight(variable)
+    }
+
+
+def load_body(package: Package, function: str) -> Any:
+    """Return FUNCTION of PACKAGE in coremltools' PyMIL.
+
+    Raises:
+        UnsupportedError: coremltools' own loader does not read it.
+    """
+    try:
+        with quiet():
+            loaded = load_mil(package.spec, package.spec.specificationVersion, str(package.weights))
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UnsupportedError(
+            f"{package.path}: coremltools cannot load this program: {reason}"
+        ) from error
+    return loaded.functions[function]
 
 
 def check_operations(package: Package, function: str) -> Counter[str]:
@@ -267,13 +287,7 @@ def load_program(path: Path, function: str | None = None) -> Program:
     if chosen not in names:
         raise BadInputError(f"{path}: no function {chosen}; there are {', '.join(names)}")
     counts = check_operations(package, chosen)
-    try:
-        with quiet():
-            loaded = load_mil(package.spec, package.spec.specificationVersion, str(package.weights))
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UnsupportedError(f"{path}: coremltools cannot load this program: {reason}") from error
-    body = loaded.functions[chosen]
+    body = load_body(package, chosen)
     inputs, outputs = features(package, chosen, body)
     metadata = dict(package.spec.description.metadata.userDefined)
     return Program(path, chosen, inputs, outputs, counts, metadata, body)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence coremltools' own logger and Python's warnings inside the block, and only there."""
+    """Silence coremltools inside the block, and only there: logger, warnings and progress bars."""
     logger = logging.getLogger("coremltools")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
+    bars = io.StringIO()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(bars), redirect_stderr(bars):
             warnings.simplefilter("ignore")
             yield
     finally:

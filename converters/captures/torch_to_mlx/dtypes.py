@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
 import torch
 
-# MLX has no float64 on GPUs and no complex128: double precision becomes single.
-MLX: Final[dict[torch.dtype, mx.Dtype]] = {
+_MLX: Final[dict[torch.dtype, mx.Dtype]] = {
     torch.bool: mx.bool_,
     torch.uint8: mx.uint8,
     torch.int8: mx.int8,
@@ -22,11 +21,23 @@ MLX: Final[dict[torch.dtype, mx.Dtype]] = {
     torch.float16: mx.float16,
     torch.bfloat16: mx.bfloat16,
     torch.float32: mx.float32,
-    torch.float64: mx.float32,
+    torch.float64: mx.float64,
     torch.complex64: mx.complex64,
     torch.complex128: mx.complex64,
 }
-_NARROWED: Final = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+
+
+def mlx_dtype(dtype: torch.dtype) -> mx.Dtype:
+    """Return torch's DTYPE in MLX, which has no complex128, and float64 only on the CPU.
+
+    There, too, MLX's exp, erf and their kin are good to float32 only.
+
+    >>> mlx_dtype(torch.bfloat16), mlx_dtype(torch.int64)
+    (mlx.core.bfloat16, mlx.core.int64)
+    """
+    if dtype == torch.float64 and mx.default_device().type != mx.DeviceType.cpu:
+        return mx.float32
+    return _MLX[dtype]
 
 
 def to_mlx(tensor: torch.Tensor) -> mx.array:
@@ -36,10 +47,9 @@ def to_mlx(tensor: torch.Tensor) -> mx.array:
     array([1.5], dtype=bfloat16)
     """
     tensor = tensor.detach().cpu().contiguous()
-    tensor = tensor.to(_NARROWED.get(tensor.dtype, tensor.dtype))
     if tensor.dtype == torch.bfloat16:
         return mx.array(tensor.view(torch.int16).numpy()).view(mx.bfloat16)
-    return mx.array(tensor.numpy())
+    return mx.array(tensor.numpy(), dtype=mlx_dtype(tensor.dtype))
 
 
 def to_torch(array: mx.array, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -56,11 +66,11 @@ def to_torch(array: mx.array, dtype: torch.dtype | None = None) -> torch.Tensor:
     return tensor if dtype is None else tensor.to(dtype)
 
 
-def cast(value: mx.array, dtype: mx.Dtype | None) -> mx.array:
+def cast(value: Any, dtype: mx.Dtype | None) -> Any:
     """Return VALUE as DTYPE; anything but an array comes back as it is."""
-    if dtype is None or not isinstance(value, mx.array) or value.dtype == dtype:
-        return value
-    return value.astype(dtype)
+    if isinstance(value, mx.array) and dtype is not None and value.dtype != dtype:
+        return value.astype(dtype)
+    return value
 
 
 def is_float(array: mx.array) -> bool:

@@ -18,21 +18,23 @@ def _relu(x: mx.array) -> mx.array:
     return mx.maximum(x, mx.array(0, x.dtype))
 
 
-def _mish(x: mx.array) -> mx.array:
-    return x * tanh(softplus(x))
-
-
 register(
     {
-        "relu": lambda self: _relu(self),
-        "relu6": lambda self: mx.clip(self, 0, 6),
-        "sigmoid": lambda self: sigmoid(self),
-        "silu": lambda self: self * sigmoid(self),
-        "mish": lambda self: _mish(self),
-        "tanh": lambda self: tanh(self),
-        "log_sigmoid": lambda self: -softplus(-self),
-        "hardswish": lambda self: self * mx.clip(self + 3, 0, 6) / 6,
-        "hardsigmoid": lambda self: mx.clip(self + 3, 0, 6) / 6,
+        "relu": _relu,
+        "relu6": lambda x: mx.clip(x, 0, 6),
+        "sigmoid": sigmoid,
+        "silu": lambda x: x * sigmoid(x),
+        "mish": lambda x: x * tanh(softplus(x)),
+        "tanh": tanh,
+        "log_sigmoid": lambda x: -softplus(-x),
+        "hardswish": lambda x: x * mx.clip(x + 3, 0, 6) / 6,
+        "hardsigmoid": lambda x: mx.clip(x + 3, 0, 6) / 6,
+    },
+    promote="result",
+    arity=1,
+)
+register(
+    {
         "hardtanh": lambda self, min_val=-1, max_val=1: mx.clip(self, min_val, max_val),
         "leaky_relu": lambda self, negative_slope=0.01: mx.where(
             self > 0, self, self * negative_slope
@@ -40,8 +42,7 @@ register(
         "threshold": lambda self, threshold, value: mx.where(self > threshold, self, value),
         "hardshrink": lambda self, lambd=0.5: mx.where(mx.abs(self) > lambd, self, 0.0),
         "softshrink": lambda self, lambd=0.5: self - mx.clip(self, -lambd, lambd),
-    },
-    promote="result",
+    }
 )
 
 
@@ -55,9 +56,7 @@ def _gelu(self: mx.array, approximate: str = "none") -> mx.array:
 
 
 @operation("elu")
-def _elu(
-    self: mx.array, alpha: float = 1, scale: float = 1, input_scale: float = 1
-) -> mx.array:
+def _elu(self: mx.array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> mx.array:
     negative = mx.expm1(mx.minimum(self, mx.array(0, self.dtype)) * input_scale)
     return scale * mx.where(self > 0, self, alpha * negative)
 
@@ -94,5 +93,3 @@ def _prelu(self: mx.array, weight: mx.array) -> mx.array:
 def _logit(self: mx.array, eps: float | None = None) -> mx.array:
     x = self if eps is None else mx.clip(self, eps, 1 - eps)
     return mx.log(x / (1 - x))
-
-

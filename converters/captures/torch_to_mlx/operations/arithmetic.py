@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -34,70 +35,76 @@ def _integers_as_they_are(function: Callable[[mx.array], mx.array]) -> Callable[
 
 register(
     {
-        "abs absolute": lambda self: mx.abs(self),
-        "neg negative": lambda self: mx.negative(self),
-        "positive": lambda self: self,
-        "square": lambda self: self * self,
-        "sign sgn": lambda self: mx.sign(self),
+        "abs absolute": mx.abs,
+        "neg negative": mx.negative,
+        "square": mx.square,
+        "sign sgn": mx.sign,
         "floor": _integers_as_they_are(mx.floor),
         "ceil": _integers_as_they_are(mx.ceil),
         "round": _integers_as_they_are(mx.round),
         "trunc fix": _integers_as_they_are(_truncate),
         "frac": lambda self: self - _truncate(self),
-        "exp": lambda self: exp(self),
-        "expm1": lambda self: mx.expm1(self),
+        "exp": exp,
+        "expm1": mx.expm1,
         "exp2": lambda self: mx.power(mx.array(2, self.dtype), self),
-        "log": lambda self: mx.log(self),
-        "log1p": lambda self: mx.log1p(self),
-        "log2": lambda self: mx.log2(self),
-        "log10": lambda self: mx.log10(self),
-        "sqrt": lambda self: mx.sqrt(self),
-        "rsqrt": lambda self: mx.rsqrt(self),
-        "reciprocal": lambda self: mx.reciprocal(self),
-        "sin": lambda self: mx.sin(self),
-        "cos": lambda self: mx.cos(self),
-        "tan": lambda self: mx.tan(self),
-        "sinh": lambda self: mx.sinh(self),
-        "cosh": lambda self: mx.cosh(self),
-        "asin arcsin": lambda self: mx.arcsin(self),
-        "acos arccos": lambda self: mx.arccos(self),
-        "atan arctan": lambda self: mx.arctan(self),
-        "asinh arcsinh": lambda self: mx.arcsinh(self),
-        "acosh arccosh": lambda self: mx.arccosh(self),
-        "atanh arctanh": lambda self: mx.arctanh(self),
-        "erf": lambda self: erf(self),
+        "log": mx.log,
+        "log1p": mx.log1p,
+        "log2": mx.log2,
+        "log10": mx.log10,
+        "sqrt": mx.sqrt,
+        "rsqrt": mx.rsqrt,
+        "reciprocal": mx.reciprocal,
+        "sin": mx.sin,
+        "cos": mx.cos,
+        "tan": mx.tan,
+        "sinh": mx.sinh,
+        "cosh": mx.cosh,
+        "asin arcsin": mx.arcsin,
+        "acos arccos": mx.arccos,
+        "atan arctan": mx.arctan,
+        "asinh arcsinh": mx.arcsinh,
+        "acosh arccosh": mx.arccosh,
+        "atanh arctanh": mx.arctanh,
+        "erf": erf,
         "erfc": lambda self: 1 - erf(self),
-        "erfinv": lambda self: mx.erfinv(self),
-        "rad2deg": lambda self: mx.degrees(self),
-        "deg2rad": lambda self: mx.radians(self),
-        # alpha scales the second operand: BERT-like masks use it as rsub's.
+        "erfinv": mx.erfinv,
+        "rad2deg": mx.degrees,
+        "deg2rad": mx.radians,
+    },
+    promote="result",
+    arity=1,
+)
+register(
+    {
+        "mul.Tensor mul.Scalar multiply.Tensor": operator.mul,
+        "div.Tensor div.Scalar divide.Tensor true_divide.Tensor": operator.truediv,
+        "floor_divide floor_divide.Scalar": _floor_divide,
+        "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": mx.remainder,
+        "maximum max.other clamp_min clamp_min.Tensor": mx.maximum,
+        "minimum min.other clamp_max clamp_max.Tensor": mx.minimum,
+        "atan2 arctan2": mx.arctan2,
+        "logaddexp": mx.logaddexp,
+        "hypot": lambda a, b: mx.sqrt(a * a + b * b),
+        "copysign.Tensor": lambda a, b: mx.where(b < 0, -mx.abs(a), mx.abs(a)),
+        "pow.Tensor_Tensor": mx.power,
+        "pow.Scalar": lambda a, exponent: mx.power(mx.array(a, exponent.dtype), exponent),
+    },
+    promote="result",
+    arity=2,
+)
+register(
+    {
         "add.Tensor add.Scalar": lambda self, other, alpha=1: self + _scaled(other, alpha),
         "sub.Tensor sub.Scalar subtract.Tensor": lambda self, other, alpha=1: (
             self - _scaled(other, alpha)
         ),
         "rsub.Tensor rsub.Scalar": lambda self, other, alpha=1: other - _scaled(self, alpha),
-        "mul.Tensor mul.Scalar multiply.Tensor": lambda self, other: self * other,
-        "div.Tensor div.Scalar divide.Tensor true_divide.Tensor": lambda self, other: self / other,
-        "floor_divide floor_divide.Scalar": lambda self, other: _floor_divide(self, other),
-        "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": lambda self, other: (
-            mx.remainder(self, other)
-        ),
-        "maximum max.other clamp_min.Tensor": lambda self, **k: mx.maximum(self, *k.values()),
-        "minimum min.other clamp_max.Tensor": lambda self, **k: mx.minimum(self, *k.values()),
-        "atan2 arctan2": lambda self, other: mx.arctan2(self, other),
-        "logaddexp": lambda self, other: mx.logaddexp(self, other),
-        "hypot": lambda self, other: mx.sqrt(self * self + other * other),
-        "copysign.Tensor": lambda self, other: mx.where(other < 0, -mx.abs(self), mx.abs(self)),
         "addcmul": lambda self, tensor1, tensor2, value=1: self + value * tensor1 * tensor2,
         "addcdiv": lambda self, tensor1, tensor2, value=1: self + value * tensor1 / tensor2,
         "lerp.Scalar lerp.Tensor": lambda self, end, weight: self + weight * (end - self),
-        "clamp clip clamp.Tensor clip.Tensor": lambda self, min_=None, max_=None: (
-            _clamp(self, min_, max_)
+        "clamp clip clamp.Tensor clip.Tensor": lambda self, min_=None, max_=None: _clamp(
+            self, min_, max_
         ),
-        "clamp_min": lambda self, min_: mx.maximum(self, min_),
-        "clamp_max": lambda self, max_: mx.minimum(self, max_),
-        "pow.Tensor_Tensor": lambda self, exponent: mx.power(self, exponent),
-        "pow.Scalar": lambda self, exponent: mx.power(mx.array(self, exponent.dtype), exponent),
     },
     promote="result",
 )
@@ -116,7 +123,7 @@ def _clamp(x: mx.array, low: Operand | None, high: Operand | None) -> mx.array:
 @operation("div.Tensor_mode", "div.Scalar_mode", promote="result")
 def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> mx.array:
     if rounding_mode is None:
-        return self / other
+        return mx.divide(self, other)
     if rounding_mode == "floor":
         return _floor_divide(self, other)
     if is_float(self):
@@ -144,7 +151,8 @@ _POWERS: dict[float, Callable[[mx.array], mx.array]] = {
 
 @operation("pow.Tensor_Scalar", promote="result")
 def _power(self: mx.array, exponent: float) -> mx.array:
-    return _POWERS.get(exponent, lambda x: mx.power(x, exponent))(self)
+    known = _POWERS.get(exponent)
+    return mx.power(self, exponent) if known is None else known(self)
 
 
 @operation("nan_to_num")

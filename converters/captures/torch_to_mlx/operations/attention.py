@@ -41,7 +41,7 @@ def _grouped(x: mx.array, heads: int) -> mx.array:
 
 
 @operation("scaled_dot_product_attention")
-def _attention(
+def _attention(  # noqa: PLR0913, PLR0917 - the schema's
     query: mx.array,
     key: mx.array,
     value: mx.array,

@@ -11,43 +11,42 @@ from .registry import operation, register
 
 Operand = mx.array | float
 
-# Compared in the operands' common type; the result is boolean.
 register(
     {
-        "eq.Tensor eq.Scalar": lambda self, other: mx.equal(self, other),
-        "ne.Tensor ne.Scalar": lambda self, other: mx.not_equal(self, other),
-        "lt.Tensor lt.Scalar": lambda self, other: mx.less(self, other),
-        "le.Tensor le.Scalar": lambda self, other: mx.less_equal(self, other),
-        "gt.Tensor gt.Scalar": lambda self, other: mx.greater(self, other),
-        "ge.Tensor ge.Scalar": lambda self, other: mx.greater_equal(self, other),
-        "isclose": lambda self, other, rtol=1e-5, atol=1e-8, equal_nan=False: mx.isclose(
-            self, other, rtol, atol, equal_nan
-        ),
+        "eq.Tensor eq.Scalar": mx.equal,
+        "ne.Tensor ne.Scalar": mx.not_equal,
+        "lt.Tensor lt.Scalar": mx.less,
+        "le.Tensor le.Scalar": mx.less_equal,
+        "gt.Tensor gt.Scalar": mx.greater,
+        "ge.Tensor ge.Scalar": mx.greater_equal,
     },
     promote="operands",
+    arity=2,
 )
 register(
     {
-        "isnan": lambda self: mx.isnan(self),
-        "isinf": lambda self: mx.isinf(self),
-        "isfinite": lambda self: mx.isfinite(self),
-        "isposinf": lambda self: mx.isposinf(self),
-        "isneginf": lambda self: mx.isneginf(self),
+        "isnan": mx.isnan,
+        "isinf": mx.isinf,
+        "isfinite": mx.isfinite,
+        "isposinf": mx.isposinf,
+        "isneginf": mx.isneginf,
         "signbit": lambda self: self < 0,
-    }
+    },
+    arity=1,
 )
+register({"logical_not": mx.logical_not}, promote="result", arity=1)
 register(
     {
-        "logical_not": lambda self: mx.logical_not(self),
-        "logical_and": lambda self, other: mx.logical_and(self, other),
-        "logical_or": lambda self, other: mx.logical_or(self, other),
-        "logical_xor": lambda self, other: mx.not_equal(self, other),
-        "where.self where.ScalarOther where.ScalarSelf": lambda condition, self, other: mx.where(
-            condition, self, other
-        ),
+        "logical_and": mx.logical_and,
+        "logical_or": mx.logical_or,
+        "logical_xor": mx.not_equal,
+        "bitwise_left_shift.Tensor __lshift__.Scalar": mx.left_shift,
+        "bitwise_right_shift.Tensor __rshift__.Scalar": mx.right_shift,
     },
     promote="result",
+    arity=2,
 )
+register({"where.self where.ScalarOther where.ScalarSelf": mx.where}, promote="result", arity=3)
 
 
 def _bitwise(
@@ -66,18 +65,24 @@ for _name, _function in {
     "xor": _bitwise(mx.bitwise_xor, mx.not_equal),
 }.items():
     operation(
-        *[f"{form}.{kind}" for form in (f"bitwise_{_name}", f"__{_name}__") for kind in ("Tensor", "Scalar")],
+        *[
+            f"{form}.{kind}"
+            for form in (f"bitwise_{_name}", f"__{_name}__")
+            for kind in ("Tensor", "Scalar")
+        ],
         promote="result",
     )(_function)
-register(
-    {
-        "bitwise_left_shift.Tensor __lshift__.Scalar": lambda self, other: mx.left_shift(self, other),
-        "bitwise_right_shift.Tensor __rshift__.Scalar": lambda self, other: mx.right_shift(
-            self, other
-        ),
-    },
-    promote="result",
-)
+
+
+@operation("isclose", promote="operands")
+def _isclose(
+    self: mx.array,
+    other: mx.array,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> mx.array:
+    return mx.isclose(self, other, rtol=rtol, atol=atol, equal_nan=equal_nan)
 
 
 @operation("bitwise_not")
@@ -86,9 +91,7 @@ def _bitwise_not(self: mx.array) -> mx.array:
 
 
 @operation("where.Scalar")
-def _where_scalars(
-    condition: mx.array, self: float, other: float, dtype: mx.Dtype
-) -> mx.array:
+def _where_scalars(condition: mx.array, self: float, other: float, dtype: mx.Dtype) -> mx.array:
     return mx.where(condition, mx.array(self, dtype), mx.array(other, dtype))
 
 

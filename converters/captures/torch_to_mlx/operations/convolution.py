@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from ..dtypes import is_float
-from .axes import per_channel, repeated
+from .axes import repeated
 from .registry import operation, register
 
 Sizes = int | Sequence[int]

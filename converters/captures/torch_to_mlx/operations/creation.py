@@ -28,16 +28,15 @@ register(
         "arange": lambda end, dtype: _range(0, end, 1, dtype),
         "arange.start": lambda start, end, dtype: _range(start, end, 1, dtype),
         "arange.start_step": lambda start, end, dtype, step=1: _range(start, end, step, dtype),
-        "zeros empty.memory_format": lambda size, dtype: _full(size, 0, dtype),
-        "ones": lambda size, dtype: _full(size, 1, dtype),
-        "full": lambda size, fill_value, dtype: _full(size, fill_value, dtype),
         "zeros_like empty_like": lambda self, dtype: _full(self.shape, 0, dtype),
         "ones_like": lambda self, dtype: _full(self.shape, 1, dtype),
         "full_like": lambda self, fill_value, dtype: _full(self.shape, fill_value, dtype),
-        "new_zeros new_empty": lambda self, size, dtype: _full(size, 0, dtype),
-        "new_ones": lambda self, size, dtype: _full(size, 1, dtype),
-        "new_full": lambda self, size, fill_value, dtype: _full(size, fill_value, dtype),
-        "scalar_tensor": lambda s, dtype: mx.array(s, dtype),
+        "zeros empty.memory_format new_zeros new_empty": lambda size, dtype, **_: _full(
+            size, 0, dtype
+        ),
+        "ones new_ones": lambda size, dtype, **_: _full(size, 1, dtype),
+        "full new_full": lambda size, fill_value, dtype, **_: _full(size, fill_value, dtype),
+        "scalar_tensor": lambda s, dtype: _full((), s, dtype),
         "fill.Scalar fill.Tensor": lambda self, value, dtype: _full(self.shape, value, dtype),
         "copy": lambda self, src: mx.broadcast_to(src, self.shape),
         "eye": lambda n, dtype: mx.eye(n, dtype=dtype),
@@ -48,6 +47,7 @@ register(
         "view_as_complex": lambda self: self[..., 0] + 1j * self[..., 1],
     }
 )
+
 
 @operation("one_hot")
 def _one_hot(self: mx.array, num_classes: int, dtype: mx.Dtype) -> mx.array:

@@ -8,9 +8,9 @@ exp is only good to 4e-6. Sums and products are vectorised: the same functions b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Final
+from typing import Any, Final, Protocol, cast
 
 import mlx.core as mx
 
@@ -58,7 +58,23 @@ _TANH_Q: Final = (
 )
 _TANH_RANGE: Final = (-7.90531110763549805, 7.90531110763549805)
 _LN2: Final = (0.693359375, -2.12194440e-4)  # in two parts: n * the first is exact
-_EXP_RANGE: Final = (-88.0, 88.5)  # round to 2^-127 and 2^128, whose bits are those of 0 and infinity
+_EXP_RANGE: Final = (
+    -88.0,
+    88.5,
+)  # round to 2^-127 and 2^128, whose bits are those of 0 and infinity
+
+
+class _Custom(Protocol):
+    """A function of one array with a gradient of its own."""
+
+    def __call__(self, x: mx.array) -> mx.array: ...
+
+    def vjp(self, function: Callable[[mx.array, mx.array, mx.array], mx.array]) -> Any: ...
+
+
+def _custom(function: Callable[[mx.array], mx.array]) -> _Custom:
+    custom: Any = mx.custom_function(function)
+    return cast(_Custom, custom)
 
 
 def _vectorised(x: mx.array) -> bool:
@@ -66,10 +82,12 @@ def _vectorised(x: mx.array) -> bool:
 
 
 def _polynomial(coefficients: Sequence[float], x: mx.array) -> mx.array:
-    return reduce(lambda sum_, c: sum_ * x + c, coefficients[2:], x * coefficients[0] + coefficients[1])
+    return reduce(
+        lambda sum_, c: sum_ * x + c, coefficients[2:], x * coefficients[0] + coefficients[1]
+    )
 
 
-@mx.custom_function
+@_custom
 def _exp(x: mx.array) -> mx.array:
     bounded = mx.clip(x, *_EXP_RANGE)
     power = mx.round(bounded * math.log2(math.e))
@@ -79,11 +97,11 @@ def _exp(x: mx.array) -> mx.array:
 
 
 @_exp.vjp
-def _exp_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
+def _exp_vjp(_: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
     return cotangent * y
 
 
-@mx.custom_function
+@_custom
 def _erf(x: mx.array) -> mx.array:
     bounded = mx.clip(x, -4, 4)
     square = bounded * bounded
@@ -95,7 +113,7 @@ def _erf_vjp(x: mx.array, cotangent: mx.array, _: mx.array) -> mx.array:
     return cotangent * (exp(-x * x) * (2 / math.sqrt(math.pi)))
 
 
-@mx.custom_function
+@_custom
 def _tanh(x: mx.array) -> mx.array:
     bounded = mx.clip(x, *_TANH_RANGE)
     square = bounded * bounded
@@ -103,28 +121,28 @@ def _tanh(x: mx.array) -> mx.array:
 
 
 @_tanh.vjp
-def _tanh_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
+def _tanh_vjp(_: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
     return cotangent * (1 - y * y)
 
 
-@mx.custom_function
+@_custom
 def _sigmoid(x: mx.array) -> mx.array:
     return 1 / (1 + _exp(-x))
 
 
 @_sigmoid.vjp
-def _sigmoid_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
+def _sigmoid_vjp(_: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
     return cotangent * y * (1 - y)
 
 
-@mx.custom_function
+@_custom
 def _softmax(x: mx.array) -> mx.array:
     weights = _exp(x - mx.max(x, axis=-1, keepdims=True))
     return weights / mx.sum(weights, axis=-1, keepdims=True)
 
 
 @_softmax.vjp
-def _softmax_vjp(x: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
+def _softmax_vjp(_: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
     weighted = cotangent * y
     return weighted - y * mx.sum(weighted, axis=-1, keepdims=True)
 

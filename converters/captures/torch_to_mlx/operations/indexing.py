@@ -17,12 +17,9 @@ def _embedding(
     weight: mx.array,
     indices: mx.array,
     padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
     sparse: bool = False,  # noqa: ARG001 - how torch stores the gradient
 ) -> mx.array:
     """Look rows up; row PADDING_IDX gets no gradient."""
-    if scale_grad_by_freq:
-        raise NotImplementedError("embedding with scale_grad_by_freq")
     rows = weight[indices]
     if padding_idx < 0:
         return rows
@@ -61,9 +58,7 @@ def _gather(
     if not self.ndim:
         return mx.broadcast_to(self, index.shape)
     axis = axis_of(self, dim)
-    region = [
-        slice(None) if i == axis else slice(size) for i, size in enumerate(index.shape)
-    ]
+    region = [slice(None) if i == axis else slice(size) for i, size in enumerate(index.shape)]
     return mx.take_along_axis(self[tuple(region)], index, axis=axis)
 
 

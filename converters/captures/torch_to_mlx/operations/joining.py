@@ -15,12 +15,12 @@ from .registry import operation, register
 def _cat(tensors: Sequence[mx.array], dim: int = 0) -> mx.array:
     """Concatenate; torch lets empty vectors join anything."""
     kept = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]
-    return mx.concatenate(kept, axis=dim) if len(kept) > 1 else kept[0]
+    return mx.concatenate(list(kept), axis=dim) if len(kept) > 1 else kept[0]
 
 
 @operation("stack", promote="result")
 def _stack(tensors: Sequence[mx.array], dim: int = 0) -> mx.array:
-    return mx.stack(tensors, axis=dim)
+    return mx.stack(list(tensors), axis=dim)
 
 
 def _parts(x: mx.array, sizes: Sequence[int], dim: int) -> tuple[mx.array, ...]:
@@ -77,7 +77,9 @@ def _repeat_interleave(
 def _roll(self: mx.array, shifts: Sequence[int], dims: Sequence[int] = ()) -> mx.array:
     if not dims:
         return mx.roll(self.reshape(-1), shifts[0]).reshape(self.shape)
-    return mx.roll(self, list(shifts), axis=list(dims))
+    for shift, dim in zip(shifts, dims, strict=True):
+        self = mx.roll(self, shift, dim)
+    return self
 
 
 @operation("flip")
@@ -87,9 +89,9 @@ def _flip(self: mx.array, dims: Sequence[int]) -> mx.array:
     return self
 
 
+register({"repeat tile": mx.tile}, arity=2)
 register(
     {
-        "repeat tile": lambda self, **counts: mx.tile(self, *counts.values()),
         "fliplr": lambda self: _flip(self, [1]),
         "flipud": lambda self: _flip(self, [0]),
         "broadcast_tensors": lambda tensors: tuple(mx.broadcast_arrays(*tensors)),

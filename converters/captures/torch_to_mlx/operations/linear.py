@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
@@ -19,25 +19,34 @@ def matmul(a: mx.array, b: mx.array) -> mx.array:
 
 register(
     {
-        "mm bmm": lambda self, mat2: matmul(self, mat2),
-        "mv": lambda self, vec: matmul(self, vec),
-        "dot vdot": lambda self, **other: matmul(self, *other.values()),
-        "matmul linalg_matmul": lambda self, other: matmul(self, other),
-        "inner": lambda self, other: mx.inner(self, other),
-        "outer ger": lambda self, vec2: mx.outer(self, vec2),
-        "addmm": lambda self, mat1, mat2, beta=1, alpha=1: beta * self + alpha * matmul(mat1, mat2),
-        "addmv": lambda self, mat, vec, beta=1, alpha=1: beta * self + alpha * matmul(mat, vec),
-        "baddbmm": lambda self, batch1, batch2, beta=1, alpha=1: (
-            beta * self + alpha * matmul(batch1, batch2)
-        ),
-        "addbmm": lambda self, batch1, batch2, beta=1, alpha=1: (
-            beta * self + alpha * matmul(batch1, batch2).sum(0)
-        ),
-        "addr": lambda self, vec1, vec2, beta=1, alpha=1: (
-            beta * self + alpha * mx.outer(vec1, vec2)
-        ),
-        "kron": lambda self, other: mx.kron(self, other),
-        "trace": lambda self: mx.trace(self),
+        "mm bmm mv dot vdot matmul linalg_matmul": matmul,
+        "inner": mx.inner,
+        "outer ger": mx.outer,
+        "kron": mx.kron,
+    },
+    arity=2,
+)
+register({"trace": mx.trace}, arity=1)
+
+
+def _plus_product(
+    product: Callable[[mx.array, mx.array], mx.array],
+) -> Callable[..., mx.array]:
+    """Make the handler of beta * self + alpha * PRODUCT (first, second)."""
+
+    def add(self: mx.array, beta: float = 1, alpha: float = 1, **factors: mx.array) -> mx.array:
+        scaled = product(*factors.values())
+        scaled = scaled if alpha == 1 else alpha * scaled
+        return scaled + (self if beta == 1 else beta * self)
+
+    return add
+
+
+register(
+    {
+        "addmm addmv baddbmm": _plus_product(matmul),
+        "addbmm": _plus_product(lambda a, b: matmul(a, b).sum(0)),
+        "addr": _plus_product(mx.outer),
     }
 )
 

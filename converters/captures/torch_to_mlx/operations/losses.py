@@ -23,7 +23,9 @@ _REDUCTIONS: Final[dict[int, Callable[[mx.array], mx.array]]] = {
 def _elementwise(loss: Callable[..., mx.array]) -> Callable[..., mx.array]:
     """Make a handler of LOSS (prediction, target, options) -> loss per element."""
 
-    def reduced(self: mx.array, target: mx.array, reduction: int = MEAN, **options: Any) -> mx.array:
+    def reduced(
+        self: mx.array, target: mx.array, reduction: int = MEAN, **options: Any
+    ) -> mx.array:
         return _REDUCTIONS[reduction](loss(self, target, **options))
 
     return reduced
@@ -145,7 +147,9 @@ def _cross_entropy(
     _, weights = _targets(target, weight, ignore_index, self.dtype)
     spread = -mx.sum(logs * _class_weights(self, weight), axis=axis)
     spread = mx.where(target != ignore_index, spread, mx.zeros_like(spread))
-    smooth = mx.sum(spread) / mx.sum(weights) if reduction == MEAN else _REDUCTIONS[reduction](spread)
+    smooth = (
+        mx.sum(spread) / mx.sum(weights) if reduction == MEAN else _REDUCTIONS[reduction](spread)
+    )
     return (1 - label_smoothing) * hard + label_smoothing / self.shape[axis] * smooth
 
 
@@ -159,9 +163,7 @@ def _soft_cross_entropy(
 
 
 @operation("cosine_similarity")
-def _cosine_similarity(
-    x1: mx.array, x2: mx.array, dim: int = 1, eps: float = 1e-8
-) -> mx.array:
+def _cosine_similarity(x1: mx.array, x2: mx.array, dim: int = 1, eps: float = 1e-8) -> mx.array:
     squares = [mx.maximum(mx.sum(x * x, axis=dim), eps * eps) for x in (x1, x2)]
     return mx.sum(x1 * x2, axis=dim) * mx.rsqrt(squares[0]) * mx.rsqrt(squares[1])
 
@@ -183,7 +185,8 @@ register(
         "triplet_margin_loss": lambda anchor, positive, negative, margin=1.0, eps=1e-6, reduction=MEAN: (
             _REDUCTIONS[reduction](
                 mx.maximum(
-                    _distances(anchor, positive, eps) - _distances(anchor, negative, eps) + margin, 0
+                    _distances(anchor, positive, eps) - _distances(anchor, negative, eps) + margin,
+                    0,
                 )
             )
         ),

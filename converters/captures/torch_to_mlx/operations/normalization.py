@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -26,9 +26,9 @@ def _layer_norm(
     if len(normalized_shape) == 1:
         return mx.fast.layer_norm(input_, weight, bias, eps)
     lead = input_.shape[: input_.ndim - len(normalized_shape)]
-    flat = [None if p is None else p.reshape(-1) for p in (weight, bias)]
+    scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
     features = input_.reshape(*lead, math.prod(normalized_shape))
-    return mx.fast.layer_norm(features, *flat, eps).reshape(input_.shape)
+    return mx.fast.layer_norm(features, scale, shift, eps).reshape(input_.shape)
 
 
 @operation("native_layer_norm")
@@ -80,20 +80,11 @@ def _group_norm(
     return _affine(normal, weight, bias)
 
 
-@operation("instance_norm")
-def _instance_norm(
-    input_: mx.array,
-    weight: Optional,
-    bias: Optional,
-    running_mean: Optional,
-    running_var: Optional,
-    use_input_stats: bool,
-    eps: float,
-    momentum: float,  # noqa: ARG001 - running statistics are not updated here
-) -> mx.array:
-    if not use_input_stats:
-        return _affine(_standardized(input_, running_mean, running_var, eps), weight, bias)
-    return _group_norm(input_, input_.shape[1], weight, bias, eps)
+class Statistics(NamedTuple):
+    """Mean and variance per channel; absent where none are kept."""
+
+    mean: Optional
+    variance: Optional
 
 
 class BatchNorm(NamedTuple):
@@ -103,74 +94,68 @@ class BatchNorm(NamedTuple):
     mean: mx.array
     deviation: mx.array
     running_mean: Optional
-    running_var: Optional
+    running_variance: Optional
 
 
-def _standardized(x: mx.array, mean: mx.array, variance: mx.array, eps: float) -> mx.array:
-    deviation = mx.rsqrt(variance + eps)
+def _standardized(x: mx.array, mean: mx.array, deviation: mx.array) -> mx.array:
+    """Return (X - MEAN) * DEVIATION, the latter being 1 / sqrt(variance + eps)."""
     return (x - per_channel(mean, x.ndim)) * per_channel(deviation, x.ndim)
 
 
-def _evaluated(
-    input_: mx.array,
-    weight: Optional,
-    bias: Optional,
-    running_mean: mx.array,
-    running_var: mx.array,
-    eps: float,
-) -> mx.array:
-    """Ioffe and Szegedy 2015, algorithm 2: the running statistics are constants."""
-    return _affine(_standardized(input_, running_mean, running_var, eps), weight, bias)
-
-
-def _trained(
-    input_: mx.array,
-    weight: Optional,
-    bias: Optional,
-    running: tuple[Optional, Optional],
-    momentum: float,
-    eps: float,
-) -> BatchNorm:
+def _trained(x: mx.array, running: Statistics, momentum: float, eps: float) -> BatchNorm:
     """Ioffe and Szegedy 2015, algorithm 1; the running variance is the unbiased one."""
-    axes = [0, *range(2, input_.ndim)]
-    mean, variance = mx.mean(input_, axis=axes), mx.var(input_, axis=axes)
-    count = input_.size // input_.shape[1]
+    axes = [0, *range(2, x.ndim)]
+    mean, variance = mx.mean(x, axis=axes), mx.var(x, axis=axes)
+    count = x.size // x.shape[1]
     unbiased = variance * (count / max(count - 1, 1))
     updated = [
         None if old is None else (1 - momentum) * old + momentum * mx.stop_gradient(new)
         for old, new in zip(running, (mean, unbiased), strict=True)
     ]
-    output = _affine(_standardized(input_, mean, variance, eps), weight, bias)
-    return BatchNorm(output, mean, mx.rsqrt(variance + eps), *updated)
+    deviation = mx.rsqrt(variance + eps)
+    return BatchNorm(_standardized(x, mean, deviation), mean, deviation, *updated)
 
 
-def _functional(
+def _evaluated(x: mx.array, running: Statistics, eps: float) -> BatchNorm:
+    """Ioffe and Szegedy 2015, algorithm 2: the running statistics are constants."""
+    mean, variance = running
+    if mean is None or variance is None:
+        return _trained(x, running, 0.0, eps)
+    deviation = mx.rsqrt(variance + eps)
+    return BatchNorm(_standardized(x, mean, deviation), mean, deviation, mean, variance)
+
+
+def _batch_norm(
     input_: mx.array,
-    weight: Optional,
-    bias: Optional,
-    running_mean: Optional,
-    running_var: Optional,
-    training: bool,
-    momentum: float,
     eps: float,
+    momentum: float = 0.0,
+    training: bool = False,
+    **tensors: Optional,
 ) -> BatchNorm:
+    """Normalize by the batch's statistics in training, else by the running ones."""
+    running = Statistics(tensors.get("running_mean"), tensors.get("running_var"))
     if training:
-        return _trained(input_, weight, bias, (running_mean, running_var), momentum, eps)
-    output = _evaluated(input_, weight, bias, running_mean, running_var, eps)
-    deviation = mx.rsqrt(running_var + eps)
-    return BatchNorm(output, running_mean, deviation, running_mean, running_var)
+        normal = _trained(input_, running, momentum, eps)
+    else:
+        normal = _evaluated(input_, running, eps)
+    output = _affine(normal.output, tensors.get("weight"), tensors.get("bias"))
+    return normal._replace(output=output)
+
+
+@operation("instance_norm")
+def _instance_norm(input_: mx.array, use_input_stats: bool, eps: float, **tensors: Any) -> mx.array:
+    """Normalize every example by itself: groups of one channel."""
+    if not use_input_stats:
+        return _batch_norm(input_, eps, **tensors).output
+    return _group_norm(input_, input_.shape[1], tensors.get("weight"), tensors.get("bias"), eps)
 
 
 register(
     {
-        "_native_batch_norm_legit_functional": _functional,
-        "_native_batch_norm_legit_no_training": lambda momentum, **inputs: _functional(
-            **inputs, momentum=momentum, training=False
-        )[:3],
-        "_native_batch_norm_legit.no_stats": lambda **inputs: _functional(
-            **inputs, running_mean=None, running_var=None
-        )[:3],
-        "batch_norm": lambda **inputs: _functional(**inputs)[0],
+        "_native_batch_norm_legit_functional": _batch_norm,
+        "_native_batch_norm_legit_no_training": lambda **inputs: _batch_norm(**inputs)[:3],
+        "_native_batch_norm_legit.no_stats": lambda **inputs: _batch_norm(**inputs)[:3],
+        "batch_norm": lambda **inputs: _batch_norm(**inputs)[0],
     }
 )
 

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from ..dtypes import is_float
 from .axes import at, repeated
 from .registry import register
 
 Sizes = int | Sequence[int]
+
+
+class _Window(NamedTuple):
+    """How a window moves along one axis."""
+
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
 
 
 def _count(length: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int:
@@ -22,9 +34,7 @@ def _count(length: int, kernel: int, stride: int, padding: int, ceil_mode: bool)
     return count - 1 if ceil_mode and (count - 1) * stride >= length + padding else count
 
 
-def _windows(
-    x: mx.array, axis: int, kernel: int, stride: int, count: int
-) -> mx.array:
+def _windows(x: mx.array, axis: int, kernel: int, stride: int, count: int) -> mx.array:
     """Return COUNT windows of axis AXIS: it becomes ``(count, kernel)``."""
     if stride == kernel:  # windows side by side are a reshape
         whole = x[at(x, axis, slice(count * kernel))]
@@ -33,9 +43,15 @@ def _windows(
     return mx.take(x, mx.array(places), axis=axis)
 
 
-def _max_along(
-    x: mx.array, axis: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
-) -> mx.array:
+def _padded(x: mx.array, axis: int, before: int, needed: int, value: float) -> mx.array:
+    """Pad axis AXIS with VALUE: BEFORE in front, and behind up to NEEDED in all."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (before, max(needed - x.shape[axis] - before, 0))
+    return mx.pad(x, widths, constant_values=mx.array(value, x.dtype))
+
+
+def _max_along(x: mx.array, axis: int, window: _Window, ceil_mode: bool) -> mx.array:
+    kernel, stride, padding, dilation = window
     span = dilation * (kernel - 1) + 1
     count = _count(x.shape[axis], span, stride, padding, ceil_mode)
     lowest = -math.inf if is_float(x) else -(2**31)
@@ -44,13 +60,6 @@ def _max_along(
         return mx.max(_windows(padded, axis, kernel, stride, count), axis=axis + 1)
     places = np.arange(count)[:, None] * stride + np.arange(kernel) * dilation
     return mx.max(mx.take(padded, mx.array(places), axis=axis), axis=axis + 1)
-
-
-def _padded(x: mx.array, axis: int, before: int, needed: int, value: float) -> mx.array:
-    """Pad axis AXIS with VALUE: BEFORE in front, and behind up to NEEDED in all."""
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (before, max(needed - x.shape[axis] - before, 0))
-    return mx.pad(x, widths, constant_values=mx.array(value, x.dtype))
 
 
 def _max_pool(axes: int) -> Callable[..., mx.array]:
@@ -64,7 +73,7 @@ def _max_pool(axes: int) -> Callable[..., mx.array]:
     ) -> mx.array:
         sizes = [repeated(s, axes) for s in (kernel_size, stride or kernel_size, padding, dilation)]
         for axis, window in enumerate(zip(*sizes, strict=True), self.ndim - axes):
-            self = _max_along(self, axis, *window, ceil_mode)
+            self = _max_along(self, axis, _Window(*window), ceil_mode)
         return self
 
     return pool
@@ -72,7 +81,7 @@ def _max_pool(axes: int) -> Callable[..., mx.array]:
 
 def _divisors(
     length: int, count: int, window: tuple[int, int, int], count_include_pad: bool
-) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+) -> NDArray[np.float32]:
     """Return how many elements each average runs over."""
     kernel, stride, padding = window
     starts = np.arange(count) * stride - padding
@@ -82,8 +91,26 @@ def _divisors(
     return (ends - starts).astype(np.float32)
 
 
+def _ones(_length: int, count: int, _window: tuple[int, int, int]) -> NDArray[np.float32]:
+    return np.ones(count, np.float32)
+
+
+_Divisors = Callable[[int, int, tuple[int, int, int]], NDArray[np.float32]]
+
+
+def _avg_along(
+    x: mx.array, axis: int, window: tuple[int, int, int], ceil_mode: bool, divisors: _Divisors
+) -> mx.array:
+    kernel, stride, padding = window
+    count = _count(x.shape[axis], kernel, stride, padding, ceil_mode)
+    padded = _padded(x, axis, padding, (count - 1) * stride + kernel, 0)
+    total = mx.sum(_windows(padded, axis, kernel, stride, count), axis=axis + 1)
+    each = mx.array(divisors(x.shape[axis], count, window)).astype(x.dtype)
+    return total / each.reshape([-1] + [1] * (x.ndim - 1 - axis))
+
+
 def _avg_pool(axes: int) -> Callable[..., mx.array]:
-    def pool(
+    def pool(  # noqa: PLR0913, PLR0917 - the schema's
         self: mx.array,
         kernel_size: Sizes,
         stride: Sizes = (),
@@ -93,15 +120,11 @@ def _avg_pool(axes: int) -> Callable[..., mx.array]:
         divisor_override: int | None = None,
     ) -> mx.array:
         sizes = [repeated(s, axes) for s in (kernel_size, stride or kernel_size, padding)]
-        for axis, (kernel, step, pad) in enumerate(zip(*sizes, strict=True), self.ndim - axes):
-            length = self.shape[axis]
-            count = _count(length, kernel, step, pad, ceil_mode)
-            padded = _padded(self, axis, pad, (count - 1) * step + kernel, 0)
-            self = mx.sum(_windows(padded, axis, kernel, step, count), axis=axis + 1)
-            if divisor_override is None:
-                each = _divisors(length, count, (kernel, step, pad), count_include_pad)
-                shape = [-1] + [1] * (self.ndim - 1 - axis)
-                self = self / mx.array(each).reshape(shape).astype(self.dtype)
+        divisors: _Divisors = partial(_divisors, count_include_pad=count_include_pad)
+        if divisor_override is not None:
+            divisors = _ones
+        for axis, window in enumerate(zip(*sizes, strict=True), self.ndim - axes):
+            self = _avg_along(self, axis, window, ceil_mode, divisors)
         return self if divisor_override is None else self / divisor_override
 
     return pool

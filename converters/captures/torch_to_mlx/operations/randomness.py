@@ -28,9 +28,7 @@ def drop(x: mx.array, p: float, shape: tuple[int, ...] | None = None) -> tuple[m
 
 
 @operation("native_dropout")
-def _native_dropout(
-    input_: mx.array, p: float, train: bool | None
-) -> tuple[mx.array, mx.array]:
+def _native_dropout(input_: mx.array, p: float, train: bool | None) -> tuple[mx.array, mx.array]:
     if train is False or p == 0:
         return input_, mx.ones(input_.shape, mx.bool_)
     return drop(input_, p)

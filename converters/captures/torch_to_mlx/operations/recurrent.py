@@ -60,8 +60,20 @@ def _scan(cell: Cell, x: mx.array, state: State, weights: _Weights, backwards: b
     return states[::-1] if backwards else states
 
 
+def _layer(
+    cell: Cell, x: mx.array, initial: list[State], weights: Sequence[_Weights]
+) -> tuple[mx.array, list[State]]:
+    """Run one layer in each of its directions; return its output and their final states."""
+    outputs, final = [], []
+    for backwards, (state, own) in enumerate(zip(initial, weights, strict=True)):
+        states = _scan(cell, x, state, own, bool(backwards))
+        outputs.append(mx.stack([state[0] for state in states]))
+        final.append(states[0] if backwards else states[-1])
+    return mx.concatenate(outputs, axis=-1), final
+
+
 def _recurrent(cell: Cell) -> Callable[..., tuple[mx.array, ...]]:
-    def run(
+    def run(  # noqa: PLR0913, PLR0917 - the schema's
         input_: mx.array,
         hx: mx.array | Sequence[mx.array],
         params: Sequence[mx.array],
@@ -72,23 +84,20 @@ def _recurrent(cell: Cell) -> Callable[..., tuple[mx.array, ...]]:
         bidirectional: bool,
         batch_first: bool,
     ) -> tuple[mx.array, ...]:
-        initial = [hx] if isinstance(hx, mx.array) else list(hx)
-        directions, size = 1 + bidirectional, 4 if has_biases else 2
-        stacks = [_Weights(*params[i : i + size]) for i in range(0, len(params), size)]
+        starts = [
+            list(state) for state in zip(*([hx] if isinstance(hx, mx.array) else hx), strict=True)
+        ]
+        size = 4 if has_biases else 2
+        weights = [_Weights(*params[i : i + size]) for i in range(0, len(params), size)]
         x = mx.swapaxes(input_, 0, 1) if batch_first else input_
         final: list[State] = []
         for layer in range(num_layers):
             if layer and train and dropout:
                 x = drop(x, dropout)[0]
-            outputs = []
-            for backwards in range(directions):
-                at = layer * directions + backwards
-                start = [state[at] for state in initial]
-                states = _scan(cell, x, start, stacks[at], bool(backwards))
-                outputs.append(mx.stack([state[0] for state in states]))
-                final.append(states[0] if backwards else states[-1])
-            x = mx.concatenate(outputs, axis=-1)
-        last = [mx.stack(states) for states in zip(*final, strict=True)]
+            here = slice(layer * (1 + bidirectional), (layer + 1) * (1 + bidirectional))
+            x, ends = _layer(cell, x, starts[here], weights[here])
+            final += ends
+        last = [mx.stack(list(states)) for states in zip(*final, strict=True)]
         return (mx.swapaxes(x, 0, 1) if batch_first else x, *last)
 
     return run

@@ -142,9 +142,7 @@ def _safe_root(root: Callable[..., mx.array], total: mx.array) -> mx.array:
 
 
 @operation("norm.ScalarOpt_dim", "norm.Scalar", promote="result")
-def _norm(
-    self: mx.array, p: float | None = 2, dim: Axes = None, keepdim: bool = False
-) -> mx.array:
+def _norm(self: mx.array, p: float | None = 2, dim: Axes = None, keepdim: bool = False) -> mx.array:
     return _vector_norm(self, 2 if p is None else p, dim, keepdim)
 
 

@@ -46,10 +46,12 @@ class Operation(NamedTuple):
         function: the handler.
         promote: ``result``, the dtype of the node's result; ``operands``, torch's common type of
             the operands (comparisons); ``none``, nothing.
+        arity: where set, the handler takes that many of the schema's first arguments by position.
     """
 
     function: Callable[..., Any]
     promote: Promotion
+    arity: int | None = None
 
 
 _OPERATIONS: dict[str, Operation] = {}
@@ -65,10 +67,15 @@ def operation(*names: str, promote: Promotion = "none") -> Callable[[Handler], H
     return register
 
 
-def register(table: Mapping[str, Callable[..., Any]], promote: Promotion = "none") -> None:
+def register(
+    table: Mapping[str, Callable[..., Any]],
+    promote: Promotion = "none",
+    arity: int | None = None,
+) -> None:
     """Register a table of handlers by name; several names may share a line, split by spaces."""
     for names, function in table.items():
-        operation(*names.split(), promote=promote)(function)
+        for name in names.split():
+            _OPERATIONS[qualified(name)] = Operation(function, promote, arity)
 
 
 def qualified(name: str) -> str:

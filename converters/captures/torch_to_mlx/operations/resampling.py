@@ -7,10 +7,11 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from .registry import operation
 
-Positions = np.ndarray[Any, np.dtype[np.float64]]
+Positions = NDArray[np.floating[Any]]
 Sizes = Sequence[int] | None
 Factors = Sequence[float] | None
 
@@ -20,8 +21,7 @@ def _sizes(x: mx.array, output_size: Sizes, factors: Factors) -> list[tuple[int,
     axes = range(2, x.ndim)
     if output_size is not None:
         return [(a, n, x.shape[a] / n) for a, n in zip(axes, output_size, strict=True)]
-    assert factors is not None
-    return [(a, int(x.shape[a] * f), 1 / f) for a, f in zip(axes, factors, strict=True)]
+    return [(a, int(x.shape[a] * f), 1 / f) for a, f in zip(axes, factors or (), strict=True)]
 
 
 def _nearest(shift: float) -> Callable[..., mx.array]:
@@ -44,8 +44,9 @@ for _n in (1, 2, 3):
 
 def _places(count: int, length: int, ratio: float, align_corners: bool) -> Positions:
     if align_corners:
-        return np.arange(count) * ((length - 1) / max(count - 1, 1))
-    return np.maximum((np.arange(count) + 0.5) * ratio - 0.5, 0)
+        return np.linspace(0, length - 1, count)
+    places: Positions = np.maximum((np.arange(count) + 0.5) * ratio - 0.5, 0.0)
+    return places
 
 
 @operation("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec")

@@ -43,15 +43,19 @@ def _index_put(
     if any(index is not None and index.dtype == mx.bool_ for index in indices):
         return _masked_put(self, indices, values, accumulate)
     indexed, order = moved_to_front(self.ndim, indices)
-    key = tuple(indices[axis] for axis in indexed)
+    key = tuple(index for index in indices if index is not None)
     if indexed[0] and adjacent(indexed) and values.ndim:
         values = _front(self, indexed, key, values)
     front = self.transpose(order)
-    put = front.at[key].add(values.astype(self.dtype)) if accumulate else _written(front, key, values)
+    put = (
+        front.at[key].add(values.astype(self.dtype)) if accumulate else _written(front, key, values)
+    )
     return put.transpose(sorted(range(self.ndim), key=order.__getitem__))
 
 
-def _front(x: mx.array, indexed: list[int], key: tuple[mx.array, ...], values: mx.array) -> mx.array:
+def _front(
+    x: mx.array, indexed: list[int], key: tuple[mx.array, ...], values: mx.array
+) -> mx.array:
     """Move the indexed part of VALUES, which lies in the axes' place, to the front."""
     part = mx.broadcast_shapes(*[index.shape for index in key])
     first, last = indexed[0], indexed[-1]
@@ -124,9 +128,7 @@ def _index_copy(self: mx.array, dim: int, index: mx.array, source: mx.array) -> 
 
 
 @operation("index_fill.int_Scalar", "index_fill.int_Tensor")
-def _index_fill(
-    self: mx.array, dim: int, index: mx.array, value: mx.array | float
-) -> mx.array:
+def _index_fill(self: mx.array, dim: int, index: mx.array, value: mx.array | float) -> mx.array:
     return _written(self, at(self, dim, index), mx.array(value, self.dtype))
 
 
@@ -137,5 +139,3 @@ def _masked_scatter(self: mx.array, mask: mx.array, source: mx.array) -> mx.arra
     position = mx.maximum(mx.cumsum(wide.astype(mx.int32)) - 1, 0)
     taken = mx.take(source.reshape(-1), mx.minimum(position, source.size - 1))
     return mx.where(wide, taken, self.reshape(-1)).reshape(self.shape)
-
-

@@ -10,28 +10,43 @@ from .axes import at, axes_of, axis_of
 from .registry import operation, register
 
 
-def _same(self: mx.array) -> mx.array:
+def _same(x: mx.array) -> mx.array:
     """Return the operand: MLX arrays are values, and the result's dtype is seen to elsewhere."""
-    return self
+    return x
 
 
 register(
     {
-        "alias alias_copy clone contiguous lift lift_fresh lift_fresh_copy detach_": _same,
-        "resolve_conj resolve_neg": _same,
-        "to.dtype to.dtype_layout to.device to.prim_dtype _to_copy type_as": lambda self, **_: self,
-        "detach": lambda self: mx.stop_gradient(self),
-        "view reshape _unsafe_view view_copy": lambda self, **size: self.reshape(*size.values()),
-        "view_as reshape_as": lambda self, other: self.reshape(other.shape),
-        "permute permute_copy": lambda self, dims: self.transpose(axes_of(self, dims)),
-        "transpose.int swapaxes swapdims": lambda self, **axes: _swap(self, *axes.values()),
-        "t t_copy numpy_T": lambda self: self.transpose(),
-        "mT mH adjoint": lambda self: mx.swapaxes(self, -1, -2),
-        "expand_as": lambda self, other: mx.broadcast_to(self, other.shape),
-        "unsqueeze unsqueeze_copy": lambda self, dim: mx.expand_dims(self, dim),
-        "squeeze": lambda self: self.squeeze(),
-        "ravel": lambda self: self.reshape(-1),
-        "movedim.int": lambda self, source, destination: mx.moveaxis(self, source, destination),
+        "alias alias_copy clone contiguous lift lift_fresh lift_fresh_copy detach_ positive": _same,
+        "resolve_conj resolve_neg to.dtype to.dtype_layout to.prim_dtype _to_copy": _same,
+        "detach": mx.stop_gradient,
+        "t t_copy numpy_T": mx.transpose,
+        "mT mH adjoint": lambda x: mx.swapaxes(x, -1, -2),
+        "squeeze": mx.squeeze,
+        "ravel": mx.flatten,
+    },
+    arity=1,
+)
+register(
+    {
+        "to.device to.other type_as": lambda x, _: x,
+        "view reshape _unsafe_view view_copy": mx.reshape,
+        "view_as reshape_as": lambda x, other: x.reshape(other.shape),
+        "permute permute_copy": lambda x, dims: x.transpose(axes_of(x, dims)),
+        "expand_as": lambda x, other: mx.broadcast_to(x, other.shape),
+        "unsqueeze unsqueeze_copy": mx.expand_dims,
+    },
+    arity=2,
+)
+register(
+    {
+        "transpose.int swapaxes swapdims": lambda x, a, b: mx.swapaxes(x, a, b) if x.ndim else x,
+        "movedim.int": mx.moveaxis,
+    },
+    arity=3,
+)
+register(
+    {
         "diagonal diagonal_copy": lambda self, offset=0, dim1=0, dim2=1: mx.diagonal(
             self, offset, dim1, dim2
         ),
@@ -40,10 +55,6 @@ register(
         "triu": lambda self, diagonal=0: mx.triu(self, diagonal),
     }
 )
-
-
-def _swap(x: mx.array, first: int, second: int) -> mx.array:
-    return mx.swapaxes(x, first, second) if x.ndim else x
 
 
 @operation("expand", "expand_copy", "broadcast_to")

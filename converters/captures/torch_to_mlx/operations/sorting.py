@@ -17,7 +17,12 @@ def _argsort(x: mx.array, axis: int, descending: bool) -> mx.array:
     return mx.stop_gradient(x.shape[axis] - 1 - order)
 
 
-def _sort(self: mx.array, dim: int = -1, descending: bool = False) -> tuple[mx.array, mx.array]:
+def _sort(
+    self: mx.array,
+    dim: int = -1,
+    descending: bool = False,
+    stable: bool | None = None,  # noqa: ARG001 - it always is
+) -> tuple[mx.array, mx.array]:
     if not self.ndim:
         return self, mx.array(0, mx.int64)
     axis = axis_of(self, dim)
@@ -44,7 +49,6 @@ def _topk(
 def _searchsorted(
     sorted_sequence: mx.array,
     self: mx.array,
-    out_int32: bool = False,  # noqa: ARG001 - the result's dtype says it
     right: bool = False,
     side: str | None = None,
 ) -> mx.array:
@@ -53,18 +57,16 @@ def _searchsorted(
     return mx.sum(below, axis=-1)
 
 
+@operation("bucketize.Tensor")
+def _bucketize(self: mx.array, boundaries: mx.array, right: bool = False) -> mx.array:
+    wide = self[..., None]
+    return mx.sum(wide >= boundaries if right else wide > boundaries, axis=-1)
+
+
 register(
     {
-        "sort": _sort,
-        "sort.stable": lambda self, stable=None, dim=-1, descending=False: _sort(
-            self, dim, descending
-        ),
-        "argsort argsort.stable": lambda self, stable=None, dim=-1, descending=False: _sort(
-            self, dim, descending
-        )[1],
+        "sort sort.stable": _sort,
+        "argsort argsort.stable": lambda self, **order: _sort(self, **order)[1],
         "msort": lambda self: _sort(self, 0)[0],
-        "bucketize.Tensor": lambda self, boundaries, out_int32=False, right=False: mx.sum(
-            self[..., None] >= boundaries if right else self[..., None] > boundaries, axis=-1
-        ),
     }
 )

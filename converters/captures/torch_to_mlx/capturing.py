@@ -1,0 +1,123 @@
+"""The way from a torch module to a captured one: record, count, translate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from ....errors import UnsupportedError
+from .captured import Captured, Recording
+from .census import Census, take_census
+from .dtypes import to_mlx
+from .exporting import Dynamic, record
+from .graph import build_graph
+from .parameters import Tensor, canonical_names
+from .ports import read_ports
+
+
+def capture_torch(
+    module: torch.nn.Module, *, inputs: Mapping[str, Any], dynamic: Dynamic | None = None
+) -> Captured:
+    """Record MODULE on example INPUTS and return it in MLX.
+
+    Args:
+        module: in train or eval mode, which is recorded with it.
+        inputs: keyword arguments of ``forward``: torch tensors, numpy arrays, or constants.
+        dynamic: input -> axis -> name of its dimension, for sizes that may vary; all others are
+            fixed to those of the example. Equal names are equal sizes.
+
+    Raises:
+        UnsupportedError: torch cannot record the module, or an operation has no handler (with the
+            census of all that have none). Nothing has run in MLX by then.
+    """
+    program = record(module, inputs, dynamic or {})
+    take_census(program.graph_module).check()
+    return Captured(_recording(program, dynamic or {}), _tensors(program))
+
+
+def census(
+    module: torch.nn.Module, *, inputs: Mapping[str, Any], dynamic: Dynamic | None = None
+) -> Census:
+    """Count the operations of MODULE as it would be recorded, supported or not."""
+    return take_census(record(module, inputs, dynamic or {}).graph_module)
+
+
+def _tensors(program: ExportedProgram) -> dict[str, Tensor]:
+    """Return the parameters and persistent buffers by their first names."""
+    state = program.state_dict
+    trainable = {
+        name
+        for name, first in canonical_names(state).items()
+        if isinstance(state[first], torch.nn.Parameter) and state[first].requires_grad
+    }
+    firsts = dict.fromkeys(canonical_names(state).values())
+    return {name: Tensor(to_mlx(state[name]), name in trainable) for name in firsts}
+
+
+def _recording(program: ExportedProgram, dynamic: Dynamic) -> Recording:
+    state = program.state_dict
+    first = canonical_names(state)
+    reads, constants = _sources(program)
+    positions = _writes(program)
+    return Recording(
+        graph=build_graph(program.graph_module),
+        ports=read_ports(program, _input_names(program), dynamic),
+        names={name: (first[name], state[name].dtype) for name in state},
+        reads=reads,
+        constants={name: to_mlx(tensor) for name, tensor in constants.items()},
+        writes=positions,
+        structure=_structure(program, len(positions)),
+    )
+
+
+def _input_names(program: ExportedProgram) -> list[str]:
+    """Return the keyword of every user input; one that is a container of tensors is refused."""
+    keywords = program.call_spec.in_spec.child(1)
+    for name, spec in zip(keywords.context, keywords.children(), strict=True):
+        if not spec.is_leaf():
+            raise UnsupportedError(
+                f"input {name!r} is a {spec.type.__name__}; only tensors can be fed"
+            )
+    return list(keywords.context)
+
+
+def _sources(program: ExportedProgram) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """Return graph value -> name of its parameter or buffer, and graph value -> constant."""
+    reads, constants = {}, {}
+    for spec in program.graph_signature.input_specs:
+        kind = spec.kind.name
+        if kind in ("PARAMETER", "BUFFER") and spec.target in program.state_dict:
+            reads[spec.arg.name] = spec.target
+        elif kind in ("BUFFER", "CONSTANT_TENSOR"):
+            constants[spec.arg.name] = program.constants[spec.target]
+        elif kind != "USER_INPUT":
+            raise UnsupportedError(f"the module takes a {kind.lower()} called {spec.target!r}")
+    return reads, constants
+
+
+def _writes(program: ExportedProgram) -> dict[int, str]:
+    """Return position among the graph's outputs -> buffer that it updates; these come first."""
+    writes = {}
+    for position, spec in enumerate(program.graph_signature.output_specs):
+        kind = spec.kind.name
+        if kind == "BUFFER_MUTATION" and spec.target in program.state_dict:
+            writes[position] = spec.target
+        elif kind not in ("USER_OUTPUT", "LOSS_OUTPUT"):
+            raise UnsupportedError(f"the module updates {spec.target!r} in place ({kind.lower()})")
+    return writes
+
+
+def _structure(program: ExportedProgram, offset: int) -> Any:
+    """Return the module's return value with positions among the graph's outputs as leaves."""
+    spec = program.call_spec.out_spec
+    return _plain(pytree.tree_unflatten(range(offset, offset + spec.num_leaves), spec))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(below) for key, below in value.items()}
+    return tuple(map(_plain, value)) if isinstance(value, tuple | list) else value

@@ -1,0 +1,127 @@
+"""The census: every operation of a recorded graph, and those without a handler, before anything runs."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from ....errors import UnsupportedError
+from .dispatch import overload, refused_arguments
+from .operations.registry import handlers
+from .sites import module_path
+
+# Higher-order operations whose body is a graph of its own -> the position of that graph.
+WRAPPERS: Final = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
+SIZES: Final = frozenset({"aten.sym_size.int", "aten.sym_numel.default"})
+
+
+@dataclass(frozen=True)
+class Census:
+    """What a graph consists of.
+
+    Attributes:
+        operations: operation -> how often it occurs.
+        unsupported: operation, with what about it is unsupported -> module path per occurrence.
+    """
+
+    operations: Mapping[str, int]
+    unsupported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise ``UnsupportedError`` with the unsupported operations, their counts and places."""
+        if not self.unsupported:
+            return
+        summary = (
+            f"{len(self.unsupported)} operation{'s' * (len(self.unsupported) != 1)} cannot run in MLX: "
+            "change the modules named, or add a handler (converters/captures/torch_to_mlx/operations)"
+        )
+        lines = [
+            f"{name}: {len(paths)} in {_places(paths)}"
+            for name, paths in sorted(self.unsupported.items(), key=lambda item: -len(item[1]))
+        ]
+        raise UnsupportedError("\n  ".join([summary, *lines]))
+
+
+def _places(paths: tuple[str, ...], shown: int = 3) -> str:
+    """Name the first few different module paths."""
+    names = list(dict.fromkeys(path or "the module itself" for path in paths))
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def live_nodes(graph: torch.fx.Graph) -> list[Node]:
+    """Return the nodes that reach an output, in order; assertions and dead code are not among them."""
+    reached: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in reached:
+            reached.add(node)
+            reached.update(node.all_input_nodes)
+    return [node for node in graph.nodes if node in reached]
+
+
+def body_of(node: Node, module: GraphModule) -> GraphModule | None:
+    """Return the graph that a higher-order NODE wraps, if it is one that can run."""
+    position = WRAPPERS.get(str(node.target))
+    if position is None:
+        return None
+    body: Any = node.args[position]
+    return cast(GraphModule, module.get_submodule(body.target))
+
+
+def _plain(target: Any) -> bool:
+    """Tell whether TARGET is Python arithmetic on sizes."""
+    module = getattr(target, "__module__", "")
+    return (
+        target is operator.getitem
+        or module in ("_operator", "math")
+        or (module == "torch" and getattr(target, "__name__", "").startswith("sym_"))
+    )
+
+
+def _unsupported(node: Node) -> str | None:
+    """Return what about NODE is unsupported."""
+    name = overload(node)
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None if _plain(node.target) else name
+    if name in SIZES:
+        return None
+    operation = handlers().get(name)
+    if operation is None:
+        return name
+    refused = refused_arguments(node, operation)
+    if refused:
+        return f"{name}({', '.join(f'{key}={value}' for key, value in refused.items())})"
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and free_unbacked_symbols(value):
+        return f"{name} (its shape depends on values)"
+    return None
+
+
+def _calls(module: GraphModule) -> Iterator[Node]:
+    """Yield the calls of a graph and of the graphs it wraps."""
+    for node in live_nodes(module.graph):
+        if node.op == "call_function":
+            body = body_of(node, module)
+            if body is None:
+                yield node
+            else:
+                yield from _calls(body)
+
+
+def take_census(module: GraphModule) -> Census:
+    """Count the operations of a graph and find those that cannot run."""
+    nodes = list(_calls(module))
+    unsupported: dict[str, list[str]] = {}
+    for node in nodes:
+        reason = _unsupported(node)
+        if reason is not None:
+            unsupported.setdefault(reason, []).append(module_path(node))
+    calls = (overload(node) for node in nodes if isinstance(node.target, torch._ops.OpOverload))
+    return Census(Counter(calls), {name: tuple(paths) for name, paths in unsupported.items()})

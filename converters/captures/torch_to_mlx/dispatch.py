@@ -1,0 +1,178 @@
+"""From a graph node to a call: arguments by schema name, and the one rule of dtypes.
+
+The rule: the result has the dtype that torch recorded for the node. Operands are cast before the
+handler runs, to that dtype (``promote="result"``) or, where the result is boolean whatever the
+operands are, to torch's common type of the operands (``promote="operands"``). No handler promotes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import mlx.core as mx
+import torch
+from torch.fx import Node
+
+from .dtypes import cast, mlx_dtype
+from .operations.registry import Operation
+
+Environment = Mapping[str, Any]
+
+# Say where and how torch stores a result, or repeat what the result's dtype says.
+_STORAGE: Final = frozenset(
+    [
+        "copy",
+        "cudnn_enable",
+        "cudnn_enabled",
+        "device",
+        "dtype",
+        "generator",
+        "half_to_float",
+        "implicit",
+        "layout",
+        "memory_format",
+        "non_blocking",
+        "out_int32",
+        "pin_memory",
+    ]
+)
+_NOT_PROMOTED: Final = frozenset({"condition", "mask"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A value of the environment, cast to DTYPE where one is given."""
+
+    name: str
+    dtype: mx.Dtype | None = None
+
+
+def overload(node: Node) -> str:
+    """Return the name under which NODE's operation is registered, such as ``aten.add.Tensor``."""
+    return str(node.target)
+
+
+def _schema_names(node: Node) -> list[str]:
+    return [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+
+
+def schema_arguments(node: Node) -> dict[str, Any]:
+    """Return the arguments given in the graph by the names of the operation's schema."""
+    return {**dict(zip(_schema_names(node), node.args, strict=False)), **node.kwargs}
+
+
+def _accepted(node: Node, operation: Operation) -> tuple[dict[str, str], bool]:
+    """Return schema name -> parameter name, and whether the handler takes any other."""
+    if operation.arity is not None:
+        names = _schema_names(node)[: operation.arity]
+        return dict(zip(names, names, strict=True)), False
+    parameters = inspect.signature(operation.function).parameters.values()
+    named = {p.name.rstrip("_"): p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+    return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def refused_arguments(node: Node, operation: Operation) -> dict[str, Any]:
+    """Return the arguments that the handler does not accept and that are not at their default."""
+    accepted, open_ended = _accepted(node, operation)
+    if open_ended:
+        return {}
+    schema = {a.name: a for a in node.target._schema.arguments}  # type: ignore[union-attr]
+    return {
+        name: value
+        for name, value in schema_arguments(node).items()
+        if name not in accepted
+        and name not in _STORAGE
+        and not (schema[name].has_default_value() and schema[name].default_value == value)
+    }
+
+
+def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **arguments: function(*arguments.values())
+
+
+def _dtypes(value: Any) -> Any:
+    """Return the MLX dtype of a recorded value, a tuple of them, or ``None`` for what is no tensor."""
+    if isinstance(value, torch.Tensor):
+        return mlx_dtype(value.dtype)
+    return tuple(map(_dtypes, value)) if isinstance(value, tuple | list) else None
+
+
+def _recorded(argument: Any) -> Any:
+    """Return what torch recorded for an operand, with symbolic numbers as plain ones."""
+    value = argument.meta["val"] if isinstance(argument, Node) else argument
+    if isinstance(value, torch.SymInt):
+        return 1
+    return 1.0 if isinstance(value, torch.SymFloat) else value
+
+
+def _common(node: Node, operation: Operation) -> mx.Dtype | None:
+    """Return the dtype to which the operands of NODE are cast."""
+    if operation.promote == "none":
+        return None
+    if operation.promote == "result":
+        recorded = _dtypes(node.meta["val"])
+        return None if isinstance(recorded, tuple) else recorded
+    arguments = schema_arguments(node)
+    pair = [_recorded(arguments[name]) for name in ("self", "other")]
+    return mlx_dtype(torch.result_type(*pair))
+
+
+def template(argument: Any, dtype: mx.Dtype | None = None) -> Any:
+    """Return ARGUMENT with nodes replaced by references."""
+    if isinstance(argument, Node):
+        return Reference(argument.name, dtype)
+    if isinstance(argument, list | tuple):
+        return [template(item, dtype) for item in argument]
+    if isinstance(argument, slice):
+        return slice(*[template(x) for x in (argument.start, argument.stop, argument.step)])
+    return argument
+
+
+def resolve(argument: Any, values: Environment) -> Any:
+    """Return ARGUMENT with references replaced by their values."""
+    if isinstance(argument, Reference):
+        return cast(values[argument.name], argument.dtype)
+    if isinstance(argument, list):
+        return [resolve(item, values) for item in argument]
+    if isinstance(argument, slice):
+        return slice(*[resolve(x, values) for x in (argument.start, argument.stop, argument.step)])
+    return argument
+
+
+def _conform(value: Any, dtypes: Any) -> Any:
+    """Cast results to the recorded dtypes."""
+    if isinstance(dtypes, tuple):
+        return tuple(_conform(v, d) for v, d in zip(value, dtypes, strict=False))
+    return cast(value, dtypes)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A handler bound to a node's arguments."""
+
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    dtypes: Any = None
+
+    def __call__(self, values: Environment) -> Any:
+        """Run the handler on VALUES and cast its results to the recorded dtypes."""
+        arguments = {name: resolve(argument, values) for name, argument in self.arguments.items()}
+        return _conform(self.function(**arguments), self.dtypes)
+
+
+def bind(node: Node, operation: Operation) -> Call:
+    """Bind OPERATION to the arguments of NODE."""
+    accepted, open_ended = _accepted(node, operation)
+    common, dtypes = _common(node, operation), _dtypes(node.meta.get("val"))
+    arguments = {}
+    for name, value in schema_arguments(node).items():
+        if name in accepted or (open_ended and name not in _STORAGE):
+            promoted = None if name in _NOT_PROMOTED else common
+            arguments[accepted.get(name, name)] = template(value, promoted)
+    if "dtype" in accepted:
+        arguments["dtype"] = dtypes
+    function = operation.function if operation.arity is None else _by_position(operation.function)
+    return Call(function, arguments, dtypes)

@@ -1,0 +1,65 @@
+"""Recording a module with ``torch.export``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import Dim, ExportedProgram
+
+from ....errors import BadInputError, UnsupportedError
+
+Dynamic = Mapping[str, Mapping[int, str]]
+
+
+def _tensor(value: Any) -> Any:
+    return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+
+
+def _check_dynamic(inputs: Mapping[str, Any], dynamic: Dynamic) -> None:
+    for name, axes in dynamic.items():
+        if name not in inputs:
+            raise BadInputError(f"`dynamic` names {name!r}, which is not among the example inputs")
+        axis = max(axes, default=-1)
+        if not isinstance(inputs[name], torch.Tensor) or axis >= inputs[name].ndim:
+            raise BadInputError(f"`dynamic` names axis {axis} of input {name!r}, which it has not")
+
+
+def _widened(name: str, value: Any, dynamic: Dynamic) -> Any:
+    """Repeat along varying axes of size 1: torch takes a 1 for a constant."""
+    for axis in dynamic.get(name, {}):
+        if value.shape[axis] == 1:
+            value = value.repeat_interleave(2, dim=axis)
+    return value
+
+
+def example(inputs: Mapping[str, Any], dynamic: Dynamic) -> dict[str, Any]:
+    """Return INPUTS as tensors, at least 2 long along every axis that may vary."""
+    tensors = {name: _tensor(value) for name, value in inputs.items()}
+    _check_dynamic(tensors, dynamic)
+    return {name: _widened(name, value, dynamic) for name, value in tensors.items()}
+
+
+def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic) -> ExportedProgram:
+    """Record MODULE on INPUTS, functionalized but with composite operations kept whole."""
+    tensors = example(inputs, dynamic)
+    shapes = {
+        name: dict.fromkeys(dynamic[name], Dim.AUTO) if dynamic.get(name) else None
+        for name in tensors
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
+            # an empty table: functionalize and keep the rest
+            functional: ExportedProgram = program.run_decompositions({})
+            return functional
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise UnsupportedError(
+            f"torch.export cannot record {type(module).__name__}: {type(error).__name__}: {reason}; "
+            "code that branches on tensor values must be rewritten, or another implementation chosen"
+        ) from error

@@ -1,0 +1,149 @@
+"""The interpreter: a recorded graph as a list of steps over named values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import mlx.core as mx
+import torch
+from torch.fx import GraphModule, Node
+
+from .census import body_of, live_nodes
+from .dispatch import Call, Environment, Reference, bind, overload, resolve, template
+from .operations.registry import handlers
+from .sites import find_sites, module_path
+
+Run = Callable[[Environment], Any]
+Tap = Callable[[tuple[str, ...], Any], Any]  # (sites, value) -> the value to go on with
+
+_SIZES: Final[dict[str, Callable[..., int]]] = {
+    "aten.sym_size.int": lambda array, axis: array.shape[axis],
+    "aten.sym_numel.default": lambda array: array.size,
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of the graph.
+
+    Attributes:
+        name: of the value that it computes.
+        run: computes it from the values so far.
+        frees: values that nothing needs afterwards.
+        sites: submodules whose output the value is, innermost first.
+        label: the operation and its module, for messages.
+    """
+
+    name: str
+    run: Run
+    frees: tuple[str, ...]
+    sites: tuple[str, ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A recorded graph; ``inputs`` names the values that it starts from."""
+
+    inputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    output: Any
+
+    def run(self, values: dict[str, Any], tap: Tap | None = None) -> Any:
+        """Compute the output from VALUES, which is used up; TAP sees and may replace site outputs."""
+        for step in self.steps:
+            value = _attempt(step, values)
+            values[step.name] = tap(step.sites, value) if tap and step.sites else value
+            for name in step.frees:
+                values.pop(name, None)
+        return resolve(self.output, values)
+
+    def rewritten(self, rewrite: Callable[[Step], Run | None]) -> Graph:
+        """Return the graph with the steps replaced for which REWRITE returns another run."""
+        steps = [(step, rewrite(step)) for step in self.steps]
+        return replace(
+            self, steps=tuple(replace(step, run=run) if run else step for step, run in steps)
+        )
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of all sites, in order of computation."""
+        return tuple(site for step in self.steps for site in step.sites)
+
+
+def _attempt(step: Step, values: Environment) -> Any:
+    try:
+        return step.run(values)
+    except Exception as error:
+        error.add_note(f"while running {step.label} captured from torch")
+        raise
+
+
+def _last_uses(nodes: Sequence[Node]) -> dict[Node, tuple[str, ...]]:
+    """Return node -> names of the values of which it is the last user."""
+    last = {used: node for node in nodes for used in node.all_input_nodes}
+    uses: dict[Node, list[str]] = {}
+    for used, node in last.items():
+        uses.setdefault(node, []).append(used.name)
+    return {node: tuple(names) for node, names in uses.items()}
+
+
+def _wrapped(node: Node, body: GraphModule) -> Run:
+    """Run a graph inside the graph; under ``no_grad`` nothing flows back through it."""
+    graph = build_graph(body)
+    after = {"wrap_with_set_grad_enabled": 2, "wrap_with_autocast": 5}[str(node.target)]
+    arguments = template(node.args[after:])
+    frozen = str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False
+
+    def run(values: Environment) -> Any:
+        given = dict(zip(graph.inputs, resolve(arguments, values), strict=True))
+        results = graph.run(given)
+        return [mx.stop_gradient(r) for r in results] if frozen else results
+
+    return run
+
+
+def _python_call(node: Node) -> Run:
+    function: Any = _SIZES.get(overload(node), node.target)
+    arguments = template(node.args)
+    return lambda values: function(*resolve(arguments, values))
+
+
+def _run_of(node: Node, module: GraphModule) -> Run:
+    body = body_of(node, module)
+    if body is not None:
+        return _wrapped(node, body)
+    operation = handlers().get(overload(node))
+    if isinstance(node.target, torch._ops.OpOverload) and operation is not None:
+        return bind(node, operation)
+    return _python_call(node)
+
+
+def build_graph(module: GraphModule) -> Graph:
+    """Turn a graph that passed the census into steps."""
+    nodes = live_nodes(module.graph)
+    frees, sites = _last_uses(nodes), find_sites(nodes)
+    steps = tuple(
+        Step(
+            node.name,
+            _run_of(node, module),
+            frees.get(node, ()),
+            sites.get(node.name, ()),
+            f"{overload(node)} in {module_path(node) or 'the module itself'}",
+        )
+        for node in nodes
+        if node.op == "call_function"
+    )
+    inputs = tuple(node.name for node in module.graph.nodes if node.op == "placeholder")
+    (output,) = nodes[-1].args
+    return Graph(inputs, steps, template(output))
+
+
+def weight_of(step: Step) -> tuple[Call, str] | None:
+    """Return the call of STEP and the name of the value that it takes as weight, if it is one."""
+    if not isinstance(step.run, Call):
+        return None
+    weight: Mapping[str, Any] | Any = step.run.arguments.get("weight")
+    return (step.run, weight.name) if isinstance(weight, Reference) else None

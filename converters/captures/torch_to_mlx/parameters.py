@@ -1,0 +1,103 @@
+"""Parameters by torch's names: a tree of MLX modules and lists, tied tensors stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import torch
+from mlx import nn
+
+from ....errors import UnsupportedError
+
+
+class Tensor(NamedTuple):
+    """A parameter or buffer: its value, and whether training may change it."""
+
+    array: mx.array
+    trainable: bool
+
+
+class Branch(nn.Module):  # type: ignore[misc, name-defined]
+    """A submodule's place in the tree; what torch does not train stays frozen for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fixed: frozenset[str] = frozenset()
+
+    def hold(self, key: str, trainable: bool) -> None:
+        """Make KEY trainable, or freeze it now and after every ``unfreeze``."""
+        if trainable:
+            self._no_grad.discard(key)
+        else:
+            self.fixed |= {key}
+            self._no_grad.add(key)
+
+    def unfreeze(self, *args: Any, **kwargs: Any) -> Branch:
+        """Unfreeze what is not fixed (see ``mlx.nn.Module.unfreeze``)."""
+        super().unfreeze(*args, **kwargs)
+        self._no_grad |= self.fixed
+        return self
+
+
+class Location(NamedTuple):
+    """Where an array lives: a branch or a list, and the key in it."""
+
+    holder: Any
+    key: Any
+
+    def get(self) -> mx.array:
+        """Return the array."""
+        array: mx.array = self.holder[self.key]
+        return array
+
+    def set(self, array: mx.array) -> None:
+        """Replace the array."""
+        self.holder[self.key] = array
+
+
+def _enter(holder: Any, key: str, make: Callable[[], Any]) -> Any:
+    """Return what is at KEY of a branch or list, made if there is nothing."""
+    place = _place(holder, key)
+    present = holder[place] if isinstance(holder, list) else holder.get(place)
+    if present is None or type(present) is dict:  # a gap; an empty branch is a dictionary, too
+        holder[place] = make()
+    return holder[place]
+
+
+def _place(holder: Any, key: str) -> Any:
+    """Return KEY as HOLDER counts; a list grows to have it, with gaps where there are no parameters."""
+    if not isinstance(holder, list):
+        return key
+    if not key.isdigit():
+        raise UnsupportedError(
+            f"a module has both numbered children and one called {key!r}: rename it"
+        )
+    holder.extend({} for _ in range(int(key) + 1 - len(holder)))
+    return int(key)
+
+
+def plant(root: Branch, name: str, tensor: Tensor) -> Location:
+    """Store TENSOR under ROOT where ``tree_flatten`` calls it NAME; numbered children make a list."""
+    holder: Any = root
+    branch, path = root, ""
+    parts = name.split(".")
+    for key, following in pairwise(parts):
+        holder = _enter(holder, key, list if following.isdigit() else Branch)
+        branch, path = (holder, "") if isinstance(holder, Branch) else (branch, f"{path}{key}.")
+    place = _place(holder, parts[-1])
+    holder[place] = tensor.array
+    branch.hold(path + parts[-1], tensor.trainable)
+    return Location(holder, place)
+
+
+def canonical_names(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return name -> first name of the same memory: tied weights are one tensor, with one gradient."""
+    first: dict[tuple[Any, ...], str] = {}
+    names = {}
+    for name, tensor in state.items():
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        names[name] = first.setdefault(memory, name) if tensor.numel() else name
+    return names

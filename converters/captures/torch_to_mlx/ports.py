@@ -1,0 +1,132 @@
+"""Inputs of a captured module: names, dtypes, and sizes that may vary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.utils._sympy.numbers import int_oo
+
+from ....errors import MismatchError, UnsupportedError
+from .dtypes import cast, mlx_dtype
+
+
+class Size(NamedTuple):
+    """A size that may vary: ``multiple`` times the symbol, the symbol between two bounds."""
+
+    label: str
+    symbol: str
+    multiple: int = 1
+    lower: int = 1
+    upper: int | None = None
+
+
+class Port(NamedTuple):
+    """An input: its name, the graph's name of its value, dtype, and sizes."""
+
+    name: str
+    value: str
+    dtype: mx.Dtype
+    sizes: tuple[int | Size, ...]
+
+
+def _size(recorded: int | torch.SymInt, label: str | None, port: str, program: Any) -> int | Size:
+    """Return a recorded size; ``torch.export`` counts 0 and 1 as special, so its bound 2 means 1."""
+    if isinstance(recorded, int):
+        if label is not None:
+            raise UnsupportedError(
+                f"dimension {label!r} of input {port!r} cannot vary: the module's code fixes it at "
+                f"{recorded}; leave it out of `dynamic`"
+            )
+        return recorded
+    multiple, symbol = recorded.node.expr.as_coeff_Mul()
+    bounds = program.range_constraints.get(symbol)
+    lower = 1 if bounds is None or bounds.lower <= 2 else int(bounds.lower)
+    upper = None if bounds is None or bounds.upper in (int_oo, float("inf")) else int(bounds.upper)
+    return Size(label or str(symbol), str(symbol), int(multiple), lower, upper)
+
+
+def read_ports(
+    program: ExportedProgram, names: list[str], dynamic: Mapping[str, Mapping[int, str]]
+) -> tuple[Port, ...]:
+    """Return the tensor inputs of PROGRAM, whose user inputs are called NAMES in order."""
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    specs = [s for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+    ports = []
+    for name, spec in zip(names, specs, strict=True):
+        value = values.get(getattr(spec.arg, "name", ""))
+        if isinstance(value, torch.Tensor):
+            labels = dynamic.get(name, {})
+            sizes = [_size(s, labels.get(i), name, program) for i, s in enumerate(value.shape)]
+            ports.append(Port(name, spec.arg.name, mlx_dtype(value.dtype), tuple(sizes)))
+    _check_independent(ports)
+    return tuple(ports)
+
+
+def _check_independent(ports: list[Port]) -> None:
+    """Refuse dimensions of different names that the module's code forces to be equal."""
+    labels: dict[str, str] = {}
+    for size in (size for port in ports for size in port.sizes if isinstance(size, Size)):
+        other = labels.setdefault(size.symbol, size.label)
+        if other != size.label:
+            raise UnsupportedError(
+                f"dimensions {other!r} and {size.label!r} must be equal in the module's code: "
+                "give them one name in `dynamic`"
+            )
+
+
+def _size_problem(port: Port, axis: int, given: int, seen: dict[str, int]) -> str | None:
+    size = port.sizes[axis]
+    where = f"{port.name}: axis {axis}"
+    if isinstance(size, int):
+        if given != size:
+            return f"{where} has {given} elements, recorded with {size}: declare it in `dynamic`"
+        return None
+    count, rest = divmod(given, size.multiple)
+    if rest or count < size.lower or (size.upper is not None and count > size.upper):
+        limit = "or more" if size.upper is None else f"to {size.upper * size.multiple}"
+        step = f" in steps of {size.multiple}" if size.multiple > 1 else ""
+        return f"{where} ({size.label}) has {given} elements, allowed are {size.lower * size.multiple} {limit}{step}"
+    if seen.setdefault(size.label, given) != given:
+        return f"{where} ({size.label}) has {given} elements, another input has {seen[size.label]}"
+    return None
+
+
+def _problems(port: Port, value: mx.array, seen: dict[str, int]) -> list[str]:
+    if value.ndim != len(port.sizes):
+        return [f"{port.name}: {value.ndim} axes, recorded with {len(port.sizes)}"]
+    found = [_size_problem(port, axis, given, seen) for axis, given in enumerate(value.shape)]
+    return [problem for problem in found if problem]
+
+
+def _name_problems(ports: tuple[Port, ...], inputs: Mapping[str, Any]) -> list[str]:
+    names = [port.name for port in ports]
+    problems = [f"{name} is missing" for name in names if name not in inputs]
+    for name in sorted(set(inputs) - set(names)):
+        near = get_close_matches(name, names, 1)
+        problems.append(f"{name} is unknown" + (f", did you mean {near[0]}?" if near else ""))
+    return problems
+
+
+def _array(value: np.ndarray[Any, Any]) -> mx.array:
+    return mx.array(value, dtype=mx.float64) if value.dtype == np.float64 else mx.array(value)
+
+
+def accept(ports: tuple[Port, ...], inputs: Mapping[str, Any]) -> dict[str, mx.array]:
+    """Return graph value -> array for INPUTS in the recorded dtypes; refuse any that do not fit."""
+    arrays = {
+        name: _array(value) if isinstance(value, np.ndarray) else value
+        for name, value in inputs.items()
+    }
+    problems, seen = _name_problems(ports, inputs), dict[str, int]()
+    for port in ports:
+        if port.name in arrays:
+            problems += _problems(port, arrays[port.name], seen)
+    if problems:
+        raise MismatchError("the inputs do not fit the captured module", problems)
+    return {port.value: cast(arrays[port.name], port.dtype) for port in ports}

@@ -1,0 +1,155 @@
+"""What a step does to each kind of value; an action that would not be exact is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ..dtypes import dtype_of
+from ..values import Array, Blocks, Dense, LowRank, Value
+from .axes import Atom, Pieces, join, split
+from .expressions import Number
+from .instances import first_line
+from .lowrank import low_rank
+from .plan import Bound, Step
+from .rules import Affine, Cast, Change
+
+AFFINE: Final = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
+INVERSE: Final = {"+": "-", "*": "/"}
+
+
+def transform(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the targets of STEP, made of VALUES by source name.
+
+    Of low-rank updates some may be missing (those tensors are not changed); of other kinds none.
+
+    Raises:
+        UnsupportedError: the step has no action on this kind of value.
+    """
+    kinds = {type(value) for value in values.values()}
+    if len(kinds) > 1:
+        raise refusal(step, values, f"mixes {' and '.join(sorted(k.__name__ for k in kinds))}")
+    return ACTIONS[kinds.pop()](step, values)
+
+
+def refusal(step: Step, values: Mapping[str, Value], why: str) -> UnsupportedError:
+    """Return the error that names the rule, its tensors and the reason WHY."""
+    names = ", ".join(sorted(values))
+    return UnsupportedError(f"`{first_line(step.rule)}` on {names}: {why}")
+
+
+def rearrange(
+    step: Step, arrays: Mapping[str, Array], sizes: Mapping[str, int]
+) -> dict[str, Array]:
+    """Return the targets of STEP with the values of ARRAYS as they are."""
+    if step.rule.left[0].axes is None:
+        return {step.target_names[0]: arrays[step.source_names[0]]}
+    pieces: Pieces = {}
+    for bound in step.sources:
+        pieces |= split(_stacked(bound, arrays), bound.axes, sizes)
+    targets: dict[str, Array] = {}
+    for bound in step.targets:
+        whole = join(pieces, bound.axes, sizes)
+        members = whole.reshape(len(bound.names), *whole.shape[len(bound.family) :])
+        targets |= dict(zip(bound.names, members, strict=True))
+    return targets
+
+
+def _stacked(bound: Bound, arrays: Mapping[str, Array]) -> Array:
+    if not bound.family:
+        return arrays[bound.names[0]]
+    members = np.stack([arrays[name] for name in bound.names])
+    return members.reshape(*bound.family, *members.shape[1:])
+
+
+def dense(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the targets of STEP as arrays: values changed where the rule says so."""
+    stored = {
+        name: _undo(bound.term.changes, arrays[name], step.amounts)
+        for bound in step.sources
+        for name in bound.names
+    }
+    targets = rearrange(step, stored, step.sizes)
+    return {
+        name: _do(bound.term.changes, targets[name], step.amounts)
+        for bound in step.targets
+        for name in bound.names
+    }
+
+
+def _do(changes: tuple[Change, ...], array: Array, amounts: Mapping[str, Number]) -> Array:
+    with np.errstate(all="ignore"):
+        for change in changes:
+            if isinstance(change, Cast):
+                array = array.astype(dtype_of(change.dtype), copy=False)
+            else:
+                array = _affine(change.symbol, array, change.value(amounts))
+    return array
+
+
+def _undo(changes: tuple[Change, ...], array: Array, amounts: Mapping[str, Number]) -> Array:
+    with np.errstate(all="ignore"):
+        for change in reversed(changes):
+            if isinstance(change, Affine):
+                array = _affine(INVERSE[change.symbol], array, change.value(amounts))
+    return array
+
+
+def _affine(symbol: str, array: Array, amount: Number) -> Array:
+    result: Array = AFFINE[symbol](array, array.dtype.type(amount))
+    return result
+
+
+def _dense_values(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
+    arrays = {name: value.array for name, value in values.items() if isinstance(value, Dense)}
+    return {name: Dense(array) for name, array in dense(step, arrays).items()}
+
+
+def _low_rank_values(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
+    updates = {name: value for name, value in values.items() if isinstance(value, LowRank)}
+    try:
+        return dict(low_rank(step, updates))
+    except UnsupportedError as error:
+        raise refusal(step, values, str(error)) from None
+
+
+def _block_values(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Rows of blocks move freely; the columns, which share scales, stay where they are."""
+    blocks = {name: value for name, value in values.items() if isinstance(value, Blocks)}
+    if step.rule.renames_only:
+        return {step.target_names[0]: blocks[step.source_names[0]]}
+    first = blocks[step.source_names[0]]
+    column = _column(step)
+    if column is None:
+        raise refusal(step, values, "quantized blocks keep their last axis and their values")
+    if len({(b.bits, b.group_size, b.offsets is None) for b in blocks.values()}) > 1:
+        raise refusal(step, values, "blocks of different bits or group sizes cannot become one")
+    codes = rearrange(step, {name: block.codes for name, block in blocks.items()}, step.sizes)
+    groups = {**step.sizes, column: first.scales.shape[-1]}
+    scales = rearrange(step, {name: block.scales for name, block in blocks.items()}, groups)
+    shifted = {name: b.offsets for name, b in blocks.items() if b.offsets is not None}
+    offsets = rearrange(step, shifted, groups) if shifted else {}
+    return {
+        name: Blocks(code, scales[name], offsets.get(name), first.bits, first.group_size)
+        for name, code in codes.items()
+    }
+
+
+def _column(step: Step) -> str | None:
+    """Return the axis that is the last one of every tensor of STEP, ``None`` if there is none."""
+    bounds = (*step.sources, *step.targets)
+    if any(bound.term.changes or not bound.term.axes for bound in bounds):
+        return None
+    last = {bound.axes[-1] for bound in bounds}
+    axis = last.pop()
+    return axis.name if not last and isinstance(axis, Atom) else None
+
+
+ACTIONS: Final[dict[type, Callable[[Step, Mapping[str, Value]], dict[str, Value]]]] = {
+    Dense: _dense_values,
+    LowRank: _low_rank_values,
+    Blocks: _block_values,
+}

@@ -1,0 +1,245 @@
+"""Pass 2: make the targets of a plan, in memory or from disk to disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import zip_longest
+from typing import NamedTuple, Protocol
+
+from ...errors import MismatchError
+from ..adapters import Survival, merge
+from ..checkpoints.base import Checkpoint
+from ..dtypes import NUMPY
+from ..values import Array, Dense, LowRank, Value
+from .actions import dense, transform
+from .copies import Range, copies
+from .instances import nearest
+from .plan import Dropped, Plan, Step
+
+Progress = Callable[[int], None]
+
+
+class Execution(NamedTuple):
+    """What was written.
+
+    Attributes:
+        hashes: ``xxh3:<hex>`` of every target tensor.
+        survival: how much of each merged update is in the result, by source name.
+    """
+
+    hashes: dict[str, str]
+    survival: dict[str, Survival]
+
+
+class TargetWriter(Protocol):
+    """What pass 2 needs of a checkpoint writer."""
+
+    finished: frozenset[str]
+
+    def write(self, name: str, data: Array | Iterable[memoryview]) -> str:
+        """Write a tensor; return its hash."""
+        ...
+
+    def close(self) -> dict[str, str]:
+        """Finish the files; return all hashes."""
+        ...
+
+
+def apply(plan: Plan, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the targets that PLAN makes of VALUES, in memory.
+
+    VALUES may be a part of the checkpoint, such as the updates of an adapter; a step of which no
+    tensor is there is left out.
+
+    Raises:
+        MismatchError: a value is unknown to the plan or has another shape, or a step lacks some of
+            its tensors.
+        UnsupportedError: a step has no action on this kind of value.
+    """
+    _check_values(plan, values)
+    targets: dict[str, Value] = {}
+    for step in plan.steps:
+        found = {name: values[name] for name in step.source_names if name in values}
+        if found:
+            targets |= transform(step, {name: _updated(plan, name, v) for name, v in found.items()})
+    return targets
+
+
+def _updated(plan: Plan, name: str, value: Value) -> Value:
+    if name not in plan.updates or not isinstance(value, Dense):
+        return value
+    return Dense(merge(value.array, plan.updates[name])[0])
+
+
+def _check_values(plan: Plan, values: Mapping[str, Value]) -> None:
+    problems = [
+        *(problem for name in values for problem in _shape_problem(plan, name, values[name])),
+        *(problem for item in plan.dropped for problem in _drop_problem(item, values)),
+        *(problem for step in plan.steps for problem in _incomplete(step, values)),
+    ]
+    if problems:
+        raise MismatchError("the values do not fit the plan", sorted(problems))
+
+
+def _shape_problem(plan: Plan, name: str, value: Value) -> Iterator[str]:
+    header = plan.headers.get(name)
+    if header is None:
+        yield f"{name} is not in the plan{nearest(name, plan.headers)}"
+    elif header.shape != tuple(value.shape):
+        shapes = f"expected {list(header.shape)}, found {list(value.shape)}"
+        yield f"{name} has another shape than in the plan: {shapes}"
+
+
+def _drop_problem(item: Dropped, values: Mapping[str, Value]) -> Iterator[str]:
+    value, other = values.get(item.name), values.get(item.of)
+    if isinstance(value, LowRank):
+        yield f"{item.name} has an update, which would be lost: {item.policy}"
+    elif isinstance(value, Dense) and isinstance(other, Dense) and not _equal(value, other):
+        yield f"{item.name} should equal {item.of}, but differs"
+
+
+def _equal(one: Dense, other: Dense) -> bool:
+    return one.array.tobytes() == other.array.tobytes()
+
+
+def _incomplete(step: Step, values: Mapping[str, Value]) -> Iterator[str]:
+    names = step.source_names
+    if len(names) == 1:
+        return
+    there = [name for name in names if name in values]
+    if there and not isinstance(values[there[0]], LowRank):
+        yield from (f"{name} is missing beside {there[0]}" for name in names if name not in values)
+
+
+def execute(
+    plan: Plan, checkpoint: Checkpoint, writer: TargetWriter, progress: Progress | None = None
+) -> Execution:
+    """Write the targets of PLAN, copying byte ranges where the plan can, else step by step.
+
+    Tensors that WRITER has finished already are passed over; an update merged into one is merged
+    once more, only to measure it. PROGRESS gets the bytes that were written or passed over.
+
+    Raises:
+        MismatchError: the checkpoint is not the one of the plan, or a tensor differs from the one
+            it is tied to; nothing was written then.
+    """
+    mover = Mover(plan, checkpoint, writer, progress or _ignore)
+    mover.check()
+    for step in plan.steps:
+        mover.move(step)
+    return Execution(writer.close(), mover.survival)
+
+
+def _ignore(size: int) -> None:
+    """Report no progress."""
+
+
+class Mover:
+    """A plan under way."""
+
+    def __init__(
+        self, plan: Plan, checkpoint: Checkpoint, writer: TargetWriter, progress: Progress
+    ) -> None:
+        self.plan, self.checkpoint = plan, checkpoint
+        self.writer, self.progress = writer, progress
+        self.survival: dict[str, Survival] = {}
+
+    def check(self) -> None:
+        """Refuse a checkpoint that is not the plan's, or in which a tie does not hold."""
+        headers = self.checkpoint.headers
+        changed = [
+            name for name, header in self.plan.headers.items() if headers.get(name) != header
+        ]
+        problems = [f"{name} is not as it was when the plan was made" for name in sorted(changed)]
+        problems += [
+            f"{name} should equal {of}, but differs; give the model a map without this tie"
+            for name, _, of in ([] if problems else self.plan.ties)
+            if not self.equal(name, of)
+        ]
+        if problems:
+            raise MismatchError(f"{self.checkpoint.path} does not fit the plan", problems)
+
+    def equal(self, one: str, other: str) -> bool:
+        """Return whether two tensors have the same bytes, a chunk at a time."""
+        streams = (self.checkpoint.stream(one), self.checkpoint.stream(other))
+        return all(a == b for a, b in zip_longest(*streams))
+
+    def move(self, step: Step) -> None:
+        """Write the targets of STEP."""
+        done = self.writer.finished.issuperset(step.target_names)
+        merged = any(name in self.plan.updates for name in step.source_names)
+        if step.copies and not merged:
+            self.copy(step)
+        elif merged or not done:
+            self.compute(step)
+        for name in self.writer.finished.intersection(step.target_names):
+            self.progress(self.plan.layout[name].nbytes)
+
+    def compute(self, step: Step) -> None:
+        """Make the targets of STEP in memory."""
+        arrays = dense(step, {name: self.load(name) for name in step.source_names})
+        for name, array in arrays.items():
+            if name not in self.writer.finished:
+                self.writer.write(name, array)
+                self.progress(array.nbytes)
+
+    def load(self, name: str) -> Array:
+        """Return a source tensor, with its update merged if it has one."""
+        array = self.checkpoint.read(name)
+        if name in self.plan.updates:
+            array, self.survival[name] = merge(array, self.plan.updates[name])
+        return array
+
+    def copy(self, step: Step) -> None:
+        """Stream the byte ranges that the targets of STEP are made of."""
+        cursors = {name: Cursor(self.checkpoint, name) for name in step.source_names}
+        for name, ranges in byte_ranges(step, self.plan).items():
+            if name not in self.writer.finished:
+                self.writer.write(name, self.counted(cursors, ranges))
+
+    def counted(self, cursors: Mapping[str, Cursor], ranges: list[Range]) -> Iterator[memoryview]:
+        """Yield the bytes of RANGES and tell how many they are."""
+        for source, start, stop in ranges:
+            for view in cursors[source].read(start, stop):
+                yield view
+                self.progress(view.nbytes)
+
+
+def byte_ranges(step: Step, plan: Plan) -> dict[str, list[Range]]:
+    """Return the byte ranges of each target of a STEP that copies."""
+    header = plan.headers[step.source_names[0]]
+    if step.rule.left[0].axes is None:
+        return {step.target_names[0]: [Range(step.source_names[0], 0, header.nbytes)]}
+    sources, targets = (
+        [(bound.axes, bound.names) for bound in bounds] for bounds in (step.sources, step.targets)
+    )
+    width = NUMPY[header.dtype].itemsize
+    found = copies(sources, targets, step.sizes) or {}
+    return {
+        name: [Range(source, start * width, stop * width) for source, start, stop in ranges]
+        for name, ranges in found.items()
+    }
+
+
+class Cursor:
+    """A place in the byte stream of one tensor; going on costs nothing, going back reopens it."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
+        self.checkpoint, self.name = checkpoint, name
+        self.stream: Iterator[memoryview] = iter(())
+        self.view = memoryview(b"")
+        self.end: int | None = None  # where the view ends; None before the stream is open
+
+    def read(self, start: int, stop: int) -> Iterator[memoryview]:
+        """Yield the bytes from START to STOP."""
+        if self.end is None or start < self.end - self.view.nbytes:
+            self.stream, self.view, self.end = self.checkpoint.stream(self.name), memoryview(b""), 0
+        while start < stop:
+            if start >= self.end:
+                self.view = next(self.stream)
+                self.end += self.view.nbytes
+                continue
+            first = self.end - self.view.nbytes
+            part = self.view[start - first : min(stop, self.end) - first]
+            yield part
+            start += part.nbytes

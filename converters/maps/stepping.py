@@ -1,0 +1,208 @@
+"""Make one step: solve its sizes, check its tensors, lay out its targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from ..checkpoints.base import Header
+from ..dtypes import CODE, FLOATS, NUMPY, dtype_of
+from .axes import shape, show
+from .copies import Layout, copies
+from .definitions import Values
+from .instances import Instance
+from .plan import Bound, Step
+from .rules import Affine, Cast, Term
+from .sizes import Equation, equations, solve
+
+
+class Target(NamedTuple):
+    """A tensor that a step makes, and the captures that its name spells."""
+
+    name: str
+    header: Header
+    captures: dict[str, str]
+
+
+class Made(NamedTuple):
+    """A step and what it makes."""
+
+    step: Step
+    targets: list[Target]
+
+
+def make_step(
+    instance: Instance, headers: Mapping[str, Header], values: Values, given: Mapping[str, int]
+) -> Made | list[str]:
+    """Return the step of INSTANCE, or all reasons why there is none.
+
+    VALUES are those of ``where``, GIVEN sizes recorded elsewhere, by axis or by ``TENSOR:AXIS``.
+    """
+    if instance.rule.renames_only:
+        return _rename(instance, headers)
+    draft = Draft(instance, headers, values)
+    draft.seed(given)
+    draft.gather()
+    if not draft.problems:
+        draft.solve()
+    return draft.problems or draft.finish()
+
+
+def _rename(instance: Instance, headers: Mapping[str, Header]) -> Made:
+    rule, captures = instance.rule, instance.captures
+    old, new = instance.members[0][()], rule.right[0].name.fill(captures)
+    source, target = Bound(rule.left[0], (old,), (), ()), Bound(rule.right[0], (new,), (), ())
+    step = Step(rule, (source,), (target,), {}, {}, new, copies=True, exact=True)
+    return Made(step, [Target(new, headers[old], captures)])
+
+
+class Draft:
+    """A step in the making."""
+
+    def __init__(self, instance: Instance, headers: Mapping[str, Header], values: Values) -> None:
+        self.instance, self.rule = instance, instance.rule
+        self.headers, self.values = headers, values
+        self.sizes: dict[str, int] = {}
+        self.sources: list[Bound] = []
+        self.problems: list[str] = []
+        # The same in both directions, so that sizes recorded on the way there fit the way back.
+        self.identity = min(instance.fill(self.rule.left[0]), instance.fill(self.rule.right[0]))
+
+    def seed(self, given: Mapping[str, int]) -> None:
+        """Take the sizes that the configuration says, then those GIVEN."""
+        for name in sorted(self.rule.sizes & self.values.known.keys()):
+            value = self.values.known[name]
+            if isinstance(value, int) and value >= 1:
+                self.sizes[name] = value
+            else:
+                self.problems.append(f"{self.identity}: size {name} is {value} by the config")
+        for name in sorted(self.rule.compound):
+            size = given.get(f"{self.identity}:{name}", given.get(name))
+            if size is not None and self.sizes.setdefault(name, size) != size:
+                both = f"{self.sizes[name]} by the config, {size} as recorded"
+                self.problems.append(f"{self.identity}: size {name} is {both}")
+        for name in sorted(self.rule.amounts):
+            if name not in self.values.known:
+                why = self.values.unknown[name]
+                self.problems.append(f"{self.identity}: {name} is unknown: {why}")
+            elif self.values.known[name] == 0:
+                self.problems.append(f"{self.identity}: {name} is 0, which has no way back")
+
+    def gather(self) -> None:
+        """Take the source tensors; note what is missing or differs among them."""
+        counts = self.instance.counts(self.sizes)
+        self.problems += self.instance.missing(counts)
+        for term, members in zip(self.rule.left, self.instance.members, strict=True):
+            family = tuple(counts[name] for name in term.family(self.rule.indices))
+            found = tuple(members[index] for index in sorted(members))
+            self.sources.append(Bound(term, found, term.laid_out(self.rule.indices), family))
+            self.problems += self._unequal(found)
+        self.problems += self._dtype_problems()
+
+    def _unequal(self, found: tuple[str, ...]) -> Iterator[str]:
+        """Yield the tensors of a family that are not like its first one."""
+        for name in found[1:]:
+            if self.headers[name] != self.headers[found[0]]:
+                pair = f"{self.headers[name]}, but {found[0]} is {self.headers[found[0]]}"
+                yield f"{name} is {pair}; tensors that become one must be alike"
+
+    def _dtype_problems(self) -> Iterator[str]:
+        """Yield the terms whose dtype is another than the first one's, or than the rule says."""
+        first = [bound.names[0] for bound in self.sources if bound.names]
+        for name in first[1:]:
+            if self.headers[name].dtype != self.headers[first[0]].dtype:
+                pair = f"{self.headers[name]}, but {first[0]} is {self.headers[first[0]]}"
+                yield f"{name} is {pair}; tensors that become one must have one dtype"
+        for term, *_ in (bound for bound in self.sources if bound.names):
+            name = (
+                first[self.rule.left.index(term)] if len(first) == len(self.sources) else first[0]
+            )
+            stored = self.headers[name].dtype
+            for change in term.changes:
+                if isinstance(change, Cast) and CODE[dtype_of(change.dtype)] != stored:
+                    yield f"{name} is {stored}, expected {change.dtype}"
+                if isinstance(change, Affine) and stored not in FLOATS:
+                    yield f"{name} is {stored}; `{change}` needs floating-point numbers"
+
+    def solve(self) -> None:
+        """Find the size of every axis from the shapes."""
+        found: list[Equation] = []
+        for term, members, axes, family in self.sources:
+            if term.axes is None:
+                continue
+            header = self.headers[members[0]]
+            where = f"{members[0]} {header}"
+            if len(header.shape) != len(term.axes):
+                self.problems.append(f"{where} has not the axes {show(term.axes)}")
+                continue
+            found += equations(axes, (*family, *header.shape), where)
+        self.problems += solve(found, self.sizes)
+        if not self.problems:
+            self.problems += self._unsolved()
+
+    def _unsolved(self) -> Iterator[str]:
+        for name in sorted(self.rule.atoms - self.sizes.keys()):
+            if not name.isdigit():
+                why = self.values.unknown.get(name, f"add `where {name} = ...` to the rule")
+                yield f"{self.identity}: size {name} is unknown: {why}"
+
+    def finish(self) -> Made:
+        """Lay out the targets."""
+        bounds, targets = [], []
+        for term in self.rule.right:
+            made = list(self._targets(term))
+            family = tuple(self.sizes[name] for name in term.family(self.rule.indices))
+            axes = term.laid_out(self.rule.indices)
+            bounds.append(Bound(term, tuple(target.name for target in made), axes, family))
+            targets += made
+        copied, exact = self._is_copy(bounds, targets), self._is_exact(targets)
+        amounts = {name: self.values.known[name] for name in self.rule.amounts}
+        sources = tuple(self.sources)
+        step = Step(
+            self.rule, sources, tuple(bounds), self.sizes, amounts, self.identity, copied, exact
+        )
+        return Made(step, targets)
+
+    def _targets(self, term: Term) -> Iterator[Target]:
+        source = self.headers[self.sources[0].names[0]]
+        header = Header(
+            _cast(source.dtype, term),
+            source.shape if term.axes is None else shape(term.axes, self.sizes),
+        )
+        family = term.family(self.rule.indices)
+        for index in product(*(range(self.sizes[name]) for name in family)):
+            captures = self.instance.captures | dict(zip(family, map(str, index), strict=True))
+            yield Target(term.name.fill(captures), header, captures)
+
+    def _is_copy(self, bounds: list[Bound], targets: list[Target]) -> bool:
+        source = self.headers[self.sources[0].names[0]]
+        changes = [change for term in self._terms() for change in term.changes]
+        if any(isinstance(change, Affine) for change in changes):
+            return False
+        if any(target.header.dtype != source.dtype for target in targets):
+            return False
+        return self.rule.left[0].axes is None or bool(
+            copies(_layouts(self.sources), _layouts(bounds), self.sizes)
+        )
+
+    def _is_exact(self, targets: list[Target]) -> bool:
+        stored = NUMPY[self.headers[self.sources[0].names[0]].dtype]
+        casts = all(np.can_cast(stored, NUMPY[target.header.dtype], "safe") for target in targets)
+        changes = (change for term in self._terms() for change in term.changes)
+        return casts and not any(isinstance(change, Affine) for change in changes)
+
+    def _terms(self) -> tuple[Term, ...]:
+        return (*self.rule.left, *self.rule.right)
+
+
+def _cast(stored: str, term: Term) -> str:
+    """Return the dtype code in which TERM is stored, if its source is STORED so."""
+    casts = [change.dtype for change in term.changes if isinstance(change, Cast)]
+    return CODE[dtype_of(casts[-1])] if casts else stored
+
+
+def _layouts(bounds: list[Bound]) -> list[Layout]:
+    return [(bound.axes, bound.names) for bound in bounds]

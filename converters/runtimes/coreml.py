@@ -1,0 +1,96 @@
+"""Run an ML program in Core ML itself, on a Mac.
+
+Facts about ``MLModel.predict`` (coremltools 9.0, coremlpython/CoreMLPythonUtils.mm): float16 inputs
+are widened before the call, float16 outputs are returned as float32, integers travel as int32, and
+a program with states needs a state object from ``make_state``.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ...errors import BadInputError, UnsupportedError, WeighbridgeError
+from ..policy import Policy
+from ..values import Array
+from .base import Arrays, Trace
+from .reference import widened
+
+if TYPE_CHECKING:
+    from ..models import Model
+
+# policy.device -> coremltools' compute units. "gpu" lets Core ML fall back to the CPU, not to the
+# neural engine, whose arithmetic is float16 throughout.
+UNITS: Final[Mapping[str, str]] = {
+    "cpu": "CPU_ONLY",
+    "gpu": "CPU_AND_GPU",
+    "ane": "CPU_AND_NE",
+    "all": "ALL",
+}
+
+
+def feed(array: Array) -> Array:
+    """Return ARRAY in a dtype that ``predict`` takes: int32 for integers, float32 for floats.
+
+    >>> feed(np.arange(2)).dtype, feed(np.ones(2, np.float16)).dtype
+    (dtype('int32'), dtype('float32'))
+    """
+    kind = np.float32 if array.dtype.kind == "f" else np.int32
+    return np.ascontiguousarray(array, dtype=kind)
+
+
+class CoremlRunner:
+    """An ML program in Core ML; see ``converters.runtimes.base.Runner``."""
+
+    runtime = "coreml"
+
+    def __init__(self, model: Model, policy: Policy) -> None:
+        if platform.system() != "Darwin":
+            raise UnsupportedError(
+                "the coreml runtime needs macOS; the reference runtime evaluates the package here"
+            )
+        if model.path is None or policy.device not in UNITS:
+            known = ", ".join(UNITS)
+            raise BadInputError(f"{model.spec} on {policy.device}: need a package, and {known}")
+        from ..captures.mlprogram.package import read_package
+        from ..captures.mlprogram.toolkit import coremltools
+
+        read_package(model.path)  # a damaged package is refused before Core ML compiles it
+        self.version = str(coremltools.__version__)
+        self.device = policy.device
+        units = getattr(coremltools.ComputeUnit, UNITS[policy.device])
+        self.model = coremltools.models.MLModel(str(model.path), compute_units=units)
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Return the outputs by name, floats as float32."""
+        given = {name: feed(np.asarray(array)) for name, array in inputs.items()}
+        try:
+            outputs = self.model.predict(given)
+        except WeighbridgeError:
+            raise
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise BadInputError(f"Core ML cannot run on this input: {reason}") from error
+        return widened({name: np.asarray(array) for name, array in outputs.items()})
+
+    def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
+        """Run without sites: Core ML shows nothing of its inside; corrections are refused.
+
+        Raises:
+            UnsupportedError: corrections were given.
+        """
+        if corrections:
+            raise UnsupportedError("Core ML cannot be corrected inside; use the reference runtime")
+        return Trace(self.run(inputs))
+
+    def describe(self) -> dict[str, str]:
+        """Return runtime, versions, device and compute units, for the verdict."""
+        return {
+            "runtime": self.runtime,
+            "version": f"macOS {platform.mac_ver()[0]}, coremltools {self.version}",
+            "device": self.device,
+            "units": UNITS[self.device],
+        }

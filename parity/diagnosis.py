@@ -1,0 +1,38 @@
+"""Try every hypothesis on a site that errs, the most specific first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from . import evidence
+from .attention import attention_mask, attention_scale
+from .evidence import Hypothesis, Observation
+
+BEFORE: Final = "branch before"  # the fault lies in what the holder of the site feeds it
+
+HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
+    ("shape", evidence.shape),
+    ("non-finite", evidence.non_finite),
+    ("cast", evidence.narrowed),
+    ("activation", evidence.activation),
+    ("epsilon", evidence.epsilon),
+    ("transposed", evidence.transposed),
+    ("permuted", evidence.permuted),
+    ("scale", evidence.scale),
+    ("bias", evidence.bias),
+    ("mask", attention_mask),
+    ("attention", attention_scale),
+    ("branch", evidence.mixture),
+    (BEFORE, evidence.branch_before),
+    ("mask", evidence.mask),
+    ("position", evidence.position),
+)
+
+
+def diagnose(it: Observation) -> tuple[str, str]:
+    """Return the kind of fault and its evidence, ``unknown`` if no hypothesis holds."""
+    for kind, hypothesis in HYPOTHESES:
+        evidence = hypothesis(it)
+        if evidence:
+            return kind, evidence
+    return "unknown", "no hypothesis accounts for the difference"

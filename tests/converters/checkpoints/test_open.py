@@ -1,0 +1,94 @@
+"""In a directory of many files the right ones are opened, or nothing is."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from weighbridge.converters.checkpoints import open_checkpoint
+from weighbridge.errors import BadInputError
+
+# From the file that wins over all others to the one that wins only alone.
+PRECEDENCE = [
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "other.safetensors",
+    "weights.npz",
+    "other.npz",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+    "other.pt",
+]
+
+
+def save(folder, name):
+    """Save a checkpoint with one tensor that is called like its file."""
+    if name.endswith(".index.json"):
+        stem, _, suffix = name.removesuffix(".index.json").partition(".")
+        save(folder, shard := f"{stem}-00001-of-00001.{suffix}")
+        (folder / name).write_text(json.dumps({"weight_map": {shard: shard}}))
+    elif name.endswith(".safetensors"):
+        safetensors.numpy.save_file({name: np.zeros(1)}, folder / name)
+    elif name.endswith(".npz"):
+        np.savez(folder / name, **{name: np.zeros(1)})
+    else:
+        torch.save({name: torch.zeros(1)}, folder / name)
+
+
+@pytest.mark.parametrize("place", range(len(PRECEDENCE)))
+def test_the_first_of_the_precedence_that_is_there_wins(place, tmp_path):
+    for name in PRECEDENCE[place:]:
+        save(tmp_path, name)
+    everything = {path for path in tmp_path.iterdir() if not path.name.endswith(".index.json")}
+    found = open_checkpoint(tmp_path)
+    stem = PRECEDENCE[place].partition(".")[0]
+    assert [
+        path.name.partition(".")[0].removesuffix("-00001-of-00001") for path in found.files
+    ] == [stem]
+    assert len(found.headers) == 1
+    ignored = {path for path in found.ignored if not path.name.endswith(".index.json")}
+    assert ignored == everything - set(found.files)
+
+
+def test_one_file_is_opened_by_its_suffix(tmp_path):
+    for name in PRECEDENCE:
+        save(tmp_path, name)
+        assert len(open_checkpoint(tmp_path / name).headers) == 1
+
+
+@pytest.mark.parametrize("name", ["training_args.bin", "optimizer.pt", ".hidden.safetensors"])
+def test_what_is_no_model_is_not_looked_at(name, tmp_path):
+    (tmp_path / name).write_bytes(b"x")
+    save(tmp_path, "a.bin")
+    found = open_checkpoint(tmp_path)
+    assert [path.name for path in found.files] == ["a.bin"]
+    assert found.ignored == ()
+
+
+REFUSED = {
+    "missing": (lambda folder: folder / "none", "none: no such file or directory"),
+    "empty": (lambda folder: folder, "no tensor files in it"),
+    "suffix": (lambda folder: touch(folder / "a.gguf"), "a.gguf: not a tensor file"),
+    "two": (
+        lambda folder: (touch(folder / "a.safetensors"), touch(folder / "b.safetensors"), folder)[
+            2
+        ],
+        "no index says which of these files belong together: a.safetensors, b.safetensors",
+    ),
+}
+
+
+def touch(path):
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_opened_is_told(case, tmp_path):
+    make, message = REFUSED[case]
+    with pytest.raises(BadInputError, match=message):
+        open_checkpoint(make(tmp_path))

@@ -1,0 +1,143 @@
+"""PyTorch's files are read as data; what wants to run code is refused and named."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+
+from weighbridge.converters.checkpoints import open_checkpoint
+from weighbridge.converters.checkpoints.base import CHUNK
+from weighbridge.converters.checkpoints.torch import TorchFile
+from weighbridge.errors import BadInputError, UnsupportedError, UntrustedError
+
+
+class Evil:
+    """Runs a command when unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("it-ran",)
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    return {
+        "plain": base,
+        "turned": base.T,
+        "part": base[1:, ::2],
+        "bf16": base.to(torch.bfloat16),
+        "fp8": base.to(torch.float8_e4m3fn),
+        "bool": base > 3,
+        "scalar": torch.tensor(5),
+        "empty": torch.zeros(0, 3),
+        "parameter": torch.nn.Parameter(base.half()),
+        "conjugate": torch.tensor([1 + 2j]).conj(),
+    }
+
+
+def as_bytes(tensor: torch.Tensor) -> bytes:
+    plain = tensor.detach().resolve_conj().contiguous().reshape(-1)
+    return plain.view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("nesting", [None, "state_dict", "model_state_dict"])
+def test_a_state_dict_is_read_bit_for_bit(zipped, nesting, tmp_path):
+    state = OrderedDict(tensors())
+    if not zipped:
+        del state["fp8"]  # the older format cannot hold it
+    content = {nesting: state, "epoch": 3} if nesting else state
+    torch.save(content, path := tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
+    found = TorchFile(path)
+    assert list(found.headers) == list(state)
+    for name, tensor in state.items():
+        assert found.headers[name].shape == tuple(tensor.shape)
+        assert found.read(name).shape == tuple(tensor.shape)
+        assert found.read(name).tobytes() == as_bytes(tensor)
+        assert b"".join(map(bytes, found.stream(name))) == as_bytes(tensor)
+    assert found.headers["bf16"].dtype == "BF16"
+
+
+def test_what_was_read_can_be_changed_without_changing_the_file(tmp_path):
+    torch.save({"w": torch.zeros(3)}, path := tmp_path / "a.pt")
+    found = TorchFile(path)
+    array = found.read("w")
+    array += 1
+    assert (found.read("w") == 0).all()
+
+
+def test_a_large_tensor_streams_in_pieces(tmp_path):
+    torch.save({"w": torch.zeros(CHUNK + 9, dtype=torch.uint8)}, path := tmp_path / "a.pt")
+    assert [len(piece) for piece in TorchFile(path).stream("w")] == [CHUNK, 9]
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_a_pickle_that_wants_code_is_refused_by_name_and_does_not_run(
+    zipped, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    content = {"w": torch.zeros(2), "x": Evil()}
+    torch.save(content, path := tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UntrustedError, match=r"would run posix.mkdir; save tensors only"):
+        TorchFile(path)
+    assert not (tmp_path / "it-ran").exists()
+
+
+def test_a_whole_module_is_refused_by_name(tmp_path):
+    torch.save(torch.nn.Linear(2, 2), path := tmp_path / "a.pt")
+    with pytest.raises(UntrustedError, match=r"torch.nn.modules.linear.Linear"):
+        TorchFile(path)
+
+
+REFUSED = {
+    "numbers": (
+        {"a": torch.zeros(2), "epoch": 3, "b": "x"},
+        BadInputError,
+        "not tensors: b, epoch",
+    ),
+    "a list": ([torch.zeros(2)], BadInputError, "holds no state dict but a list"),
+    "nothing": ({}, BadInputError, "holds no state dict"),
+    "sparse": ({"a": torch.eye(2).to_sparse()}, UnsupportedError, "tensor a is sparse"),
+    "complex128": (
+        {"a": torch.zeros(2, dtype=torch.complex128)},
+        UnsupportedError,
+        "tensor a: dtype complex128",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_state_dict_is_refused(case, tmp_path):
+    content, error, message = REFUSED[case]
+    torch.save(content, path := tmp_path / "a.pt")
+    with pytest.raises(error, match=message):
+        TorchFile(path)
+
+
+DAMAGED = {"cut": lambda data: data[:500], "text": lambda _: b"hello" * 99, "empty": lambda _: b""}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_file_is_one_line(case, tmp_path):
+    torch.save({"w": torch.zeros(99)}, path := tmp_path / "a.pt")
+    path.write_bytes(DAMAGED[case](path.read_bytes()))
+    with pytest.raises((BadInputError, UntrustedError)) as caught:
+        TorchFile(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_shards_with_an_index_are_one_checkpoint(tmp_path):
+    torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model-00001-of-00002.bin")
+    torch.save({"b": torch.zeros(3)}, tmp_path / "pytorch_model-00002-of-00002.bin")
+    (tmp_path / "pytorch_model.bin.index.json").write_text(
+        '{"weight_map": {"a": "pytorch_model-00001-of-00002.bin",'
+        ' "b": "pytorch_model-00002-of-00002.bin"}}'
+    )
+    found = open_checkpoint(tmp_path)
+    assert list(found.headers) == ["a", "b"]
+    assert (found.read("a") == np.ones(2)).all()
+    assert found.ignored == ()

@@ -1,0 +1,107 @@
+"""A small task of each kind, quick enough for every test."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from weighbridge.trainers.config import validate
+from weighbridge.trainers.tasks import build_task
+
+WORDS = "sum list sort text file path number mean open close read write name value key tree".split()
+
+
+class Forecaster(torch.nn.Module):
+    """A convolution and two linear layers: the forecast of the next three values of two series."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = torch.nn.Conv1d(2, 5, 3)
+        self.hidden = torch.nn.Linear(5 * 6, 7)
+        self.head = torch.nn.Linear(7, 3)
+
+    def forward(self, series):
+        features = torch.tanh(self.convolution(series)).flatten(1)
+        return self.head(torch.tanh(self.hidden(features)))
+
+
+def make_forecaster():
+    torch.manual_seed(3)
+    return Forecaster().eval()
+
+
+@pytest.fixture(scope="session")
+def pairs_folder(tmp_path_factory):
+    """Return a folder of train, validation and test pairs: documents repeat words of the query."""
+    folder = tmp_path_factory.mktemp("pairs")
+    generator = np.random.default_rng(5)
+    for split, count in {"train": 40, "validation": 13, "test": 11}.items():
+        rows = []
+        for number in range(count):
+            words = generator.choice(WORDS, 4, replace=False).tolist()
+            query, document = " ".join(words), f"{split} {number} " + " ".join(words[::-1])
+            rows.append(json.dumps({"query": query, "document": document}))
+        (folder / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def series_folder(tmp_path_factory):
+    """Return a folder of train and validation series: phase-shifted waves and their next values."""
+    folder = tmp_path_factory.mktemp("series")
+    generator = np.random.default_rng(6)
+    for split, count in {"train": 50, "validation": 12}.items():
+        phase = generator.uniform(0, 6, (count, 2, 1))
+        waves = np.sin(phase + np.arange(11) / 2).astype(np.float32)
+        np.savez(folder / f"{split}.npz", series=waves[:, :, :8], target=waves[:, 0, 8:])
+    return folder
+
+
+@pytest.fixture
+def pairs_config(pairs_folder):
+    """Return a function that makes the configuration of a short adapter run."""
+
+    def make(**changes):
+        data = {"kind": "pairs", "lengths": {"query": [8, 12], "document": [16, 24]}}
+        data |= {name: str(pairs_folder / f"{name}.jsonl") for name in ("train", "validation")}
+        settings = {"model": "tiny", "data": data, "objective": {"name": "contrastive"}}
+        settings |= {"adapter": {"rank": 2, "targets": ["query", "value"]}, "batch_size": 4}
+        settings |= {"steps": 6, "validate_every": 3, "checkpoint_every": 2, "tolerance": 1e-3}
+        return validate(settings | changes)
+
+    return make
+
+
+@pytest.fixture
+def series_config(series_folder):
+    """Return a function that makes the configuration of a short full fine-tuning run."""
+
+    def make(**changes):
+        data = {"kind": "series"} | {
+            name: str(series_folder / f"{name}.npz") for name in ("train", "validation")
+        }
+        settings = {"model": "tiny", "data": data, "objective": {"name": "regression"}}
+        settings |= {"batch_size": 8, "steps": 6, "validate_every": 3, "checkpoint_every": 2}
+        return validate(settings | changes)
+
+    return make
+
+
+@pytest.fixture
+def series_task(series_config):
+    """Return a function that makes the task of a configuration, from the same initial weights."""
+    return lambda config=None: build_task(config or series_config(), make_forecaster())
+
+
+@pytest.fixture
+def pairs_task(pairs_config, tiny_bert_dir):
+    """Return a function that makes the task of a configuration, from the same initial weights."""
+    from transformers import BertModel
+
+    def make(config=None):
+        model = BertModel.from_pretrained(tiny_bert_dir, add_pooling_layer=False)
+        return build_task(config or pairs_config(), model, tiny_bert_dir)
+
+    return make

@@ -1,0 +1,132 @@
+"""Configurations: strict, with the nearest key, saved as they were used."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from weighbridge.errors import BadInputError, MismatchError
+from weighbridge.trainers.config import differences, dump_config, known_keys, load_config
+
+MINIMAL = """
+model: {model}
+data: {{kind: pairs, train: t.jsonl, validation: v.jsonl}}
+objective: {{name: contrastive}}
+"""
+TOML = """
+model = "m"
+steps = 7
+[data]
+kind = "series"
+train = "t.npz"
+validation = "v.npz"
+[objective]
+name = "regression"
+"""
+REFUSED = {  # override -> what the message must say
+    "optimizer.lerning_rate=1": "optimizer.lerning_rate: no such key; did you mean optimizer.learning_rate?",
+    "data.lenghts={}": "data.lenghts: no such key; did you mean data.lengths?",
+    "data.lengths.query=[0]": "data.lengths.query.0: Input should be greater than 0",
+    "steps=1.5": "steps: Input should be a valid integer",
+    "steps=many": "steps: Input should be a valid integer",
+    "steps=0": "steps: Input should be greater than 0",
+    "compile=1": "compile: Input should be a valid boolean",
+    "schedule.kind=cosinus": "schedule.kind: Input should be 'cosine', 'linear' or 'constant'",
+    "adapter={rank: 4, dropout: 0.1}": "adapter.dropout: Input should be 0",
+    "optimizer.learning_rate=.inf": "optimizer.learning_rate: Input should be a finite number",
+    "objective.name=mse": "objective: Input tag 'mse'",
+}
+
+
+@pytest.fixture
+def minimal(tmp_path):
+    path = tmp_path / "minimal.yaml"
+    path.write_text(MINIMAL.format(model="m"))
+    return path
+
+
+@pytest.mark.parametrize("recipe", ["minilm-lora", "timeseries"])
+def test_a_recipe_is_a_complete_configuration(recipe):
+    assert load_config(recipe).steps > 0
+
+
+def test_a_saved_configuration_reads_back_equal(minimal, tmp_path):
+    config = load_config(minimal, ["optimizer.eps=1e-6", "clip_norm=null", "freeze=[a.b, '*.bias']"])
+    saved = tmp_path / "saved.yaml"
+    saved.write_text(dump_config(config))
+    assert load_config(saved) == config
+    assert config.clip_norm is None
+    assert config.freeze == ("a.b", "*.bias")
+
+
+def test_toml_is_read_too(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text(TOML)
+    assert load_config(path).steps == 7
+
+
+def test_an_exponent_without_a_point_is_a_number(minimal):
+    assert load_config(minimal, ["optimizer.learning_rate=3e-4"]).optimizer.learning_rate == 3e-4
+
+
+def test_an_override_makes_the_sections_it_needs(minimal):
+    config = load_config(minimal, ["adapter.rank=3", "adapter.targets=[key]"])
+    assert config.adapter is not None
+    assert (config.adapter.rank, config.adapter.targets) == (3, ("key",))
+
+
+def test_paths_do_not_depend_on_the_working_directory(minimal, tmp_path, monkeypatch):
+    (tmp_path / "m").mkdir()
+    monkeypatch.chdir(tmp_path)
+    config = load_config(minimal)
+    assert config.data.train == tmp_path / "t.jsonl"
+    assert config.model == str(tmp_path / "m")
+
+
+@pytest.mark.parametrize(("override", "message"), REFUSED.items())
+def test_a_wrong_value_is_refused_by_key(minimal, override, message):
+    with pytest.raises(MismatchError, match=re.escape(message)):
+        load_config(minimal, [override])
+
+
+def test_all_problems_come_together(minimal):
+    with pytest.raises(MismatchError) as caught:
+        load_config(minimal, ["stepz=1", "batch_size=0", "seed=-1"])
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("override", ["steps", "=3", "steps=[1"])
+def test_an_override_that_is_none_is_refused(minimal, override):
+    with pytest.raises(BadInputError, match="--set"):
+        load_config(minimal, [override])
+
+
+@pytest.mark.parametrize("text", ["- 1", "a: [", "\x00"])
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInputError, match=re.escape(str(path))):
+        load_config(path)
+
+
+def test_a_missing_file_names_the_recipes():
+    with pytest.raises(BadInputError, match="recipes are minilm-lora, timeseries"):
+        load_config("nothing.yaml")
+
+
+def test_differences_name_each_key_and_both_values(minimal):
+    old, new = load_config(minimal), load_config(minimal, ["steps=3", "optimizer.eps=1e-6"])
+    assert differences(old, old) == []
+    assert differences(old, new) == [
+        "optimizer.eps: 1e-08 in the run, 1e-06 asked for",
+        "steps: 100 in the run, 3 asked for",
+    ]
+
+
+def test_every_known_key_can_be_set(minimal):
+    """A key that cannot be set alone complains of its value or its neighbours, not of its name."""
+    for key in known_keys():
+        try:
+            load_config(minimal, [f"{key}={{}}"])
+        except MismatchError as error:
+            assert f"{key}: no such key" not in str(error) or key.startswith(("data.", "objective."))

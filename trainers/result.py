@@ -1,0 +1,65 @@
+"""What a training run did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run did.
+
+    Attributes:
+        out: the run's folder.
+        steps: updates done.
+        best_step: the step whose parameters were kept; 0 where training never helped.
+        metric: the figure that chose it.
+        before: validation figures at step 0.
+        best: validation figures at the best step.
+        test: ``before``, ``after`` and the ``difference`` with its 95 % interval, if there is a
+            test split; it chose nothing.
+        data: what was found in the data, by split.
+        skipped: updates skipped because they were not finite.
+        seconds: of this process.
+    """
+
+    out: Path
+    steps: int
+    best_step: int
+    metric: str
+    before: Mapping[str, float]
+    best: Mapping[str, float]
+    test: Mapping[str, Any]
+    data: Mapping[str, Mapping[str, int]]
+    skipped: int
+    seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return asdict(self) | {"out": str(self.out)}
+
+    def summary(self) -> str:
+        """Return the run in a few lines."""
+        before, best = self.before[self.metric], self.best[self.metric]
+        time = f"trained {self.steps} steps in {self.seconds:.0f} s"
+        choice = (
+            f"best at step {self.best_step}: validation {self.metric} {before:.4f} -> {best:.4f}"
+        )
+        lines = [f"{time}; {choice}"]
+        if self.test:
+            lines.append(_describe_test(self.test))
+        if self.skipped:
+            lines.append(f"{self.skipped} updates were skipped: not finite")
+        return "\n".join([*lines, str(self.out)])
+
+
+def _describe_test(test: Mapping[str, Any]) -> str:
+    metric, change = test["metric"], test["difference"]
+    before, after = test["before"][metric], test["after"][metric]
+    return (
+        f"test {metric} {before:.4f} -> {after:.4f}, change {change['difference']:+.4f}"
+        f" (95 % interval {change['low']:+.4f} to {change['high']:+.4f})"
+    )
