@@ -386,7 +386,7 @@ def train(
     """
     prepare_mlx()
     from .console import show_training
-    from .jobs.training import run_training
+    from .jobs import train as run_training
 
     show_training(
         run_training(target, backend, config_path, overrides, resume=resume), as_json=as_json
@@ -402,7 +402,7 @@ def preflight(
     """Compare loss and every gradient on the first batch, MLX against PyTorch."""
     prepare_mlx()
     from .console import show_preflight
-    from .jobs.training import run_preflight
+    from .jobs import preflight as run_preflight
 
     result = run_preflight(config_path, overrides)
     show_preflight(result, as_json=as_json)

@@ -100,25 +100,29 @@ def to_mlx(demo: Demo) -> None:
 
 def train_adapter(demo: Demo) -> None:
     """Fine-tune the captured module with LoRA, after a preflight; then measure it."""
-    from weighbridge.trainers import train
-    from weighbridge.trainers.config import load_config
-
     overrides = [
         f"model={demo.out / 'minilm-mlx'}",
         *(f"data.{split}={demo.out / 'pairs' / split}.jsonl" for split in ("train", "validation")),
         *(["steps=10", "validate_every=10", "checkpoint_every=10"] if demo.quick else []),
     ]
-    config = load_config("minilm-lora", overrides)
-    shutil.rmtree(demo.out / "minilm-lora", ignore_errors=True)
-    train(config, demo.out / "minilm-lora", progress=watch(demo, "training", config.steps))
+    out = demo.out / "minilm-lora"
+    shutil.rmtree(out, ignore_errors=True)
+    jobs.train(out, "mlx", "minilm-lora", overrides, progress=watch(demo, "training"))
 
 
-def watch(demo: Demo, name: str, steps: int) -> Callable[[Any], None]:
+def watch(demo: Demo, name: str) -> Callable[[Any], None]:
     """Return a watcher of training that moves the demo's own display."""
-    from weighbridge.trainers.events import Updated
+    from weighbridge.trainers.events import Started, Updated
 
-    advance = demo.task(name, steps)
-    return lambda event: advance(1) if isinstance(event, Updated) else None
+    advance: list[Callable[[int], None]] = []
+
+    def watcher(event: Any) -> None:
+        if isinstance(event, Started):
+            advance.append(demo.task(name, event.steps))
+        elif isinstance(event, Updated):
+            advance[-1](1)
+
+    return watcher
 
 
 def measure(demo: Demo, name: str, spec: str, count: int) -> None:
@@ -173,8 +177,6 @@ def ship(demo: Demo) -> None:
 def forecast(demo: Demo) -> None:
     """Take a convolutional forecaster the same way, across a permutation."""
     from examples.timeseries import write_data, write_model
-    from weighbridge.trainers import train
-    from weighbridge.trainers.config import load_config
 
     folder = demo.out / "series"
     source = write_model(folder / "torch")
@@ -194,13 +196,9 @@ def forecast(demo: Demo) -> None:
         f"trust_code={SERIES}",
         *(f"data.{split}={data[split]}" for split in ("train", "validation")),
     ]
-    config = load_config("timeseries", overrides)
     shutil.rmtree(folder / "trained-mlx", ignore_errors=True)
-    train(
-        config,
-        folder / "trained-mlx",
-        progress=watch(demo, "training the forecaster", config.steps),
-    )
+    watcher = watch(demo, "training the forecaster")
+    jobs.train(folder / "trained-mlx", "mlx", "timeseries", overrides, progress=watcher)
     trained = {"trust_code": SERIES}
     outcome = jobs.convert(
         str(folder / "trained-mlx"),

@@ -7,3 +7,5 @@ from .options import Options as Options
 from .options import Outcome as Outcome
 from .parity import check as check
 from .parity import record as record
+from .training import preflight as preflight
+from .training import train as train

@@ -2,7 +2,73 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import __version__
+from ..converters.models import MANIFEST
+from ..converters.models import open as open_model
+from ..converters.sidefiles import copy_side_files
+from .convert import write_manifest
+
 if TYPE_CHECKING:
-    pass
+    from ..trainers.config import TrainConfig
+    from ..trainers.events import Progress
+    from ..trainers.loop import TrainResult
+    from ..trainers.preflight import Preflight
+
+WEIGHTS = "model.safetensors"
+
+
+def train(
+    target: Path,
+    backend: str,
+    config_path: Path | str | None,
+    overrides: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> TrainResult:
+    """Train as the configuration says and leave an adapter, or an ordinary directory, in TARGET.
+
+    Args:
+        target: the run's folder.
+        backend: ``mlx`` or ``torch``.
+        config_path: YAML or TOML file, or the name of a recipe.
+        overrides: ``key.subkey=value`` each.
+        resume: go on where the run in TARGET stopped; the configuration is the run's own.
+        progress: told every event; plain lines on stderr if not given.
+    """
+    from ..trainers.config import load_config
+    from ..trainers.events import Lines
+    from ..trainers.loop import train as run
+
+    told = config_path is not None or bool(overrides)
+    config = load_config(config_path, overrides) if told or not resume else None
+    result = run(
+        config, target, backend=backend, progress=progress or Lines(sys.stderr), resume=resume
+    )
+    if (target / WEIGHTS).is_file():
+        complete(config or load_config(target / "config.yaml"), target)
+    return result
+
+
+def complete(config: TrainConfig, target: Path) -> None:
+    """Put beside whole trained weights what makes TARGET a directory that every loader opens."""
+    source = open_model(config.model, trust_code=config.trust_code)
+    if source.path is None or not source.path.is_dir():
+        return
+    copy_side_files(source.path, target)
+    if source.map_text or not (target / MANIFEST).exists():
+        facts = {"weighbridge": __version__, "framework": source.framework, "map": source.map_text}
+        write_manifest(target, facts | {"source": {"spec": source.spec}, "verdict": "UNVERIFIED"})
+
+
+def preflight(config_path: Path | str | None, overrides: Sequence[str] = ()) -> Preflight:
+    """Compare loss and every gradient of the first batch, MLX against PyTorch."""
+    from ..trainers.config import load_config
+    from ..trainers.loop import preflight as check
+
+    return check(load_config(config_path, overrides))
