@@ -302,6 +302,7 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
 @click.pass_context
 def parity_check(
     ctx: click.Context,
+    /,
     reference: str,
     candidate: str,
     as_json: bool,

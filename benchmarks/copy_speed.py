@@ -31,15 +31,17 @@ import resource, subprocess, sys, time
 start = time.perf_counter()
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 seconds = time.perf_counter() - start
-print(seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss)
 """
 BLOCK = 64 << 20  # bytes of randomness, used again with a shift
 
 
 class Run(NamedTuple):
-    """One process: seconds by the clock and the largest resident set in MB."""
+    """One process: seconds by the clock and of the processor, largest resident set in MB."""
 
     seconds: float
+    processor: float
     megabytes: float
 
 
@@ -107,13 +109,17 @@ def make_source(folder: Path, gigabytes: float) -> int:
     return size_of(layout)
 
 
-def run(command: list[str]) -> Run:
+def run(command: list[str], environment: dict[str, str]) -> Run:
     """Run COMMAND from a small launcher: a child's peak counts what its parent held at the fork."""
     answer = subprocess.run(
-        [sys.executable, "-S", "-c", LAUNCHER, *command], check=True, capture_output=True, text=True
+        [sys.executable, "-S", "-c", LAUNCHER, *command],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
-    seconds, peak = map(float, answer.stdout.split())
-    return Run(seconds, peak * (1 if sys.platform == "darwin" else 1024) / 1e6)
+    seconds, processor, peak = map(float, answer.stdout.split())
+    return Run(seconds, processor, peak * (1 if sys.platform == "darwin" else 1024) / 1e6)
 
 
 def commands(source: Path, target: Path) -> dict[str, list[str]]:
@@ -128,9 +134,11 @@ def commands(source: Path, target: Path) -> dict[str, list[str]]:
 def measure(folder: Path, source: Path, repeat: int) -> dict[str, list[Run]]:
     """Run both alternately REPEAT times, after one unmeasured round."""
     runs: dict[str, list[Run]] = {"cp": [], "convert": []}
+    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
     for number in range(repeat + 1):
         for name, command in commands(source, folder / "target").items():
-            result = run(command)
+            result = run(command, environment)
             shutil.rmtree(folder / "target")
             if number:
                 runs[name].append(result)
@@ -140,11 +148,14 @@ def measure(folder: Path, source: Path, repeat: int) -> dict[str, list[Run]]:
 def summarise(runs: dict[str, list[Run]], nbytes: int) -> dict[str, Any]:
     """Return medians, ratio, peak memory and what they were measured on."""
     median = {name: statistics.median(run.seconds for run in each) for name, each in runs.items()}
+    processor = {n: statistics.median(run.processor for run in each) for n, each in runs.items()}
     return {
         "gigabytes": round(nbytes / 1e9, 3),
         "seconds_cp": round(median["cp"], 3),
         "seconds_convert": round(median["convert"], 3),
         "ratio": round(median["convert"] / median["cp"], 2),
+        "processor_seconds_cp": round(processor["cp"], 3),
+        "processor_seconds_convert": round(processor["convert"], 3),
         "peak_megabytes_convert": round(max(run.megabytes for run in runs["convert"]), 1),
         "all_seconds": {
             name: [round(run.seconds, 3) for run in each] for name, each in runs.items()
@@ -154,6 +165,7 @@ def summarise(runs: dict[str, list[Run]], nbytes: int) -> dict[str, Any]:
             "architecture": platform.machine(),
             "cores": os.cpu_count(),
             "memory_gigabytes": round(psutil.virtual_memory().total / 1e9),
+            "load_after": round(os.getloadavg()[0], 1),
             "python": platform.python_version(),
         },
     }

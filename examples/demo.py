@@ -103,6 +103,7 @@ def train_adapter(demo: Demo) -> None:
     overrides = [
         f"model={demo.out / 'minilm-mlx'}",
         *(f"data.{split}={demo.out / 'pairs' / split}.jsonl" for split in ("train", "validation")),
+        "data.test=null",
         *(["steps=10", "validate_every=10", "checkpoint_every=10"] if demo.quick else []),
     ]
     out = demo.out / "minilm-lora"

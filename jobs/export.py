@@ -54,11 +54,11 @@ def export_coreml(
     if options.dry_run:
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
         return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
-    from ..converters import coreml
+    from ..converters.coreml import export_coreml as write_package
 
     with Staging(target, force=options.force) as staging:
         package = staging.folder / target.name
-        exported = coreml.export_coreml(
+        exported = write_package(
             merged_in_memory(model), model.signature, package, compute=compute, upper=upper
         )
         facts = {"weighbridge": __version__, "framework": "mlprogram", "export": str(exported)}

@@ -13,10 +13,11 @@ from ..converters.dtypes import CODE, NUMPY
 from ..converters.values import Array
 from .book import Book, Explanation, lossless, unit
 from .case import CLOSE, Case, row_tolerance
+from .casts import fingerprint
 from .differences import describe_differences
 from .folding import explain_folded
 from .orders import describe_order, match_rows
-from .sketches import Sketch, fingerprint, sketch, squeeze
+from .sketches import Sketch, sketch, squeeze
 
 Test = Callable[[Case], Explanation | None]
 
@@ -27,6 +28,14 @@ def explain_altered(book: Book, name: str, array: Array) -> Explanation:
     return next(found for test in TESTS if (found := test(case)) is not None)
 
 
+def _not_finite(case: Case) -> Explanation | None:
+    count = case.sketch.moments.not_finite
+    if count == 0:
+        return None
+    detail = f"{count} of {case.array.size} elements are infinite or NaN; nearest: {case.by_name}"
+    return case.tell(case.by_name, "unexplained", detail, ok=False)
+
+
 def _zeroed(case: Case) -> Explanation | None:
     if case.array.size == 0 or np.any(case.array):
         return None
@@ -35,6 +44,18 @@ def _zeroed(case: Case) -> Explanation | None:
 
 
 def _merged(case: Case) -> Explanation | None:
+    return _merged_as_it_lies(case) or _merged_transposed(case)
+
+
+def _merged_transposed(case: Case) -> Explanation | None:
+    if case.array.ndim != 2 or not case.book.updates:
+        return None
+    turned = Case(case.book, case.name, np.ascontiguousarray(case.array.T))
+    found = _merged_as_it_lies(turned)
+    return None if found is None else _as_permuted(found, (1, 0), case)
+
+
+def _merged_as_it_lies(case: Case) -> Explanation | None:
     due = [name for name in case.peers if name in case.book.updates]
     fits = [(*fit, name) for name in due if (fit := _update_share(case, name)) is not None]
     if not fits:
@@ -224,6 +245,7 @@ def _unexplained(case: Case) -> Explanation:
 
 
 TESTS: Final[tuple[Test, ...]] = (
+    _not_finite,
     _zeroed,
     _merged,
     _rounded,

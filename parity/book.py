@@ -13,7 +13,8 @@ import numpy as np
 
 from ..converters.dtypes import CODE, FLOATS, NUMPY
 from ..converters.values import Array, LowRank
-from .sketches import CLAMPED, Sketch, cast, fingerprint, roundoff, sketch, squeeze
+from .casts import CLAMPED, cast, fingerprint, roundoff
+from .sketches import Sketch, sketch, squeeze
 
 
 class Explanation(NamedTuple):

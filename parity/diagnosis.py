@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import evidence
+from . import evidence, norms
 from .attention import attention_mask, attention_scale
 from .evidence import Hypothesis, Observation
 
@@ -15,7 +15,7 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("non-finite", evidence.non_finite),
     ("cast", evidence.narrowed),
     ("activation", evidence.activation),
-    ("epsilon", evidence.epsilon),
+    ("epsilon", norms.epsilon),
     ("transposed", evidence.transposed),
     ("permuted", evidence.permuted),
     ("scale", evidence.scale),
@@ -23,7 +23,7 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("mask", attention_mask),
     ("attention", attention_scale),
     ("branch", evidence.mixture),
-    (BEFORE, evidence.branch_before),
+    (BEFORE, norms.branch_before),
     ("mask", evidence.mask),
     ("position", evidence.position),
 )

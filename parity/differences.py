@@ -8,8 +8,8 @@ from ..converters.dtypes import CODE
 from ..converters.values import Array
 from .book import unit
 from .case import Case, row_tolerance
+from .casts import cast
 from .orders import ranges
-from .sketches import cast
 
 
 def describe_differences(case: Case, source: str) -> str:

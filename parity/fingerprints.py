@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ..converters.values import Array, LowRank
 from .alterations import explain_altered
 from .book import Book, Explanation
-from .sketches import Sketch, Weights, fingerprint
+from .casts import fingerprint
+from .sketches import Sketch, Weights
 
 __all__ = ["Explanation", "Weights", "disagreements", "explain"]
 

@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
-import xxhash
 
 from ..converters.checkpoints.base import Header
-from ..converters.dtypes import CODE, FLOATS, NUMPY, unit_roundoff
+from ..converters.dtypes import CODE
 from ..converters.values import Array
+from .casts import casts
 
 PROJECTIONS: Final = 16
 SEED: Final = 20240229
 LONGEST_ROW: Final = 1 << 16  # elements; the sign matrix of a longer row would not fit a cache
 MOST_ROWS: Final = 1 << 18  # row projections kept; more would weigh as much as small tensors
 BLOCK: Final = 1 << 18  # elements turned into float64 at a time
-CLAMPED: Final = "F16 without zeros"
 
 
 class Weights(Protocol):
@@ -84,7 +83,7 @@ class Sketch(NamedTuple):
         dtype: safetensors code.
         shape: its shape.
         hashes: xxh3 of the little-endian bytes at its own dtype and, for floats, at every common
-            one, by code; ``CLAMPED`` is float16 as coremltools writes it (see :func:`casts`).
+            one, by code; see :func:`weighbridge.parity.casts.casts`.
         moments: order-free figures.
         projections: 16 random signed sums, float64; their mean square estimates the sum of squares.
         rows: one signed sum per row (:func:`row_shape`), empty where there are too many.
@@ -128,68 +127,6 @@ def row_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     while math.prod(sizes[first:]) > LONGEST_ROW:
         first += 1
     return math.prod(sizes[:first]), math.prod(sizes[first:])
-
-
-def roundoff(code: str) -> float:
-    """Return the unit roundoff of the dtype with safetensors code CODE; 0 for integers.
-
-    >>> roundoff("BF16"), roundoff("I64")
-    (0.00390625, 0.0)
-    """
-    return unit_roundoff(NUMPY[code].name) if code in FLOATS else 0.0
-
-
-def fingerprint(array: Array) -> str:
-    """Return the hash of ARRAY's bytes in C order.
-
-    >>> fingerprint(np.arange(3)) == fingerprint(np.arange(6)[:3])
-    True
-    """
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return str(xxhash.xxh3_128_hexdigest(flat.view(np.uint8).data))
-
-
-def clamp(array: Array) -> Array:
-    """Return ARRAY in float16 as coremltools casts it: what would vanish keeps the least magnitude.
-
-    Source: ``FP16ComputePrecision`` in coremltools 9, passes/defs/quantization.py.
-
-    >>> clamp(np.array([1e-12, -1e-12, 0.0], np.float32)).tolist()
-    [5.960464477539063e-08, -5.960464477539063e-08, 0.0]
-    """
-    half = cast(array, "F16")
-    vanished = (half == 0) & (array != 0)
-    return np.where(vanished, np.copysign(np.float16(2.0**-24), half), half)
-
-
-def cast(array: Array, code: str) -> Array:
-    """Return ARRAY rounded to the dtype with safetensors code CODE; overflow gives infinity.
-
-    >>> cast(np.array([1e6], np.float32), "F16")
-    array([inf], dtype=float16)
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        return array.astype(NUMPY[code])
-
-
-CASTS: Final[Mapping[str, Callable[[Array], Array]]] = {
-    "F32": lambda array: cast(array, "F32"),
-    "BF16": lambda array: cast(array, "BF16"),
-    "F16": lambda array: cast(array, "F16"),
-    CLAMPED: clamp,
-}
-
-
-def casts(array: Array) -> dict[str, str]:
-    """Return the hash of ARRAY at its own dtype and at each that it is commonly cast to."""
-    own = CODE[array.dtype]
-    hashes = {own: fingerprint(array)}
-    if own in FLOATS:
-        others = {code: make for code, make in CASTS.items() if code != own}
-        hashes |= {code: fingerprint(make(array)) for code, make in others.items()}
-    elif own in {"I64", "I32"}:
-        hashes |= {code: fingerprint(cast(array, code)) for code in ("I64", "I32") if code != own}
-    return hashes
 
 
 def _signs(bits: np.random.PCG64, count: int) -> Array:
@@ -243,7 +180,9 @@ class _Sums:
         """Add BLOCK and return it with zeros for what is not finite."""
         if block.size == 0:
             return block
-        if not math.isfinite(float(block.sum())):
+        with np.errstate(invalid="ignore"):  # infinities of both signs
+            finite = math.isfinite(float(block.sum()))
+        if not finite:
             wrong = ~np.isfinite(block)
             self.not_finite += int(wrong.sum())
             block = np.where(wrong, 0.0, block)

@@ -113,7 +113,8 @@ class TrainConfig(Section):
         checkpoint_every: updates between checkpoints.
         keep: checkpoints kept, the best one apart.
         group_by_length: build batches from texts of like length.
-        compile: compile the MLX step where the machine can.
+        compile: compile the MLX step; ``None`` does where it pays, on a GPU (on a CPU compiling takes
+            longer than it saves in some hundred steps).
         nonfinite_limit: stop after this many updates in a row with a loss or gradient not finite.
         tolerance: largest gradient difference between MLX and torch that preflight accepts,
             as a fraction of the largest gradient.
@@ -136,7 +137,7 @@ class TrainConfig(Section):
     checkpoint_every: PositiveInt = 25
     keep: PositiveInt = 2
     group_by_length: bool = True
-    compile: bool = True
+    compile: bool | None = None
     nonfinite_limit: PositiveInt = 5
     tolerance: PositiveFloat = 1e-4
 

@@ -28,21 +28,17 @@ class Journal:
 
     def __init__(self, path: Path, until: int) -> None:
         self.records = [record for record in read_records(path) if record["step"] <= until]
+        self._path = path
         staged = path.with_name(f".{path.name}")
         staged.write_text("".join(map(_line, self.records)), encoding="utf-8")
         staged.replace(path)
-        self._file = path.open("a", encoding="utf-8")
 
     def append(self, record: Record) -> None:
         """Write RECORD; a number that is not finite becomes null, which JSON can say."""
         clean: Record = _finite(record)
         self.records.append(clean)
-        self._file.write(_line(clean))
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(_line(clean))
 
 
 def _line(record: Record) -> str:

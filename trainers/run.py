@@ -87,7 +87,6 @@ class Run:
                 self._advance()
                 if interrupt.raised:
                     self._stop()
-        self._journal.close()
 
     def finish(self, seconds: float) -> TrainResult:
         """Write the best parameters, the plot and return what was done."""
@@ -256,7 +255,6 @@ class Run:
 
     def _stop(self) -> None:
         self._checkpoint()
-        self._journal.close()
         raise TrainingInterrupted(
             f"stopped after step {self._done} of {self._config.steps}, a checkpoint is written;"
             f" go on with: weighbridge train {self._out} --resume"

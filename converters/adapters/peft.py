@@ -135,11 +135,12 @@ def targeted(config: Config, modules: Iterable[str]) -> set[str]:
     if excluded := config.get("exclude_modules"):
         chosen -= {module for module in chosen if _named(excluded, module)}
     layers = config.get("layers_to_transform")
-    if layers is None or isinstance(wanted, str):
+    if layers in (None, []) or isinstance(wanted, str):
         return chosen
     indices = {layers} if isinstance(layers, int) else set(layers)
     pattern = _layer_pattern(config.get("layers_pattern"))
-    return {m for m in chosen if (found := pattern.match(m)) and int(found["index"]) in indices}
+    there = {m for m in chosen if (found := pattern.match(m)) and int(found["index"]) in indices}
+    return there | (chosen & set(wanted))  # a full path counts in any layer
 
 
 def _named(wanted: str | list[str], module: str) -> bool:

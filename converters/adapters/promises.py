@@ -10,7 +10,7 @@ from .adapter import Adapter
 from .config import Config
 from .peft import targeted
 
-_LAYER: Final = re.compile(r"(?P<stack>.*?)\.?(?P<layer>\d+)\.(?P<rest>.+)")
+_LAYER: Final = re.compile(r"(?:(?P<stack>.*?)\.)?(?P<layer>\d+)\.(?P<rest>.+)")
 
 
 class Position(NamedTuple):
@@ -40,7 +40,7 @@ def position(module: str) -> Position | None:
     Position(stack='encoder.layer', layer=3, rest='attention.self.query')
     """
     found = _LAYER.fullmatch(module)
-    return found and Position(found["stack"], int(found["layer"]), found["rest"])
+    return found and Position(found["stack"] or "", int(found["layer"]), found["rest"])
 
 
 def promised(adapter: Adapter, modules: Iterable[str]) -> Promise:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
@@ -43,6 +44,7 @@ class SafetensorsFile:
         self.path = path
         self.files: tuple[Path, ...] = (path,)
         self.ignored: tuple[Path, ...] = ()
+        self._spare: list[bytearray] = []
         self._places, self.metadata = read_places(path)
         self.headers: Mapping[str, Header] = {n: place.header for n, place in self._places.items()}
 
@@ -50,7 +52,7 @@ class SafetensorsFile:
         """Return tensor NAME as an array of its own."""
         header, begin = self._places[name]
         data = np.empty(header.nbytes, np.uint8)
-        with self.path.open("rb", buffering=0) as file:
+        with self._reading(name), self.path.open("rb", buffering=0) as file:
             file.seek(begin)
             self._fill(file, data.data, name)
         return data.view(NUMPY[header.dtype]).reshape(header.shape)
@@ -58,13 +60,33 @@ class SafetensorsFile:
     def stream(self, name: str) -> Iterator[memoryview]:
         """Yield the bytes of tensor NAME, at most ``CHUNK`` at a time, in a buffer used again."""
         place = self._places[name]
-        buffer = memoryview(bytearray(min(CHUNK, place.header.nbytes)))
-        with self.path.open("rb", buffering=0) as file:
+        with (
+            self._reading(name),
+            self._buffer() as buffer,
+            self.path.open("rb", buffering=0) as file,
+        ):
             file.seek(place.begin)
             for position in range(place.begin, place.end, CHUNK):
                 piece = buffer[: min(CHUNK, place.end - position)]
                 self._fill(file, piece, name)
                 yield piece
+
+    @contextmanager
+    def _buffer(self) -> Iterator[memoryview]:
+        """Lend a buffer; a fresh one for every tensor would cost as much as hashing."""
+        buffer = self._spare.pop() if self._spare else bytearray(CHUNK)
+        try:
+            yield memoryview(buffer)
+        finally:
+            self._spare.append(buffer)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Turn a failure of the disk into one line."""
+        try:
+            yield
+        except OSError as error:
+            raise BadInputError(f"{self.path}: tensor {name}: {error.strerror}") from error
 
     def _fill(self, file: IO[bytes], piece: memoryview, name: str) -> None:
         """Fill PIECE from FILE; the system may return less than asked for."""

@@ -10,7 +10,7 @@ from ..checkpoints.base import Header
 from ..dtypes import FLOATS
 from ..values import LowRank
 from .definitions import Values, values
-from .instances import COMPARED, Instance, collect, first_line, gaps, nearest, unmatched
+from .instances import COMPARED, Expected, Instance, collect, first_line, gaps, nearest, unmatched
 from .matching import Match, Matcher
 from .plan import Dropped, Plan, Step
 from .rules import Drop, Pairing, Tie
@@ -70,7 +70,7 @@ class Binder:
         self.problems += unmatched(
             self.rules, instances, sorted(self.headers.keys() - matches.keys())
         )
-        self.problems += gaps(instances, {number: self.counts(number) for number in self.values})
+        self.problems += gaps(instances, {number: self.expected(number) for number in self.values})
         steps = [step for instance in instances if (step := self.step(instance))]
         return Plan(
             steps=tuple(steps),
@@ -122,12 +122,11 @@ class Binder:
                 ],
             )
 
-    def counts(self, number: int) -> dict[str, int]:
-        """Return the sizes that the definitions of rule NUMBER give."""
-        known = self.values[number].known
-        rule = self.rules[number]
-        sizes = rule.sizes if isinstance(rule, Pairing) else frozenset()
-        return {name: int(value) for name, value in known.items() if name in sizes}
+    def expected(self, number: int) -> dict[str, Expected]:
+        """Return what the definitions of rule NUMBER say that names stand for."""
+        known = self.values[number].known.items()
+        counts = {name: value for name, value in known if isinstance(value, int)}
+        return {**counts, **self.values[number].words}
 
     def step(self, instance: Instance) -> Step | None:
         """Return the step of INSTANCE and note its targets, or note why there is none."""

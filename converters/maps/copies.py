@@ -15,7 +15,8 @@ from .axes import Atom, Axes, Sum, extent, factors
 
 MOST_EXTENTS: Final = 4096  # more, shorter ranges cost more than holding the tensor does
 
-Space: TypeAlias = tuple[str, ...]  # atoms larger than 1 in storage order
+# A piece by all its atoms, and the order in which those larger than 1 are stored.
+Space: TypeAlias = tuple[frozenset[str], tuple[str, ...]]
 
 
 Layout: TypeAlias = tuple[Axes, Sequence[str]]  # axes of all tensors stacked, their names
@@ -55,8 +56,9 @@ def extents(axes: Axes, sizes: Mapping[str, int]) -> list[Extent]:
     """Return the extents of a tensor laid out as AXES, in storage order.
 
     >>> from .axes import Atom, Sum
-    >>> extents((Sum((Atom("q"), Atom("k"))), Atom("d")), {"q": 2, "k": 3, "d": 4})
-    [Extent(space=('q', 'd'), start=0, size=8), Extent(space=('k', 'd'), start=0, size=12)]
+    >>> found = extents((Sum((Atom("q"), Atom("k"))), Atom("d")), {"q": 2, "k": 3, "d": 4})
+    >>> [(space[1], start, size) for space, start, size in found]
+    [(('q', 'd'), 0, 8), (('k', 'd'), 0, 12)]
     """
     return list(_extents(factors(axes), (), 0, sizes))
 
@@ -68,8 +70,8 @@ def _extents(
     if not any(isinstance(factor, Sum) for factor in flat):
         atoms = [*before, *(factor.name for factor in flat if isinstance(factor, Atom))]
         size = prod(extent(factor, sizes) for factor in flat)
-        space = tuple(name for name in atoms if extent(Atom(name), sizes) != 1)
-        yield Extent(space, index * size, size)
+        order = tuple(name for name in atoms if extent(Atom(name), sizes) != 1)
+        yield Extent((frozenset(atoms), order), index * size, size)
         return
     head, rest = flat[0], flat[1:]
     if isinstance(head, Sum):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from .expressions import Definition, Number, evaluate
+from .expressions import Definition, Number, Words, evaluate
 
 
 class Values(NamedTuple):
@@ -14,10 +14,12 @@ class Values(NamedTuple):
 
     Attributes:
         known: the value of each name.
+        words: the words of each name that stands for words.
         unknown: why the value of a name is not known.
     """
 
     known: dict[str, Number]
+    words: dict[str, tuple[str, ...]]
     unknown: dict[str, str]
 
 
@@ -27,12 +29,15 @@ def values(definitions: Iterable[Definition], config: Mapping[str, Any]) -> Valu
     >>> from .weightmap import WeightMap
     >>> rule = WeightMap.parse("a [(q + k)] <-> b [q], c [k] where q = heads * dim, k = 2 * q").rules[0]
     >>> values(rule.where, {"heads": 2, "dim": 8})
-    Values(known={'q': 16, 'k': 32}, unknown={})
+    Values(known={'q': 16, 'k': 32}, words={}, unknown={})
     >>> values(rule.where, {"head": 2, "dim": 8}).unknown["q"]
     'config has no heads (nearest: head)'
     """
-    result = Values({}, {})
+    result = Values({}, {}, {})
     for definition in definitions:
+        if isinstance(definition.value, Words):
+            result.words.update(dict.fromkeys(definition.names, definition.value.words))
+            continue
         try:
             value = evaluate(definition.value, lambda key: _lookup(key, result.known, config))
         except (LookupError, ArithmeticError) as error:

@@ -60,11 +60,21 @@ def _bracket(expression: Expression, binding: int) -> str:
 
 
 @dataclass(frozen=True)
+class Words:
+    """What a capture may stand for, and must: ``p = weight | bias``."""
+
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " | ".join(self.words)
+
+
+@dataclass(frozen=True)
 class Definition:
-    """One or more names for the value of an expression: ``k = v = heads * head_dim``."""
+    """One or more names for a size or for words: ``k = v = heads * head_dim``."""
 
     names: tuple[str, ...]
-    value: Expression
+    value: Expression | Words
 
     def __str__(self) -> str:
         return f"{' = '.join(self.names)} = {self.value}"

@@ -12,6 +12,7 @@ from .matching import Match
 from .rules import Pairing, Rule, Term
 
 Index: TypeAlias = tuple[int, ...]
+Expected: TypeAlias = int | tuple[str, ...]
 SHOWN = 8  # names of missing tensors per term; the count says how many there are
 COMPARED = 50  # unmatched names for which the nearest one is looked up
 
@@ -44,11 +45,12 @@ class Instance(NamedTuple):
         """Yield what is not there, term by term."""
         for term, members in zip(self.rule.left, self.members, strict=True):
             family = term.family(self.rule.indices)
-            grid = [range(counts[name]) for name in family]
-            lacking = prod(map(len, grid)) - sum(
+            lacking = prod(counts[name] for name in family) - sum(
                 all(i < counts[name] for i, name in zip(index, family, strict=True))
                 for index in members
             )
+            # An index may be absurdly large; this much of the grid holds enough of what is missing.
+            grid = (range(min(counts[name], len(members) + SHOWN)) for name in family)
             absent = (index for index in product(*grid) if index not in members)
             for index in islice(absent, min(lacking, SHOWN)):
                 yield f"{self.fill(term, index)} is missing (rule: {first_line(self.rule)})"
@@ -90,34 +92,39 @@ def unmatched(
             yield f"{names} is missing: no tensor has such a name{nearest(names, loose)}"
 
 
-def gaps(instances: list[Instance], counts: Mapping[int, Mapping[str, int]]) -> Iterator[str]:
-    """Yield what is missing or unexpected where a size says how often a capture occurs.
+def gaps(
+    instances: list[Instance], expected: Mapping[int, Mapping[str, Expected]]
+) -> Iterator[str]:
+    """Yield what is missing or unexpected among instances that differ in one capture only.
 
-    COUNTS are the sizes by rule number.
+    EXPECTED says, by rule number, what a capture must stand for: so many indices, or words.
     """
     groups: dict[tuple[int, str, tuple[str, ...]], dict[str, Instance]] = {}
     for instance in instances:
-        for name in counts[instance.number].keys() & instance.captures.keys():
+        for name in expected[instance.number].keys() & instance.captures.keys():
             others = tuple(value for key, value in instance.captures.items() if key != name)
             group = groups.setdefault((instance.number, name, others), {})
             group[instance.captures[name]] = instance
     for (number, name, _), group in groups.items():
-        yield from _gaps(group, name, counts[number][name])
+        yield from _gaps(group, name, expected[number][name])
 
 
-def _gaps(group: Mapping[str, Instance], name: str, count: int) -> Iterator[str]:
-    """Yield which of the indices below COUNT the GROUP has not, and which others it has."""
+def _gaps(group: Mapping[str, Instance], name: str, expected: Expected) -> Iterator[str]:
+    """Yield which of the EXPECTED instances the GROUP has not, and which others it has."""
+    if isinstance(expected, int):
+        why = f"{name} = {expected}"
+        values = list(map(str, range(min(expected, len(group) + SHOWN))))
+        spare = [value for value in group if not value.isdigit() or int(value) >= expected]
+    else:
+        why = f"{name} = {' | '.join(expected)}"
+        values, spare = list(expected), [value for value in group if value not in expected]
     sample = next(iter(group.values()))
-    candidates = map(str, range(min(count, len(group) + SHOWN)))
-    for value in [value for value in candidates if value not in group]:
+    for value in [value for value in values if value not in group]:
         absent = sample._replace(captures=sample.captures | {name: value})
-        yield from (
-            f"{absent.fill(term)} is missing ({name} = {count})" for term in absent.rule.left
-        )
-    for value, present in group.items():
-        if not value.isdigit() or int(value) >= count:
-            names = (present.fill(term) for term in present.rule.left)
-            yield from (f"{text} is unexpected ({name} = {count})" for text in names)
+        yield from (f"{absent.fill(term)} is missing ({why})" for term in sample.rule.left)
+    for value in spare:
+        names = (group[value].fill(term) for term in sample.rule.left)
+        yield from (f"{text} is unexpected ({why})" for text in names)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

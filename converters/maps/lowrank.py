@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,14 +25,20 @@ from .rules import Affine
 RANK: Final = Atom(" rank")  # no axis of a map can be called so
 
 
-class Factors(NamedTuple):
-    """An update laid out for a target, and which of the target's rows and columns it fills."""
+class Factor(NamedTuple):
+    """A side of an update, shape (size, rank), and the axis of the weight that it spans."""
+
+    axis: Axis
+    array: Array
+
+
+class Placed(NamedTuple):
+    """An update laid out for a target, zero in the rows and columns that it does not fill."""
 
     a: Array
     b: Array
     scale: float
     magnitude: Pieces
-    whole_rows: bool
 
 
 def low_rank(step: Step, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:
@@ -93,39 +100,35 @@ def _assemble(step: Step, target: Bound, updates: Mapping[str, LowRank]) -> LowR
 
 def _place(
     source: Bound, target: Bound, update: LowRank, sizes: Mapping[str, int]
-) -> Factors | None:
+) -> Placed | None:
     """Return UPDATE of SOURCE laid out as TARGET, ``None`` if it does not reach there."""
-    reached = {
-        (row, column)
-        for row in _keys(target.axes[0])
-        for column in _keys(target.axes[1])
-        if _key(row + column) in {_key(piece) for piece in choices(source.axes)}
-    }
+    held = {_key(piece) for piece in choices(source.axes)}
+    wanted = product(_keys(target.axes[0]), _keys(target.axes[1]))
+    reached = {(row, column) for row, column in wanted if _key(row + column) in held}
     if not reached:
         return None
-    sides = [(source.axes[0], update.b), (source.axes[1], update.a.T)]
-    for turned in (False, True):
-        (row_axis, b), (column_axis, a) = reversed(sides) if turned else sides
-        rows, columns = set(_keys(row_axis)), set(_keys(column_axis))
-        row_hits = rows & set(_keys(target.axes[0]))
-        column_hits = columns & set(_keys(target.axes[1]))
-        if reached != {(row, column) for row in row_hits for column in column_hits}:
-            continue
-        whole_rows = not turned and column_hits == columns == set(_keys(target.axes[1]))
-        magnitude = {} if update.magnitude is None else split(update.magnitude, (row_axis,), sizes)
-        if magnitude and not whole_rows:
+    straight = Factor(source.axes[0], update.b), Factor(source.axes[1], update.a.T)
+    for rows, columns in (straight, straight[::-1]):
+        sides = zip((rows.axis, columns.axis), target.axes, strict=True)
+        filled = [set(_keys(ours)) & set(_keys(theirs)) for ours, theirs in sides]
+        if reached == set(product(*filled)):
+            break
+    else:
+        raise UnsupportedError("rows and columns mix, so the update would not be of low rank")
+    magnitude: Pieces = {}
+    if update.magnitude is not None:
+        whole = set(_keys(source.axes[1])) == filled[1] == set(_keys(target.axes[1]))
+        if not whole or rows is not straight[0]:
             raise UnsupportedError("DoRA norms are of whole rows, and the rows change")
-        return Factors(
-            _lay_out(a, column_axis, target.axes[1], sizes).T,
-            _lay_out(b, row_axis, target.axes[0], sizes),
-            update.scale,
-            magnitude,
-            whole_rows,
-        )
-    raise UnsupportedError("rows and columns mix, so the update would not be of low rank")
+        magnitude = split(update.magnitude, (rows.axis,), sizes)
+    b, a = (
+        _lay_out(*side, axis, sizes)
+        for side, axis in zip((rows, columns), target.axes, strict=True)
+    )
+    return Placed(a.T, b, update.scale, magnitude)
 
 
-def _lay_out(factor: Array, source: Axis, target: Axis, sizes: Mapping[str, int]) -> Array:
+def _lay_out(source: Axis, factor: Array, target: Axis, sizes: Mapping[str, int]) -> Array:
     """Return FACTOR (size, rank), laid out along SOURCE, as TARGET; zeros where it has no piece."""
     sizes = {**sizes, RANK.name: factor.shape[1]}
     have = split(factor, (source, RANK), sizes)
@@ -137,7 +140,7 @@ def _lay_out(factor: Array, source: Axis, target: Axis, sizes: Mapping[str, int]
     return join(have, (target, RANK), sizes)
 
 
-def _magnitude(parts: Sequence[Factors], target: Bound, sizes: Mapping[str, int]) -> Array | None:
+def _magnitude(parts: Sequence[Placed], target: Bound, sizes: Mapping[str, int]) -> Array | None:
     """Return the DoRA norms of TARGET, ``None`` for plain updates."""
     pieces: Pieces = {}
     for part in parts:

@@ -29,6 +29,7 @@ class Entry(NamedTuple):
 
     literal: str
     pattern: re.Pattern[str]
+    captures: tuple[str, ...]
     rule: int
     term: int
 
@@ -44,7 +45,7 @@ class Matcher:
 
     def __init__(self, rules: Sequence[Rule], side: str) -> None:
         entries = [
-            (_is_fallback(rule), Entry(name.literal, regex(name, indices), number, term))
+            (_is_fallback(rule), _entry(name, indices, number, term))
             for number, rule in enumerate(rules)
             for term, (name, indices) in enumerate(_names(rule, side))
         ]
@@ -70,11 +71,14 @@ def _is_fallback(rule: Rule) -> bool:
     return isinstance(rule, Pairing) and rule.marker == "else"
 
 
+def _entry(name: Name, indices: Set[str], rule: int, term: int) -> Entry:
+    captures = tuple(capture.name for capture in name.captures)
+    return Entry(name.literal, regex(name, indices), captures, rule, term)
+
+
 def _matches(entries: Sequence[Entry], name: str) -> Iterator[Match]:
-    for literal, pattern, rule, term in entries:
-        found = pattern.fullmatch(name) if literal in name else None
-        if found is not None:
-            captures = found.groupdict()
-            if "_" in captures:
-                captures[""] = captures.pop("_")
-            yield Match(rule, term, captures)
+    for literal, pattern, captures, rule, term in entries:
+        if literal in name:
+            found = pattern.fullmatch(name)
+            if found is not None:
+                yield Match(rule, term, dict(zip(captures, found.groups(), strict=True)))

@@ -94,7 +94,9 @@ def parse_name(text: str) -> Name:
 
 @lru_cache(maxsize=4096)
 def regex(name: Name, indices: Set[str] = frozenset()) -> re.Pattern[str]:
-    """Return what matches NAME; the captures called INDICES match an index only.
+    """Return what matches NAME, with one group per capture, in the order of ``Name.captures``.
+
+    The captures called INDICES match an index only.
 
     >>> regex(parse_name("experts.{e}.w"), frozenset("e")).fullmatch("experts.07.w") is None
     True
@@ -103,16 +105,15 @@ def regex(name: Name, indices: Set[str] = frozenset()) -> re.Pattern[str]:
 
 
 def _expressions(name: Name, indices: Set[str]) -> Iterator[str]:
-    seen: set[str] = set()
+    groups: dict[str, int] = {}
     for part in name.parts:
         if isinstance(part, str):
             yield re.escape(part)
-        elif part.name in seen:
-            yield f"(?P={part.name or '_'})"
+        elif part.name in groups:
+            yield f"(?:\\{groups[part.name]})"
         else:
-            seen.add(part.name)
-            kind = ".+" if part.deep else "0|[1-9][0-9]*" if part.name in indices else "[^.]+"
-            yield f"(?P<{part.name or '_'}>{kind})"
+            groups[part.name] = len(groups) + 1
+            yield f"({'.+' if part.deep else '0|[1-9][0-9]*' if part.name in indices else '[^.]+'})"
 
 
 def match(name: Name, text: str, indices: Set[str] = frozenset()) -> dict[str, str] | None:
@@ -124,4 +125,4 @@ def match(name: Name, text: str, indices: Set[str] = frozenset()) -> dict[str, s
     found = regex(name, indices).fullmatch(text)
     if found is None:
         return None
-    return {"" if key == "_" else key: value for key, value in found.groupdict().items()}
+    return {capture.name: text for capture, text in zip(name.captures, found.groups(), strict=True)}

@@ -10,7 +10,8 @@
     axis        = NAME | NUMBER | "(" axis {axis} ")" | "(" axis "+" axis {"+" axis} ")"
     change      = "+" (NUMBER | NAME) | "*" (NUMBER | NAME) | "as" DTYPE
     policy      = "recomputed" | "original"
-    definitions = definition {"," definition};   definition = NAME "=" {NAME "="} expression
+    definitions = definition {"," definition};   definition = NAME "=" {NAME "="} (expression | words)
+    words       = WORD "|" WORD {"|" WORD}
     expression  = integers and dotted configuration keys with + - * // ( )
 
 A rule starts in the first column; an indented line continues it. ``#`` starts a comment.
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple, NoReturn
 from ...errors import MapSyntaxError
 from ..dtypes import CODE
 from .axes import UNIT, Atom, Axes, Axis, Product, Sum
-from .expressions import ConfigKey, Definition, Expression, Literal, Operation
+from .expressions import ConfigKey, Definition, Expression, Literal, Operation, Words
 from .names import Name, parse_name
 from .rules import POLICIES, RESERVED, Affine, Cast, Change, Drop, Pairing, Rule, Term, Tie
 
@@ -34,6 +35,7 @@ END = re.compile(r"\s*(?:\n|\Z)")
 NAME = re.compile(r"(?:[\w.\-/:]|\{[^{}\s]*\})+(?<!-)(?!>)")
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 CONFIG_KEY = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
+WORD = re.compile(r"[\w\-]+")
 INTEGER = re.compile(r"[0-9]{1,18}(?!\w)")
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?(?!\w)")
 DEFINED = re.compile(r"[^\W\d]\w*[ \t]*=(?!=)")
@@ -178,9 +180,11 @@ class Parser:
 
     def term(self, left: tuple[Term, ...]) -> Term:
         """Parse one tensor, whose name may be that of the only one on the LEFT."""
-        same = bool(self.take("same")) or self.text[self.at : self.at + 1] == "["
+        self.skip()
+        at = self.at
+        same = bool(self.take("same")) or self.text[at : at + 1] == "["
         if same and len(left) != 1:
-            self.fail("`same` and a missing name stand for the only name on the left")
+            self.fail("`same` and a missing name stand for the only name on the left", at)
         name = left[0].name if same else self.name()
         return Term(name, self.axes(), self.changes())
 
@@ -270,7 +274,18 @@ class Parser:
             names.append(self.expect(IDENTIFIER, "a name"))
             self.expect("=", "`=`")
             self.skip()
-        return Definition(tuple(names), self.expression())
+        return Definition(tuple(names), self.words() or self.expression())
+
+    def words(self) -> Words | None:
+        """Parse two words or more, if they come next."""
+        start = self.at
+        words = [self.take(WORD)]
+        while self.take("|"):
+            words.append(self.expect(WORD, "a word"))
+        if len(words) == 1:
+            self.at = start
+            return None
+        return Words(tuple(word for word in words if word))
 
     def expression(self) -> Expression:
         """Parse sums and differences of products."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from .axes import Atom, Axes, choices, names, show
-from .expressions import Definition, Number
+from .expressions import Definition, Number, Words
 from .names import Name
 
 POLICIES: Final = ("recomputed", "original")
@@ -242,6 +242,9 @@ def _definition_flaws(rule: Pairing, defined: frozenset[str]) -> Iterator[str]:
     local = {name for definition in rule.where for name in definition.names}
     for name in sorted(local - rule.defined):
         yield f"{name} is defined, but is no axis and no capture of this rule"
+    words = {n for d in rule.where if isinstance(d.value, Words) for n in d.names}
+    for name in sorted(words & (rule.atoms | rule.amounts)):
+        yield f"{name} stands for words, so it cannot be an axis or a number"
     for name in sorted(rule.amounts - local - defined):
         yield f"{name} is not defined; add: where {name} = ..."
 

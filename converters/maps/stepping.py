@@ -68,8 +68,9 @@ class Draft:
         self.sizes: dict[str, int] = {}
         self.sources: list[Bound] = []
         self.problems: list[str] = []
+        self.label = instance.fill(self.rule.left[0])
         # The same in both directions, so that sizes recorded on the way there fit the way back.
-        self.identity = min(instance.fill(self.rule.left[0]), instance.fill(self.rule.right[0]))
+        self.identity = min(self.label, instance.fill(self.rule.right[0]))
 
     def seed(self, given: Mapping[str, int]) -> None:
         """Take the sizes that the configuration says, then those GIVEN."""
@@ -78,18 +79,18 @@ class Draft:
             if isinstance(value, int) and value >= 1:
                 self.sizes[name] = value
             else:
-                self.problems.append(f"{self.identity}: size {name} is {value} by the config")
+                self.problems.append(f"{self.label}: size {name} is {value} by the config")
         for name in sorted(self.rule.compound):
             size = given.get(f"{self.identity}:{name}", given.get(name))
             if size is not None and self.sizes.setdefault(name, size) != size:
                 both = f"{self.sizes[name]} by the config, {size} as recorded"
-                self.problems.append(f"{self.identity}: size {name} is {both}")
+                self.problems.append(f"{self.label}: size {name} is {both}")
         for name in sorted(self.rule.amounts):
             if name not in self.values.known:
                 why = self.values.unknown[name]
-                self.problems.append(f"{self.identity}: {name} is unknown: {why}")
+                self.problems.append(f"{self.label}: {name} is unknown: {why}")
             elif self.values.known[name] == 0:
-                self.problems.append(f"{self.identity}: {name} is 0, which has no way back")
+                self.problems.append(f"{self.label}: {name} is 0, which has no way back")
 
     def gather(self) -> None:
         """Take the source tensors; note what is missing or differs among them."""
@@ -111,21 +112,22 @@ class Draft:
 
     def _dtype_problems(self) -> Iterator[str]:
         """Yield the terms whose dtype is another than the first one's, or than the rule says."""
-        first = [bound.names[0] for bound in self.sources if bound.names]
-        for name in first[1:]:
-            if self.headers[name].dtype != self.headers[first[0]].dtype:
-                pair = f"{self.headers[name]}, but {first[0]} is {self.headers[first[0]]}"
+        found = [(bound.term, bound.names[0]) for bound in self.sources if bound.names]
+        for term, name in found:
+            stored, first = self.headers[name].dtype, found[0][1]
+            if stored != self.headers[first].dtype:
+                pair = f"{self.headers[name]}, but {first} is {self.headers[first]}"
                 yield f"{name} is {pair}; tensors that become one must have one dtype"
-        for term, *_ in (bound for bound in self.sources if bound.names):
-            name = (
-                first[self.rule.left.index(term)] if len(first) == len(self.sources) else first[0]
-            )
-            stored = self.headers[name].dtype
             for change in term.changes:
                 if isinstance(change, Cast) and CODE[dtype_of(change.dtype)] != stored:
                     yield f"{name} is {stored}, expected {change.dtype}"
-                if isinstance(change, Affine) and stored not in FLOATS:
+            for change in self._affine():
+                if stored not in FLOATS:
                     yield f"{name} is {stored}; `{change}` needs floating-point numbers"
+
+    def _affine(self) -> list[Affine]:
+        changes = (change for term in self._terms() for change in term.changes)
+        return [change for change in changes if isinstance(change, Affine)]
 
     def solve(self) -> None:
         """Find the size of every axis from the shapes."""
@@ -147,7 +149,7 @@ class Draft:
         for name in sorted(self.rule.atoms - self.sizes.keys()):
             if not name.isdigit():
                 why = self.values.unknown.get(name, f"add `where {name} = ...` to the rule")
-                yield f"{self.identity}: size {name} is unknown: {why}"
+                yield f"{self.label}: size {name} is unknown: {why}"
 
     def finish(self) -> Made:
         """Lay out the targets."""
@@ -179,10 +181,7 @@ class Draft:
 
     def _is_copy(self, bounds: list[Bound], targets: list[Target]) -> bool:
         source = self.headers[self.sources[0].names[0]]
-        changes = [change for term in self._terms() for change in term.changes]
-        if any(isinstance(change, Affine) for change in changes):
-            return False
-        if any(target.header.dtype != source.dtype for target in targets):
+        if self._affine() or any(target.header.dtype != source.dtype for target in targets):
             return False
         return self.rule.left[0].axes is None or bool(
             copies(_layouts(self.sources), _layouts(bounds), self.sizes)
@@ -191,8 +190,7 @@ class Draft:
     def _is_exact(self, targets: list[Target]) -> bool:
         stored = NUMPY[self.headers[self.sources[0].names[0]].dtype]
         casts = all(np.can_cast(stored, NUMPY[target.header.dtype], "safe") for target in targets)
-        changes = (change for term in self._terms() for change in term.changes)
-        return casts and not any(isinstance(change, Affine) for change in changes)
+        return casts and not self._affine()
 
     def _terms(self) -> tuple[Term, ...]:
         return (*self.rule.left, *self.rule.right)

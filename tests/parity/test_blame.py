@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from weighbridge.converters.runtimes.base import Trace
-from weighbridge.parity.blame import WHOLE_MODEL, Fault, blame, forced
+from weighbridge.parity.blame import WHOLE_MODEL, Fault, blame, culprit, forced
+from weighbridge.parity.book import Explanation
 from weighbridge.parity.evidence import INPUT
 from weighbridge.parity.probes import Probe
 
@@ -328,3 +329,41 @@ def test_branch_is_seen_through_a_norm_where_inputs_are_not_recorded(
     (fault,) = blame(*recordings, OutputsOnly(candidate), probes)
     assert (fault.site, fault.kind) == (f"{LAYER}.output", "branch")
     assert "factor 0.999" in fault.evidence
+
+
+def test_wrong_weight_speaks_for_its_site(encoder: nn.Module, probes: Any, recordings: Any) -> None:
+    candidate = copy.deepcopy(encoder)
+    zero_bias(candidate)
+    name = f"{LAYER}.intermediate.dense"
+    known = [
+        Explanation(f"{name}.weight", f"{name}.weight", "equal", "", ok=True),
+        Explanation(f"{name}.bias", f"{name}.bias", "unmerged", "never merged", ok=False),
+    ]
+    (fault,) = blame(*recordings, TraceRunner(candidate), probes, explanations=known)
+    assert (fault.site, fault.kind) == (name, "merge missing")
+    assert "never merged" in fault.evidence
+
+
+def test_two_faults_are_both_named(encoder: nn.Module, probes: Any, recordings: Any) -> None:
+    def both(module: Any) -> None:
+        tanh_gelu(module)
+        attention_scale(module)
+
+    faults = faults_of(both, encoder, probes, recordings)
+    assert {fault.kind for fault in faults} == {"activation", "attention"}
+    assert [fault.ratio for fault in faults] == sorted((f.ratio for f in faults), reverse=True)
+
+
+def test_site_of_another_shape_is_a_fault(encoder: nn.Module, probes: Any, recordings: Any) -> None:
+    class Cut(TraceRunner):
+        def trace(self, inputs: Any, corrections: Any = None) -> Trace:
+            trace = super().trace(inputs, corrections)
+            site = f"{LAYER}.intermediate.dense"
+            return Trace(trace.outputs, trace.sites | {site: trace.sites[site][..., 1:]})
+
+    (fault,) = blame(*recordings, Cut(encoder), probes)
+    assert fault.kind == "shape"
+
+
+def test_what_reaches_a_top_level_module_is_the_models_own() -> None:
+    assert culprit("encoder" + INPUT) == WHOLE_MODEL

@@ -16,8 +16,9 @@ from torch import nn
 
 from weighbridge.converters.values import LowRank
 from weighbridge.parity.book import KINDS, Explanation
+from weighbridge.parity.casts import clamp
 from weighbridge.parity.fingerprints import disagreements, explain
-from weighbridge.parity.sketches import ArrayWeights, clamp, neutral, sketches
+from weighbridge.parity.sketches import ArrayWeights, neutral, sketches
 
 Arrays = dict[str, np.ndarray]
 Change = Callable[[np.ndarray], np.ndarray]
@@ -73,6 +74,11 @@ def swap(array: np.ndarray) -> np.ndarray:
     return array[[3, 4, 5, 0, 1, 2, *range(6, len(array))]]
 
 
+def overflow(array: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return (array * np.float32(1e38)).astype(np.float16)
+
+
 def put(place: Any, value: Any) -> Change:
     def change(array: np.ndarray) -> np.ndarray:
         array[place] = value(array[place]) if callable(value) else value
@@ -126,7 +132,7 @@ CHANGES: dict[str, tuple[str, Change, str, str, bool, bool]] = {
     ),
     "random": (QUERY, lambda a: normal(*a.shape), "unexplained", f"differs from {QUERY}", False, True),
     "overflow": (
-        QUERY, lambda a: (a * np.float32(1e38)).astype(np.float16), "unexplained", "", False, True,
+        QUERY, overflow, "unexplained", "", False, True,
     ),
 }  # fmt: skip
 

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 import torch
+
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.tasks import build_task
 
-WORDS = "sum list sort text file path number mean open close read write name value key tree".split()
+WORDS = ["sum", "list", "sort", "text", "file", "path", "number", "mean", "open", "close", "read", "write", "name", "value", "key", "tree"]
 
 
 class Forecaster(torch.nn.Module):

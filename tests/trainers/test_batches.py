@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from weighbridge.errors import BadInputError
 from weighbridge.trainers.batches import Order, fill
 

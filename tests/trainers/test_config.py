@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from weighbridge.errors import BadInputError, MismatchError
 from weighbridge.trainers.config import differences, dump_config, known_keys, load_config
 
@@ -51,7 +52,9 @@ def test_a_recipe_is_a_complete_configuration(recipe):
 
 
 def test_a_saved_configuration_reads_back_equal(minimal, tmp_path):
-    config = load_config(minimal, ["optimizer.eps=1e-6", "clip_norm=null", "freeze=[a.b, '*.bias']"])
+    config = load_config(
+        minimal, ["optimizer.eps=1e-6", "clip_norm=null", "freeze=[a.b, '*.bias']"]
+    )
     saved = tmp_path / "saved.yaml"
     saved.write_text(dump_config(config))
     assert load_config(saved) == config
@@ -129,4 +132,6 @@ def test_every_known_key_can_be_set(minimal):
         try:
             load_config(minimal, [f"{key}={{}}"])
         except MismatchError as error:
-            assert f"{key}: no such key" not in str(error) or key.startswith(("data.", "objective."))
+            assert f"{key}: no such key" not in str(error) or key.startswith(
+                ("data.", "objective.")
+            )

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+
 from weighbridge.errors import BadInputError, MismatchError
 from weighbridge.trainers.pairs import Pairs, Texts, leaked, load_tokenizer, read_pairs
 

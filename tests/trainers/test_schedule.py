@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from weighbridge.trainers.schedule import SHAPES, learning_rate
 
 PLAIN = {"peak": 0.3, "warmup": 0.0, "final": 0.0}
@@ -48,4 +49,4 @@ def test_it_rises_once_to_the_peak_and_never_again(steps, kind, warmup, final):
     assert max(rates) == 2.0
     assert rates[: top + 1] == sorted(rates[: top + 1])
     assert rates[top:] == sorted(rates[top:], reverse=True)
-    assert 0 <= min(rates)
+    assert min(rates) >= 0

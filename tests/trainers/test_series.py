@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from weighbridge.errors import BadInputError, MismatchError
 from weighbridge.trainers.series import Series, read_arrays
 
@@ -50,4 +51,6 @@ def test_pickles_are_never_opened(tmp_path):
 def test_the_digest_follows_the_numbers():
     one, two = np.zeros((2, 2)), np.zeros((2, 2))
     two[1, 1] = 1
-    assert Series({"x": one}).digest == Series({"x": one.copy()}).digest != Series({"x": two}).digest
+    assert (
+        Series({"x": one}).digest == Series({"x": one.copy()}).digest != Series({"x": two}).digest
+    )

@@ -32,7 +32,7 @@ class MlxStep:
     backend = "mlx"
 
     def __init__(self, task: Task, config: TrainConfig) -> None:
-        self.notice = self._prepare_compiler(config)
+        compiled, self.notice = _compiler(config.compile)
         example = task.splits["train"].batch(range(EXAMPLE_ROWS))
         self._task = task
         self.model = self._capture(task.objective.make_loss, example.inputs, task.objective.dynamic)
@@ -48,8 +48,10 @@ class MlxStep:
         self._optimizer.init(self.model.trainable_parameters())
         self._limit = config.clip_norm if config.clip_norm is not None else float("inf")
         mx.random.seed(config.seed)
-        self._differentiate = nn.value_and_grad(self.model, self._call)
-        self._build(compiled=config.compile and not self.notice)
+        self._differentiate: Any = nn.value_and_grad(  # type: ignore[attr-defined]
+            self.model, self._call
+        )
+        self._build(compiled=compiled)
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Start one update; several batches are evaluated one by one to bound the memory."""
@@ -97,29 +99,19 @@ class MlxStep:
         optimizer = {
             f"optimizer/{name}": value for name, value in _flat(self._optimizer.state).items()
         }
-        return parameters | optimizer | {"random": np.array(mx.random.state[0])}
+        return parameters | optimizer | {"random": np.array(_random_state()[0])}
 
     def restore(self, state: Arrays) -> None:
         """Go back to a state."""
         self.assign(_below("parameters/", state))
         moments = _below("optimizer/", state)
         _fill(self._optimizer.state, {name: mx.array(value) for name, value in moments.items()})
-        high, low = state["random"].tolist()
+        high, low = map(int, state["random"])
         mx.random.seed((high << 32) | low)  # the only way to set the key in MLX 0.32
 
     def peak_memory(self) -> int:
         """Return the most bytes that MLX had in use."""
         return int(mx.get_peak_memory())
-
-    @staticmethod
-    def _prepare_compiler(config: TrainConfig) -> str | None:
-        """Return why nothing is compiled, and turn it off for MLX's own activations too."""
-        if mx.default_device() != mx.Device(mx.cpu) or sys.platform != "linux":
-            return None
-        problem = compile_problem() if config.compile else None
-        if problem:
-            mx.disable_compile()
-        return problem
 
     def _capture(self, make: Any, inputs: Arrays, dynamic: Any) -> Any:
         """Capture what MAKE makes of the model, its adapters in place."""
@@ -132,14 +124,15 @@ class MlxStep:
 
     def _build(self, *, compiled: bool) -> None:
         """Set the functions of an update, compiled with everything that they change."""
-        state = [self.model.state, self._optimizer.state, mx.random.state]
+        state = [self.model.state, self._optimizer.state, _random_state()]
         wrap = (lambda f: mx.compile(f, inputs=state, outputs=state)) if compiled else (lambda f: f)
         self._update = wrap(self._update_whole)
         self._gradient = wrap(self._differentiate)
         self._apply = wrap(self._apply_gradient)
 
     def _call(self, inputs: dict[str, mx.array]) -> mx.array:
-        return self.model(**inputs)
+        loss: mx.array = self.model(**inputs)
+        return loss
 
     def _update_whole(self, inputs: dict[str, mx.array]) -> tuple[mx.array, mx.array]:
         return self._apply_gradient(*self._differentiate(inputs))
@@ -172,6 +165,21 @@ class MlxStep:
             total = part if total is None else tree_map(mx.add, total, part)
             mx.eval(total)
         return total[0], total[1]
+
+
+def _compiler(wanted: bool | None) -> tuple[bool, str | None]:
+    """Return whether to compile, and why not although it is WANTED."""
+    on_linux_cpu = mx.default_device() == mx.Device(mx.cpu) and sys.platform == "linux"
+    if wanted is None:
+        return mx.default_device() != mx.Device(mx.cpu), None
+    problem = compile_problem() if wanted and on_linux_cpu else None
+    if problem:
+        mx.disable_compile()  # MLX compiles some of its own activations too
+    return wanted and not problem, problem
+
+
+def _random_state() -> Any:
+    return mx.random.state
 
 
 def _feed(inputs: Arrays) -> dict[str, mx.array]:

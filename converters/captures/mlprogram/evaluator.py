@@ -65,7 +65,9 @@ Observer = Callable[[Any, Any, Tensor], Tensor | None]
 
 
 def dtype_name(variable: Any) -> str:
-    """Return MIL's name of the dtype of a variable, such as ``fp16``."""
+    """Return MIL's name of the dtype of a variable, such as ``fp16``; ``list`` for a list."""
+    if types.is_list(variable.sym_type):
+        return "list"
     return str(types.builtin_to_string(variable.dtype))
 
 

@@ -102,10 +102,11 @@ def resize(
     """Resize the last RESIZED_DIMS axes to the last entries of SHAPE; 0 keeps a size."""
     for axis in range(-resized_dims, 0):
         target = shape[axis] or x.shape[axis]
+        points = grid(sampling_mode, x.shape[axis], target)
         if interpolation_mode == "LINEAR":
-            x = interpolate(x, axis, grid(sampling_mode, x.shape[axis], target))
+            x = interpolate(x, axis, points)
         else:
-            x = nearest(x, axis, target)
+            x = x.index_select(axis, (points + 0.5).floor().long())
     return x
 
 

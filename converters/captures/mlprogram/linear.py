@@ -13,8 +13,15 @@ from torch import Tensor
 from .kernels import Function, Tensors
 
 
+def alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Widen integers where the other factor is of floats, which iOS 17 allows."""
+    floating = x.is_floating_point() or y.is_floating_point()
+    return (x.float(), y.float()) if floating else (x, y)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x @ weight.T + bias``; the weight is (out, in)."""
+    x, weight = alike(x, weight)
     return F.linear(x, weight, bias)
 
 
@@ -22,7 +29,7 @@ def matmul(x: Tensor, y: Tensor, transpose_x: bool = False, transpose_y: bool = 
     """Multiply matrices in the last two axes, each transposed first if asked."""
     x = x.transpose(-1, -2) if transpose_x and x.dim() > 1 else x
     y = y.transpose(-1, -2) if transpose_y and y.dim() > 1 else y
-    return torch.matmul(x, y)
+    return torch.matmul(*alike(x, y))
 
 
 def einsum(values: Tensors, equation: str) -> Tensor:

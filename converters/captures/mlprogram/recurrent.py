@@ -1,4 +1,8 @@
-"""Kernels that run over time: LSTM, GRU and the plain recurrent network."""
+"""Kernels that run over time: LSTM, GRU and the plain recurrent network.
+
+In direction ``reverse`` the outputs stay in the order of computation, last input first; only the
+backward half of a bidirectional LSTM is put back into the order of time. So coremltools' own tests.
+"""
 
 # ruff: noqa: PLR0913, PLR0917  (a kernel has the inputs of its MIL operation)
 from __future__ import annotations
@@ -95,7 +99,7 @@ def lstm(
     runs = []
     for cell, back, h, c in zip(cells, backwards, hs, cs, strict=True):
         y, h_last, c_last = lstm_pass(cell, x.flip(0) if back else x, h, c)
-        runs.append((y.flip(0) if back else y, h_last, c_last))
+        runs.append((y.flip(0) if direction == "bidirectional" and back else y, h_last, c_last))
     y, h, c = (torch.cat(parts, -1) for parts in zip(*runs, strict=True))
     return y if output_sequence else h.unsqueeze(0), h, c
 
@@ -137,7 +141,7 @@ def gru(
     for step in F.linear(x.flip(0) if direction == "reverse" else x, weight_ih, input_bias):
         h = gru_step(step, h, weight_hh, recurrent_bias, gate, output)
         outputs.append(h)
-    return sequence(outputs, direction, output_sequence), h
+    return torch.stack(outputs) if output_sequence else h.unsqueeze(0), h
 
 
 def rnn(
@@ -155,14 +159,7 @@ def rnn(
     for step in F.linear(x.flip(0) if direction == "reverse" else x, weight_ih, bias):
         h = ACTIVATIONS[activation](step + F.linear(h, weight_hh))
         outputs.append(h)
-    return sequence(outputs, direction, output_sequence), h
-
-
-def sequence(outputs: list[Tensor], direction: str, whole: bool) -> Tensor:
-    """Return all hidden states in the order of time, or the last one computed."""
-    if not whole:
-        return outputs[-1].unsqueeze(0)
-    return torch.stack(outputs[::-1] if direction == "reverse" else outputs)
+    return torch.stack(outputs) if output_sequence else h.unsqueeze(0), h
 
 
 KERNELS: Final[Mapping[str, Function]] = {"gru": gru, "lstm": lstm, "rnn": rnn}

@@ -13,9 +13,14 @@ from .kernels import Function, Ints, Tensors, scalar
 
 
 def reshape(x: Tensor, shape: Ints) -> Tensor:
-    """Reshape; 0 copies the input's size of that axis and -1 takes what is left."""
-    copied = [x.shape[i] if size == 0 and x.numel() else size for i, size in enumerate(shape)]
-    return x.reshape(copied)
+    """Reshape; 0 copies the input's size, counted from the last axis, and -1 takes what is left.
+
+    Beyond the input's first axis 0 stands for 1. Of an empty input 0 is 0.
+    """
+    if not x.numel():
+        return x.reshape(shape)
+    sizes = [*[1] * len(shape), *x.shape][-len(shape) :] if shape else []
+    return x.reshape([old if size == 0 else size for old, size in zip(sizes, shape, strict=True)])
 
 
 def reshape_like(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -43,13 +44,24 @@ def example(inputs: Mapping[str, Any], dynamic: Dynamic) -> dict[str, Any]:
     return {name: _widened(name, value, dynamic) for name, value in tensors.items()}
 
 
+def _shapes(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> dict[str, Any] | None:
+    """Return what ``torch.export`` wants to know of sizes: inputs of ``**kwargs`` lie one level down."""
+    if not any(dynamic.values()):
+        return None
+    axes = {name: dict.fromkeys(dynamic.get(name, {}), Dim.AUTO) for name in tensors}
+    parameters = inspect.signature(module.forward).parameters
+    collectors = [p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD]
+    shapes: dict[str, Any] = {name: axes[name] for name in axes if name in parameters}
+    rest = {name: axes[name] for name in axes if name not in parameters}
+    return shapes | {name: rest for name in collectors if rest}
+
+
 def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic) -> ExportedProgram:
     """Record MODULE on INPUTS, functionalized but with composite operations kept whole."""
     tensors = example(inputs, dynamic)
-    shapes = {
-        name: dict.fromkeys(dynamic[name], Dim.AUTO) if dynamic.get(name) else None
-        for name in tensors
-    }
+    shapes = _shapes(module, tensors, dynamic)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

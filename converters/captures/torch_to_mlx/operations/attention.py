@@ -64,10 +64,13 @@ def _attention(  # noqa: PLR0913, PLR0917 - the schema's
     return attended if mask is None else attended * mask.alive.astype(attended.dtype)
 
 
+def _on_cpu() -> bool:
+    return bool(mx.default_device().type == mx.DeviceType.cpu)
+
+
 def _fusible(*arrays: mx.array) -> bool:
     """Tell whether MLX's fused kernel applies and pays: on the CPU it has none."""
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    return not on_cpu and all(x.ndim == 4 and x.shape[:2] == arrays[0].shape[:2] for x in arrays)
+    return not _on_cpu() and all(x.ndim == 4 and x.shape[:2] == arrays[0].shape[:2] for x in arrays)
 
 
 def fused(

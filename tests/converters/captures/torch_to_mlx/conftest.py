@@ -11,21 +11,27 @@ from torch.utils import _pytree as pytree
 from weighbridge.converters.captures import capture
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 
-NAMES = ("a", "b", "c", "d")
 
+class Functions(torch.nn.Module):
+    """Functions by name, each of its own inputs, as one module: recording costs half a second."""
 
-class Function(torch.nn.Module):
-    """A function of up to four tensors as a module."""
-
-    def __init__(self, function):
+    def __init__(self, cases):
         super().__init__()
-        self.function = function
+        self.cases = cases
 
-    def forward(self, a=None, b=None, c=None, d=None):
-        return self.function(*(tensor for tensor in (a, b, c, d) if tensor is not None))
+    def forward(self, **inputs):
+        return {
+            name: function(*(inputs[f"{name}_{i}"] for i in range(len(likes))))
+            for name, (function, *likes) in self.cases.items()
+        }
 
 
-def assert_close(found: mx.array, expected: torch.Tensor, rtol: float, scale: float | None = None):
+def tensor(like):
+    """Return a tensor as it is, or random normal values of a shape."""
+    return like if isinstance(like, torch.Tensor) else torch.randn(like)
+
+
+def assert_close(found: mx.array, expected: torch.Tensor, rtol: float):
     """Compare shape, dtype and values; the tolerance is relative to the largest expected value."""
     found = to_torch(found)
     assert found.shape == expected.shape
@@ -35,61 +41,67 @@ def assert_close(found: mx.array, expected: torch.Tensor, rtol: float, scale: fl
         return
     expected = expected.detach().double()
     finite = expected[torch.isfinite(expected)].abs()
-    largest = scale or max(float(finite.max()) if finite.numel() else 0.0, 1e-3)
+    largest = max(float(finite.max()) if finite.numel() else 0.0, 1e-3)
     torch.testing.assert_close(
         found.double(), expected, rtol=rtol, atol=rtol * largest, equal_nan=True
     )
 
 
-def weighted_sum(leaves, weights):
-    return sum((leaf * weight).sum() for leaf, weight in zip(leaves, weights, strict=True))
-
-
-def floats(outputs, is_float):
-    return [leaf for leaf in pytree.tree_leaves(outputs) if is_float(leaf)]
-
-
 @pytest.fixture
 def agree():
-    """Return a check that a function of tensors gives torch's values and gradients in MLX."""
+    """Return a check that functions give torch's values and gradients in MLX.
 
-    def check(function, *tensors, rtol=2e-6, gradients=True):
-        inputs = dict(zip(NAMES, tensors, strict=False))
-        captured = capture(Function(function), inputs=inputs)
-        arrays = {name: to_mlx(tensor) for name, tensor in inputs.items()}
-        expected = pytree.tree_leaves(function(*tensors))
-        found = pytree.tree_leaves(captured(**arrays))
-        for ours, theirs in zip(found, expected, strict=True):
-            assert_close(ours, theirs, rtol)
-        differentiable = [t for t in tensors if t.dtype.is_floating_point]
-        if gradients and differentiable and any(e.dtype.is_floating_point for e in expected):
-            compare_gradients(function, tensors, captured, arrays, rtol)
+    A case is a function and its tensors, given as they are or as the shape of normal ones.
+    """
+
+    def check(cases, rtol=2e-6, gradients=True):
+        inputs = {
+            f"{name}_{i}": tensor(like)
+            for name, (_, *likes) in cases.items()
+            for i, like in enumerate(likes)
+        }
+        captured = capture(Functions(cases), inputs=inputs)
+        arrays = {name: to_mlx(value) for name, value in inputs.items()}
+        found = captured(**arrays)
+        failures = []
+        for name, (function, *likes) in cases.items():
+            own = [inputs[f"{name}_{i}"] for i in range(len(likes))]
+            try:
+                compare_values(found[name], function(*own), rtol)
+                if gradients:
+                    compare_gradients(name, function, own, captured, arrays, 4 * rtol)
+            except AssertionError as failure:
+                failures.append(f"{name}: {failure}")
+        assert not failures, "\n".join(failures)
 
     return check
 
 
-def compare_gradients(function, tensors, captured, arrays, rtol):
+def compare_values(found, expected, rtol):
+    for ours, theirs in zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True):
+        assert_close(ours, theirs, rtol)
+
+
+def compare_gradients(name, function, tensors, captured, arrays, rtol):
     leaves = [t.clone().requires_grad_(t.dtype.is_floating_point) for t in tensors]
-    outputs = floats(function(*leaves), lambda t: t.dtype.is_floating_point)
-    generator = torch.Generator().manual_seed(1)
-    weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs]
-    weights = [weight.to(output.dtype) for weight, output in zip(weights, outputs, strict=True)]
-    total = weighted_sum(outputs, weights)
-    if not total.requires_grad:
+    outputs = [o for o in pytree.tree_leaves(function(*leaves)) if o.requires_grad]
+    if not outputs:
         return
-    total.backward()
-    names = [n for n, leaf in zip(NAMES, leaves, strict=False) if leaf.grad is not None]
-    their = dict(zip(NAMES, leaves, strict=False))
+    weights = [torch.randn(o.shape).to(o.dtype) for o in outputs]
+    wanted = {i: leaf for i, leaf in enumerate(leaves) if leaf.requires_grad}
+    expected = torch.autograd.grad(outputs, list(wanted.values()), weights, allow_unused=True)
+    positions = [i for i, o in enumerate(pytree.tree_leaves(function(*leaves))) if o.requires_grad]
 
     def loss(chosen):
-        values = floats(
-            captured(**{**arrays, **chosen}), lambda a: mx.issubdtype(a.dtype, mx.floating)
+        values = pytree.tree_leaves(captured(**{**arrays, **chosen})[name])
+        return sum(
+            (values[i] * to_mlx(weight)).sum() for i, weight in zip(positions, weights, strict=True)
         )
-        return weighted_sum(values, [to_mlx(weight) for weight in weights])
 
-    found = mx.grad(loss)({name: arrays[name] for name in names})
-    for name in names:
-        assert_close(found[name], their[name].grad, 4 * rtol)
+    found = mx.grad(loss)({f"{name}_{i}": arrays[f"{name}_{i}"] for i in wanted})
+    for i, gradient in zip(wanted, expected, strict=True):
+        if gradient is not None:
+            assert_close(found[f"{name}_{i}"], gradient, rtol)
 
 
 @pytest.fixture

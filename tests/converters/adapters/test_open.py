@@ -1,0 +1,86 @@
+"""What is not an adapter is told apart from what is, and from what it is instead."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from weighbridge.converters.adapters import read_adapter, write_adapter
+from weighbridge.errors import BadInputError, UnsupportedError
+
+MLX = {"lora_parameters": {"rank": 2, "scale": 1.0}}
+PEFT = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
+
+
+def config(content):
+    def make(folder):
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / "adapter_config.json").write_text(text)
+        safetensors.numpy.save_file({"w": np.zeros(1)}, folder / "adapters.safetensors")
+        safetensors.numpy.save_file({"w": np.zeros(1)}, folder / "adapter_model.safetensors")
+
+    return make
+
+
+def model(folder):
+    (folder / "config.json").write_text("{}")
+    safetensors.numpy.save_file({"w": np.zeros(1)}, folder / "model.safetensors")
+
+
+def without_tensors(content):
+    return lambda folder: (folder / "adapter_config.json").write_text(json.dumps(content))
+
+
+REFUSED = {
+    "a model": (model, BadInputError, "is a model, not an adapter"),
+    "nothing": (lambda _: None, BadInputError, "adapter_config.json is missing"),
+    "no MLX tensors": (without_tensors(MLX), BadInputError, "adapters.safetensors is missing"),
+    "no PEFT tensors": (without_tensors(PEFT), BadInputError, "adapter_model.safetensors is miss"),
+    "not JSON": (config("{"), BadInputError, "not readable JSON"),
+    "a list": (config([]), BadInputError, "not a JSON object"),
+    "no dialect": (config({}), BadInputError, "neither mlx-lm's"),
+    "both dialects": (config(MLX | PEFT), BadInputError, "has both mlx-lm's and PEFT's"),
+    "full": (config({"fine_tune_type": "full"}), UnsupportedError, "full is not low-rank"),
+    "no parameters": (config({"fine_tune_type": "lora"}), BadInputError, "lora_parameters is None"),
+    "no scale": (config({"lora_parameters": {"rank": 2}}), BadInputError, "scale is None, expect"),
+    "rank as text": (
+        config({"lora_parameters": {"rank": "2", "scale": 1}}),
+        BadInputError,
+        "rank is '2', expected a positive number",
+    ),
+    "scale infinite": (
+        config('{"lora_parameters": {"rank": 2, "scale": Infinity}}'),
+        BadInputError,
+        "scale is inf",
+    ),
+    "keys as text": (
+        config({"lora_parameters": {"rank": 2, "scale": 1, "keys": "q"}}),
+        BadInputError,
+        "keys is 'q', expected list",
+    ),
+    "layers as text": (config(MLX | {"num_layers": "6"}), BadInputError, "num_layers is '6'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_adapter_is_told(case, tmp_path):
+    make, error, message = REFUSED[case]
+    make(tmp_path)
+    with pytest.raises(error, match=message) as caught:
+        read_adapter(tmp_path)
+    assert str(tmp_path) in str(caught.value) or "adapter_config.json" in str(caught.value)
+
+
+def test_a_path_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(BadInputError, match="none: no such adapter directory"):
+        read_adapter(tmp_path / "none")
+
+
+def test_one_of_several_tensor_files_can_be_named(tmp_path, updates):
+    write_adapter(tmp_path, updates, config={})
+    early = tmp_path / "0000100_adapters.safetensors"
+    (tmp_path / "adapters.safetensors").rename(early)
+    assert len(read_adapter(early).updates) == len(updates)

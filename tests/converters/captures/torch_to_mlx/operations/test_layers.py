@@ -1,0 +1,204 @@
+"""Products, convolutions, pooling, normalization, attention and losses against torch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from weighbridge.converters.captures.torch_to_mlx.operations import attention
+
+CLASSES = torch.tensor([2, 0, -100, 4])
+PIXELS = torch.tensor([[2, 0, 1], [-100, 4, 3]])
+SHUT = torch.tensor([[[[True, False, True], [False, False, False], [True, True, True]]]])
+WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 0.1, 3.0])
+PRODUCTS = {
+    "linear": (F.linear, (2, 3, 4), (5, 4), (5,)),
+    "linear without bias": (F.linear, (4,), (5, 4)),
+    "matmul": (torch.matmul, (2, 1, 3, 4), (5, 4, 2)),
+    "matrix by vector": (torch.matmul, (3, 4), (4,)),
+    "mm": (torch.mm, (3, 4), (4, 2)),
+    "bmm": (torch.bmm, (2, 3, 4), (2, 4, 5)),
+    "dot": (torch.dot, (4,), (4,)),
+    "outer": (torch.outer, (4,), (3,)),
+    "addmm": (lambda a, b, c: torch.addmm(a, b, c, beta=0.5, alpha=2), (5,), (3, 4), (4, 5)),
+    "baddbmm": (torch.baddbmm, (2, 3, 5), (2, 3, 4), (2, 4, 5)),
+    "einsum": (lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b), (2, 3, 4, 5), (2, 3, 6, 5)),
+    "einsum with a diagonal": (lambda a: torch.einsum("ii->i", a), (3, 3)),
+    "tensordot": (lambda a, b: torch.tensordot(a, b, 2), (2, 3, 4), (3, 4, 5)),
+    "cdist by hand": (lambda a, b: (a[:, None] - b[None]).square().sum(-1), (3, 4), (5, 4)),
+}
+CONVOLUTIONS = {
+    "conv1d": (lambda x, w, b: F.conv1d(x, w, b, padding=1), (2, 4, 9), (6, 4, 3), (6,)),
+    "strided": (lambda x, w: F.conv1d(x, w, stride=2, padding=2), (2, 4, 10), (6, 4, 3)),
+    "dilated": (lambda x, w: F.conv1d(x, w, dilation=2), (2, 4, 10), (6, 4, 3)),
+    "grouped": (lambda x, w: F.conv1d(x, w, groups=2), (2, 4, 10), (6, 2, 3)),
+    "depthwise": (lambda x, w, b: F.conv1d(x, w, b, groups=4), (2, 4, 10), (4, 1, 3), (4,)),
+    "same": (lambda x, w: F.conv1d(x, w, padding="same"), (2, 4, 9), (6, 4, 4)),
+    "without a batch": (F.conv1d, (4, 9), (6, 4, 3), (6,)),
+    "conv2d": (lambda x, w, b: F.conv2d(x, w, b, (2, 1), (1, 0)), (2, 3, 6, 5), (4, 3, 3, 2), (4,)),
+    "conv3d": (F.conv3d, (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), (3,)),
+    "transposed": (F.conv_transpose1d, (2, 4, 6), (4, 3, 3), (3,)),
+    "transposed and strided": (
+        lambda x, w: F.conv_transpose1d(x, w, stride=3, padding=1, output_padding=2),
+        (2, 4, 6),
+        (4, 3, 4),
+    ),
+    "transposed and grouped": (
+        lambda x, w, b: F.conv_transpose1d(x, w, b, stride=2, groups=2, dilation=2),
+        (2, 4, 6),
+        (4, 3, 3),
+        (6,),
+    ),
+    "transposed 2d": (lambda x, w: F.conv_transpose2d(x, w, stride=2), (1, 3, 4, 5), (3, 2, 2, 3)),
+}
+POOLS = {
+    "max": lambda x: F.max_pool1d(x, 2),
+    "max overlapping": lambda x: F.max_pool1d(x, 3, 2, padding=1),
+    "max dilated": lambda x: F.max_pool1d(x, 3, 1, dilation=2),
+    "max up": lambda x: F.max_pool1d(x, 2, ceil_mode=True),
+    "mean": lambda x: F.avg_pool1d(x, 2),
+    "mean overlapping": lambda x: F.avg_pool1d(x, 3, 2, padding=1),
+    "mean without padding": lambda x: F.avg_pool1d(x, 3, 2, padding=1, count_include_pad=False),
+    "mean up": lambda x: F.avg_pool1d(x, 2, ceil_mode=True),
+    "mean 2d": lambda x: F.avg_pool2d(x, (2, 3), divisor_override=5),
+    "max 2d": lambda x: F.max_pool2d(x, 2, 1),
+    "adaptive": lambda x: F.adaptive_avg_pool1d(x, 1),
+    "adaptive in unequal parts": lambda x: F.adaptive_avg_pool1d(x, 4),
+    "adaptive in equal parts": lambda x: F.adaptive_avg_pool1d(x, 3),
+}
+NORMS = {
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (4,), w, b), (2, 3, 4), (4,), (4,)),
+    "layer_norm of axes": (
+        lambda x, w, b: F.layer_norm(x, (3, 4), w, b),
+        (2, 3, 4),
+        (3, 4),
+        (3, 4),
+    ),
+    "layer_norm bare": (lambda x: F.layer_norm(x, (4,), eps=0.1), (2, 3, 4)),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (4,), w), (2, 3, 4), (4,)),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 3, w, b), (2, 6, 5), (6,), (6,)),
+    "instance_norm": (lambda x, w, b: F.instance_norm(x, None, None, w, b), (2, 3, 7), (3,), (3,)),
+    "batch_norm": (
+        lambda x, w, b: F.batch_norm(x, torch.arange(3.0), torch.arange(1, 4.0), w, b),
+        (2, 3, 7),
+        (3,),
+        (3,),
+    ),
+    "batch_norm without statistics": (
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        (4, 3, 7),
+        (3,),
+        (3,),
+    ),
+    "weight_norm": (lambda v, g: torch._weight_norm(v, g, 0), (4, 3, 2), (4, 1, 1)),
+}
+QKV = ((2, 3, 3, 4), (2, 3, 3, 4), (2, 3, 3, 4))
+ATTENTIONS = {
+    "plain": F.scaled_dot_product_attention,
+    "causal": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    "scaled": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3),
+    "boolean mask": lambda q, k, v: F.scaled_dot_product_attention(
+        q, k, v, SHUT[..., [2, 2, 2], :]
+    ),
+    "added mask": lambda q, k, v: F.scaled_dot_product_attention(
+        q, k, v, torch.ones(3, 3).triu(1) * -9
+    ),
+    "nothing to attend": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, SHUT),
+    "nothing to attend, added": lambda q, k, v: F.scaled_dot_product_attention(
+        q, k, v, torch.zeros(SHUT.shape).masked_fill(~SHUT, -torch.inf)
+    ),
+    "three axes": lambda q, k, v: F.scaled_dot_product_attention(q[0], k[0], v[0], SHUT[0]),
+    "fewer keys": lambda q, k, v: F.scaled_dot_product_attention(q, k[:, :, :2], v[:, :, :2]),
+    "shared heads": lambda q, k, v: F.scaled_dot_product_attention(
+        q, k[:, :1], v[:, :1], enable_gqa=True
+    ),
+}
+ELEMENTWISE_LOSSES = {
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "smooth_l1": lambda x, y, **k: F.smooth_l1_loss(x, y, beta=0.5, **k),
+    "huber": lambda x, y, **k: F.huber_loss(x, y, delta=0.7, **k),
+    "bce with logits": lambda x, y, **k: F.binary_cross_entropy_with_logits(
+        x, y.sigmoid(), pos_weight=torch.tensor(2.0), **k
+    ),
+    "bce": lambda x, y, **k: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), **k),
+    "kl": lambda x, y, **k: F.kl_div(x.log_softmax(-1), y.softmax(-1), **k),
+    "kl of logs": lambda x, y, **k: F.kl_div(x, y, log_target=True, **k),
+    "soft margin": lambda x, y, **k: F.soft_margin_loss(x, y.sign().detach(), **k),
+}
+LOSSES = {
+    "cross_entropy": (lambda x: F.cross_entropy(x, CLASSES), (4, 5)),
+    "cross_entropy sum": (lambda x: F.cross_entropy(x, CLASSES, reduction="sum"), (4, 5)),
+    "cross_entropy each": (lambda x: F.cross_entropy(x, CLASSES, reduction="none"), (4, 5)),
+    "weighted": (lambda x: F.cross_entropy(x, CLASSES, WEIGHTS), (4, 5)),
+    "smoothed": (lambda x: F.cross_entropy(x, CLASSES, label_smoothing=0.1), (4, 5)),
+    "smoothed and weighted": (
+        lambda x: F.cross_entropy(x, CLASSES, WEIGHTS, label_smoothing=0.1),
+        (4, 5),
+    ),
+    "per pixel": (lambda x: F.cross_entropy(x, PIXELS), (2, 5, 3)),
+    "probabilities": (lambda x, y: F.cross_entropy(x, y.softmax(-1), WEIGHTS), (4, 5), (4, 5)),
+    "one example": (lambda x: F.cross_entropy(x, torch.tensor(2)), (5,)),
+    "in batch": (lambda x, y: F.cross_entropy(20 * x @ y.mT, torch.arange(3)), (3, 4), (3, 4)),
+    "nll": (lambda x: F.nll_loss(x.log_softmax(-1), CLASSES, WEIGHTS), (4, 5)),
+    "cosine_similarity": (F.cosine_similarity, (4, 5), (4, 5)),
+    "pairwise cosine": (lambda x, y: F.cosine_similarity(x[:, None], y[None], -1), (4, 5), (3, 5)),
+    "cosine_embedding": (
+        lambda x, y: F.cosine_embedding_loss(x, y, torch.tensor([1, -1, 1, -1]), 0.1),
+        (4, 5),
+        (4, 5),
+    ),
+    "triplet": (F.triplet_margin_loss, (4, 5), (4, 5), (4, 5)),
+    "margin ranking": (lambda x, y: F.margin_ranking_loss(x, y, x.sign(), 0.3), (4,), (4,)),
+}
+
+
+def test_products(agree):
+    agree(PRODUCTS, rtol=4e-6)
+
+
+def test_products_of_integers(agree):
+    agree({"matmul": (torch.matmul, torch.arange(6).reshape(2, 3), torch.arange(6).reshape(3, 2))})
+
+
+def test_convolutions(agree):
+    agree(CONVOLUTIONS, rtol=4e-6)
+
+
+def test_pools(agree):
+    agree({name: (function, (2, 3, 9)) for name, function in POOLS.items()})
+
+
+def test_normalizations(agree):
+    agree(NORMS, rtol=1e-5)
+
+
+def test_attention(agree):
+    agree({name: (function, *QKV) for name, function in ATTENTIONS.items()}, rtol=4e-6)
+
+
+def test_fused_attention_of_other_devices(agree, monkeypatch):
+    monkeypatch.setattr(attention, "_on_cpu", lambda: False)
+    agree({name: (function, *QKV) for name, function in ATTENTIONS.items()}, rtol=2e-5)
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
+def test_elementwise_losses(agree):
+    cases = {
+        f"{name}, {reduction}": (partial(loss, reduction=reduction), (4, 5), (4, 5))
+        for name, loss in ELEMENTWISE_LOSSES.items()
+        for reduction in ("none", "mean", "sum")
+    }
+    agree(cases, rtol=1e-5)
+
+
+def test_losses(agree):
+    agree(LOSSES, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers(agree, kind):
+    layer = getattr(torch.nn, kind)(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+    agree({kind: (lambda x: layer(x), (2, 5, 3))})

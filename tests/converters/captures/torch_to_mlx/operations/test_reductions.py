@@ -1,0 +1,123 @@
+"""Reductions, cumulative sums, softmax, sorting against torch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+DISTINCT = torch.randperm(24, generator=torch.Generator().manual_seed(3)).reshape(2, 3, 4)
+REDUCTIONS = {
+    "sum": torch.sum,
+    "sum over an axis": lambda x: x.sum(-1),
+    "sum over axes": lambda x: x.sum((0, 2), keepdim=True),
+    "mean": torch.mean,
+    "mean over axes": lambda x: x.mean((-1, 0)),
+    "prod": lambda x: x.prod(1),
+    "amax": lambda x: x.amax((0, 1)),
+    "amin": lambda x: x.amin(-1, keepdim=True),
+    "max": torch.max,
+    "min": torch.min,
+    "max with index": lambda x: x.max(1),
+    "min with index": lambda x: x.min(-1, keepdim=True),
+    "aminmax": lambda x: torch.aminmax(x, dim=1),
+    "var": torch.var,
+    "var over axes": lambda x: x.var((0, 2), unbiased=False),
+    "std": lambda x: x.std(1, keepdim=True),
+    "var_mean": lambda x: torch.var_mean(x, -1),
+    "std_mean": lambda x: torch.std_mean(x, (0, 1), correction=0),
+    "logsumexp": lambda x: x.logsumexp((0, 1)),
+    "cumsum": lambda x: x.cumsum(1),
+    "cumprod": lambda x: x.cumprod(-1),
+    "logcumsumexp": lambda x: x.logcumsumexp(-1),
+    "norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
+    "norm of all": torch.linalg.vector_norm,
+    "1-norm": lambda x: x.norm(1, -1),
+    "3-norm": lambda x: torch.linalg.vector_norm(x, 3, (0, 1)),
+    "0-norm": lambda x: torch.linalg.vector_norm(x, 0, -1),
+    "inf-norm": lambda x: torch.linalg.vector_norm(x, math.inf, -1),
+    "normalize": lambda x: torch.nn.functional.normalize(x, dim=-1),
+    "softmax": lambda x: x.softmax(-1),
+    "softmax along another axis": lambda x: x.softmax(1),
+    "softmax in another dtype": lambda x: x.softmax(-1, dtype=torch.float64),
+    "log_softmax": lambda x: x.log_softmax(0),
+    "sort": lambda x: x.sort(-1),
+    "sort descending": lambda x: x.sort(1, descending=True, stable=True),
+    "argsort": lambda x: x.argsort(0),
+    "topk": lambda x: x.topk(2, -1),
+    "bottomk": lambda x: x.topk(2, 1, largest=False),
+    "argmax": torch.argmax,
+    "argmax along an axis": lambda x: x.argmax(-1, keepdim=True),
+    "argmin": lambda x: x.argmin(1),
+    "any": lambda x: (x > 1.5).any(-1),
+    "all": lambda x: (x > -1.5).all(),
+    "count": lambda x: (x > 0).sum(-1),
+}
+OF_NUMBER = {
+    "softmax": lambda x: x.softmax(0),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "cumsum": lambda x: x.cumsum(0),
+    "sum": lambda x: x.sum(0, keepdim=True),
+    "max": lambda x: x.max(0),
+    "sort": lambda x: x.sort(0),
+    "topk": lambda x: x.topk(1),
+    "norm": lambda x: torch.linalg.vector_norm(x),
+    "logsumexp": lambda x: x.logsumexp(0),
+}
+
+
+INTEGERS = ("sum", "prod", "max", "argmin", "any", "cumsum", "sort", "topk")
+ARGUMENTS = {"cumsum": (1,), "topk": (2,)}
+
+
+def test_reductions(agree):
+    agree({name: (function, (2, 3, 4)) for name, function in REDUCTIONS.items()}, rtol=4e-6)
+
+
+def test_reductions_of_a_tensor_without_axes(agree):
+    agree({name: (function, ()) for name, function in OF_NUMBER.items()})
+
+
+def test_reductions_of_integers(agree):
+    agree(
+        {
+            name: (lambda x, n=name: getattr(torch, n)(x, *ARGUMENTS.get(n, ())), DISTINCT.int())
+            for name in INTEGERS
+        }
+    )
+
+
+def test_rows_of_minus_infinity(agree):
+    rows = torch.tensor([[0.0, -torch.inf], [-torch.inf, -torch.inf]])
+    cases = {"softmax": lambda x: x.softmax(-1), "logsumexp": lambda x: x.logsumexp(-1)}
+    agree({name: (function, rows) for name, function in cases.items()}, gradients=False)
+
+
+def test_the_norm_of_zero_has_gradient_zero(agree):
+    zero = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    agree({"norm": (lambda x: torch.linalg.vector_norm(x, dim=-1), zero)})
+
+
+def test_equal_elements_keep_their_order(agree):
+    ties = torch.tensor([1.0, 0.0, 1.0, 0.0, 2.0, 2.0])
+    agree(
+        {
+            "up": (lambda x: x.sort(stable=True), ties),
+            "down": (lambda x: x.sort(descending=True, stable=True), ties),
+        }
+    )
+
+
+def test_ranks_need_no_gradient_of_their_indices(agree):
+    agree({"rank": (lambda x: x.gather(-1, x.argsort(-1)) * x.topk(4)[0], (3, 4))})
+
+
+def test_places_in_a_sorted_sequence(agree):
+    bounds = torch.tensor([-1.0, 0.0, 0.5])
+    agree(
+        {
+            "left": (lambda x: torch.bucketize(x, bounds), (3, 4)),
+            "right": (lambda x: torch.bucketize(x, bounds, right=True), torch.tensor([0.0, 0.5])),
+            "searchsorted": (lambda x: torch.searchsorted(torch.stack([bounds] * 2), x), (2, 5)),
+        }
+    )
