@@ -38,6 +38,7 @@ class Case(NamedTuple):
         runtime: where the candidate runs.
         reference: makes the reference; MiniLM's directory by default.
         expected: what a map promised, candidate's weight -> reference's weight and axes.
+        refused: the runtime's own loader refuses it, so that ``check`` never sees it.
     """
 
     candidate: Callable[[Path], Model]
@@ -45,6 +46,7 @@ class Case(NamedTuple):
     runtime: str = "torch"
     reference: Callable[[], Model] = lambda: open_model(MINILM)
     expected: Mapping[str, tuple[str, tuple[int, ...] | None]] | None = None
+    refused: bool = False
 
 
 def directory(
@@ -106,8 +108,10 @@ def swap_heads(array: Array) -> Array:
 
 
 def flip_sign(array: Array) -> Array:
-    """Flip the sign of one element, as large as the mean one."""
-    array[7, 11] = -np.abs(array).mean()
+    """Flip the sign of the element whose magnitude is nearest to the mean one."""
+    size = np.abs(array)
+    place = np.unravel_index(np.argmin(np.abs(size - size.mean())), array.shape)
+    array[place] = -array[place]
     return array
 
 
@@ -302,7 +306,9 @@ FAULTS: dict[str, Case] = {
         (f"{LAYER}.attention.output.dense",),
     ),
     "square convolution left untransposed": conv("square.weight", (0, 1, 2), ("square",)),
-    "convolution left untransposed": conv("wide.weight", (0, 1, 2), ("wide",)),
+    "convolution left untransposed": conv("wide.weight", (0, 1, 2), ("wide",))._replace(
+        refused=True
+    ),
     "heads swapped in q": Case(
         tensor(f"{LAYER}.attention.self.query.weight", swap_heads),
         (f"{LAYER}.attention.self.query",),

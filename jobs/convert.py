@@ -46,6 +46,19 @@ def require_framework(model: Model, expected: str, target: Path) -> None:
     )
 
 
+def require_apart(model: Model, target: Path) -> None:
+    """Refuse a TARGET that is the source, lies in it, or holds it: ``--force`` would destroy it.
+
+    Raises:
+        BadInputError: source and target overlap.
+    """
+    sources = [path for path in (model.path, model.adapter and model.adapter.path) if path]
+    for source in sources:
+        one, other = source.resolve(), target.resolve()
+        if one.is_relative_to(other) or other.is_relative_to(one):
+            raise BadInputError(f"{target} and {source} overlap; choose another target")
+
+
 def directed_map(model: Model, to: str) -> WeightMap:
     """Return MODEL's map from its own names to TO's; the identity where they are the same."""
     if model.framework == to:
@@ -83,11 +96,15 @@ def fitted_updates(model: Model, adapter: Adapter | None) -> Mapping[str, Any]:
 
 def job_key(plan: Plan, model: Model) -> str:
     """Return a fingerprint of a job: an interrupted run resumes only if nothing of it changed."""
-    stamps = [
-        (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in model.checkpoint.files
+    adapter = [model.adapter.path] if model.adapter else []
+    beside = [
+        file for path in adapter for file in (sorted(path.iterdir()) if path.is_dir() else [path])
     ]
-    adapter = model.adapter and str(model.adapter.path)
-    text = json.dumps([__version__, plan.lines(), stamps, adapter], default=str)
+    stamps = [
+        (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
+        for file in (*model.checkpoint.files, *beside)
+    ]
+    text = json.dumps([__version__, plan.lines(), stamps], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -154,6 +171,7 @@ def move(model: Model, target: Path, to: str, adapter: Path | None, options: Opt
     plan = table.bind(model.checkpoint.headers, config=model.config, updates=updates)
     if options.dry_run:
         return Outcome(None, tuple(plan.lines()))
+    require_apart(model, target)
     with Staging(target, force=options.force, key=job_key(plan, model)) as staging:
         execution = move_weights(model, plan, staging.folder, to, options)
         side = side_files(model, staging.folder)

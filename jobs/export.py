@@ -12,7 +12,7 @@ from .. import __version__
 from ..converters.checkpoints import Staging
 from ..converters.models import Model
 from ..errors import BadInputError, UnsupportedError
-from .convert import checked
+from .convert import checked, require_apart
 from .options import Options, Outcome, open_with
 
 
@@ -54,6 +54,7 @@ def export_coreml(
     if options.dry_run:
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
         return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
+    require_apart(model, target)
     from ..converters.coreml import export_coreml as write_package
 
     with Staging(target, force=options.force) as staging:

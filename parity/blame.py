@@ -24,10 +24,11 @@ from .probes import Probe
 
 Recording = Mapping[str, Array]  # site -> output; site + "|in" -> first input
 
-# One operation at a time, correct implementations differ by more than whole models do. Measured by
-# benchmarks/fault_catalogue.py on all sites of MiniLM captured in MLX: at most 5.4 (whole output)
-# and 5.7 (worst token) times PyTorch's own error, with either BLAS; the smallest fault reaches 155.
-LOCAL_FLOOR: Final = Floor(k=16.0, k_token=24.0, c=1.0, null_99_9=5.4, cases=224)
+# One operation at a time, correct implementations differ by more than whole models do. One model was
+# measured (benchmarks/fault_catalogue.py, "local null"): MiniLM captured in MLX, float32, two BLAS.
+# ``null_99_9`` is the largest ratio seen, not a quantile; k leaves three times as much and was set
+# after the catalogue's faults had been seen too. A study over widths and lengths is still to be made.
+LOCAL_FLOOR: Final = Floor(k=16.0, k_token=24.0, c=1.0, null_99_9=5.4, cases=2)
 SYSTEMIC: Final = 0.5  # share of leaf sites that must err for the fault to be everywhere
 WHOLE_MODEL: Final = "(model)"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from .sentences import SENTENCES
-from .tokenizers import Tokenizer, has_tokenizer, load_tokenizer, tokenizer_hashes
+from .tokenizers import Tokenizer, has_tokenizer, load_tokenizers, tokenizer_hashes
 from .verdict import Stage
 
 MESSAGES: Final = [
@@ -22,16 +22,14 @@ class TextSide(NamedTuple):
     """What a directory does with text, as JSON values.
 
     Attributes:
-        library: who read the tokenizer; empty where nobody could.
-        ids: ids of every probe sentence.
+        ids: ids of every probe sentence, by the library that read the tokenizer.
         special: ids of special tokens.
         stop: ids that end generation, from ``generation_config.json``.
         template: the probe messages as the chat template renders them; ``None`` without one.
         files: hashes of the tokenizer's files.
     """
 
-    library: str
-    ids: list[list[int]]
+    ids: dict[str, list[list[int]]]
     special: dict[str, int]
     stop: list[int]
     template: str | None
@@ -59,26 +57,23 @@ def read_text_side(folder: Path | None) -> TextSide | None:
     """Return what FOLDER does with text; ``None`` where it has no tokenizer."""
     if folder is None or not has_tokenizer(folder):
         return None
-    tokenizer = load_tokenizer(folder)
-    files = tokenizer_hashes(folder)
-    if tokenizer is None:
-        return TextSide("", [], {}, _stop_ids(folder), None, files)
-    ids = [tokenizer.encode(sentence) for sentence in SENTENCES]
-    template = _render(tokenizer)
-    return TextSide(tokenizer.library, ids, tokenizer.special, _stop_ids(folder), template, files)
+    files, stop = tokenizer_hashes(folder), _stop_ids(folder)
+    readers = load_tokenizers(folder)
+    if not readers:
+        return TextSide({}, {}, stop, None, files)
+    ids = {it.library: [it.encode(sentence) for sentence in SENTENCES] for it in readers}
+    return TextSide(ids, readers[0].special, stop, _render(readers[0]), files)
 
 
 def _id_problems(reference: TextSide, candidate: TextSide) -> list[str]:
-    different = [
-        sentence
-        for sentence, wanted, found in zip(SENTENCES, reference.ids, candidate.ids, strict=True)
-        if wanted != found
-    ]
-    if not different:
-        return []
-    return [
-        f"{len(different)} of {len(SENTENCES)} sentences give other ids, first: {different[0]!r}"
-    ]
+    problems = []
+    for library in sorted(reference.ids.keys() & candidate.ids.keys()):
+        pairs = zip(SENTENCES, reference.ids[library], candidate.ids[library], strict=True)
+        different = [sentence for sentence, wanted, found in pairs if wanted != found]
+        if different:
+            count = f"{len(different)} of {len(SENTENCES)} sentences give other ids"
+            problems.append(f"{count} (read by {library}), first: {different[0]!r}")
+    return problems
 
 
 def _mapping_problems(what: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
@@ -90,7 +85,7 @@ def _mapping_problems(what: str, wanted: Mapping[str, Any], found: Mapping[str, 
 
 
 def text_problems(reference: TextSide, candidate: TextSide) -> list[str]:
-    """Return every difference between two text sides read by the same library."""
+    """Return every difference between two text sides, library by library."""
     problems = _id_problems(reference, candidate)
     problems += _mapping_problems("special token", reference.special, candidate.special)
     if reference.stop != candidate.stop:
@@ -121,11 +116,11 @@ def compare_sides(reference: TextSide | None, candidate: TextSide | None) -> Sta
     if reference is None or candidate is None:
         side = "reference" if reference is None else "candidate"
         return Stage("text", "fail", f"the {side} has no tokenizer, the other side has one")
-    if not reference.library or reference.library != candidate.library:
+    if not reference.ids.keys() & candidate.ids.keys():
         return _compare_files(reference, candidate)
     if problems := text_problems(reference, candidate):
         return Stage("text", "fail", "; ".join(problems), {"problems": problems})
-    tokens = sum(map(len, reference.ids))
+    tokens = sum(map(len, next(iter(reference.ids.values()))))
     parts = [f"{len(SENTENCES)} sentences give the same {tokens} ids", "special and stop ids equal"]
     parts += ["chat template equal"] if reference.template is not None else []
     return Stage("text", "pass", ", ".join(parts), {"sentences": len(SENTENCES), "ids": tokens})

@@ -93,15 +93,20 @@ def _from_tokenizers(folder: Path) -> Tokenizer:
     )
 
 
-def load_tokenizer(folder: Path | None) -> Tokenizer | None:
-    """Return the tokenizer in FOLDER; ``None`` if it has none, or no installed library reads it.
+def load_tokenizers(folder: Path | None) -> list[Tokenizer]:
+    """Return the tokenizer in FOLDER as each installed library reads it, transformers first.
 
-    transformers is asked first, since its reading of ``tokenizer_config.json`` is what users meet.
+    They may disagree: transformers rebuilds parts of ``tokenizer.json`` from
+    ``tokenizer_config.json``, other libraries take the file as it is.
     """
     if folder is None or not has_tokenizer(folder):
-        return None
-    if importlib.util.find_spec("transformers"):
-        return _from_transformers(folder)
+        return []
+    found = [_from_transformers(folder)] if importlib.util.find_spec("transformers") else []
     if (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
-        return _from_tokenizers(folder)
-    return None
+        found.append(_from_tokenizers(folder))
+    return found
+
+
+def load_tokenizer(folder: Path | None) -> Tokenizer | None:
+    """Return the tokenizer in FOLDER; ``None`` if it has none, or no installed library reads it."""
+    return next(iter(load_tokenizers(folder)), None)

@@ -54,7 +54,8 @@ def rearrange(
     for bound in step.targets:
         whole = join(pieces, bound.axes, sizes)
         members = whole.reshape(len(bound.names), *whole.shape[len(bound.family) :])
-        targets |= dict(zip(bound.names, members, strict=True))
+        # Indexing with an ellipsis keeps a tensor without axes an array.
+        targets |= {name: members[at, ...] for at, name in enumerate(bound.names)}
     return targets
 
 
@@ -99,8 +100,7 @@ def _undo(changes: tuple[Change, ...], array: Array, amounts: Mapping[str, Numbe
 
 
 def _affine(symbol: str, array: Array, amount: Number) -> Array:
-    result: Array = AFFINE[symbol](array, array.dtype.type(amount))
-    return result
+    return np.asarray(AFFINE[symbol](array, array.dtype.type(amount)))
 
 
 def _dense_values(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:

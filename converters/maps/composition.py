@@ -15,7 +15,7 @@ from .axes import Atom, Axes, substitute
 from .expressions import ConfigKey, Definition, Expression, Operation, Words
 from .instances import first_line
 from .names import Capture, Name
-from .rules import Drop, Pairing, Rule, Term, Tie
+from .rules import Cast, Drop, Pairing, Rule, Term, Tie
 from .unification import Captured, Laid, fill_in, resolve, unify_axes, unify_names
 from .weightmap import WeightMap
 
@@ -150,6 +150,7 @@ def _composed(hub: Pairing, spokes: Sequence[Pairing]) -> Pairing | None:
     try:
         _keep_indices([hub, *apart], captured, laid)
         rule = _laid_out(hub, apart, laid)
+        _name_indices([hub, *apart], captured, laid)
     except UnsupportedError as error:
         lines = " then ".join(f"`{first_line(rule)}`" for rule in (hub, *spokes))
         raise UnsupportedError(f"{lines}: {error}") from None
@@ -170,6 +171,17 @@ def _keep_indices(rules: Sequence[Pairing], captured: Captured, laid: Laid) -> N
             laid[name] = Atom(parts[0].name)
 
 
+def _name_indices(rules: Sequence[Pairing], captured: Captured, laid: Laid) -> None:
+    """Name a capture that is an axis as its axis is called now."""
+    for name in (name for rule in rules for name in rule.indices):
+        axis = resolve(Atom(name), laid)
+        [capture] = fill_in(Name((Capture(name),)), captured).parts
+        if not isinstance(axis, Atom) or axis.name.isdigit():
+            raise UnsupportedError(f"the index {name.partition('~')[0]} meets the axis {axis}")
+        if isinstance(capture, Capture) and capture.name != axis.name:
+            captured[capture.name] = Name((Capture(axis.name),))
+
+
 def _laid_out(hub: Pairing, spokes: Sequence[Pairing], laid: Laid) -> Pairing:
     """Return the composed rule before names are filled in; add to LAID what atoms stand for."""
     left, right = hub.left, []
@@ -183,9 +195,9 @@ def _laid_out(hub: Pairing, spokes: Sequence[Pairing], laid: Laid) -> Pairing:
         elif term.axes is not None and middle.axes is not None:
             unify_axes(term.axes, middle.axes, laid)
         if middle.changes:
-            if term.changes or len(spokes) > 1 or any(old.changes for old in left):
+            if term.changes or len(spokes) > 1 or _cast_count(middle, *left) > 1:
                 raise UnsupportedError("both change values")
-            left = tuple(replace(old, changes=middle.changes) for old in left)
+            left = tuple(replace(old, changes=middle.changes + old.changes) for old in left)
         right += [replace(old, changes=term.changes + old.changes) for old in others]
     where = (*hub.where, *(definition for spoke in spokes for definition in spoke.where))
     return Pairing(left, tuple(right), where)
@@ -199,6 +211,10 @@ def _narrowed(rule: Pairing, captured: Captured) -> bool:
         len(parts) > 1 or isinstance(parts[0], str) or parts[0].deep != capture.deep
         for capture, parts in filled
     )
+
+
+def _cast_count(*terms: Term) -> int:
+    return sum(isinstance(change, Cast) for term in terms for change in term.changes)
 
 
 def _words_allow(rule: Pairing, captured: Captured) -> bool:
@@ -218,10 +234,9 @@ def _tidied(rule: Pairing) -> Pairing:
     short: dict[str, str] = {}
     for name in sorted(used, key=lambda name: "~" in name):
         plain, number = name.partition("~")[0], 2
-        candidate = plain
-        while candidate in short.values():
-            candidate, number = f"{plain}{number}", number + 1
-        short[name] = candidate
+        short[name] = plain
+        while list(short.values()).count(short[name]) > 1:
+            short[name], number = f"{plain}{number}", number + 1
     deep = {c.name: c.deep for t in (*rule.left, *rule.right) for c in t.name.captures}
     names: Captured = {
         old: Name((Capture(new, deep[old]),))
@@ -236,9 +251,9 @@ def _tidied(rule: Pairing) -> Pairing:
 
     where: dict[str, Definition] = {}
     for definition in rule.where:
-        name = short.get(definition.names[0])
-        if name and where.setdefault(name, definition).value != definition.value:
-            raise UnsupportedError(f"{definition} meets {where[name]}")
+        now = short.get(definition.names[0])
+        if now and where.setdefault(now, definition).value != definition.value:
+            raise UnsupportedError(f"{definition} meets {where[now]}")
     ordered = (Definition((name,), where[name].value) for name in sorted(where))
     return Pairing(
         tuple(map(term, rule.left)), tuple(map(term, rule.right)), tuple(ordered), rule.marker

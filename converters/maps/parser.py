@@ -182,11 +182,13 @@ class Parser:
         """Parse one tensor, whose name may be that of the only one on the LEFT."""
         self.skip()
         at = self.at
-        same = bool(self.take("same")) or self.text[at : at + 1] == "["
-        if same and len(left) != 1:
+        same = bool(self.take("same"))
+        borrowed = same or self.text[at : at + 1] == "["
+        if borrowed and len(left) != 1:
             self.fail("`same` and a missing name stand for the only name on the left", at)
-        name = left[0].name if same else self.name()
-        return Term(name, self.axes(), self.changes())
+        name = left[0].name if borrowed else self.name()
+        axes = self.axes()
+        return Term(name, left[0].axes if same and axes is None else axes, self.changes())
 
     def name(self) -> Name:
         """Parse a tensor's name."""

@@ -108,7 +108,7 @@ class Plan:
     @property
     def renames_only(self) -> bool:
         """Whether all tensors stay byte for byte and shape for shape."""
-        return not self.updates and all(step.rule.renames_only for step in self.steps)
+        return not self.updates and all(step.rule.keeps_layout for step in self.steps)
 
     @property
     def ties(self) -> tuple[Dropped, ...]:

@@ -100,8 +100,9 @@ class Pairing:
 
     def _right(self) -> str:
         if len(self.left) == len(self.right) == 1 and self.left[0].name == self.right[0].name:
-            tail = self.right[0].tail()
-            return tail.strip() if self.right[0].axes is not None else f"same{tail}"
+            if self.left == self.right or self.right[0].axes is None:
+                return f"same{self.right[0].tail() if self.right[0].axes is None else ''}"
+            return self.right[0].tail().strip()
         return ", ".join(map(str, self.right))
 
     @cached_property
@@ -153,6 +154,13 @@ class Pairing:
         """Whether the tensors stay as they are, byte for byte and shape for shape."""
         terms = (*self.left, *self.right)
         return all(term.axes is None and not term.changes for term in terms)
+
+    @property
+    def keeps_layout(self) -> bool:
+        """Whether each tensor stays as it is, its axes named or not."""
+        terms = (*self.left, *self.right)
+        alike = len(terms) == 2 and self.left[0].axes == self.right[0].axes
+        return alike and not self.indices and not any(term.changes for term in terms)
 
     def inverse(self) -> Pairing:
         """Return the rule with its sides swapped."""

@@ -88,7 +88,8 @@ def native_module(model: Model) -> nn.Module:
     module: nn.Module = model.factory
     if model.path is None:
         return module
-    own = {name: tuple(array.shape) for name, array in tree_flatten(module.parameters())}
+    parameters: Any = tree_flatten(module.parameters())
+    own = {name: tuple(array.shape) for name, array in parameters}
     found = {name: header.shape for name, header in model.checkpoint.headers.items()}
     problems = [f"{name} is missing" for name in sorted(set(own) - set(found))]
     problems += [f"{name} is unexpected" for name in sorted(set(found) - set(own))]

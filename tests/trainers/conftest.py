@@ -11,7 +11,24 @@ import torch
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.tasks import build_task
 
-WORDS = ["sum", "list", "sort", "text", "file", "path", "number", "mean", "open", "close", "read", "write", "name", "value", "key", "tree"]
+WORDS = [
+    "sum",
+    "list",
+    "sort",
+    "text",
+    "file",
+    "path",
+    "number",
+    "mean",
+    "open",
+    "close",
+    "read",
+    "write",
+    "name",
+    "value",
+    "key",
+    "tree",
+]
 
 
 class Forecaster(torch.nn.Module):

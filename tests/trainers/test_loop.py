@@ -21,7 +21,7 @@ BACKENDS = ["mlx", "torch"]
 TIMES = ("tokens_per_second", "peak_memory")
 
 
-class Killed(Exception):
+class Killed(Exception):  # noqa: N818 - not an error
     """Stands for a kill between two instructions."""
 
 
@@ -112,10 +112,10 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
     same_run(straight, broken)
 
 
-def test_a_run_repeats_and_the_validations_do_not_matter(pairs_config, pairs_task, tmp_path):
-    often = pairs_config(validate_every=1)
-    for name, config in {"one": pairs_config(), "two": pairs_config(), "often": often}.items():
-        train(config, tmp_path / name, task=pairs_task(config))
+def test_a_run_repeats_and_the_validations_do_not_matter(series_config, series_task, tmp_path):
+    often = series_config(validate_every=1)
+    for name, config in {"one": series_config(), "two": series_config(), "often": often}.items():
+        train(config, tmp_path / name, task=series_task(config))
     same_run(tmp_path / "one", tmp_path / "two")
     losses = [
         [row["loss"] for row in records(tmp_path / name) if "loss" in row]

@@ -48,7 +48,7 @@ class MlxStep:
         self._optimizer.init(self.model.trainable_parameters())
         self._limit = config.clip_norm if config.clip_norm is not None else float("inf")
         mx.random.seed(config.seed)
-        self._differentiate: Any = nn.value_and_grad(  # type: ignore[attr-defined]
+        self._differentiate: Any = nn.value_and_grad(
             self.model, self._call
         )
         self._build(compiled=compiled)
@@ -106,8 +106,8 @@ class MlxStep:
         self.assign(_below("parameters/", state))
         moments = _below("optimizer/", state)
         _fill(self._optimizer.state, {name: mx.array(value) for name, value in moments.items()})
-        high, low = map(int, state["random"])
-        mx.random.seed((high << 32) | low)  # the only way to set the key in MLX 0.32
+        key = state["random"]
+        mx.random.seed((int(key[0]) << 32) | int(key[1]))  # the only way to set the key in MLX 0.32
 
     def peak_memory(self) -> int:
         """Return the most bytes that MLX had in use."""
@@ -179,7 +179,7 @@ def _compiler(wanted: bool | None) -> tuple[bool, str | None]:
 
 
 def _random_state() -> Any:
-    return mx.random.state
+    return mx.random.state  # untyped in the stubs
 
 
 def _feed(inputs: Arrays) -> dict[str, mx.array]:

@@ -56,7 +56,8 @@ class Kernel(NamedTuple):
         keep = self.plain
         arguments = {k: keep[k](v) if k in keep else v for k, v in inputs.items()}
         outputs = self.function(**arguments)
-        return tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
+        several = type(outputs) in (list, tuple)  # a list of tensors is a tuple of its own kind
+        return tuple(outputs) if several else (outputs,)
 
 
 def kernel(function: Function) -> Kernel:

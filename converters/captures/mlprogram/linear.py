@@ -13,16 +13,15 @@ from torch import Tensor
 from .kernels import Function, Tensors
 
 
-def alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Widen integers where the other factor is of floats, which iOS 17 allows."""
-    floating = x.is_floating_point() or y.is_floating_point()
-    return (x.float(), y.float()) if floating else (x, y)
+def alike(*operands: Tensor) -> tuple[Tensor, ...]:
+    """Widen integers where another operand is of floats, which iOS 17 allows."""
+    floating = any(operand.is_floating_point() for operand in operands)
+    return tuple(operand.float() for operand in operands) if floating else operands
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x @ weight.T + bias``; the weight is (out, in)."""
-    x, weight = alike(x, weight)
-    return F.linear(x, weight, bias)
+    return F.linear(*alike(x, weight, *([] if bias is None else [bias])))
 
 
 def matmul(x: Tensor, y: Tensor, transpose_x: bool = False, transpose_y: bool = False) -> Tensor:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,41 +12,48 @@ from torch import Tensor
 from .kernels import Function, Ints, Tensors, scalar
 
 
-class TensorList(tuple[Tensor | None, ...]):
-    """A list that an op never changes: writing makes a new one. ``None`` was never written."""
+class TensorList(NamedTuple):
+    """A list that an op never changes: writing makes a new one.
 
-    __slots__ = ()
+    Attributes:
+        entries: ``None`` was never written.
+        shape: of an entry; sizes that vary are 0.
+    """
+
+    entries: tuple[Tensor | None, ...]
+    shape: Ints
 
     def replaced(self, items: Mapping[int, Tensor]) -> TensorList:
         """Return the list with ITEMS put in, longer where need be."""
-        length = max(len(self), *(index + 1 for index in items), 0)
-        old = (*self, *[None] * (length - len(self)))
-        return TensorList(items.get(index, value) for index, value in enumerate(old))
+        length = max(len(self.entries), *(index + 1 for index in items), 0)
+        old = (*self.entries, *[None] * (length - len(self.entries)))
+        return TensorList(tuple(items.get(i, value) for i, value in enumerate(old)), self.shape)
 
     def filled(self, indices: Ints) -> Tensors:
         """Return the entries at INDICES, zeros where nothing was written."""
-        like = next(value for value in self if value is not None)
-        return [torch.zeros_like(like) if (v := self[i]) is None else v for i in indices]
+        blank = torch.zeros(self.shape)
+        return [blank if (value := self.entries[i]) is None else value for i in indices]
 
 
 def make_list(
+    elem_shape: list[Any],
     init_length: int = 1,
     dtype: str = "fp32",
-    elem_shape: Any = None,
     dynamic_length: bool = True,
-) -> list[TensorList]:
+) -> TensorList:
     """Make a list of entries not yet written."""
-    return [TensorList([None] * init_length)]
+    shape = tuple(0 if isinstance(size, str) else int(scalar(size)) for size in elem_shape)
+    return TensorList((None,) * init_length, shape)
 
 
-def list_write(ls: TensorList, index: Any, value: Tensor) -> list[TensorList]:
+def list_write(ls: TensorList, index: int, value: Tensor) -> TensorList:
     """Put VALUE at INDEX."""
-    return [ls.replaced({int(scalar(index)): value})]
+    return ls.replaced({index: value})
 
 
-def list_scatter(ls: TensorList, indices: Ints, value: Tensor) -> list[TensorList]:
+def list_scatter(ls: TensorList, indices: Ints, value: Tensor) -> TensorList:
     """Put the rows of VALUE at INDICES."""
-    return [ls.replaced(dict(zip(indices, value, strict=True)))]
+    return ls.replaced(dict(zip(indices, value, strict=True)))
 
 
 def list_read(ls: TensorList, index: int) -> Tensor:
@@ -61,7 +68,7 @@ def list_gather(ls: TensorList, indices: Ints) -> Tensor:
 
 def list_length(ls: TensorList) -> Tensor:
     """Count the entries."""
-    return torch.tensor(len(ls))
+    return torch.tensor(len(ls.entries))
 
 
 KERNELS: Final[Mapping[str, Function]] = {

@@ -134,7 +134,7 @@ class Captured(Branch):
         """The names of all sites, in order of computation."""
         return self._wiring.graph.sites
 
-    def update(self, parameters: Any, strict: bool = True) -> Captured:
+    def update(self, parameters: Any, strict: bool = True) -> Captured:  # type: ignore[override]
         """Replace parameters (see ``mlx.nn.Module.update``); a list is a numbered top level."""
         if isinstance(parameters, list):
             parameters = {str(i): below for i, below in enumerate(parameters) if below}

@@ -3,6 +3,7 @@
 The rule: the result has the dtype that torch recorded for the node. Operands are cast before the
 handler runs, to that dtype (``promote="result"``) or, where the result is boolean whatever the
 operands are, to torch's common type of the operands (``promote="operands"``). No handler promotes.
+Whatever is not floating carries no gradient: MLX would try to differentiate indices.
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ def _conform(value: Any, dtypes: Any) -> Any:
     """Cast results to the recorded dtypes."""
     if isinstance(dtypes, tuple):
         return tuple(_conform(v, d) for v, d in zip(value, dtypes, strict=False))
-    return cast(value, dtypes)
+    if dtypes is None or value is None:
+        return value
+    return cast(value if mx.issubdtype(dtypes, mx.inexact) else mx.stop_gradient(value), dtypes)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,10 @@ Dynamic = Mapping[str, Mapping[int, str]]
 
 
 def _tensor(value: Any) -> Any:
-    return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+    """Return VALUE as a tensor of its own: torch takes inputs that are one object for one input."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _check_dynamic(inputs: Mapping[str, Any], dynamic: Dynamic) -> None:

@@ -20,11 +20,11 @@ class Tensor(NamedTuple):
     trainable: bool
 
 
-class Branch(nn.Module):  # type: ignore[misc, name-defined]
+class Branch(nn.Module):
     """A submodule's place in the tree; what torch does not train stays frozen for good."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.fixed: frozenset[str] = frozenset()
 
     def hold(self, key: str, trainable: bool) -> None:

@@ -202,6 +202,16 @@ def test_values_that_do_not_fit_the_plan_are_refused(arrays, problem):
     assert any(line.startswith(problem) for line in caught.value.problems)
 
 
+def test_a_tensor_without_axes_stays_an_array():
+    headers = {"x": Header("F32", (2,)), "y": Header("F32", ())}
+    plan = WeightMap.parse("x [e] <-> x.{e} []\ny <-> y + 1").bind(headers)
+    arrays = {"x": np.arange(2, dtype=np.float32), "y": np.float32(2) * np.ones((), np.float32)}
+    values = apply(plan, dense({name: np.asarray(array) for name, array in arrays.items()}))
+    found = {name: value.array for name, value in values.items()}
+    assert all(isinstance(array, np.ndarray) and array.shape == () for array in found.values())
+    assert {name: array.item() for name, array in found.items()} == {"x.0": 0, "x.1": 1, "y": 3}
+
+
 CHANGES = [
     ("x <-> y + 1", lambda x: x + x.dtype.type(1)),
     ("x <-> y * 3", lambda x: x * x.dtype.type(3)),

@@ -52,25 +52,41 @@ def _forward(x: mx.array, weight: mx.array, window: Window) -> mx.array:
 
 
 def _transposed(x: mx.array, weight: mx.array, window: Window) -> mx.array:
-    """Convolve the stretched input with the flipped kernel, shape ``(in, out / groups, ...)``."""
-    entering, leaving, *kernel = weight.shape
-    groups, count = window.groups, len(kernel)
-    grouped = weight.reshape(groups, entering // groups, leaving, *kernel)
-    flipped = mx.swapaxes(grouped, 1, 2).reshape(groups * leaving, entering // groups, *kernel)
-    dilation = repeated(window.dilation, count)
-    spans = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    before = [s - p for s, p in zip(spans, repeated(_plain(window.padding), count), strict=True)]
-    after = [b + o for b, o in zip(before, repeated(window.output_padding, count), strict=True)]
-    return mx.conv_general(
-        x,
-        flipped.transpose(channels_last(weight.ndim)),
+    """Convolve the stretched input with the flipped kernel, shape ``(in, out / groups, ...)``.
+
+    ``output_padding`` keeps more of the end. It comes from zeros after the input, not from uneven
+    padding, of which MLX computes wrong gradients.
+    """
+    count = weight.ndim - 2
+    stride, dilation = repeated(window.stride, count), repeated(window.dilation, count)
+    spans = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    padding = repeated(_plain(window.padding), count)
+    extra = repeated(window.output_padding, count)
+    sizes = [
+        (n - 1) * s - 2 * p + span + e + 1
+        for n, s, p, span, e in zip(x.shape[1:-1], stride, padding, spans, extra, strict=True)
+    ]
+    after = [(0, -(-e // s)) for e, s in zip(extra, stride, strict=True)]
+    y = mx.conv_general(
+        mx.pad(x, [(0, 0), *after, (0, 0)]) if any(extra) else x,
+        _flippable(weight, window.groups).transpose(channels_last(weight.ndim)),
         stride=1,
-        padding=(before, after),
+        padding=[max(span - p, 0) for span, p in zip(spans, padding, strict=True)],
         kernel_dilation=dilation,
-        input_dilation=repeated(window.stride, count),
-        groups=groups,
+        input_dilation=stride,
+        groups=window.groups,
         flip=True,
     )
+    cuts = [max(p - span, 0) for span, p in zip(spans, padding, strict=True)]
+    region = [slice(cut, cut + size) for cut, size in zip(cuts, sizes, strict=True)]
+    return y[(slice(None), *region)]
+
+
+def _flippable(weight: mx.array, groups: int) -> mx.array:
+    """Return a transposed convolution's weight with outputs first, as a forward one has it."""
+    entering, leaving, *kernel = weight.shape
+    grouped = weight.reshape(groups, entering // groups, leaving, *kernel)
+    return mx.swapaxes(grouped, 1, 2).reshape(groups * leaving, entering // groups, *kernel)
 
 
 def _plain(padding: Sizes | str) -> Sizes:

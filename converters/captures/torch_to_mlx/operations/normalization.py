@@ -153,9 +153,13 @@ def _instance_norm(input_: mx.array, use_input_stats: bool, eps: float, **tensor
 register(
     {
         "_native_batch_norm_legit_functional": _batch_norm,
-        "_native_batch_norm_legit_no_training": lambda **inputs: _batch_norm(**inputs)[:3],
-        "_native_batch_norm_legit.no_stats": lambda **inputs: _batch_norm(**inputs)[:3],
-        "batch_norm": lambda **inputs: _batch_norm(**inputs)[0],
+        "_native_batch_norm_legit_no_training": lambda input_, **options: _batch_norm(
+            input_, **options
+        )[:3],
+        "_native_batch_norm_legit.no_stats": lambda input_, **options: _batch_norm(
+            input_, **options
+        )[:3],
+        "batch_norm": lambda input_, **options: _batch_norm(input_, **options)[0],
     }
 )
 

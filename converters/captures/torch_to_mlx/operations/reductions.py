@@ -167,7 +167,7 @@ def _position(pick: Callable[..., mx.array]) -> Callable[..., mx.array]:
             index = index.reshape([1] * self.ndim) if keepdim else index
         else:
             index = pick(self, axis=axis_of(self, dim), keepdims=keepdim)
-        return mx.stop_gradient(index)
+        return index
 
     return reduce
 

@@ -135,7 +135,7 @@ def _index_fill(self: mx.array, dim: int, index: mx.array, value: mx.array | flo
 @operation("masked_scatter")
 def _masked_scatter(self: mx.array, mask: mx.array, source: mx.array) -> mx.array:
     """Fill the places where MASK is true from SOURCE, in order."""
-    wide = mx.broadcast_to(mask, self.shape).reshape(-1)
+    wide = mx.stop_gradient(mx.broadcast_to(mask, self.shape).reshape(-1))
     position = mx.maximum(mx.cumsum(wide.astype(mx.int32)) - 1, 0)
     taken = mx.take(source.reshape(-1), mx.minimum(position, source.size - 1))
     return mx.where(wide, taken, self.reshape(-1)).reshape(self.shape)

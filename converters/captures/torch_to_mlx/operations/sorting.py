@@ -1,4 +1,4 @@
-"""Order: sort, topk, search. Indices carry no gradient; MLX would refuse to differentiate them."""
+"""Order: sort, topk, search."""
 
 from __future__ import annotations
 

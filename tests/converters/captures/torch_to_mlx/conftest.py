@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import mlx.core as mx
 import numpy as np
 import pytest
 import torch
 from mlx.utils import tree_flatten
 from torch.utils import _pytree as pytree
+
 from weighbridge.converters.captures import capture
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 
@@ -21,9 +24,14 @@ class Functions(torch.nn.Module):
 
     def forward(self, **inputs):
         return {
-            name: function(*(inputs[f"{name}_{i}"] for i in range(len(likes))))
-            for name, (function, *likes) in self.cases.items()
+            name: function(*(inputs[key] for key in keys(case, likes)))
+            for case, (name, (function, *likes)) in enumerate(self.cases.items())
         }
+
+
+def keys(case, likes):
+    """Return the names of the inputs of a case."""
+    return [f"input_{case}_{i}" for i in range(len(likes))]
 
 
 def tensor(like):
@@ -56,20 +64,21 @@ def agree():
 
     def check(cases, rtol=2e-6, gradients=True):
         inputs = {
-            f"{name}_{i}": tensor(like)
-            for name, (_, *likes) in cases.items()
-            for i, like in enumerate(likes)
+            key: tensor(like)
+            for case, (_, *likes) in enumerate(cases.values())
+            for key, like in zip(keys(case, likes), likes, strict=True)
         }
         captured = capture(Functions(cases), inputs=inputs)
-        arrays = {name: to_mlx(value) for name, value in inputs.items()}
+        arrays = {key: to_mlx(value) for key, value in inputs.items()}
         found = captured(**arrays)
         failures = []
-        for name, (function, *likes) in cases.items():
-            own = [inputs[f"{name}_{i}"] for i in range(len(likes))]
+        for case, (name, (function, *likes)) in enumerate(cases.items()):
+            own = {key: inputs[key] for key in keys(case, likes)}
             try:
-                compare_values(found[name], function(*own), rtol)
+                compare_values(found[name], function(*own.values()), rtol)
                 if gradients:
-                    compare_gradients(name, function, own, captured, arrays, 4 * rtol)
+                    run = partial(run_case, captured, arrays, name)
+                    compare_gradients(run, function, own, 4 * rtol)
             except AssertionError as failure:
                 failures.append(f"{name}: {failure}")
         assert not failures, "\n".join(failures)
@@ -77,31 +86,37 @@ def agree():
     return check
 
 
+def run_case(captured, arrays, name, chosen):
+    return pytree.tree_leaves(captured(**{**arrays, **chosen})[name])
+
+
 def compare_values(found, expected, rtol):
     for ours, theirs in zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True):
         assert_close(ours, theirs, rtol)
 
 
-def compare_gradients(name, function, tensors, captured, arrays, rtol):
-    leaves = [t.clone().requires_grad_(t.dtype.is_floating_point) for t in tensors]
-    outputs = [o for o in pytree.tree_leaves(function(*leaves)) if o.requires_grad]
-    if not outputs:
+def compare_gradients(run, function, tensors, rtol):
+    leaves = {
+        key: t.clone().requires_grad_() for key, t in tensors.items() if t.dtype.is_floating_point
+    }
+    outputs = pytree.tree_leaves(function(*(tensors | leaves).values()))
+    weights = {
+        i: torch.randn(o.shape).to(o.dtype) for i, o in enumerate(outputs) if o.requires_grad
+    }
+    if not weights:
         return
-    weights = [torch.randn(o.shape).to(o.dtype) for o in outputs]
-    wanted = {i: leaf for i, leaf in enumerate(leaves) if leaf.requires_grad}
-    expected = torch.autograd.grad(outputs, list(wanted.values()), weights, allow_unused=True)
-    positions = [i for i, o in enumerate(pytree.tree_leaves(function(*leaves))) if o.requires_grad]
+    expected = torch.autograd.grad(
+        [outputs[i] for i in weights], list(leaves.values()), weights.values(), allow_unused=True
+    )
 
     def loss(chosen):
-        values = pytree.tree_leaves(captured(**{**arrays, **chosen})[name])
-        return sum(
-            (values[i] * to_mlx(weight)).sum() for i, weight in zip(positions, weights, strict=True)
-        )
+        values = run(chosen)
+        return sum((values[i] * to_mlx(weight)).sum() for i, weight in weights.items())
 
-    found = mx.grad(loss)({f"{name}_{i}": arrays[f"{name}_{i}"] for i in wanted})
-    for i, gradient in zip(wanted, expected, strict=True):
+    found = mx.grad(loss)({key: to_mlx(t) for key, t in leaves.items()})
+    for key, gradient in zip(leaves, expected, strict=True):
         if gradient is not None:
-            assert_close(found[f"{name}_{i}"], gradient, rtol)
+            assert_close(found[key], gradient, rtol)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import torch
+
 from weighbridge.converters.captures.torch_to_mlx.operations import elementary
 
 RANGES = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 INTEGERS = torch.tensor([[-7, -3, 0], [2, 5, 9]])
 DIVISORS = torch.tensor([[2, -2, 3], [-4, 5, -6]])
@@ -30,26 +30,26 @@ OF_INTEGERS = [
     "sigmoid",
 ]
 ACTIVATIONS = {
-    "gelu": F.gelu,
-    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "mish": F.mish,
-    "elu": lambda x: F.elu(x, 0.7),
-    "celu": lambda x: F.celu(x, 1.3),
-    "selu": F.selu,
-    "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
-    "relu6": lambda x: F.relu6(4 * x),
-    "hardtanh": lambda x: F.hardtanh(x, -0.5, 0.7),
-    "hardswish": lambda x: F.hardswish(3 * x),
-    "hardsigmoid": lambda x: F.hardsigmoid(3 * x),
-    "hardshrink": F.hardshrink,
-    "softshrink": F.softshrink,
-    "softplus": lambda x: F.softplus(x, 2.0, 3.0),
-    "softsign": F.softsign,
-    "logsigmoid": F.logsigmoid,
-    "tanhshrink": F.tanhshrink,
-    "threshold": lambda x: F.threshold(x, 0.1, 20.0),
-    "glu": lambda x: F.glu(x, -1),
+    "gelu": functional.gelu,
+    "gelu by tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+    "mish": functional.mish,
+    "elu": lambda x: functional.elu(x, 0.7),
+    "celu": lambda x: functional.celu(x, 1.3),
+    "selu": functional.selu,
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.2),
+    "relu6": lambda x: functional.relu6(4 * x),
+    "hardtanh": lambda x: functional.hardtanh(x, -0.5, 0.7),
+    "hardswish": lambda x: functional.hardswish(3 * x),
+    "hardsigmoid": lambda x: functional.hardsigmoid(3 * x),
+    "hardshrink": functional.hardshrink,
+    "softshrink": functional.softshrink,
+    "softplus": lambda x: functional.softplus(x, 2.0, 3.0),
+    "softsign": functional.softsign,
+    "logsigmoid": functional.logsigmoid,
+    "tanhshrink": functional.tanhshrink,
+    "threshold": lambda x: functional.threshold(x, 0.1, 20.0),
+    "glu": lambda x: functional.glu(x, -1),
     "logit": lambda x: torch.logit(torch.sigmoid(x), 0.1),
 }
 BINARY = {
@@ -180,4 +180,9 @@ def test_logic_shifts_and_membership(agree):
 
 
 def test_prelu_has_one_slope_per_channel(agree):
-    agree({"channels": (F.prelu, (2, 3, 4), (3,)), "all": (F.prelu, (2, 3, 4), (1,))})
+    agree(
+        {
+            "channels": (functional.prelu, (2, 3, 4), (3,)),
+            "all": (functional.prelu, (2, 3, 4), (1,)),
+        }
+    )

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
+
 from weighbridge.converters.captures.torch_to_mlx.operations import attention
 
 CLASSES = torch.tensor([2, 0, -100, 4])
@@ -14,8 +15,8 @@ PIXELS = torch.tensor([[2, 0, 1], [-100, 4, 3]])
 SHUT = torch.tensor([[[[True, False, True], [False, False, False], [True, True, True]]]])
 WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 0.1, 3.0])
 PRODUCTS = {
-    "linear": (F.linear, (2, 3, 4), (5, 4), (5,)),
-    "linear without bias": (F.linear, (4,), (5, 4)),
+    "linear": (functional.linear, (2, 3, 4), (5, 4), (5,)),
+    "linear without bias": (functional.linear, (4,), (5, 4)),
     "matmul": (torch.matmul, (2, 1, 3, 4), (5, 4, 2)),
     "matrix by vector": (torch.matmul, (3, 4), (4,)),
     "mm": (torch.mm, (3, 4), (4, 2)),
@@ -30,64 +31,90 @@ PRODUCTS = {
     "cdist by hand": (lambda a, b: (a[:, None] - b[None]).square().sum(-1), (3, 4), (5, 4)),
 }
 CONVOLUTIONS = {
-    "conv1d": (lambda x, w, b: F.conv1d(x, w, b, padding=1), (2, 4, 9), (6, 4, 3), (6,)),
-    "strided": (lambda x, w: F.conv1d(x, w, stride=2, padding=2), (2, 4, 10), (6, 4, 3)),
-    "dilated": (lambda x, w: F.conv1d(x, w, dilation=2), (2, 4, 10), (6, 4, 3)),
-    "grouped": (lambda x, w: F.conv1d(x, w, groups=2), (2, 4, 10), (6, 2, 3)),
-    "depthwise": (lambda x, w, b: F.conv1d(x, w, b, groups=4), (2, 4, 10), (4, 1, 3), (4,)),
-    "same": (lambda x, w: F.conv1d(x, w, padding="same"), (2, 4, 9), (6, 4, 4)),
-    "without a batch": (F.conv1d, (4, 9), (6, 4, 3), (6,)),
-    "conv2d": (lambda x, w, b: F.conv2d(x, w, b, (2, 1), (1, 0)), (2, 3, 6, 5), (4, 3, 3, 2), (4,)),
-    "conv3d": (F.conv3d, (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), (3,)),
-    "transposed": (F.conv_transpose1d, (2, 4, 6), (4, 3, 3), (3,)),
+    "conv1d": (lambda x, w, b: functional.conv1d(x, w, b, padding=1), (2, 4, 9), (6, 4, 3), (6,)),
+    "strided": (lambda x, w: functional.conv1d(x, w, stride=2, padding=2), (2, 4, 10), (6, 4, 3)),
+    "dilated": (lambda x, w: functional.conv1d(x, w, dilation=2), (2, 4, 10), (6, 4, 3)),
+    "grouped": (lambda x, w: functional.conv1d(x, w, groups=2), (2, 4, 10), (6, 2, 3)),
+    "depthwise": (
+        lambda x, w, b: functional.conv1d(x, w, b, groups=4),
+        (2, 4, 10),
+        (4, 1, 3),
+        (4,),
+    ),
+    "same": (lambda x, w: functional.conv1d(x, w, padding="same"), (2, 4, 9), (6, 4, 4)),
+    "without a batch": (functional.conv1d, (4, 9), (6, 4, 3), (6,)),
+    "conv2d": (
+        lambda x, w, b: functional.conv2d(x, w, b, (2, 1), (1, 0)),
+        (2, 3, 6, 5),
+        (4, 3, 3, 2),
+        (4,),
+    ),
+    "conv3d": (functional.conv3d, (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), (3,)),
+    "transposed": (functional.conv_transpose1d, (2, 4, 6), (4, 3, 3), (3,)),
     "transposed and strided": (
-        lambda x, w: F.conv_transpose1d(x, w, stride=3, padding=1, output_padding=2),
+        lambda x, w: functional.conv_transpose1d(x, w, stride=3, padding=1, output_padding=2),
         (2, 4, 6),
         (4, 3, 4),
     ),
     "transposed and grouped": (
-        lambda x, w, b: F.conv_transpose1d(x, w, b, stride=2, groups=2, dilation=2),
+        lambda x, w, b: functional.conv_transpose1d(x, w, b, stride=2, groups=2, dilation=2),
         (2, 4, 6),
         (4, 3, 3),
         (6,),
     ),
-    "transposed 2d": (lambda x, w: F.conv_transpose2d(x, w, stride=2), (1, 3, 4, 5), (3, 2, 2, 3)),
+    "transposed and cut": (
+        lambda x, w: functional.conv_transpose1d(x, w, stride=2, padding=4),
+        (2, 4, 6),
+        (4, 3, 3),
+    ),
+    "transposed 2d": (
+        lambda x, w: functional.conv_transpose2d(x, w, stride=2),
+        (1, 3, 4, 5),
+        (3, 2, 2, 3),
+    ),
 }
 POOLS = {
-    "max": lambda x: F.max_pool1d(x, 2),
-    "max overlapping": lambda x: F.max_pool1d(x, 3, 2, padding=1),
-    "max dilated": lambda x: F.max_pool1d(x, 3, 1, dilation=2),
-    "max up": lambda x: F.max_pool1d(x, 2, ceil_mode=True),
-    "mean": lambda x: F.avg_pool1d(x, 2),
-    "mean overlapping": lambda x: F.avg_pool1d(x, 3, 2, padding=1),
-    "mean without padding": lambda x: F.avg_pool1d(x, 3, 2, padding=1, count_include_pad=False),
-    "mean up": lambda x: F.avg_pool1d(x, 2, ceil_mode=True),
-    "mean 2d": lambda x: F.avg_pool2d(x, (2, 3), divisor_override=5),
-    "max 2d": lambda x: F.max_pool2d(x, 2, 1),
-    "adaptive": lambda x: F.adaptive_avg_pool1d(x, 1),
-    "adaptive in unequal parts": lambda x: F.adaptive_avg_pool1d(x, 4),
-    "adaptive in equal parts": lambda x: F.adaptive_avg_pool1d(x, 3),
+    "max": lambda x: functional.max_pool1d(x, 2),
+    "max overlapping": lambda x: functional.max_pool1d(x, 3, 2, padding=1),
+    "max dilated": lambda x: functional.max_pool1d(x, 3, 1, dilation=2),
+    "max up": lambda x: functional.max_pool1d(x, 2, ceil_mode=True),
+    "mean": lambda x: functional.avg_pool1d(x, 2),
+    "mean overlapping": lambda x: functional.avg_pool1d(x, 3, 2, padding=1),
+    "mean without padding": lambda x: functional.avg_pool1d(
+        x, 3, 2, padding=1, count_include_pad=False
+    ),
+    "mean up": lambda x: functional.avg_pool1d(x, 2, ceil_mode=True),
+    "mean 2d": lambda x: functional.avg_pool2d(x, (2, 3), divisor_override=5),
+    "max 2d": lambda x: functional.max_pool2d(x, 2, 1),
+    "adaptive": lambda x: functional.adaptive_avg_pool1d(x, 1),
+    "adaptive in unequal parts": lambda x: functional.adaptive_avg_pool1d(x, 4),
+    "adaptive in equal parts": lambda x: functional.adaptive_avg_pool1d(x, 3),
 }
 NORMS = {
-    "layer_norm": (lambda x, w, b: F.layer_norm(x, (4,), w, b), (2, 3, 4), (4,), (4,)),
+    "layer_norm": (lambda x, w, b: functional.layer_norm(x, (4,), w, b), (2, 3, 4), (4,), (4,)),
     "layer_norm of axes": (
-        lambda x, w, b: F.layer_norm(x, (3, 4), w, b),
+        lambda x, w, b: functional.layer_norm(x, (3, 4), w, b),
         (2, 3, 4),
         (3, 4),
         (3, 4),
     ),
-    "layer_norm bare": (lambda x: F.layer_norm(x, (4,), eps=0.1), (2, 3, 4)),
-    "rms_norm": (lambda x, w: F.rms_norm(x, (4,), w), (2, 3, 4), (4,)),
-    "group_norm": (lambda x, w, b: F.group_norm(x, 3, w, b), (2, 6, 5), (6,), (6,)),
-    "instance_norm": (lambda x, w, b: F.instance_norm(x, None, None, w, b), (2, 3, 7), (3,), (3,)),
+    "layer_norm bare": (lambda x: functional.layer_norm(x, (4,), eps=0.1), (2, 3, 4)),
+    "rms_norm": (lambda x, w: functional.rms_norm(x, (4,), w), (2, 3, 4), (4,)),
+    "group_norm": (lambda x, w, b: functional.group_norm(x, 3, w, b), (2, 6, 5), (6,), (6,)),
+    "instance_norm": (
+        lambda x, w, b: functional.instance_norm(x, None, None, w, b),
+        (2, 3, 7),
+        (3,),
+        (3,),
+    ),
     "batch_norm": (
-        lambda x, w, b: F.batch_norm(x, torch.arange(3.0), torch.arange(1, 4.0), w, b),
+        lambda x, w, b: functional.batch_norm(x, torch.arange(3.0), torch.arange(1, 4.0), w, b),
         (2, 3, 7),
         (3,),
         (3,),
     ),
     "batch_norm without statistics": (
-        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        lambda x, w, b: functional.batch_norm(x, None, None, w, b, training=True),
         (4, 3, 7),
         (3,),
         (3,),
@@ -96,62 +123,85 @@ NORMS = {
 }
 QKV = ((2, 3, 3, 4), (2, 3, 3, 4), (2, 3, 3, 4))
 ATTENTIONS = {
-    "plain": F.scaled_dot_product_attention,
-    "causal": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-    "scaled": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3),
-    "boolean mask": lambda q, k, v: F.scaled_dot_product_attention(
+    "plain": functional.scaled_dot_product_attention,
+    "causal": lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+    "scaled": lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, scale=0.3),
+    "boolean mask": lambda q, k, v: functional.scaled_dot_product_attention(
         q, k, v, SHUT[..., [2, 2, 2], :]
     ),
-    "added mask": lambda q, k, v: F.scaled_dot_product_attention(
+    "added mask": lambda q, k, v: functional.scaled_dot_product_attention(
         q, k, v, torch.ones(3, 3).triu(1) * -9
     ),
-    "nothing to attend": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, SHUT),
-    "nothing to attend, added": lambda q, k, v: F.scaled_dot_product_attention(
+    "nothing to attend": lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, SHUT),
+    "nothing to attend, added": lambda q, k, v: functional.scaled_dot_product_attention(
         q, k, v, torch.zeros(SHUT.shape).masked_fill(~SHUT, -torch.inf)
     ),
-    "three axes": lambda q, k, v: F.scaled_dot_product_attention(q[0], k[0], v[0], SHUT[0]),
-    "fewer keys": lambda q, k, v: F.scaled_dot_product_attention(q, k[:, :, :2], v[:, :, :2]),
-    "shared heads": lambda q, k, v: F.scaled_dot_product_attention(
+    "three axes": lambda q, k, v: functional.scaled_dot_product_attention(
+        q[0], k[0], v[0], SHUT[0]
+    ),
+    "fewer keys": lambda q, k, v: functional.scaled_dot_product_attention(
+        q, k[:, :, :2], v[:, :, :2]
+    ),
+    "shared heads": lambda q, k, v: functional.scaled_dot_product_attention(
         q, k[:, :1], v[:, :1], enable_gqa=True
     ),
 }
 ELEMENTWISE_LOSSES = {
-    "mse": F.mse_loss,
-    "l1": F.l1_loss,
-    "smooth_l1": lambda x, y, **k: F.smooth_l1_loss(x, y, beta=0.5, **k),
-    "huber": lambda x, y, **k: F.huber_loss(x, y, delta=0.7, **k),
-    "bce with logits": lambda x, y, **k: F.binary_cross_entropy_with_logits(
+    "mse": functional.mse_loss,
+    "l1": functional.l1_loss,
+    "smooth_l1": lambda x, y, **k: functional.smooth_l1_loss(x, y, beta=0.5, **k),
+    "huber": lambda x, y, **k: functional.huber_loss(x, y, delta=0.7, **k),
+    "bce with logits": lambda x, y, **k: functional.binary_cross_entropy_with_logits(
         x, y.sigmoid(), pos_weight=torch.tensor(2.0), **k
     ),
-    "bce": lambda x, y, **k: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), **k),
-    "kl": lambda x, y, **k: F.kl_div(x.log_softmax(-1), y.softmax(-1), **k),
-    "kl of logs": lambda x, y, **k: F.kl_div(x, y, log_target=True, **k),
-    "soft margin": lambda x, y, **k: F.soft_margin_loss(x, y.sign().detach(), **k),
+    "bce": lambda x, y, **k: functional.binary_cross_entropy(x.sigmoid(), y.sigmoid(), **k),
+    "kl": lambda x, y, **k: functional.kl_div(x.log_softmax(-1), y.softmax(-1), **k),
+    "kl of logs": lambda x, y, **k: functional.kl_div(x, y, log_target=True, **k),
+    "soft margin": lambda x, y, **k: functional.soft_margin_loss(x, y.sign().detach(), **k),
 }
 LOSSES = {
-    "cross_entropy": (lambda x: F.cross_entropy(x, CLASSES), (4, 5)),
-    "cross_entropy sum": (lambda x: F.cross_entropy(x, CLASSES, reduction="sum"), (4, 5)),
-    "cross_entropy each": (lambda x: F.cross_entropy(x, CLASSES, reduction="none"), (4, 5)),
-    "weighted": (lambda x: F.cross_entropy(x, CLASSES, WEIGHTS), (4, 5)),
-    "smoothed": (lambda x: F.cross_entropy(x, CLASSES, label_smoothing=0.1), (4, 5)),
+    "cross_entropy": (lambda x: functional.cross_entropy(x, CLASSES), (4, 5)),
+    "cross_entropy sum": (lambda x: functional.cross_entropy(x, CLASSES, reduction="sum"), (4, 5)),
+    "cross_entropy each": (
+        lambda x: functional.cross_entropy(x, CLASSES, reduction="none"),
+        (4, 5),
+    ),
+    "weighted": (lambda x: functional.cross_entropy(x, CLASSES, WEIGHTS), (4, 5)),
+    "smoothed": (lambda x: functional.cross_entropy(x, CLASSES, label_smoothing=0.1), (4, 5)),
     "smoothed and weighted": (
-        lambda x: F.cross_entropy(x, CLASSES, WEIGHTS, label_smoothing=0.1),
+        lambda x: functional.cross_entropy(x, CLASSES, WEIGHTS, label_smoothing=0.1),
         (4, 5),
     ),
-    "per pixel": (lambda x: F.cross_entropy(x, PIXELS), (2, 5, 3)),
-    "probabilities": (lambda x, y: F.cross_entropy(x, y.softmax(-1), WEIGHTS), (4, 5), (4, 5)),
-    "one example": (lambda x: F.cross_entropy(x, torch.tensor(2)), (5,)),
-    "in batch": (lambda x, y: F.cross_entropy(20 * x @ y.mT, torch.arange(3)), (3, 4), (3, 4)),
-    "nll": (lambda x: F.nll_loss(x.log_softmax(-1), CLASSES, WEIGHTS), (4, 5)),
-    "cosine_similarity": (F.cosine_similarity, (4, 5), (4, 5)),
-    "pairwise cosine": (lambda x, y: F.cosine_similarity(x[:, None], y[None], -1), (4, 5), (3, 5)),
+    "per pixel": (lambda x: functional.cross_entropy(x, PIXELS), (2, 5, 3)),
+    "probabilities": (
+        lambda x, y: functional.cross_entropy(x, y.softmax(-1), WEIGHTS),
+        (4, 5),
+        (4, 5),
+    ),
+    "one example": (lambda x: functional.cross_entropy(x, torch.tensor(2)), (5,)),
+    "in batch": (
+        lambda x, y: functional.cross_entropy(20 * x @ y.mT, torch.arange(3)),
+        (3, 4),
+        (3, 4),
+    ),
+    "nll": (lambda x: functional.nll_loss(x.log_softmax(-1), CLASSES, WEIGHTS), (4, 5)),
+    "cosine_similarity": (functional.cosine_similarity, (4, 5), (4, 5)),
+    "pairwise cosine": (
+        lambda x, y: functional.cosine_similarity(x[:, None], y[None], -1),
+        (4, 5),
+        (3, 5),
+    ),
     "cosine_embedding": (
-        lambda x, y: F.cosine_embedding_loss(x, y, torch.tensor([1, -1, 1, -1]), 0.1),
+        lambda x, y: functional.cosine_embedding_loss(x, y, torch.tensor([1, -1, 1, -1]), 0.1),
         (4, 5),
         (4, 5),
     ),
-    "triplet": (F.triplet_margin_loss, (4, 5), (4, 5), (4, 5)),
-    "margin ranking": (lambda x, y: F.margin_ranking_loss(x, y, x.sign(), 0.3), (4,), (4,)),
+    "triplet": (functional.triplet_margin_loss, (4, 5), (4, 5), (4, 5)),
+    "margin ranking": (
+        lambda x, y: functional.margin_ranking_loss(x, y, x.sign(), 0.3),
+        (4,),
+        (4,),
+    ),
 }
 
 
@@ -201,4 +251,4 @@ def test_losses(agree):
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_recurrent_layers(agree, kind):
     layer = getattr(torch.nn, kind)(3, 4, num_layers=2, bidirectional=True, batch_first=True)
-    agree({kind: (lambda x: layer(x), (2, 5, 3))})
+    agree({kind: (layer, (2, 5, 3))})

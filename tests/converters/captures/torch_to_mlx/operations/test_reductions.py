@@ -42,7 +42,7 @@ REDUCTIONS = {
     "softmax in another dtype": lambda x: x.softmax(-1, dtype=torch.float64),
     "log_softmax": lambda x: x.log_softmax(0),
     "sort": lambda x: x.sort(-1),
-    "sort descending": lambda x: x.sort(1, descending=True, stable=True),
+    "sort descending": lambda x: x.sort(dim=1, descending=True, stable=True),
     "argsort": lambda x: x.argsort(0),
     "topk": lambda x: x.topk(2, -1),
     "bottomk": lambda x: x.topk(2, 1, largest=False),
@@ -61,7 +61,7 @@ OF_NUMBER = {
     "max": lambda x: x.max(0),
     "sort": lambda x: x.sort(0),
     "topk": lambda x: x.topk(1),
-    "norm": lambda x: torch.linalg.vector_norm(x),
+    "norm": torch.linalg.vector_norm,
     "logsumexp": lambda x: x.logsumexp(0),
 }
 

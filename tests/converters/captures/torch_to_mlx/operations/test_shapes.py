@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 ROWS = torch.tensor([[0, 2], [1, 1]])
 AXIS1 = torch.tensor([2, 0, 2])
@@ -46,12 +46,12 @@ CASES = {
     "roll flat": lambda x: x.roll(2),
     "flip": lambda x: x.flip(0, -1),
     "meshgrid": lambda x: torch.meshgrid(x[0, 0], x[1, 0], indexing="ij"),
-    "pad": lambda x: F.pad(x, (1, 2, 0, 1), value=0.5),
-    "pad by cutting": lambda x: F.pad(x, (-1, 1)),
-    "reflect": lambda x: F.pad(x, (2, 1), mode="reflect"),
-    "replicate": lambda x: F.pad(x, (2, 3), mode="replicate"),
-    "circular": lambda x: F.pad(x, (2, 1), mode="circular"),
-    "pixel_shuffle": lambda x: F.pixel_shuffle(x.reshape(1, 4, 2, 3), 2),
+    "pad": lambda x: functional.pad(x, (1, 2, 0, 1), value=0.5),
+    "pad by cutting": lambda x: functional.pad(x, (-1, 1)),
+    "reflect": lambda x: functional.pad(x, (2, 1), mode="reflect"),
+    "replicate": lambda x: functional.pad(x, (2, 3), mode="replicate"),
+    "circular": lambda x: functional.pad(x, (2, 1), mode="circular"),
+    "pixel_shuffle": lambda x: functional.pixel_shuffle(x.reshape(1, 4, 2, 3), 2),
     "index by a list": lambda x: x[:, AXIS1],
     "index by two lists": lambda x: x[ROWS.clamp(max=1), AXIS1[:2]],
     "index apart": lambda x: x[ROWS.clamp(max=1), :, ROWS],
@@ -77,9 +77,11 @@ CASES = {
     "select_scatter": lambda x: x.select_scatter(x[:, 0] * 2, 1, -1),
     "detach": lambda x: x * x.detach(),
     "einsum": lambda x: torch.einsum("b i k, b j k -> b i j", x, x),
-    "interpolate": lambda x: F.interpolate(x, scale_factor=2.0),
-    "interpolate linearly": lambda x: F.interpolate(x, 7, mode="linear"),
-    "interpolate between corners": lambda x: F.interpolate(x, 7, mode="linear", align_corners=True),
+    "interpolate": lambda x: functional.interpolate(x, scale_factor=2.0),
+    "interpolate linearly": lambda x: functional.interpolate(x, 7, mode="linear"),
+    "interpolate between corners": lambda x: functional.interpolate(
+        x, 7, mode="linear", align_corners=True
+    ),
 }
 CREATIONS = {
     "arange": lambda x: torch.arange(x.shape[-1]) + x,
@@ -91,7 +93,7 @@ CREATIONS = {
     "new": lambda x: (x.new_zeros(2), x.new_ones((1, 2)), x.new_full((2,), 1.5)),
     "eye": lambda x: (torch.eye(3), torch.eye(2, 3)),
     "linspace": lambda x: torch.linspace(0, 1, 5),
-    "one_hot": lambda x: F.one_hot(ROWS, 4),
+    "one_hot": lambda x: functional.one_hot(ROWS, 4),
     "tensor": lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0]),
     "fill": lambda x: x.clone().fill_(2.0),
 }
@@ -127,7 +129,7 @@ def test_an_embedding_sends_no_gradient_to_its_padding_row(agree):
     ids = torch.tensor([[0, 2, 2], [1, 0, 4]])
     agree(
         {
-            "padded": (lambda table: F.embedding(ids, table, padding_idx=0), (5, 3)),
-            "plain": (lambda table: F.embedding(ids, table), (5, 3)),
+            "padded": (lambda table: functional.embedding(ids, table, padding_idx=0), (5, 3)),
+            "plain": (lambda table: functional.embedding(ids, table), (5, 3)),
         }
     )

