@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if not __package__:  # run as a file: relative imports cannot work, so say what does
     sys.exit(
@@ -16,6 +15,7 @@ if not __package__:  # run as a file: relative imports cannot work, so say what 
 import click
 
 from . import __version__
+from .arguments import accepting, as_json, configured, opening, parse_size, writing
 from .converters.routes import CONVERSIONS, Route
 from .errors import WeighbridgeError
 
@@ -27,8 +27,6 @@ DIFFERENT, FAILED, UNDECIDED, INTERRUPTED = 1, 3, 4, 130
 SYSTEM_ERRORS = frozenset(
     (errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS)
 )
-LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED")
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Failure(click.ClickException):
@@ -54,54 +52,6 @@ class Weighbridge(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted; nothing was left behind.", err=True)
             ctx.exit(INTERRUPTED)
-
-
-def as_json(command: Command) -> Command:
-    """Add ``--json``."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
-    )(command)
-
-
-def opening(command: Command) -> Command:
-    """Add the options that say how to read a model."""
-    command = click.option(
-        "--trust-code",
-        metavar="MODULE:FUNCTION",
-        help="Run this function to build an architecture that has no known model_type.",
-    )(command)
-    return click.option(
-        "--map", "map_name", metavar="FILE.wmap", help="Map between torch and MLX names."
-    )(command)
-
-
-def writing(command: Command) -> Command:
-    """Add the options of every verb that writes a model."""
-    for option in reversed(
-        (
-            click.option("--force", is_flag=True, help="Replace TARGET, in one atomic step."),
-            click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
-            click.option(
-                "--check",
-                type=click.Choice(("quick", "full", "none")),
-                default="quick",
-                show_default=True,
-                help="How to weigh the result; with none it is UNVERIFIED.",
-            ),
-        )
-    ):
-        command = option(command)
-    return opening(as_json(command))
-
-
-def accepting(command: Command) -> Command:
-    """Add ``--accept``."""
-    return click.option(
-        "--accept",
-        type=click.Choice(LEVELS, case_sensitive=False),
-        multiple=True,
-        help="Let this verdict exit 0 too.",
-    )(command)
 
 
 @click.group(
@@ -242,13 +192,6 @@ def export_coreml(
     finish(outcome, as_json=as_json)
 
 
-def parse_size(item: str, size: str) -> int:
-    """Parse the SIZE of ``DIMENSION=SIZE``."""
-    if not size.isdigit():
-        raise click.BadParameter(f"{item!r} is not DIMENSION=SIZE, such as sequence=256")
-    return int(size)
-
-
 @main.group()
 def parity() -> None:
     """Weigh two models against each other."""
@@ -336,29 +279,6 @@ def parity_check(
     )
     show_verdict(verdict, as_json=as_json)
     ctx.exit(verdict.exit_code(accept))
-
-
-def configured(command: Command) -> Command:
-    """Add the options that make a training configuration."""
-    for option in reversed(
-        (
-            click.option(
-                "--config",
-                "config_path",
-                type=click.Path(path_type=Path),
-                help="YAML or TOML file, or the name of a recipe.",
-            ),
-            click.option(
-                "--set",
-                "overrides",
-                metavar="KEY=VALUE",
-                multiple=True,
-                help="Override one setting, such as optimizer.lr=3e-4.",
-            ),
-        )
-    ):
-        command = option(command)
-    return as_json(command)
 
 
 @main.command()

@@ -19,9 +19,10 @@ one-sided tolerance factor (noncentral t; Krishnamoorthy and Mathew 2009, sectio
 
 The 99.9 % point is therefore extrapolated, not observed. Run it on each kind of machine:
 
-    python benchmarks/null_study.py [--quick] [--out parity/floors.json]
+    python benchmarks/null_study.py [--quick] [--out parity/floors.json] [--keep FOLDER]
 
-It replaces the studies of the keys that it measures and leaves the others. Needs the ``demo`` extra.
+It replaces the studies of the keys that it measures and leaves the others; with ``--keep`` it goes on
+where an interrupted run in FOLDER stopped. Needs the ``demo`` extra.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ VOCABULARY = 2000
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 CONFIDENCE, POINT = 0.95, 0.999
 DTYPES = ("float32", "float16", "bfloat16")
+SOURCE = "source"
 
 
 class Case(NamedTuple):
@@ -208,7 +210,7 @@ def conv_cases(count: int) -> Iterator[Case]:
         yield finish(f"conv-{seed}", 24, module, (signature, probes))
 
 
-# Correct implementations in this process ---------------------------------------------------------
+# Correct implementations in PyTorch and numpy ---------------------------------------------------------
 
 
 def run(
@@ -322,21 +324,17 @@ def numpy_encoder(w: Mapping[str, Array], config: Any, ids: Array, mask: Array) 
     return x
 
 
-IN_PROCESS: dict[str, Callable[[Case, str], list[Array] | None]] = {
-    "sdpa": with_sdpa,
-    "mkldnn off": without_mkldnn,
-    "one thread": one_thread,
-    "row by row": row_by_row,
-    "numpy": in_numpy,
-}
+def source(case: Case, dtype: str) -> list[Array]:
+    """Run the source itself, eager."""
+    return run(case, case.module, dtype)
 
 
-# Implementations in a process of their own: MLX resolves its BLAS once per process ----------------
+# Every runtime works in a process of its own: MLX resolves its BLAS once per process --------------
 
 
 def save_case(case: Case, folder: Path) -> None:
     """Write what a worker needs; it rebuilds the module from it."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     torch.save({"module": case.module, "signature": case.signature}, folder / "case.pt")
     for index, probe in enumerate(case.probes):
         np.savez(folder / f"probe-{index}.npz", **probe.inputs)
@@ -435,12 +433,20 @@ def evaluated(case: Case, dtype: str) -> list[Array] | None:
 
 
 WORKERS: dict[str, dict[str, Callable[[Case, str], list[Array] | None]]] = {
+    "torch": {
+        SOURCE: source,
+        "sdpa": with_sdpa,
+        "mkldnn off": without_mkldnn,
+        "one thread": one_thread,
+        "row by row": row_by_row,
+        "numpy": in_numpy,
+    },
     "mlx": {"by hand": written_by_hand, "captured": captured},
     "reference": {"evaluator": evaluated},
 }
 
 
-def work(runtime: str, blas: str, folder: Path, dtypes: list[str]) -> None:
+def work(runtime: str, blas: str, folder: Path) -> None:
     """Run every implementation of RUNTIME on every case in FOLDER; results beside the cases."""
     if blas == "torch":
         from weighbridge.converters.runtimes.blas import preload_blas
@@ -448,18 +454,25 @@ def work(runtime: str, blas: str, folder: Path, dtypes: list[str]) -> None:
         preload_blas()
     for place in sorted(folder.glob("*/case.pt")):
         case = load_case(place.parent)
-        for dtype in dtypes:
+        for dtype in DTYPES:
             for name, implementation in WORKERS[runtime].items():
-                if not affordable(name, blas, dtype, case):
-                    continue
-                try:
-                    outputs = implementation(case, dtype)
-                except (ImportError, TypeError, AttributeError, WeighbridgeError) as error:
-                    print(f"  {runtime} {name}: not run ({error})", flush=True)
-                    continue
-                if outputs is not None:
-                    rows = {str(i): np.asarray(y, np.float64) for i, y in enumerate(outputs)}
-                    np.savez(place.parent / f"{runtime}--{blas}--{name}--{dtype}.npz", **rows)
+                file = place.parent / f"{runtime}--{blas}--{name}--{dtype}.npz"
+                if affordable(name, blas, dtype, case) and not file.is_file():
+                    run_one(implementation, case, dtype, file)
+
+
+def run_one(
+    implementation: Callable[[Case, str], list[Array] | None], case: Case, dtype: str, file: Path
+) -> None:
+    """Run one implementation and save its outputs; one that cannot run is said and left out."""
+    try:
+        outputs = implementation(case, dtype)
+    except (ImportError, TypeError, AttributeError, WeighbridgeError) as error:
+        print(f"  {file.stem} on {case.name}: not run ({str(error).splitlines()[0]})", flush=True)
+        return
+    if outputs is not None:
+        rows = {str(index): np.asarray(y, np.float64) for index, y in enumerate(outputs)}
+        np.savez(file, **rows)
 
 
 def seed_of(case: Case) -> int:
@@ -473,24 +486,19 @@ def affordable(name: str, blas: str, dtype: str, case: Case) -> bool:
     width = getattr(getattr(case.module, "config", None), "hidden_size", 0)
     if name in RECORDED and (width > 2 * SLOW_WIDTH or seed_of(case) >= RECORDED[name]):
         return False
-    return width <= SLOW_WIDTH or case.name == "minilm" or (blas, dtype) == ("torch", "float32")
+    return name == SOURCE or width <= 2 * SLOW_WIDTH or (blas, dtype) == ("torch", "float32")
 
 
-def start_workers(folder: Path, runtimes: list[tuple[str, str]], dtypes: list[str]) -> None:
+def start_workers(folder: Path, runtimes: list[tuple[str, str]]) -> None:
     """Run each runtime in a process of its own."""
     for runtime, blas in runtimes:
-        command = [sys.executable, __file__, "--worker", runtime, blas, str(folder), *dtypes]
+        command = [sys.executable, __file__, "--worker", runtime, blas, str(folder)]
         start = time.monotonic()
         subprocess.run(command, check=False)  # a missing runtime is not studied, and that is said
         print(f"{runtime} ({blas} BLAS): {time.monotonic() - start:.0f} s", flush=True)
 
 
 # Figures -----------------------------------------------------------------------------------------
-
-
-def own_errors(case: Case, dtype: str) -> list[Distance]:
-    """Return the source's own errors per probe."""
-    return errors(case, run(case, case.module, dtype))
 
 
 def errors(case: Case, outputs: list[Array]) -> list[Distance]:
@@ -510,21 +518,25 @@ def samples_of(
         yield Sample(key, name, case.width, whole, worst)
 
 
+def saved_outputs(case: Case, file: Path) -> list[Array]:
+    """Return what a worker saved."""
+    saved = np.load(file)
+    return [saved[str(index)] for index in range(len(case.probes))]
+
+
 def measure(case: Case, folder: Path) -> Iterator[Sample]:
     """Yield the samples of one case in every dtype."""
     for dtype in DTYPES:
-        own = own_errors(case, dtype)
-        for name, implementation in IN_PROCESS.items():
-            outputs = implementation(case, dtype)
-            if outputs is not None:
-                key = floor_key("torch", "cpu", dtype)
-                yield from samples_of(key, name, case, outputs, own)
-        for file in sorted((folder / case.name).glob(f"*--{dtype}.npz")):
+        files = sorted(folder.glob(f"*--{dtype}.npz"))
+        sources = [file for file in files if f"--{SOURCE}--" in file.name]
+        if not sources:
+            continue
+        own = errors(case, saved_outputs(case, sources[0]))
+        for file in files:
             runtime, blas, name, _ = file.stem.split("--")
-            saved = np.load(file)
-            outputs = [saved[str(index)] for index in range(len(case.probes))]
-            key = floor_key(runtime, "cpu", dtype, blas="wheel" if blas == "wheel" else "")
-            yield from samples_of(key, name, case, outputs, own)
+            if name != SOURCE:
+                key = floor_key(runtime, "cpu", dtype, blas="wheel" if blas == "wheel" else "")
+                yield from samples_of(key, name, case, saved_outputs(case, file), own)
 
 
 def tolerance_factor(count: int, freedom: int) -> float:
@@ -662,24 +674,19 @@ def least_c(runtime: str, dtype: str, k: float, k_token: float) -> float:
     return round_up(max(needed))
 
 
-def study(quick: bool) -> dict[str, Any]:
-    """Run everything and return the studies by key."""
+def study(quick: bool, folder: Path) -> dict[str, Any]:
+    """Run everything in FOLDER and return the studies by key."""
     widths, lengths = (QUICK_WIDTHS, QUICK_LENGTHS) if quick else (WIDTHS, LENGTHS)
     cases = [*random_cases(widths, lengths), *conv_cases(2 if quick else 4)]
     cases += [] if quick else [pretrained_case()]
-    runtimes = [("mlx", "torch"), ("reference", "torch")]
-    runtimes += [] if quick else [("mlx", "wheel")]
+    for case in cases:
+        save_case(case, folder / case.name)
+    runtimes = [("torch", "torch"), ("mlx", "torch"), ("reference", "torch")]
+    start_workers(folder, runtimes + ([] if quick else [("mlx", "wheel")]))
     samples: dict[str, list[Sample]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        for case in cases:
-            save_case(case, folder / case.name)
-        start_workers(folder, runtimes, list(DTYPES))
-        for case in cases:
-            start = time.monotonic()
-            for sample in measure(case, folder):
-                samples[sample.key].append(sample)
-            print(f"{case.name}: {time.monotonic() - start:.0f} s", flush=True)
+    for case in cases:
+        for sample in measure(case, folder / case.name):
+            samples[sample.key].append(sample)
     return {key: complete(key, rows) for key, rows in sorted(samples.items())}
 
 
@@ -704,14 +711,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small widths only, for a try")
     parser.add_argument("--out", type=Path, default=FLOORS)
+    parser.add_argument("--keep", type=Path, help="folder of runs, to go on after an interruption")
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        runtime, blas, folder, *dtypes = options.worker
-        work(runtime, blas, Path(folder), dtypes)
+        runtime, blas, folder = options.worker
+        work(runtime, blas, Path(folder))
         return
     start = time.monotonic()
-    studies = study(options.quick)
+    with tempfile.TemporaryDirectory() as temporary:
+        studies = study(options.quick, options.keep or Path(temporary))
     before = json.loads(options.out.read_text()) if options.out.is_file() else {"studies": {}}
     content = {
         "written_by": "benchmarks/null_study.py",

@@ -265,6 +265,7 @@ def describe(
         "compute": compute,
         "signature": asdict(signature),
         "weights": found,
+        "made": sorted(set(constants) - set(found)),  # such as the zero bias of a linear without one
         "sites": sites(graph, variables(body), [port.name for port in signature.outputs]),
     }
     write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)})

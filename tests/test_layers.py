@@ -25,7 +25,7 @@ LAYERS = (
     ("parity",),
     ("trainers",),
     ("jobs",),
-    ("console",),
+    ("arguments", "console"),
     ("cli",),
     ("__main__",),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import mlx.nn as nn
+from mlx import nn
 from mlx.utils import tree_flatten
 
 from ...errors import MismatchError

@@ -1,0 +1,90 @@
+"""Bundles of command-line options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def as_json(command: Command) -> Command:
+    """Add ``--json``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
+    )(command)
+
+
+def opening(command: Command) -> Command:
+    """Add the options that say how to read a model."""
+    command = click.option(
+        "--trust-code",
+        metavar="MODULE:FUNCTION",
+        help="Run this function to build an architecture that has no known model_type.",
+    )(command)
+    return click.option(
+        "--map", "map_name", metavar="FILE.wmap", help="Map between torch and MLX names."
+    )(command)
+
+
+def writing(command: Command) -> Command:
+    """Add the options of every verb that writes a model."""
+    for option in reversed(
+        (
+            click.option("--force", is_flag=True, help="Replace TARGET, in one atomic step."),
+            click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
+            click.option(
+                "--check",
+                type=click.Choice(("quick", "full", "none")),
+                default="quick",
+                show_default=True,
+                help="How to weigh the result; with none it is UNVERIFIED.",
+            ),
+        )
+    ):
+        command = option(command)
+    return opening(as_json(command))
+
+
+def accepting(command: Command) -> Command:
+    """Add ``--accept``."""
+    return click.option(
+        "--accept",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        multiple=True,
+        help="Let this verdict exit 0 too.",
+    )(command)
+
+
+def configured(command: Command) -> Command:
+    """Add the options that make a training configuration."""
+    for option in reversed(
+        (
+            click.option(
+                "--config",
+                "config_path",
+                type=click.Path(path_type=Path),
+                help="YAML or TOML file, or the name of a recipe.",
+            ),
+            click.option(
+                "--set",
+                "overrides",
+                metavar="KEY=VALUE",
+                multiple=True,
+                help="Override one setting, such as optimizer.lr=3e-4.",
+            ),
+        )
+    ):
+        command = option(command)
+    return as_json(command)
+
+
+def parse_size(item: str, size: str) -> int:
+    """Parse the SIZE of ``DIMENSION=SIZE``."""
+    if not size.isdigit():
+        raise click.BadParameter(f"{item!r} is not DIMENSION=SIZE, such as sequence=256")
+    return int(size)

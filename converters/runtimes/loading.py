@@ -1,0 +1,44 @@
+"""Make a model runnable in a runtime."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Final
+
+from ...errors import UnsupportedError
+from ..models import Model
+from ..policy import Policy
+from .base import Runner
+
+RUNNERS: Final = {
+    "torch": (".torch", "TorchRunner"),
+    "mlx": (".mlx", "MlxRunner"),
+    "reference": (".reference", "ReferenceRunner"),
+    "coreml": (".coreml", "CoremlRunner"),
+}
+
+
+def native_runtime(framework: str) -> str:
+    """Return the runtime that runs FRAMEWORK's files on this machine.
+
+    >>> native_runtime("mlx")
+    'mlx'
+    """
+    if framework == "mlprogram":
+        return "coreml" if sys.platform == "darwin" else "reference"
+    return framework
+
+
+def load(model: Model, runtime: str | None = None, policy: Policy = Policy()) -> Runner:
+    """Load MODEL into RUNTIME (default: its framework's own).
+
+    Raises:
+        UnsupportedError: no such runtime; the known ones are named.
+    """
+    name = runtime or native_runtime(model.framework)
+    if name not in RUNNERS:
+        raise UnsupportedError(f"there is no runtime {name!r}; choose from {', '.join(RUNNERS)}")
+    module, attribute = RUNNERS[name]
+    runner: Runner = getattr(importlib.import_module(module, __package__), attribute)(model, policy)
+    return runner
