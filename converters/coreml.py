@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -95,6 +95,15 @@ def bounds(signature: Signature, upper: Mapping[str, int]) -> dict[str, int]:
         known = ", ".join(sorted(found)) or "none"
         raise BadInputError(f"no dimension {', '.join(strange)}; the signature's are {known}")
     return found
+
+
+def bounded(signature: Signature, limits: Mapping[str, int]) -> Signature:
+    """Return SIGNATURE with LIMITS as the largest sizes, as the package has it."""
+
+    def narrow(port: Port) -> Port:
+        return replace(port, upper=tuple({**dict(port.upper), **limits}.items()))
+
+    return replace(signature, inputs=tuple(map(narrow, signature.inputs)))
 
 
 def example_sizes(limits: Mapping[str, int]) -> dict[str, int]:
@@ -240,7 +249,9 @@ def export_coreml(
         model.save(str(staged))
         for stray in set(staged.iterdir()) - {staged / "Data", staged / "Manifest.json"}:
             stray.unlink()  # debug handles of another runtime
-        report = describe(staged, module, signature, graph, dict(metadata or {}), compute)
+        report = describe(
+            staged, module, bounded(signature, limits), graph, dict(metadata or {}), compute
+        )
         shutil.move(staged, target)
     return report._replace(path=target)
 
@@ -265,7 +276,9 @@ def describe(
         "compute": compute,
         "signature": asdict(signature),
         "weights": found,
-        "made": sorted(set(constants) - set(found)),  # such as the zero bias of a linear without one
+        "made": sorted(
+            set(constants) - set(found)
+        ),  # such as the zero bias of a linear without one
         "sites": sites(graph, variables(body), [port.name for port in signature.outputs]),
     }
     write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)})

@@ -7,6 +7,7 @@ a program with states needs a state object from ``make_state``.
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -55,10 +56,14 @@ class CoremlRunner:
         if model.path is None or policy.device not in UNITS:
             known = ", ".join(UNITS)
             raise BadInputError(f"{model.spec} on {policy.device}: need a package, and {known}")
-        from ..captures.mlprogram.package import read_package
+        from ..captures.mlprogram.package import MANIFEST, read_package
+        from ..captures.mlprogram.signatures import read_signature
         from ..captures.mlprogram.toolkit import coremltools
 
-        read_package(model.path)  # a damaged package is refused before Core ML compiles it
+        package = read_package(model.path)  # a damaged one is refused before Core ML compiles it
+        said = package.spec.description.metadata.userDefined
+        self.compute = str(json.loads(said.get(MANIFEST, "{}")).get("compute", "as declared"))
+        self.signature = read_signature(model.path)
         self.version = str(coremltools.__version__)
         self.device = policy.device
         units = getattr(coremltools.ComputeUnit, UNITS[policy.device])
@@ -92,5 +97,7 @@ class CoremlRunner:
             "runtime": self.runtime,
             "version": f"macOS {platform.mac_ver()[0]}, coremltools {self.version}",
             "device": self.device,
+            "dtype": self.compute,
+            "accumulate": "unknown",
             "units": UNITS[self.device],
         }

@@ -7,12 +7,14 @@ accumulation in float16 and denormals differ on a device. A verdict says so (PAS
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import BadInputError
 from ..captures.mlprogram import load_program
+from ..captures.mlprogram.signatures import read_signature
 from ..policy import Policy
 from ..values import Array
 from .base import Arrays, Trace
@@ -36,12 +38,12 @@ def widened(arrays: Arrays) -> dict[str, Array]:
 class ReferenceRunner:
     """An ML program in the evaluator; see ``converters.runtimes.base.Runner``.
 
-    With ``policy.compute`` float32 no activation is rounded: of a float16 program this is a shadow
-    that shows its structure. With float16 every result is rounded as the program declares.
+    It computes as the program declares: of a float16 program every result is rounded to float16.
 
     Attributes:
+        signature: what the package takes and gives.
         program: the program that runs.
-        precision: ``float32`` or ``declared``.
+        precision: ``declared``, or ``float32`` where no activation is rounded.
     """
 
     runtime = "reference"
@@ -49,8 +51,16 @@ class ReferenceRunner:
     def __init__(self, model: Model, policy: Policy) -> None:
         if model.path is None:
             raise BadInputError(f"{model.spec} is no package; export it first")
+        self.policy = policy
+        self.signature = read_signature(model.path)
         self.program = load_program(model.path)
-        self.precision = "float32" if policy.compute == "float32" else "declared"
+        self.precision = "declared"
+
+    def shadow(self) -> ReferenceRunner:
+        """Return the same program without rounding of activations, which shows its structure."""
+        other = copy(self)
+        other.precision = "float32"
+        return other
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32."""
@@ -67,14 +77,16 @@ class ReferenceRunner:
         return Trace(widened(outputs), widened(found))
 
     def describe(self) -> dict[str, str]:
-        """Return runtime, version, device and precision, for the verdict."""
+        """Return runtime, version, device, dtype and accumulation, for the verdict."""
         import torch
 
+        declared = str(self.program.manifest.get("compute", "as declared"))
         return {
             "runtime": self.runtime,
-            "version": f"torch {torch.__version__}",
-            "device": "cpu",
-            "dtype": str(self.program.manifest.get("compute", "as declared")),
-            "precision": self.precision,
+            "version": f"on torch {torch.__version__.split('+')[0]}",
+            "device": self.policy.device,
+            "dtype": "float32" if self.precision == "float32" else declared,
+            "accumulate": "float32",
+            "blas": "mkl" if torch.backends.mkl.is_available() else "other",  # type: ignore[no-untyped-call]
             "function": self.program.function,
         }

@@ -48,9 +48,7 @@ class MlxStep:
         self._optimizer.init(self.model.trainable_parameters())
         self._limit = config.clip_norm if config.clip_norm is not None else float("inf")
         mx.random.seed(config.seed)
-        self._differentiate: Any = nn.value_and_grad(
-            self.model, self._call
-        )
+        self._differentiate: Any = nn.value_and_grad(self.model, self._call)
         self._build(compiled=compiled)
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
@@ -60,9 +58,7 @@ class MlxStep:
             loss, norm = self._update(_feed(batches[0].inputs))
         else:
             loss, norm = self._apply(*self._accumulate(batches))
-        mx.async_eval(  # type: ignore[no-untyped-call]
-            loss, norm, self.model.trainable_parameters(), self._optimizer.state
-        )
+        mx.async_eval(loss, norm, self.model.trainable_parameters(), self._optimizer.state)
         return lambda: _measures(loss, norm)
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
@@ -139,7 +135,7 @@ class MlxStep:
 
     def _apply_gradient(self, loss: mx.array, gradients: Any) -> tuple[mx.array, mx.array]:
         """Clip and update; put everything back where the loss or the gradient is not finite."""
-        clipped, norm = optimizers.clip_grad_norm(gradients, self._limit)  # type: ignore[no-untyped-call]
+        clipped, norm = optimizers.clip_grad_norm(gradients, self._limit)
         finite = mx.isfinite(loss) & mx.isfinite(norm)
         kept = [
             dict(tree_flatten(part))
@@ -196,7 +192,8 @@ def _number(array: mx.array) -> float:
 
 
 def _flat(tree: Any) -> dict[str, Array]:
-    return {name: np.array(value) for name, value in tree_flatten(tree)}
+    leaves: Any = tree_flatten(tree)
+    return {name: np.array(value) for name, value in leaves}
 
 
 def _below(prefix: str, state: Arrays) -> dict[str, Array]:

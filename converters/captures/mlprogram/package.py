@@ -34,7 +34,10 @@ def specification_path(path: Path) -> Path:
     try:
         manifest = json.loads((path / "Manifest.json").read_text(encoding="utf-8"))
         entry = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]
-        return path / "Data" / str(entry["path"])
+        file = (path / "Data" / str(entry["path"])).resolve()
+        if file.is_relative_to(path.resolve()):
+            return file
+        problem = f"its specification lies outside, at {entry['path']}"
     except NotADirectoryError:
         problem = "it is a file"
     except FileNotFoundError:

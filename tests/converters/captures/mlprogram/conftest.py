@@ -59,3 +59,27 @@ def agree(compute, infer):
             np.testing.assert_allclose(mine, their, rtol=tolerance, atol=tolerance)
 
     return assert_agreement
+
+
+@pytest.fixture(scope="session")
+def build_package():
+    """Return a function that writes an ML program, given as a function of builder variables."""
+
+    def build(path, body, specs, *, target="iOS17", half=False, passes=False):
+        with quiet():
+            program = mb.program(
+                input_specs=specs, opset_version=getattr(coremltools.target, target)
+            )(body)
+            precision = coremltools.precision
+            model = coremltools.convert(
+                program,
+                convert_to="mlprogram",
+                minimum_deployment_target=getattr(coremltools.target, target),
+                compute_precision=precision.FLOAT16 if half else precision.FLOAT32,
+                pass_pipeline=None if passes or half else coremltools.PassPipeline.EMPTY,
+                skip_model_load=True,
+            )
+            model.save(str(path))
+        return path
+
+    return build

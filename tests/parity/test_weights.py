@@ -1,0 +1,65 @@
+"""The tensors of a model, wherever it keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import weighbridge
+from weighbridge.converters.adapters import Adapter
+from weighbridge.converters.models import Model, Signature
+from weighbridge.converters.values import LowRank
+from weighbridge.parity.sketches import ArrayWeights
+from weighbridge.parity.weights import (
+    MergedWeights,
+    base_weights,
+    model_hashes,
+    own_copy,
+    storage_dtype,
+    weights_of,
+)
+
+UPDATE = LowRank(np.ones((1, 3)), np.ones((2, 1)), scale=0.25)
+STORAGES = {
+    "narrow matrices": ({"w": np.zeros((9, 9), np.float16), "n": np.zeros(9)}, "float16"),
+    "narrow norms": ({"w": np.zeros((9, 9), np.float32), "n": np.zeros(9, np.float16)}, "float32"),
+    "integers only": ({"ids": np.zeros(9, np.int64)}, "float32"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "dtype"), STORAGES.values(), ids=STORAGES)
+def test_storage_is_what_most_elements_have(arrays, dtype):
+    assert storage_dtype(ArrayWeights(arrays)) == dtype
+
+
+def test_a_live_update_is_merged_and_rounded_once():
+    weights = MergedWeights(ArrayWeights({"w": np.ones((2, 3), np.float16)}), {"w": UPDATE})
+    assert weights.read("w").dtype == np.float16
+    assert weights.read("w").tolist() == [[1.25] * 3] * 2
+
+
+def test_a_live_module_is_read_by_its_state():
+    module = torch.nn.Linear(3, 2)
+    adapter = Adapter(Path("adapter"), "peft", {"weight": UPDATE}, {})
+    model = Model("m", "torch", None, {}, factory=module, declared=Signature((), ()))
+    plain, merged = weights_of(model), weights_of(model.with_adapter(adapter))
+    assert plain.headers.keys() == {"weight", "bias"}
+    assert np.allclose(merged.read("weight") - plain.read("weight"), 0.25)
+    assert np.array_equal(
+        base_weights(model.with_adapter(adapter)).read("weight"), plain.read("weight")
+    )
+
+
+def test_a_copy_can_be_cast_alone():
+    model = Model("m", "torch", None, {}, factory=torch.nn.Linear(3, 2))
+    own_copy(model).factory.half()
+    assert model.factory.weight.dtype is torch.float32
+
+
+def test_hashes_follow_the_files(tiny_bert_dir):
+    hashes = model_hashes(weighbridge.open(tiny_bert_dir))
+    assert hashes.keys() == {"model.safetensors", "config.json"}
+    assert all(len(it) == len("xxh3:") + 32 for it in hashes.values())

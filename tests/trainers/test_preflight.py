@@ -1,0 +1,131 @@
+"""Preflight: what it shows and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weighbridge.trainers.batches import Batch
+from weighbridge.trainers.loop import make_step, train
+from weighbridge.trainers.preflight import VANISHES, PreflightError, check_gradients
+from weighbridge.trainers.tasks import Parameter
+
+BATCH = Batch({}, 1, 1)
+PARAMETERS = {"w": Parameter((2,), True), "frozen": Parameter((2,), False)}
+GOOD = {"w": np.array([1.0, -2.0])}
+FAULTS = {  # gradients of (mlx, torch) -> what is said of it
+    "not reached": ({}, GOOD, "w: trainable, but the loss does not depend on it in mlx"),
+    "zero": ({"w": np.zeros(2)}, {"w": np.zeros(2)}, "does not depend on it in torch"),
+    "frozen moves": (
+        GOOD | {"frozen": np.ones(2)},
+        GOOD,
+        "frozen: is frozen but has a gradient in mlx",
+    ),
+    "stranger": (GOOD | {"other": np.ones(2)}, GOOD, "other: is frozen but has a gradient in mlx"),
+    "not finite": ({"w": np.array([1.0, np.nan])}, GOOD, "w: its gradient is not finite in mlx"),
+    "sign": ({"w": np.array([1.0, 2.0])}, GOOD, "w: gradients differ by 2.0e+00"),
+    "small error": ({"w": np.array([1.0, -2.001])}, GOOD, "w: gradients differ by 5.0e-04"),
+}
+
+
+class Fixed:
+    """A step whose gradients are given."""
+
+    def __init__(self, gradients, loss=1.0):
+        self._gradients, self._loss = gradients, loss
+
+    def trainable(self):
+        return {}
+
+    def assign(self, values):
+        pass
+
+    def gradients(self, batch):
+        return self._loss, self._gradients
+
+
+def check(mlx, torch, parameters=PARAMETERS):
+    steps = {"mlx": mlx, "torch": torch}
+    return check_gradients(steps, parameters, BATCH, seed=0, tolerance=1e-4)
+
+
+def test_equal_gradients_pass():
+    result = check(Fixed(GOOD), Fixed(GOOD))
+    assert result.ok
+    assert "1 of 2 parameters train (2 numbers)" in result.summary()
+    assert result.table()[1] == [["w", "2", "yes", "2.00e+00", "2.00e+00", "0.0e+00", ""]]
+
+
+@pytest.mark.parametrize(("mlx", "torch", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_refused_and_named(mlx, torch, message):
+    result = check(Fixed(mlx), Fixed(torch))
+    assert message in "\n".join(result.problems)
+    with pytest.raises(PreflightError, match="preflight refuses this run"):
+        result.require()
+
+
+@pytest.mark.parametrize(("mlx", "torch"), [(1.0, 1.1), (np.nan, np.nan), (np.inf, 1.0)])
+def test_losses_that_differ_or_are_not_finite_are_refused(mlx, torch):
+    result = check(Fixed(GOOD, mlx), Fixed(GOOD, torch))
+    assert [text for text in result.problems if text.startswith("loss")]
+
+
+def test_all_reasons_come_together():
+    mlx = Fixed({"w": np.array([np.nan, 1.0]), "frozen": np.ones(2)}, loss=9.0)
+    assert len(check(mlx, Fixed(GOOD)).problems) == 3
+
+
+def test_a_gradient_that_cancels_is_named_and_not_refused():
+    parameters = PARAMETERS | {"key.bias": Parameter((1,), True)}
+    mlx, torch = (GOOD | {"key.bias": np.array([size])} for size in (1e-8, -3e-8))
+    result = check(Fixed(mlx), Fixed(torch), parameters)
+    assert result.ok
+    assert [row.note for row in result.rows if row.name == "key.bias"] == [VANISHES]
+
+
+def test_adapters_are_probed_and_get_their_values_back(pairs_config, pairs_task):
+    config = pairs_config()
+    task = pairs_task(config)
+    steps = {name: make_step(name, task, config) for name in ("mlx", "torch")}
+    before = {name: step.trainable() for name, step in steps.items()}
+    batch = task.splits["train"].batch(task.order(config)[0])
+    result = check_gradients(steps, task.parameters(), batch, seed=0, tolerance=1e-3)
+    assert result.ok, result.summary()
+    assert result.probed == 4
+    for name, step in steps.items():
+        after = step.trainable()
+        assert all(np.array_equal(after[key], value) for key, value in before[name].items())
+    trained = [row for row in result.rows if row.trainable]
+    assert len(trained) == 8
+    assert all(min(row.largest.values()) > 0 for row in trained)
+
+
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_an_unused_parameter_stops_a_run_before_it_writes(
+    backend, series_config, series_task, tmp_path
+):
+    import torch
+
+    config = series_config()
+    task = series_task(config)
+    task.module.unused = torch.nn.Linear(2, 2)
+    with pytest.raises(PreflightError, match=r"model\.unused\.weight: trainable, but"):
+        train(config, tmp_path / "run", backend=backend, task=task)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_frozen_unused_parameter_is_left_alone(series_config, series_task, tmp_path):
+    import torch
+
+    from weighbridge.trainers.tasks import build_task
+
+    config = series_config(freeze=["unused"])
+    module = series_task(config_without_freeze(config)).module
+    module.unused = torch.nn.Linear(2, 2)
+    before = module.unused.weight.detach().clone()
+    train(config, tmp_path / "run", task=build_task(config, module))
+    assert torch.equal(module.unused.weight, before)
+
+
+def config_without_freeze(config):
+    return config.model_copy(update={"freeze": ()})
