@@ -17,6 +17,7 @@ from ..converters.models import open as open_model
 from ..converters.sidefiles import SideFiles, copy_side_files
 from ..errors import BadInputError
 from .options import UNCHECKED, Options, Outcome, open_with
+from .promises import promised
 
 if TYPE_CHECKING:
     from ..parity.verdict import Verdict
@@ -207,4 +208,5 @@ def checked(model: Model, folder: Path, options: Options) -> Verdict | None:
     from ..parity.check import check
 
     candidate = open_model(folder, trust_code=options.trust_code)
-    return check(model, candidate, quick=options.check == "quick")
+    expected = promised(model, candidate)
+    return check(model, candidate, quick=options.check == "quick", expected=expected)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..converters.checkpoints import Staging
 from ..converters.policy import Policy
 from .options import Options, Outcome, open_with
+from .promises import promised
 
 if TYPE_CHECKING:
     from ..parity.golden import Golden
@@ -55,13 +56,15 @@ def check(
         options: how to read both sides; with ``check="quick"`` one small probe is run.
     """
     from ..parity.check import check as weigh
+    from ..parity.golden import Golden
 
+    theirs = open_with(candidate, replace(options, trust_code=candidate_code or options.trust_code))
     known = golden_at(reference) or open_with(reference, options)
-    theirs = replace(options, trust_code=candidate_code or options.trust_code)
     return weigh(
         known,
-        open_with(candidate, theirs),
+        theirs,
         runtime=runtime,
         policy=policy,
         quick=options.check == "quick",
+        expected={} if isinstance(known, Golden) else promised(known, theirs),
     )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .blame import Fault
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
+PRECISIONS: Final = frozenset(("float32", "float16", "bfloat16"))
 Outputs = list[dict[str, Array]]
 Expected = Mapping[str, str | tuple[str, tuple[int, ...] | None]]
 
@@ -112,7 +113,8 @@ class Candidate:
             return self.policy.compute
         if self.runtime in FLOAT32_RUNTIMES:
             return self.storage
-        return self.declared.describe()["dtype"]
+        declared = self.declared.describe()["dtype"]
+        return declared if declared in PRECISIONS else self.storage
 
     @cached_property
     def structure(self) -> Runner | None:

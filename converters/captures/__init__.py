@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UnsupportedError
 from .specs import AdapterSpec
 
 if TYPE_CHECKING:
-    import torch
+    from .torch_to_mlx import Captured
+    from .torch_to_mlx.census import Census
 
-    from .torch_to_mlx.captured import Captured
-
-__all__ = ["AdapterSpec", "capture"]
+__all__ = ["AdapterSpec", "capture", "census"]
 
 
-def capture(
-    module: torch.nn.Module,
-    *,
-    to: str = "mlx",
-    inputs: Mapping[str, Any],
-    dynamic: Mapping[str, Mapping[int, str]] | None = None,
-) -> Captured:
-    """Record MODULE on example INPUTS for framework TO (see ``torch_to_mlx.capture_torch``)."""
+def capture(module: Any, *, to: str = "mlx", inputs: Any, dynamic: Any = None) -> Captured:
+    """Record torch MODULE on example INPUTS and return it in MLX; see ``torch_to_mlx.capture_torch``."""
     if to != "mlx":
         raise UnsupportedError(f"cannot capture to {to!r}; the only target is 'mlx'")
-    from .torch_to_mlx.capturing import capture_torch
+    from .torch_to_mlx import capture_torch
 
     return capture_torch(module, inputs=inputs, dynamic=dynamic)
+
+
+def census(module: Any, *, inputs: Any, dynamic: Any = None) -> Census:
+    """Count the operations that a capture of torch MODULE would have, supported or not."""
+    from .torch_to_mlx import census_torch
+
+    return census_torch(module, inputs=inputs, dynamic=dynamic)

@@ -208,13 +208,14 @@ class Mover:
 def byte_ranges(step: Step, plan: Plan) -> dict[str, list[Range]]:
     """Return the byte ranges of each target of a STEP that copies."""
     header = plan.headers[step.source_names[0]]
-    if step.rule.left[0].axes is None:
+    if step.rule.keeps_layout or step.rule.left[0].axes is None:
         return {step.target_names[0]: [Range(step.source_names[0], 0, header.nbytes)]}
     sources, targets = (
         [(bound.axes, bound.names) for bound in bounds] for bounds in (step.sources, step.targets)
     )
     width = NUMPY[header.dtype].itemsize
-    found = copies(sources, targets, step.sizes) or {}
+    found = copies(sources, targets, step.sizes)
+    assert found is not None  # noqa: S101  (pass 1 found these ranges before)
     return {
         name: [Range(source, start * width, stop * width) for source, start, stop in ranges]
         for name, ranges in found.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 Captures: TypeAlias = Mapping[str, str]
@@ -35,7 +35,7 @@ class Name:
     def __str__(self) -> str:
         return "".join(map(str, self.parts))
 
-    @property
+    @cached_property
     def captures(self) -> tuple[Capture, ...]:
         """The captures in the order of their first appearance."""
         return tuple(dict.fromkeys(part for part in self.parts if isinstance(part, Capture)))

@@ -155,7 +155,7 @@ class Pairing:
         terms = (*self.left, *self.right)
         return all(term.axes is None and not term.changes for term in terms)
 
-    @property
+    @cached_property
     def keeps_layout(self) -> bool:
         """Whether each tensor stays as it is, its axes named or not."""
         terms = (*self.left, *self.right)

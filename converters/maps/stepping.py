@@ -180,6 +180,8 @@ class Draft:
             yield Target(term.name.fill(captures), header, captures)
 
     def _is_copy(self, bounds: list[Bound], targets: list[Target]) -> bool:
+        if self.rule.keeps_layout:
+            return True
         source = self.headers[self.sources[0].names[0]]
         if self._affine() or any(target.header.dtype != source.dtype for target in targets):
             return False

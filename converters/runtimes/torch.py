@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..policy import Policy
 from ..values import Array, Dense, LowRank
 from .base import Arrays, Trace
 
+INPUT = "|in"  # marks what reaches a site, beside the site's own name
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "bool")
@@ -198,28 +199,53 @@ def _replace_first(value: Any, new: torch.Tensor) -> Any:
     return type(value)((_replace_first(value[0], new), *value[1:]))
 
 
+class Recorder:
+    """Hooks that record every submodule's first input and output, and put corrections in their place.
+
+    Args:
+        corrections: by site; ``SITE|in`` corrects what reaches a site.
+    """
+
+    def __init__(self, corrections: Arrays | None) -> None:
+        self.corrections = corrections or {}
+        self.sites: dict[str, Array] = {}
+
+    def seen(self, site: str, value: Any) -> Any:
+        """Record the first floating-point tensor in VALUE; return VALUE corrected, or ``None``."""
+        tensor = _first_tensor(value)
+        if tensor is None or not tensor.is_floating_point():
+            return None
+        self.sites[site] = to_numpy(tensor)
+        if site not in self.corrections:
+            return None
+        return _replace_first(value, to_torch(self.corrections[site]).to(tensor.dtype))
+
+    def hooks(self, path: str, child: nn.Module) -> tuple[Any, Any]:
+        """Watch the submodule CHILD at PATH."""
+
+        def enter(_: nn.Module, args: Any, kwargs: Any) -> Any:
+            if args:
+                corrected = self.seen(path + INPUT, args)
+                return None if corrected is None else (corrected, kwargs)
+            corrected = self.seen(path + INPUT, kwargs)
+            return None if corrected is None else (args, corrected)
+
+        def leave(_: nn.Module, __: Any, out: Any) -> Any:
+            return self.seen(path, out)
+
+        return child.register_forward_pre_hook(
+            enter, with_kwargs=True
+        ), child.register_forward_hook(leave)
+
+
 @contextlib.contextmanager
 def recording(module: nn.Module, corrections: Arrays | None) -> Iterator[dict[str, Array]]:
-    """Record the first output tensor of every submodule; return corrections in their place."""
-    sites: dict[str, Array] = {}
-
-    def hook(path: str) -> Callable[..., Any]:
-        def record(_: nn.Module, __: Any, out: Any) -> Any:
-            tensor = _first_tensor(out)
-            if tensor is None or not tensor.is_floating_point():
-                return None
-            sites[path] = to_numpy(tensor)
-            if corrections is None or path not in corrections:
-                return None
-            return _replace_first(out, to_torch(corrections[path]).to(tensor.dtype))
-
-        return record
-
-    handles = [
-        child.register_forward_hook(hook(path)) for path, child in module.named_modules() if path
-    ]
+    """Record the first input and output of every submodule; return corrections in their place."""
+    recorder = Recorder(corrections)
+    watched = [(path, child) for path, child in module.named_modules() if path]
+    handles = [handle for path, child in watched for handle in recorder.hooks(path, child)]
     try:
-        yield sites
+        yield recorder.sites
     finally:
         for handle in handles:
             handle.remove()

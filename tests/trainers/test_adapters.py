@@ -31,7 +31,7 @@ def test_a_pattern_means_whole_path_endings(patterns, rows):
 
 
 def test_patterns_without_a_match_are_refused_together_with_the_nearest():
-    with pytest.raises(MismatchError, match="qury: did you mean query?") as caught:
+    with pytest.raises(MismatchError, match="qury: did you mean query") as caught:
         select(NAMES, ["qury", "query", "zzz"], "modules")
     assert len(caught.value.problems) == 2
 

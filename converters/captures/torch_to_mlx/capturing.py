@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import UnsupportedError
 from .captured import Captured, Recording
-from .census import Census, take_census
+from .census import Census, census_of
 from .dtypes import to_mlx
 from .exporting import Dynamic, record
 from .graph import build_graph
@@ -35,15 +35,15 @@ def capture_torch(
             census of all that have none). Nothing has run in MLX by then.
     """
     program = record(module, inputs, dynamic or {})
-    take_census(program.graph_module).check()
+    census_of(program.graph_module).check()
     return Captured(_recording(program, dynamic or {}), _tensors(program))
 
 
-def census(
+def census_torch(
     module: torch.nn.Module, *, inputs: Mapping[str, Any], dynamic: Dynamic | None = None
 ) -> Census:
     """Count the operations of MODULE as it would be recorded, supported or not."""
-    return take_census(record(module, inputs, dynamic or {}).graph_module)
+    return census_of(record(module, inputs, dynamic or {}).graph_module)
 
 
 def _tensors(program: ExportedProgram) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from .operations.registry import handlers
 from .sites import module_path
 
 # Higher-order operations whose body is a graph of its own -> the position of that graph.
-WRAPPERS: Final = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
+WRAPPERS: Final = {"wrap_with_autocast": 4}
 SIZES: Final = frozenset({"aten.sym_size.int", "aten.sym_numel.default"})
 
 
@@ -115,7 +115,7 @@ def _calls(module: GraphModule) -> Iterator[Node]:
                 yield from _calls(body)
 
 
-def take_census(module: GraphModule) -> Census:
+def census_of(module: GraphModule) -> Census:
     """Count the operations of a graph and find those that cannot run."""
     nodes = list(_calls(module))
     unsupported: dict[str, list[str]] = {}

@@ -50,15 +50,31 @@ def example(inputs: Mapping[str, Any], dynamic: Dynamic) -> dict[str, Any]:
 def _shapes(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> dict[str, Any] | None:
-    """Return what ``torch.export`` wants to know of sizes: inputs of ``**kwargs`` lie one level down."""
+    """Return which sizes ``torch.export`` shall try to keep open."""
     if not any(dynamic.values()):
         return None
-    axes = {name: dict.fromkeys(dynamic.get(name, {}), Dim.AUTO) for name in tensors}
-    parameters = inspect.signature(module.forward).parameters
-    collectors = [p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD]
-    shapes: dict[str, Any] = {name: axes[name] for name in axes if name in parameters}
-    rest = {name: axes[name] for name in axes if name not in parameters}
-    return shapes | {name: rest for name in collectors if rest}
+    unnamed = set(tensors) - set(inspect.signature(module.forward).parameters)
+    if unnamed:
+        raise UnsupportedError(
+            f"sizes of {', '.join(sorted(unnamed))} cannot vary: torch.export needs inputs that are "
+            f"parameters of {type(module).__name__}.forward, not of its **kwargs"
+        )
+    return {name: dict.fromkeys(dynamic.get(name, {}), Dim.AUTO) for name in tensors}
+
+
+def _detach_no_grad(program: ExportedProgram) -> None:
+    """Detach what leaves a ``torch.no_grad`` block: decomposition forgets where the blocks were."""
+    graph = program.graph_module.graph
+    for block in graph.nodes:
+        if str(block.target) != "wrap_with_set_grad_enabled" or block.args[0]:
+            continue
+        for value in list(block.users):  # one getitem per value that leaves
+            with graph.inserting_after(value):
+                detached = graph.call_function(torch.ops.aten.detach.default, (value,))
+            detached.meta = dict(value.meta)
+            value.replace_all_uses_with(detached, lambda user, d=detached: user is not d)
+            program.graph_signature.replace_all_uses(value.name, detached.name)
+    program.graph_module.recompile()
 
 
 def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic) -> ExportedProgram:
@@ -66,14 +82,15 @@ def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic)
     tensors = example(inputs, dynamic)
     shapes = _shapes(module, tensors, dynamic)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
+            _detach_no_grad(program)
             # an empty table: functionalize and keep the rest
             functional: ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        reason = next(iter(str(error).strip().splitlines()), "no reason given")
         raise UnsupportedError(
             f"torch.export cannot record {type(module).__name__}: {type(error).__name__}: {reason}; "
             "code that branches on tensor values must be rewritten, or another implementation chosen"

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import mlx.core as mx
 import torch
 from torch.fx import GraphModule, Node
 
-from .census import body_of, live_nodes
+from .census import WRAPPERS, body_of, live_nodes
 from .dispatch import Call, Environment, Reference, bind, overload, resolve, template
 from .operations.registry import handlers
 from .sites import find_sites, module_path
@@ -91,16 +90,12 @@ def _last_uses(nodes: Sequence[Node]) -> dict[Node, tuple[str, ...]]:
 
 
 def _wrapped(node: Node, body: GraphModule) -> Run:
-    """Run a graph inside the graph; under ``no_grad`` nothing flows back through it."""
+    """Run a graph inside the graph; what wraps it says nothing that its dtypes do not."""
     graph = build_graph(body)
-    after = {"wrap_with_set_grad_enabled": 2, "wrap_with_autocast": 5}[str(node.target)]
-    arguments = template(node.args[after:])
-    frozen = str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False
+    arguments = template(node.args[WRAPPERS[str(node.target)] + 1 :])
 
     def run(values: Environment) -> Any:
-        given = dict(zip(graph.inputs, resolve(arguments, values), strict=True))
-        results = graph.run(given)
-        return [mx.stop_gradient(r) for r in results] if frozen else results
+        return graph.run(dict(zip(graph.inputs, resolve(arguments, values), strict=True)))
 
     return run
 

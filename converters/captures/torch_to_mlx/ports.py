@@ -37,13 +37,13 @@ class Port(NamedTuple):
 
 def _size(recorded: int | torch.SymInt, label: str | None, port: str, program: Any) -> int | Size:
     """Return a recorded size; ``torch.export`` counts 0 and 1 as special, so its bound 2 means 1."""
-    if isinstance(recorded, int):
+    if isinstance(recorded, int) or not recorded.node.expr.free_symbols:
         if label is not None:
             raise UnsupportedError(
                 f"dimension {label!r} of input {port!r} cannot vary: the module's code fixes it at "
                 f"{recorded}; leave it out of `dynamic`"
             )
-        return recorded
+        return int(recorded)
     multiple, symbol = recorded.node.expr.as_coeff_Mul()
     bounds = program.range_constraints.get(symbol)
     lower = 1 if bounds is None or bounds.lower <= 2 else int(bounds.lower)

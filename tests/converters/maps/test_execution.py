@@ -202,6 +202,23 @@ def test_values_that_do_not_fit_the_plan_are_refused(arrays, problem):
     assert any(line.startswith(problem) for line in caught.value.problems)
 
 
+MANY_ROWS = [
+    ("x [rows (q + k)] <-> y [rows (q + k)] where q = 1", True),
+    ("x [rows (q + k)] <-> y [rows (k + q)] where q = 1", False),
+]
+
+
+@pytest.mark.parametrize(("text", "copied"), MANY_ROWS)
+def test_a_tensor_of_many_short_ranges_is_written_whole(text, copied):
+    source = Memory({"x": np.arange(12288, dtype=np.float32).reshape(4096, 3)}, chunk=1000)
+    plan = WeightMap.parse(text).bind(source.headers)
+    assert [step.copies for step in plan.steps] == [copied]
+    writer = Collector(plan.layout)
+    execute(plan, source, writer)
+    expected = source.arrays["x"] if copied else source.arrays["x"][:, [1, 2, 0]]
+    assert writer.bytes == {"y": expected.tobytes()}
+
+
 def test_a_tensor_without_axes_stays_an_array():
     headers = {"x": Header("F32", (2,)), "y": Header("F32", ())}
     plan = WeightMap.parse("x [e] <-> x.{e} []\ny <-> y + 1").bind(headers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -49,8 +51,11 @@ def hooked(module, batch, replace=None):
     seen = {}
 
     def hook_for(name):
+        calls = count()
+
         def hook(_, __, output):
-            seen[name] = first_tensor(output).detach()
+            call = next(calls)
+            seen[f"{name}@{call}" if call else name] = first_tensor(output).detach()
             return replace[name](output) if replace and name in replace else None
 
         return hook
@@ -102,7 +107,7 @@ def test_with_every_output_corrected_each_site_sees_only_its_own_error(assert_sa
     module, other = bert(), bert()
     other.load_state_dict(module.state_dict())
     with torch.no_grad():
-        other.encoder.layer[0].attention.self.key.weight += 0.5
+        other.encoder.layer[0].attention.self.key.weight += 0.3 * torch.randn(24, 24)
     batch = inputs()
     _, reference = hooked(module, batch)
     captured = capture(other, inputs=batch)

@@ -1,0 +1,204 @@
+"""One update: the same in MLX and PyTorch, and what an optimiser should do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weighbridge.trainers.loop import make_step
+from weighbridge.trainers.steps.torch import TorchStep
+
+BACKENDS = ["mlx", "torch"]
+
+
+def first(task, config, number=0):
+    return task.splits["train"].batch(task.order(config)[number])
+
+
+def distance(one, other):
+    return max(np.abs(one[name] - other[name]).max() for name in one)
+
+
+def test_mlx_is_as_near_to_float64_as_torch_is(series_config, series_task):
+    config = series_config(optimizer={"learning_rate": 0.01, "weight_decay": 0.1})
+    task = series_task(config)
+    sides = [make_step(name, task, config) for name in BACKENDS]
+    sides.append(TorchStep(task, config, "float64"))
+    for number in range(12):
+        for side in sides:
+            side.advance([first(task, config, number)], 0.01)()
+    mlx, single, double = (side.trainable() for side in sides)
+    assert distance(mlx, double) <= 4 * max(distance(single, double), 1e-7)
+    assert distance(single, double) < 1e-5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_accumulated_batches_have_the_gradient_of_the_whole(backend, series_config, series_task):
+    config = series_config(clip_norm=None)
+    task = series_task(config)
+    data = task.splits["train"]
+    parts, whole = [data.batch(range(3)), data.batch(range(3, 11))], data.batch(range(11))
+    together, apart = (make_step(backend, task, config) for _ in range(2))
+    one, other = together.advance([whole], 0.1)(), apart.advance(parts, 0.1)()
+    assert one.loss == pytest.approx(other.loss, rel=1e-6)
+    assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_first_update_has_the_size_of_the_learning_rate(backend, series_config, series_task):
+    """Adam's first step is the learning rate, with bias correction; 3.2 times that without."""
+    config = series_config(optimizer={"weight_decay": 0.0})
+    task = series_task(config)
+    step = make_step(backend, task, config)
+    before = step.trainable()
+    step.advance([first(task, config)], 0.01)()
+    assert distance(before, step.trainable()) == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_norm_reported_is_that_before_clipping(backend, series_config, series_task):
+    norms = []
+    for clip in (None, 1e-3):
+        config = series_config(clip_norm=clip)
+        task = series_task(config)
+        norms.append(
+            make_step(backend, task, config).advance([first(task, config)], 0.1)().gradient_norm
+        )
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+    assert norms[0] > 1e-3
+
+
+def test_clipping_is_the_same_in_both(series_config, series_task):
+    config = series_config(clip_norm=0.05, optimizer={"eps": 0.1})  # eps makes the scale matter
+    task = series_task(config)
+    sides = [make_step(name, task, config) for name in BACKENDS]
+    before = sides[0].trainable()
+    for side in sides:
+        side.advance([first(task, config)], 0.1)()
+    assert (
+        distance(*(side.trainable() for side in sides))
+        < 1e-6
+        < distance(before, sides[0].trainable())
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_changes_where_the_gradient_is_not_finite(backend, series_config, series_task):
+    config = series_config()
+    task = series_task(config)
+    step = make_step(backend, task, config)
+    step.advance([first(task, config)], 0.1)()
+    before = step.state()
+    bad = first(task, config, 1)
+    bad.inputs["target"][0] = np.nan
+    assert not step.advance([bad], 0.1)().finite
+    after = step.state()
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_state_restored_in_another_process_goes_on_exactly(backend, series_config, series_task):
+    config = series_config()
+    task = series_task(config)
+    one, other = (make_step(backend, task, config) for _ in range(2))
+    one.advance([first(task, config)], 0.1)()
+    other.restore({name: value.copy() for name, value in one.state().items()})
+    measures = [side.advance([first(task, config, 1)], 0.1)() for side in (one, other)]
+    assert measures[0] == measures[1]
+    states = one.state(), other.state()
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_frozen_parameters_stay(backend, series_config, series_task):
+    config = series_config(freeze=["convolution", "*.bias"])
+    task = series_task(config)
+    step = make_step(backend, task, config)
+    assert sorted(step.trainable()) == ["model.head.weight", "model.hidden.weight"]
+    assert sorted(step.gradients(first(task, config))[1]) == sorted(step.trainable())
+
+
+def test_embeddings_follow_the_parameters_and_agree(pairs_config, pairs_task):
+    config = pairs_config()
+    task = pairs_task(config)
+    sides = [make_step(name, task, config) for name in BACKENDS]
+    ids, mask = task.splits["validation"].padded("query", range(5))
+    inputs = {"ids": ids, "mask": mask}
+    before = [side.embed(inputs) for side in sides]
+    for side in sides:
+        side.assign({name: value + 0.1 for name, value in side.trainable().items()})
+    after = [side.embed(inputs) for side in sides]
+    assert np.allclose(*before, atol=1e-5)
+    assert np.allclose(*after, atol=1e-5)
+    assert np.abs(before[0] - after[0]).max() > 1e-3
+    assert np.allclose(np.linalg.norm(after[0], axis=1), 1)
+
+
+@pytest.mark.compiled
+@pytest.mark.heavy
+def test_a_compiled_step_is_the_same_bit_for_bit(series_config, series_task):
+    from weighbridge.trainers.steps.compiler import compile_problem
+
+    if compile_problem():
+        pytest.skip(compile_problem())
+    config = series_config(compile=True)
+    task = series_task(config)
+    compiled = make_step("mlx", task, config)
+    plain = make_step("mlx", task, config.model_copy(update={"compile": False}))
+    assert compiled.notice is None
+    for number in range(4):
+        batches = [first(task, config, number)] * (1 + number % 2)
+        assert compiled.advance(batches, 0.01)() == plain.advance(batches, 0.01)()
+    states = compiled.state(), plain.state()
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_without_a_compiler_the_step_runs_uncompiled_and_says_so(
+    series_config, series_task, monkeypatch
+):
+    from weighbridge.trainers.steps import mlx
+
+    monkeypatch.setattr(mlx, "compile_problem", lambda: "g++ is not what it should be")
+    config = series_config(compile=True)
+    step = mlx.MlxStep(series_task(config), config)
+    on_linux_cpu = mlx.mx.default_device() == mlx.mx.Device(mlx.mx.cpu)
+    assert (step.notice == "g++ is not what it should be") == on_linux_cpu
+
+
+def test_torch_adapters_are_those_of_peft(tiny_bert_dir, pairs_config, pairs_task):
+    """PEFT scales by alpha / r: rank 2 and alpha 4 are our rank 2 and scale 2."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertModel
+
+    config = pairs_config()
+    task = pairs_task(config)
+    step = TorchStep(task, config)
+    generator = np.random.default_rng(0)
+    values = {
+        name: generator.normal(size=value.shape).astype(np.float32)
+        for name, value in step.trainable().items()
+    }
+    step.assign(values)
+    base = BertModel.from_pretrained(tiny_bert_dir, add_pooling_layer=False)
+    theirs = get_peft_model(base, LoraConfig(r=2, lora_alpha=4, target_modules=["query", "value"]))
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "lora_" in name:
+                path, half = name.removeprefix("base_model.").split(".lora_")
+                parameter.copy_(torch.from_numpy(values[f"{path}.lora_{half[0].lower()}"].T))
+    ids = torch.arange(12).reshape(2, 6)
+    ours = step._loss.model(input_ids=ids).last_hidden_state
+    assert torch.allclose(ours, theirs.eval()(input_ids=ids).last_hidden_state, atol=1e-5)
+
+
+def test_a_task_says_what_trains(series_config, series_task, pairs_task):
+    full = series_task(series_config(freeze=["head"])).parameters()
+    assert [name for name, value in full.items() if not value.trainable] == [
+        "model.head.weight",
+        "model.head.bias",
+    ]
+    adapted = pairs_task().parameters()
+    trained = {name.rsplit(".", 1)[-1] for name, value in adapted.items() if value.trainable}
+    assert trained == {"lora_a", "lora_b"}

@@ -1,0 +1,90 @@
+"""What a run leaves behind opens in other people's code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from weighbridge.converters.adapters import read_adapter
+from weighbridge.trainers.adapters import updates_of
+from weighbridge.trainers.config import validate
+from weighbridge.trainers.export import write_result
+from weighbridge.trainers.loop import make_step, train
+from weighbridge.trainers.tasks import PREFIX, build_task
+
+
+def test_an_adapter_reads_back_with_the_same_deltas(pairs_config, pairs_task, tmp_path):
+    config = pairs_config()
+    task = pairs_task(config)
+    generator = np.random.default_rng(1)
+    values = {
+        name: generator.normal(size=value.shape).astype(np.float32)
+        for name, value in make_step("torch", task, config).trainable().items()
+    }
+    write_result(tmp_path, task, config.adapter, values)
+    found = read_adapter(tmp_path).updates
+    for name, update in updates_of(values, config.adapter.scale, PREFIX).items():
+        assert np.array_equal(found[name].delta(), update.delta())
+
+
+def test_whole_weights_load_into_the_module_they_came_from(series_config, series_task, tmp_path):
+    from safetensors.torch import load_file
+
+    config = series_config()
+    task = series_task(config)
+    train(config, tmp_path / "run", task=task)
+    trained = series_task(config).module
+    trained.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"), strict=True)
+    moved = [
+        not torch.equal(new, old)
+        for new, old in zip(trained.parameters(), task.module.parameters(), strict=True)
+    ]
+    assert all(moved)
+
+
+def test_whole_weights_can_be_written_by_the_caller(series_config, series_task, tmp_path):
+    from dataclasses import replace
+
+    written = {}
+    config = series_config(steps=1)
+    task = replace(
+        series_task(config), save_weights=lambda folder, weights: written.update(weights)
+    )
+    train(config, tmp_path / "run", task=task)
+    assert written.keys() == task.module.state_dict().keys()
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.fixture
+def opened(tiny_bert_dir, pairs_config):
+    """Return a function that makes a task of the tiny BERT on disk."""
+
+    def make(**changes):
+        settings = pairs_config(**changes).model_dump(mode="json") | {"model": str(tiny_bert_dir)}
+        return validate(settings)
+
+    return make
+
+
+def test_a_known_architecture_gets_the_names_and_layout_of_its_map(opened, tmp_path):
+    from weighbridge.converters.checkpoints import open_checkpoint
+    from weighbridge.converters.maps import WeightMap, apply
+    from weighbridge.converters.values import Dense
+
+    config = opened(adapter=None, freeze=["pooler"])
+    task = build_task(config)
+    write_result(tmp_path, task, None, make_step("torch", task, config).trainable())
+    written = open_checkpoint(tmp_path)
+    assert written.metadata["format"] == "mlx"
+    home = WeightMap.load("bert").inverse().bind(written.headers, config=task.model.config)
+    values = apply(home, {name: Dense(written.read(name)) for name in written.headers})
+    for name, tensor in task.module.state_dict().items():
+        assert np.array_equal(values[name].array, tensor.numpy())
+
+
+def test_the_adapter_of_a_known_architecture_fits_its_mlx_weights(opened, tmp_path):
+    config = opened()
+    task = build_task(config)
+    write_result(tmp_path, task, config.adapter, make_step("torch", task, config).trainable())
+    assert len(read_adapter(tmp_path).updates) == 4
