@@ -15,7 +15,7 @@ _PUBLIC = {
     "capture": ".converters.captures",
     "open": ".converters.models",
 }
-__all__ = sorted(_PUBLIC)
+__all__ = ["WeighbridgeError", "WeightMap", "assert_parity", "capture", "open"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+SHOWN: Final = 50  # problems printed; a checkpoint can have tens of thousands
 
 
 class WeighbridgeError(Exception):
@@ -32,7 +35,8 @@ class MismatchError(WeighbridgeError):
     def __init__(self, summary: str, problems: Sequence[str]) -> None:
         self.summary, self.problems = summary, tuple(problems)
         count = f"{len(problems)} problem{'s' * (len(problems) != 1)}"
-        super().__init__("\n  ".join([f"{summary}: {count}", *problems]))
+        more = [f"and {len(problems) - SHOWN:,} more"] if len(problems) > SHOWN else []
+        super().__init__("\n  ".join([f"{summary}: {count}", *problems[:SHOWN], *more]))
 
 
 class UnsupportedError(WeighbridgeError):

@@ -90,7 +90,7 @@ def fitted_updates(model: Model, adapter: Adapter | None) -> Mapping[str, Any]:
         return adapter.updates
     to = "mlx" if adapter.dialect == "mlx" else "torch"
     there = directed_map(model, to)
-    plan = there.bind(headers, config=model.config)
+    plan = there.bind(headers, config=model.config, sizes=model.sizes)
     fit(adapter, plan.layout)
     return there.inverse().rename_updates(adapter.updates, plan.layout, config=model.config)
 
@@ -169,7 +169,9 @@ def move(model: Model, target: Path, to: str, adapter: Path | None, options: Opt
         model = model.with_adapter(read_adapter(adapter))
     updates = fitted_updates(model, model.adapter)
     table = directed_map(model, to)
-    plan = table.bind(model.checkpoint.headers, config=model.config, updates=updates)
+    plan = table.bind(
+        model.checkpoint.headers, config=model.config, sizes=model.sizes, updates=updates
+    )
     if options.dry_run:
         return Outcome(None, tuple(plan.lines()))
     require_apart(model, target)

@@ -56,7 +56,7 @@ def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
         return {}
     directed = table if reference.framework == "torch" else table.inverse()
     try:
-        return promises_of(directed.bind(headers, config=reference.config))
+        return promises_of(directed.bind(headers, config=reference.config, sizes=reference.sizes))
     except MismatchError:
         return {}  # the check itself says what does not fit
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class Model:
         adapter: a live adapter; ``None`` for the bare model.
         map_text: the map between torch and MLX names, where it is not the family's.
         declared: the signature a factory declared.
+        sizes: of axes that shapes do not tell, recorded when the directory was made.
     """
 
     spec: str
@@ -38,6 +39,7 @@ class Model:
     adapter: Adapter | None = None
     map_text: str | None = None
     declared: Signature | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def checkpoint(self) -> Checkpoint:

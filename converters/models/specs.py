@@ -128,6 +128,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         factory=module,
         map_text=map_text(map_name, manifest),
         declared=signature,
+        sizes=manifest.get("sizes") or {},
     )
 
 

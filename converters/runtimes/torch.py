@@ -60,7 +60,7 @@ def torch_values(model: Model) -> tuple[dict[str, Array], dict[str, LowRank]]:
     arrays: dict[str, Array] = {name: checkpoint.read(name) for name in checkpoint.headers}
     if model.framework != "mlx":
         return arrays, updates
-    plan = map_of(model).inverse().bind(checkpoint.headers, config=model.config)
+    plan = map_of(model).inverse().bind(checkpoint.headers, config=model.config, sizes=model.sizes)
     values = apply(plan, {name: Dense(array) for name, array in arrays.items()})
     return (
         {name: value.array for name, value in values.items() if isinstance(value, Dense)},

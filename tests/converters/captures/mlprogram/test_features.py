@@ -19,7 +19,10 @@ FEATURES = {
 GOOD = {"input_ids": np.zeros((2, 7), np.int64), "weights": np.zeros((9, 3), np.float16)}
 # What is changed, and what is said of it.
 BAD = [
-    ({"input_ids": np.zeros((5, 7), int)}, "input_ids has shape [5, 7], expected int32[1..4, 1..512]"),
+    (
+        {"input_ids": np.zeros((5, 7), int)},
+        "input_ids has shape [5, 7], expected int32[1..4, 1..512]",
+    ),
     ({"input_ids": np.zeros(7, int)}, "input_ids has shape [7], expected int32[1..4, 1..512]"),
     ({"input_ids": np.zeros((2, 7))}, "input_ids is float64, expected int32"),
     ({"weights": np.array([["a", "b", "c"]])}, "weights is <U1, expected float32"),

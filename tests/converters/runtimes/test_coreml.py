@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weighbridge.converters.models.model import Model
+from weighbridge.converters.policy import Policy
+from weighbridge.converters.runtimes import coreml
+from weighbridge.errors import BadInputError, UnsupportedError
+
+MODEL = Model("m.mlpackage", "mlprogram", Path("m.mlpackage"), {})
+
+
+@pytest.mark.skipif(platform.system() == "Darwin", reason="Core ML runs here")
+def test_elsewhere_the_reference_runtime_is_named():
+    with pytest.raises(UnsupportedError, match="needs macOS; the reference runtime"):
+        coreml.CoremlRunner(MODEL, Policy())
+
+
+def test_unknown_devices_and_models_without_a_package_are_refused(monkeypatch):
+    monkeypatch.setattr(coreml.platform, "system", lambda: "Darwin")
+    for model, device in ((MODEL, "tpu"), (Model("a:b", "torch", None, {}), "cpu")):
+        with pytest.raises(BadInputError, match="need a package, and cpu, gpu, ane, all"):
+            coreml.CoremlRunner(model, Policy(device=device))
+
+
+@pytest.fixture
+def runner():
+    """A runner whose model is a stand-in that answers as ``predict`` does."""
+
+    class Stub:
+        def predict(self, inputs):
+            assert {name: x.dtype.name for name, x in inputs.items()} == {
+                "ids": "int32", "x": "float32",
+            }  # fmt: skip
+            if inputs["ids"].max() > 9:
+                raise RuntimeError("index out of range\nmore")
+            return {"y": inputs["x"].astype(np.float16)}
+
+    made = coreml.CoremlRunner.__new__(coreml.CoremlRunner)
+    made.model = Stub()
+    return made
+
+
+def feed(highest):
+    return {"ids": np.arange(highest), "x": np.ones(3, np.float64)}
+
+
+def test_inputs_are_given_as_predict_takes_them_and_outputs_widened(runner):
+    assert runner.run(feed(3))["y"].dtype == np.float32
+
+
+def test_a_failure_inside_core_ml_is_one_line(runner):
+    with pytest.raises(
+        BadInputError, match="Core ML cannot run on this input: index out of range$"
+    ):
+        runner.run(feed(20))
+
+
+def test_core_ml_shows_no_sites_and_takes_no_corrections(runner):
+    assert runner.trace(feed(3)).sites == {}
+    with pytest.raises(UnsupportedError, match="cannot be corrected"):
+        runner.trace(feed(3), {"a": np.ones(1)})

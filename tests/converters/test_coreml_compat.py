@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from weighbridge.converters.captures.mlprogram.toolkit import quiet
+from weighbridge.converters.coreml_compat import (
+    DECOMPOSITIONS,
+    TRANSLATIONS,
+    bound_constants,
+    kind,
+    lower,
+    untranslated,
+    within_half,
+)
+from weighbridge.errors import UnsupportedError
+
+SMALLEST = torch.finfo(torch.float32).min
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+class Ops(nn.Module):
+    """What coremltools 9 lacks: boolean operators, ``where`` with numbers, ``new_ones``."""
+
+    def forward(self, x):
+        both = (x > 0) & (x < 1) | (x < -1)
+        y = torch.where(both, x, -7.5) + torch.where(both, 2.5, x) + torch.where(both, 1.0, 0.0)
+        return y * x.new_ones((3, 1))
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        hidden = x.masked_fill(x > 1, SMALLEST) + torch.where(x < 0, SMALLEST, 0.0)
+        return hidden, x.clamp(min=SMALLEST), x + torch.tensor(SMALLEST), x - math.inf
+
+
+class Special(nn.Module):
+    def forward(self, x):
+        return torch.special.bessel_j0(x) + torch.special.bessel_j0(2 * x)
+
+
+def export(module):
+    return torch.export.export(module, (X,))
+
+
+def test_lowering_leaves_only_what_coremltools_translates():
+    graph = export(Ops())
+    assert untranslated(graph.run_decompositions({}))  # else this test would show nothing
+    lowered = lower(graph)
+    assert not untranslated(lowered)
+    torch.testing.assert_close(lowered.module()(X), Ops()(X))
+
+
+def test_what_coremltools_translates_is_left_whole():
+    module = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()).eval()
+    kinds = {kind(n.target) for n in lower(export(module)).graph.nodes if n.op == "call_function"}
+    assert {"linear", "layer_norm", "gelu"} <= kinds
+
+
+def test_operations_without_a_decomposition_are_counted():
+    with pytest.raises(UnsupportedError, match=r"2 operations .* special_bessel_j0 \(2\)"):
+        lower(export(Special()))
+
+
+def test_numbers_that_overflow_float16_become_finite_but_for_clamps_and_infinities():
+    graph = lower(export(Masked()))
+    bound_constants(graph)
+    hidden, clamped, lifted, infinite = graph.module()(X)
+    assert hidden.half().isfinite().all()
+    assert hidden.min() == -6e4
+    assert torch.equal(clamped, X)
+    torch.testing.assert_close(lifted, X - 3e4)
+    assert infinite.isinf().all()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(SMALLEST, -3e4), (1e9, 3e4), (65504.0, 65504.0), (-math.inf, -math.inf), (0.5, 0.5), (7, 7)],
+)
+def test_only_finite_numbers_beyond_float16_are_replaced(number, expected):
+    replaced = within_half(number)
+    assert math.copysign(1, replaced) == math.copysign(1, number)
+    assert replaced == expected
+
+
+def test_no_row_of_the_table_is_already_translated():
+    """A row that coremltools has caught up with is to be removed."""
+    with quiet():
+        assert [str(t) for t in DECOMPOSITIONS if kind(t) in TRANSLATIONS] == []
