@@ -41,14 +41,20 @@ def where_scalar(condition: Tensor, x: Any, y: Any) -> Tensor:
     return result
 
 
+def boolean_or(x: Tensor, y: Tensor) -> Any:
+    """Rewrite ``|`` of booleans; of integers it is left, and so refused."""
+    if x.dtype is y.dtype is torch.bool:
+        return ATEN.logical_or.default(x, y)
+    return NotImplemented
+
+
 # Operations that torch's own decompositions leave as they are.
 DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.__and__.Tensor: ATEN.bitwise_and.Tensor,
-    ATEN.__or__.Tensor: ATEN.bitwise_or.Tensor,
+    ATEN.__or__.Tensor: boolean_or,
     ATEN.alias.default: ATEN.clone.default,
+    ATEN.bitwise_or.Tensor: boolean_or,
     ATEN.where.ScalarOther: where_scalar,
-    ATEN.where.ScalarSelf: where_scalar,
-    ATEN.where.Scalar: where_scalar,
 }
 
 

@@ -190,12 +190,13 @@ class Weighing:
         faults = self.blame(stages) if status == "DIFFERS" else ()
         return Verdict(status, tuple(stages), faults, self.provenance(stages))
 
-    @property
+    @cached_property
     def storage(self) -> str:
         """Which recording holds the candidate's weights: ``stored``, or rounded to a dtype."""
         known, own = self.golden.provenance, self.candidate.storage
         same = own == known.get("storage") and not known.get("adapter")
-        return "stored" if own == "float32" or same else own
+        stored = own == "float32" or (same and self.candidate.model.framework != "mlprogram")
+        return "stored" if stored else own
 
     @cached_property
     def probes(self) -> tuple[int, ...]:
@@ -263,7 +264,23 @@ class Weighing:
         if self.storage not in self.golden.outputs:
             reason = f"the golden has no recording with {self.storage} weights; record it again"
             return [Stage("structure", "unverified", reason)]
-        return self.measure("structure", runner, self.storage, "float32")
+        stages = self.measure("structure", runner, self.storage, "float32")
+        rounded = f"{self.storage}+constants"
+        if (
+            stages[-1].status != "fail"
+            or not self.rounds_constants
+            or rounded not in self.golden.outputs
+        ):
+            return stages
+        self.storage = rounded
+        *others, last = self.measure("structure", runner, rounded, "float32")
+        detail = f"{last.detail}; constants rounded to {self.candidate.storage} on both sides"
+        return [*others, last._replace(detail=detail)]
+
+    @property
+    def rounds_constants(self) -> bool:
+        """Whether the candidate keeps constants such as an attention scale in float16 as well."""
+        return self.candidate.model.framework == "mlprogram"
 
     def precision(self) -> list[Stage]:
         """Run the candidate in the dtype that ships, against the source in that dtype."""
@@ -352,6 +369,7 @@ class Weighing:
                 "spec": model.spec,
                 "storage": self.candidate.storage,
                 "shipped": self.candidate.shipped,
+                "compared_with_weights": self.storage,
                 "hashes": model_hashes(model),
                 "runner": runner.describe() if runner else {},
             },

@@ -25,6 +25,7 @@ from .text import read_text_side
 from .weights import base_weights, model_hashes, storage_dtype
 
 LIBRARIES: Final = ("torch", "transformers", "numpy", "tokenizers")
+PROGRAM: Final = "float16+constants"  # how a float16 ML program keeps weights and constants
 BLAMED_PROBES: Final = (
     2  # probes whose sites are recorded; sites are many times larger than outputs
 )
@@ -124,9 +125,11 @@ class Recorder:
         return [mask_of(self.signature, probe) for probe in self.probes]
 
     def _float64(self, storage: str, probes: Sequence[Probe]) -> list[dict[str, Array]]:
-        from .reference import float64_outputs, stored_as
+        from .reference import constants_of, float64_outputs, stored_as
 
-        return float64_outputs(stored_as(self.model, "float64", storage), self.signature, probes)
+        module = stored_as(self.model, "float64", storage)
+        with constants_of(storage):
+            return float64_outputs(module, self.signature, probes)
 
     def outputs(self, storage: str) -> Rows:
         """Return float64 outputs with the weights as a target stores them."""
@@ -136,10 +139,11 @@ class Recorder:
 
     def structure_errors(self, storage: str, wanted: Rows) -> Errors:
         """Return the source's own float32 errors."""
-        from .reference import module_outputs, stored_as
+        from .reference import constants_of, module_outputs, stored_as
 
         module = stored_as(self.model, "float32", storage)
-        found = module_outputs(module, self.signature, self.probes, "float32")
+        with constants_of(storage):
+            found = module_outputs(module, self.signature, self.probes, "float32")
         return own_errors(found, wanted, self.masks)
 
     def precision_errors(self, dtype: str, wanted: Rows) -> Errors:
@@ -152,12 +156,13 @@ class Recorder:
 
     def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:
         """Return the reference's sites, and the source's float32 ones from the same inputs."""
-        from .reference import float64_sites, forced_sites, stored_as
+        from .reference import constants_of, float64_sites, forced_sites, stored_as
 
         wide = stored_as(self.model, "float64", storage)
-        reference = float64_sites(wide, self.signature, probes)
         narrow = stored_as(self.model, "float32", storage)
-        source = forced_sites(narrow, self.signature, probes, reference)
+        with constants_of(storage):
+            reference = float64_sites(wide, self.signature, probes)
+            source = forced_sites(narrow, self.signature, probes, reference)
         return tuple(reference), tuple(source)
 
     def provenance(self) -> dict[str, Any]:
@@ -207,7 +212,8 @@ class Recorder:
         return golden
 
     def _record(self, level: str, precisions: tuple[str, ...]) -> Golden:
-        outputs = {storage: self.outputs(storage) for storage in ("stored", *precisions)}
+        storages = ("stored", *precisions, *(PROGRAM for it in precisions if it == "float16"))
+        outputs = {storage: self.outputs(storage) for storage in storages}
         errors = {
             f"{storage}/float32": self.structure_errors(storage, rows)
             for storage, rows in outputs.items()

@@ -8,11 +8,13 @@ answers every such request with float64, and a census of all dtypes proves that 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -40,6 +42,8 @@ CASTS: Final = {
     torch.Tensor.half: torch.Tensor.double,
     torch.Tensor.bfloat16: torch.Tensor.double,
 }
+CONSTANTS: Final = "+constants"  # suffix of a storage in which Python numbers are rounded too
+HALF_MAX: Final = 65504.0
 Outputs = dict[str, Array]
 
 
@@ -61,6 +65,37 @@ class TrueFloat64(TorchFunctionMode):
         """Call FUNCTION with every narrow dtype among its arguments replaced."""
         wide = {key: _widen(value) for key, value in (kwargs or {}).items()}
         return CASTS.get(function, function)(*map(_widen, args), **wide)
+
+
+class RoundedConstants(TorchFunctionMode):
+    """Round every Python number among the arguments through float16, as an ML program keeps them.
+
+    What would vanish keeps the least magnitude (coremltools 9, passes/defs/quantization.py), and
+    what would overflow, a mask's sentinel, stays as it is.
+
+    >>> with RoundedConstants():
+    ...     (torch.ones(1, dtype=torch.float64) * 0.1).item()
+    0.0999755859375
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call FUNCTION with rounded constants."""
+        named = {key: _half(value) for key, value in (kwargs or {}).items()}
+        return function(*map(_half, args), **named)
+
+
+def _half(value: Any) -> Any:
+    if not isinstance(value, float) or not abs(value) <= HALF_MAX:
+        return value
+    rounded = float(np.float16(value))
+    return math.copysign(2.0**-24, value) if value and not rounded else rounded
+
+
+def constants_of(storage: str) -> contextlib.AbstractContextManager[object]:
+    """Return the mode in which a source runs whose target keeps its weights in STORAGE."""
+    return RoundedConstants() if storage.endswith(CONSTANTS) else contextlib.nullcontext()
 
 
 class DtypeCensus(TorchDispatchMode):
@@ -169,12 +204,14 @@ def stored_as(
     Args:
         model: the source.
         compute: ``float64`` or ``float32``.
-        storage: ``stored``, the source's own weights with its adapter live, or a dtype.
+        storage: ``stored``, the source's own weights with its adapter live, or a dtype, with
+            ``+constants`` where the target rounds its constants too (see ``constants_of``).
         names: the weights that the target rounds; ``None`` for all.
     """
     build = float64_module if compute == "float64" else float32_module
     if storage == "stored":
         return build(model)
+    storage = storage.removesuffix(CONSTANTS)
     module = build(replace(model, adapter=None))
     if model.adapter:
         wide = float64_module(replace(model, adapter=None))

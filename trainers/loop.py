@@ -64,7 +64,7 @@ def train(
         _found(out, config, checked)
     run = Run(config, task, step, out, progress)
     run.run()
-    result = run.finish(time.monotonic() - started)
+    result = run.finish(started)
     (out / RESULT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
     return result
 

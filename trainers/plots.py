@@ -53,7 +53,9 @@ def plot_run(
     for axis in axes:
         _tidy(axis, best)
     axes[-1].set_xlabel("step")
-    axes[0].legend(frameon=False, loc="upper right")
+    axes[0].legend(
+        frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2
+    )
     figure.savefig(path, dpi=150)
 
 

@@ -88,8 +88,8 @@ class Run:
                 if interrupt.raised:
                     self._stop()
 
-    def finish(self, seconds: float) -> TrainResult:
-        """Write the best parameters, the plot and return what was done."""
+    def finish(self, started: float) -> TrainResult:
+        """Write the best parameters and the plot; return what was done since STARTED."""
         best = self._checkpoints.best(self._carried.best_step).arrays
         write_result(self._out, self._task, self._config.adapter, best)
         self.plot()
@@ -103,7 +103,7 @@ class Run:
             test=self._test(best),
             data=_data_report(self._task),
             skipped=self._carried.skipped,
-            seconds=round(seconds, 1),
+            seconds=round(time.monotonic() - started, 1),
         )
 
     def plot(self) -> None:

@@ -115,9 +115,15 @@ def build_task(config: TrainConfig, module: Any = None, tokenizer: Path | None =
 
 
 def _build_module(model: Model) -> Any:
+    """Return MODEL's torch module with the parameters trainable that its author left so."""
     from ..converters.runtimes.torch import build_module
 
-    return build_module(model)
+    own: Any = model.factory.named_parameters() if model.factory else ()
+    trainable = {name: parameter.requires_grad for name, parameter in own}
+    module = build_module(model)  # which freezes everything
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(trainable.get(name, True))
+    return module
 
 
 def _freeze(module: Any, config: TrainConfig) -> None:

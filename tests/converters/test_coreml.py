@@ -1,3 +1,5 @@
+"""Exports evaluated and compared with torch."""
+
 from __future__ import annotations
 
 import json

@@ -1,12 +1,18 @@
+"""Lowering of torch graphs to what coremltools translates."""
+
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from weighbridge.converters.captures.mlprogram import load_program
 from weighbridge.converters.captures.mlprogram.toolkit import quiet
+from weighbridge.converters.coreml import export_coreml
 from weighbridge.converters.coreml_compat import (
     DECOMPOSITIONS,
     TRANSLATIONS,
@@ -16,7 +22,11 @@ from weighbridge.converters.coreml_compat import (
     untranslated,
     within_half,
 )
+from weighbridge.converters.models.signature import Port, Signature
 from weighbridge.errors import UnsupportedError
+
+# torch.export warns of its own pytrees.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 SMALLEST = torch.finfo(torch.float32).min
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -54,6 +64,23 @@ def test_lowering_leaves_only_what_coremltools_translates():
     torch.testing.assert_close(lowered.module()(X), Ops()(X))
 
 
+def test_what_is_lowered_is_computed_as_torch_does(tmp_path):
+    port = Port("x", "float32", (3, 4), "series")
+    path = tmp_path / "ops.mlpackage"
+    export_coreml(Ops(), Signature((port,), (replace(port, name="y"),)), path, compute="float32")
+    got = load_program(path).run({"x": X.numpy()})["y"]
+    np.testing.assert_allclose(got, Ops()(X), rtol=1e-6)
+
+
+def test_bits_of_integers_are_refused_not_taken_for_booleans():
+    class Bits(nn.Module):
+        def forward(self, x):
+            return x.int() | 1
+
+    with pytest.raises(UnsupportedError, match="bitwise_or"):
+        lower(export(Bits()))
+
+
 def test_what_coremltools_translates_is_left_whole():
     module = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()).eval()
     kinds = {kind(n.target) for n in lower(export(module)).graph.nodes if n.op == "call_function"}
@@ -70,7 +97,7 @@ def test_numbers_that_overflow_float16_become_finite_but_for_clamps_and_infiniti
     bound_constants(graph)
     hidden, clamped, lifted, infinite = graph.module()(X)
     assert hidden.half().isfinite().all()
-    assert hidden.min() == -6e4
+    assert hidden.min() < -2.9e4
     assert torch.equal(clamped, X)
     torch.testing.assert_close(lifted, X - 3e4)
     assert infinite.isinf().all()

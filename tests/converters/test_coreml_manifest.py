@@ -1,3 +1,5 @@
+"""Constants and submodules found again in an exported program."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,6 +17,9 @@ from weighbridge.converters.coreml_manifest import (
     sites,
     source_hash,
 )
+
+# torch.export warns of its own pytrees.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 STATE = {
     "a": torch.randn(4, 3, generator=torch.Generator().manual_seed(0)),
@@ -95,9 +100,7 @@ def test_sites_say_which_operation_ends_which_submodule():
     linears = [name for name in names if name.startswith("linear")]
     variables = dict.fromkeys([*names, "result"])
     found = sites(graph, variables, ["result"])
-    assert found[linears[0]] == ["0.linear", "0.dropout"]
+    assert set(found[linears[0]]) == {"0.linear", "0.dropout"}
     assert found["result"] == ["1"]
     half = sites(graph, dict.fromkeys(f"{name}_cast_fp16" for name in linears), ["result"])
-    assert half[f"{linears[1]}_cast_fp16"] == ["1.dropout", "1.linear"] or half[
-        f"{linears[1]}_cast_fp16"
-    ] == ["1.linear", "1.dropout"]
+    assert set(half[f"{linears[1]}_cast_fp16"]) == {"1.linear", "1.dropout"}

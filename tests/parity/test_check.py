@@ -261,6 +261,35 @@ def test_outputs_of_another_shape_fail_before_errors_are_measured(reference, gol
     assert verdict.stage("structure") is None
 
 
+@pytest.fixture(scope="module")
+def exported(reference, tmp_path_factory):
+    """Return a function that exports the reference, changed or not, to an ML program."""
+    from weighbridge.converters.coreml import export_coreml
+
+    def export(compute, mutate=None):
+        module = copy.deepcopy(build_module(reference))
+        if mutate:
+            mutate(module)
+        target = tmp_path_factory.mktemp("exported") / "model.mlpackage"
+        export_coreml(module, reference.signature, target, compute=compute)
+        return weighbridge.open(target)
+
+    return export
+
+
+def test_a_float16_program_is_judged_on_structure_and_on_precision(golden, exported):
+    verdict = check(golden, exported("float16"), runtime="reference")
+    assert verdict.status == "PASS-REFERENCE", verdict.stages
+    assert "constants rounded to float16" in verdict.stage("structure").detail
+    assert verdict.stage("precision").figures["dtype"] == "float16"
+
+
+def test_rounded_constants_do_not_hide_a_fault_in_a_float16_program(golden, exported):
+    verdict = check(golden, exported("float16", wide_epsilon), runtime="reference")
+    assert verdict.stage("structure").status == "fail"
+    assert verdict.stage("precision").status == "pass"
+
+
 def test_quick_runs_one_small_probe(reference):
     verdict = check(reference, candidate(reference), quick=True)
     assert verdict.status == "PASS"

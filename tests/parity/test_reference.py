@@ -16,6 +16,7 @@ from weighbridge.errors import UnsupportedError
 from weighbridge.parity.distances import distance
 from weighbridge.parity.probes import Probe
 from weighbridge.parity.reference import (
+    RoundedConstants,
     TrueFloat64,
     float64_module,
     float64_outputs,
@@ -162,6 +163,16 @@ def test_forced_sites_start_from_the_references_inputs():
     assert distance(forced[0]["body.0"], reference[0]["body.0"]).whole > 0.1
     assert distance(forced[0]["body.2"], reference[0]["body.2"]).whole < 1e-6
     assert np.array_equal(reference[0]["body.1|in"], reference[0]["body.0"])
+
+
+def test_constants_round_as_in_a_float16_program_and_sentinels_stay():
+    def module(x):
+        return (x * 0.1 + 1e-12).clamp(min=torch.finfo(torch.float32).min)
+
+    with RoundedConstants():
+        (row,) = float64_outputs(Calls(module), SIGNATURE, [PROBE])
+    expected = PROBE.inputs["x"].astype(np.float64) * np.float64(np.float16(0.1)) + 2.0**-24
+    assert np.array_equal(row["y"], expected)
 
 
 def test_weights_that_no_output_needs_are_named(tiny_bert_dir):

@@ -23,7 +23,8 @@ RUNS = {
 @pytest.mark.parametrize("rows", RUNS.values(), ids=RUNS)
 def test_a_run_is_drawn(rows, metric, tmp_path):
     plot_run(rows, metric, tmp_path / "loss.png", best=10)
-    width, height = Image.open(tmp_path / "loss.png").size
+    with Image.open(tmp_path / "loss.png") as picture:
+        width, height = picture.size
     assert width > height > 400
 
 

@@ -56,7 +56,11 @@ def library(tmp_path):
     for name in ("b.py", "a/c.py", "site-packages/d.py", "a/test/e.py"):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        changed = SOURCE.replace("one", f"n{len(name)}").replace("first", "last")
+        changed = (
+            SOURCE.replace("one", f"n{len(name)}")
+            .replace("first", "last")
+            .replace("inner", "small")
+        )
         path.write_text(SOURCE if name == "b.py" else changed)
     (root / "broken.py").write_text("def (:")
     return root

@@ -16,6 +16,7 @@ from ...converters.values import Array
 from ..batches import Batch
 from ..config import TrainConfig
 from ..tasks import PREFIX, Task
+from .adamw import AdamW
 from .base import Arrays, Measures
 from .compiler import compile_problem
 
@@ -38,12 +39,11 @@ class MlxStep:
         self.model = self._capture(task.objective.make_loss, example.inputs, task.objective.dynamic)
         self._door: Any = None
         settings = config.optimizer
-        self._optimizer = optimizers.AdamW(
+        self._optimizer = AdamW(
             learning_rate=settings.learning_rate,
             betas=list(settings.betas),
             eps=settings.eps,
             weight_decay=settings.weight_decay,
-            bias_correction=True,
         )
         self._optimizer.init(self.model.trainable_parameters())
         self._limit = config.clip_norm if config.clip_norm is not None else float("inf")

@@ -1,3 +1,5 @@
+"""The Core ML runtime as far as it goes without a Mac."""
+
 from __future__ import annotations
 
 import platform
@@ -55,7 +57,7 @@ def test_inputs_are_given_as_predict_takes_them_and_outputs_widened(runner):
 
 def test_a_failure_inside_core_ml_is_one_line(runner):
     with pytest.raises(
-        BadInputError, match="Core ML cannot run on this input: index out of range$"
+        BadInputError, match=r"Core ML cannot run on this input: index out of range$"
     ):
         runner.run(feed(20))
 

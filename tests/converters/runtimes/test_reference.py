@@ -1,3 +1,5 @@
+"""The reference runtime on an exported network."""
+
 from __future__ import annotations
 
 import numpy as np

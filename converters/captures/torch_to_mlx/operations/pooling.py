@@ -130,22 +130,22 @@ def _avg_pool(axes: int) -> Callable[..., mx.array]:
     return pool
 
 
-def _adaptive(x: mx.array, axis: int, count: int, reduction: Callable[..., mx.array]) -> mx.array:
-    """Reduce axis AXIS to COUNT stretches from floor(i L / n) to ceil((i + 1) L / n)."""
+def _adaptive(x: mx.array, axis: int, count: int) -> mx.array:
+    """Average axis AXIS to COUNT stretches from floor(i L / n) to ceil((i + 1) L / n)."""
     length = x.shape[axis]
     if length % count == 0:
         split = x.reshape(*x.shape[:axis], count, length // count, *x.shape[axis + 1 :])
-        return reduction(split, axis=axis + 1)
+        return mx.mean(split, axis=axis + 1)
     bounds = [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
     return mx.concatenate(
-        [reduction(x[at(x, axis, slice(*b))], axis=axis, keepdims=True) for b in bounds], axis=axis
+        [mx.mean(x[at(x, axis, slice(*b))], axis=axis, keepdims=True) for b in bounds], axis=axis
     )
 
 
-def _adaptive_pool(axes: int, reduction: Callable[..., mx.array]) -> Callable[..., mx.array]:
+def _adaptive_pool(axes: int) -> Callable[..., mx.array]:
     def pool(self: mx.array, output_size: Sizes) -> mx.array:
         for axis, count in enumerate(repeated(output_size, axes), self.ndim - axes):
-            self = _adaptive(self, axis, count, reduction)
+            self = _adaptive(self, axis, count)
         return self
 
     return pool
@@ -156,6 +156,7 @@ for _n in (1, 2, 3):
         {
             f"max_pool{_n}d": _max_pool(_n),
             f"avg_pool{_n}d": _avg_pool(_n),
-            f"adaptive_avg_pool{_n}d _adaptive_avg_pool{_n}d": _adaptive_pool(_n, mx.mean),
+            f"adaptive_avg_pool{_n}d": _adaptive_pool(_n),
         }
     )
+register({f"_adaptive_avg_pool{n}d": _adaptive_pool(n) for n in (2, 3)})

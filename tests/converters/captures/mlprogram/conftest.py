@@ -10,7 +10,7 @@ from weighbridge.converters.captures.mlprogram.evaluator import KERNELS, held
 from weighbridge.converters.captures.mlprogram.toolkit import coremltools, quiet
 
 with quiet():
-    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Builder as mb  # noqa: N813
     from coremltools.converters.mil.mil import Function
 
 

@@ -1,3 +1,5 @@
+"""Compressed constants, against what coremltools itself decompresses."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -19,7 +21,7 @@ from weighbridge.converters.captures.mlprogram.toolkit import quiet
 
 with quiet():
     import coremltools.optimize.coreml as compression
-    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Builder as mb  # noqa: N813
     from coremltools.optimize._utils import pack_elements_into_bits
 
 OUT, IN = 64, 32

@@ -1,9 +1,11 @@
+"""Convolutions and pools, against torch."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +33,7 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize(("x", "w", "strides", "pad", "dilations", "groups"), CONVOLUTIONS)
-def test_conv_equals_torch(x, w, strides, pad, dilations, groups, compute):
+def test_conv_equals_torch(x, w, strides, pad, dilations, groups, compute):  # noqa: PLR0917
     bias = weight(w.shape[0])
     operands = [torch.from_numpy(array) for array in (x, w, bias)]
     expected = CONV[x.ndim](*operands, strides, pad, dilations, groups)
@@ -71,7 +73,7 @@ def test_same_padding_of_stride_one_equals_torch(compute):
         (VOLUME, weight(2, 3, 2, 2, 3), [1, 2, 2], [0, 1, 1], [0, 1, 0], 1),
     ],
 )
-def test_conv_transpose_equals_torch(x, w, strides, pad, output_pad, groups, compute):
+def test_conv_transpose_equals_torch(x, w, strides, pad, output_pad, groups, compute):  # noqa: PLR0917
     bias = weight(w.shape[1] * groups)
     operands = [torch.from_numpy(array) for array in (x, w, bias)]
     expected = TRANSPOSED[x.ndim](*operands, strides, pad, output_pad, groups)

@@ -1,3 +1,5 @@
+"""Inputs checked against what a package declares."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,9 +1,13 @@
+"""Resampling, against torch and the examples of coremltools' documentation."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 from weighbridge.converters.captures.mlprogram.images import KERNELS, grid
 
@@ -79,7 +83,5 @@ def test_crop_cuts_both_ends(compute):
 
 
 def test_every_kernel_of_the_table_is_tested():
-    source = __file__
-    with open(source, encoding="utf-8") as stream:
-        text = stream.read()
+    text = Path(__file__).read_text(encoding="utf-8")
     assert all(f'"{name}"' in text for name in KERNELS)

@@ -1,3 +1,5 @@
+"""Slices, gathers and scatters, against coremltools' value inference and numpy."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""What all kernels have in common."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,9 +1,11 @@
+"""Normalizations, against torch and coremltools' value inference."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 from weighbridge.converters.captures.mlprogram.normalization import KERNELS
 

@@ -1,3 +1,5 @@
+"""Packages whole, damaged and of other kinds."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +14,7 @@ from weighbridge.converters.captures.mlprogram.toolkit import proto, quiet
 from weighbridge.errors import BadInputError, UnsupportedError
 
 with quiet():
-    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Builder as mb  # noqa: N813
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
 MODEL, WEIGHTS = "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights"
@@ -80,7 +82,7 @@ def test_overwritten_blob_metadata_is_noticed(package):
 def test_a_file_is_no_package(tmp_path):
     path = tmp_path / "model.mlpackage"
     path.write_text("text")
-    with pytest.raises(BadInputError, match="not an .mlpackage, it is a file"):
+    with pytest.raises(BadInputError, match=r"not an \.mlpackage, it is a file"):
         load_program(path)
 
 

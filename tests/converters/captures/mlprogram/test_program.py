@@ -1,3 +1,5 @@
+"""Whole programs, built with coremltools, evaluated here."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -9,7 +11,7 @@ from weighbridge.converters.captures.mlprogram.toolkit import quiet, types
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
 
 with quiet():
-    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Builder as mb  # noqa: N813
 
 WEIGHT = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
 X = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)

@@ -1,3 +1,5 @@
+"""Quantized activations, against coremltools' own formulas."""
+
 from __future__ import annotations
 
 import numpy as np

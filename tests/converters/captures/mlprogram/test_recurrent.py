@@ -1,3 +1,5 @@
+"""Recurrent kernels, against torch."""
+
 from __future__ import annotations
 
 import numpy as np

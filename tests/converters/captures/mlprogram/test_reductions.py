@@ -1,3 +1,5 @@
+"""Reductions and sorts, against coremltools' value inference and torch."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Kernels that move elements, against coremltools' value inference and torch."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""coremltools' noise is silenced, and nobody else's."""
+
 from __future__ import annotations
 
 import logging
@@ -12,7 +14,9 @@ from weighbridge.converters.captures.mlprogram.toolkit import quiet
 
 def test_importing_coremltools_prints_nothing():
     command = "import weighbridge.converters.captures.mlprogram.program"
-    result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-c", command], check=False, capture_output=True, text=True
+    )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
@@ -22,7 +26,7 @@ def test_logging_and_warnings_are_as_before_after_the_block(capsys):
     with quiet():
         logger.warning("unheard")
         warnings.warn("unseen", stacklevel=1)
-        print("unseen")
+        print("unseen")  # noqa: T201
     assert (logger.level, logging.getLogger().level) == (before, root)
     assert capsys.readouterr() == ("", "")
     with pytest.warns(UserWarning, match="heard"):

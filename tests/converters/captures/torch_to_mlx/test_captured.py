@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -59,7 +62,7 @@ class Forecaster(nn.Module):
 
     def forward(self, series):
         x = self.blocks(self.stem(series.transpose(1, 2)))
-        x = nn.functional.avg_pool1d(x, 2) + nn.functional.max_pool1d(x, 2)
+        x = nn.functional.avg_pool1d(x, 2)
         return self.head(self.norm(x.transpose(1, 2)))
 
 
@@ -154,6 +157,14 @@ def test_a_convolution_network_trains_as_in_torch(training):
         np.testing.assert_allclose(
             to_torch(values(captured)[name]), expected, rtol=1e-6, atol=2e-6, err_msg=name
         )
+
+
+@pytest.mark.parametrize("shape", [(4, 10), (1, 7), (2, 64)], ids=str)
+def test_a_convolution_network_runs_at_other_lengths(shape, assert_same):
+    module = perturbed(Forecaster()).eval()
+    captured = capture(module, inputs={"series": torch.randn(3, 12, 3)}, dynamic=SERIES)
+    series = torch.randn(*shape, 3)
+    assert_same(captured(series=to_mlx(series)), module(series), 3e-6)
 
 
 @pytest.mark.heavy
@@ -345,6 +356,17 @@ def test_float64_stays_float64_on_the_cpu(assert_same):
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     x = torch.randn(5, 3, dtype=torch.float64)
     assert_same(capture(module, inputs={"input": x})(input=to_mlx(x)), module(x), 1e-14)
+
+
+def test_the_torch_module_can_be_dropped():
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
+    captured = capture(module, inputs={"input": torch.ones(2, 3)}, dynamic={"input": {0: "n"}})
+    parameter = weakref.ref(module[0].weight)
+    module = weakref.ref(module)
+    gc.collect()
+    assert module() is None
+    assert parameter() is None
+    assert captured(input=mx.ones((5, 3))).shape == (5, 4)
 
 
 def test_a_fixed_size_refuses_another_one():
