@@ -13,7 +13,7 @@ _PUBLIC = {
     "WeightMap": ".converters.maps",
     "assert_parity": ".parity.live",
     "capture": ".converters.captures",
-    "open": ".converters.models",
+    "open": ".jobs.opening",
 }
 __all__ = ["WeighbridgeError", "WeightMap", "assert_parity", "capture", "open"]
 

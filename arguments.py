@@ -9,6 +9,12 @@ from typing import Any, TypeVar
 import click
 
 LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED")
+EXTRAS = {
+    "torch": ("torch", "transformers", "tokenizers"),
+    "mlx": ("mlx",),
+    "coreml": ("coremltools",),
+    "train": ("matplotlib", "pydantic", "yaml"),
+}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -16,6 +22,15 @@ def as_json(command: Command) -> Command:
     """Add ``--json``."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
+    )(command)
+
+
+def candidate(command: Command) -> Command:
+    """Add ``--candidate-code``."""
+    return click.option(
+        "--candidate-code",
+        metavar="MODULE:FUNCTION",
+        help="Like --trust-code, for the checked side alone: a native mlx.nn module.",
     )(command)
 
 
@@ -47,6 +62,7 @@ def writing(command: Command) -> Command:
         )
     ):
         command = option(command)
+    command = candidate(accepting(command))
     return opening(as_json(command))
 
 
@@ -85,6 +101,18 @@ def configured(command: Command) -> Command:
 
 def parse_size(item: str, size: str) -> int:
     """Parse the SIZE of ``DIMENSION=SIZE``."""
-    if not size.isdigit():
+    if not (size.isdecimal() and int(size)):
         raise click.BadParameter(f"{item!r} is not DIMENSION=SIZE, such as sequence=256")
     return int(size)
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """Say which extra brings the package that ERROR misses."""
+    package = (error.name or "").partition(".")[0]
+    extra = next((name for name, packages in EXTRAS.items() if package in packages), None)
+    if extra is None:
+        raise error
+    return (
+        f"this needs {package}: pip install 'weighbridge[{extra}]'"
+        " (a conversion by a table alone needs nothing more: --check none)"
+    )

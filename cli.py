@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,23 @@ if not __package__:  # run as a file: relative imports cannot work, so say what 
 import click
 
 from . import __version__
-from .arguments import accepting, as_json, configured, opening, parse_size, writing
+from .arguments import (
+    accepting,
+    as_json,
+    candidate,
+    configured,
+    missing_package,
+    opening,
+    parse_size,
+    writing,
+)
 from .converters.routes import CONVERSIONS, Route
 from .errors import WeighbridgeError
 
 if TYPE_CHECKING:
     from .jobs import Options, Outcome
 
-DIFFERENT, FAILED, UNDECIDED, INTERRUPTED = 1, 3, 4, 130
+DIFFERENT, FAILED, UNDECIDED, BUG, INTERRUPTED = 1, 3, 4, 70, 130
 # What a full or forbidding disk answers; any other OSError is a bug.
 SYSTEM_ERRORS = frozenset(
     (errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS)
@@ -44,14 +54,24 @@ class Weighbridge(click.Group):
             return super().invoke(ctx)
         except WeighbridgeError as error:
             raise Failure(str(error)) from error
+        except ModuleNotFoundError as error:
+            raise Failure(missing_package(error)) from error
         except OSError as error:
             if error.errno not in SYSTEM_ERRORS:
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            raise Failure(f"{where}{error.strerror}; nothing was left behind") from error
-        except KeyboardInterrupt:
-            click.echo("Interrupted; nothing was left behind.", err=True)
+            raise Failure(f"{where}{error.strerror}") from error
+        except KeyboardInterrupt as error:
+            click.echo(str(error) or "Interrupted; nothing was left behind.", err=True)
             ctx.exit(INTERRUPTED)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except Exception:
+            traceback.print_exc()
+            click.echo(
+                "This is a bug in Weighbridge; please report it with the lines above.", err=True
+            )
+            ctx.exit(BUG)
 
 
 @click.group(
@@ -79,6 +99,7 @@ def options_of(chosen: dict[str, Any]) -> Options:
         check=chosen.get("check", "quick"),
         map=chosen["map_name"],
         trust_code=chosen["trust_code"],
+        candidate_code=chosen.get("candidate_code"),
         max_shard_size=int(chosen.get("max_shard_size", 5.0) * 1e9),
         report=Display().task,
     )
@@ -89,8 +110,8 @@ def finish(outcome: Outcome, *, as_json: bool, accept: tuple[str, ...] = ()) -> 
     from .console import show_outcome
 
     show_outcome(outcome, as_json=as_json)
-    code = outcome.verdict.exit_code(accept) if outcome.verdict else 0
-    click.get_current_context().exit(DIFFERENT if code == DIFFERENT else 0)
+    code = outcome.verdict.exit_code(accept) if outcome.verdict and outcome.wanted else 0
+    click.get_current_context().exit(code)
 
 
 def prepare_mlx() -> None:
@@ -111,7 +132,7 @@ def add_conversion(route: Route) -> None:
     )
     @click.option(
         "--max-shard-size",
-        type=float,
+        type=click.FloatRange(min=0, min_open=True),
         default=5.0,
         show_default=True,
         metavar="GB",
@@ -119,7 +140,12 @@ def add_conversion(route: Route) -> None:
     )
     @writing
     def command(
-        source: str, target: Path, adapter: Path | None, as_json: bool, **chosen: Any
+        source: str,
+        target: Path,
+        adapter: Path | None,
+        as_json: bool,
+        accept: tuple[str, ...],
+        **chosen: Any,
     ) -> None:
         if chosen["check"] != "none" and not chosen["dry_run"]:
             prepare_mlx()
@@ -128,7 +154,7 @@ def add_conversion(route: Route) -> None:
         outcome = jobs.convert(
             source, target, route.target, adapter=adapter, options=options_of(chosen)
         )
-        finish(outcome, as_json=as_json)
+        finish(outcome, as_json=as_json, accept=accept)
 
 
 for _route in CONVERSIONS:
@@ -140,7 +166,9 @@ for _route in CONVERSIONS:
 @click.argument("adapter", type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(path_type=Path))
 @writing
-def merge(base: str, adapter: Path, target: Path, as_json: bool, **chosen: Any) -> None:
+def merge(
+    base: str, adapter: Path, target: Path, as_json: bool, accept: tuple[str, ...], **chosen: Any
+) -> None:
     r"""Merge a LoRA ADAPTER into BASE, keeping BASE's framework.
 
     \b
@@ -150,7 +178,11 @@ def merge(base: str, adapter: Path, target: Path, as_json: bool, **chosen: Any) 
         prepare_mlx()
     from . import jobs
 
-    finish(jobs.merge(base, adapter, target, options=options_of(chosen)), as_json=as_json)
+    finish(
+        jobs.merge(base, adapter, target, options=options_of(chosen)),
+        as_json=as_json,
+        accept=accept,
+    )
 
 
 @main.group()
@@ -173,7 +205,13 @@ def export() -> None:
 )
 @writing
 def export_coreml(
-    source: str, target: Path, compute: str, upper: tuple[str, ...], as_json: bool, **chosen: Any
+    source: str,
+    target: Path,
+    compute: str,
+    upper: tuple[str, ...],
+    as_json: bool,
+    accept: tuple[str, ...],
+    **chosen: Any,
 ) -> None:
     r"""Export SOURCE to TARGET.mlpackage with named, flexible inputs.
 
@@ -189,7 +227,7 @@ def export_coreml(
     outcome = jobs.export_coreml(
         source, target, compute=compute, upper=limits, options=options_of(chosen)
     )
-    finish(outcome, as_json=as_json)
+    finish(outcome, as_json=as_json, accept=accept)
 
 
 @main.group()
@@ -215,7 +253,10 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
     prepare_mlx()
     from . import jobs
 
-    finish(jobs.record(model, target, level=level, options=options_of(chosen)), as_json=as_json)
+    finish(
+        jobs.record(model, target, level=level, options=options_of(chosen)),
+        as_json=as_json,
+    )
 
 
 @parity.command("check")
@@ -233,11 +274,7 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
     show_default=True,
     help="Precision of CANDIDATE's run.",
 )
-@click.option(
-    "--candidate-code",
-    metavar="MODULE:FUNCTION",
-    help="Like --trust-code, for CANDIDATE alone.",
-)
+@candidate
 @click.option("--quick", is_flag=True, help="Text side, fingerprints and one probe only.")
 @accepting
 @opening
@@ -270,8 +307,8 @@ def parity_check(
         candidate,
         runtime=chosen["runtime"],
         policy=Policy(compute=chosen["compute"]),
-        candidate_code=chosen["candidate_code"],
         options=Options(
+            candidate_code=chosen["candidate_code"],
             check="quick" if chosen["quick"] else "full",
             map=chosen["map_name"],
             trust_code=chosen["trust_code"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,29 @@ class LowRank:
         [1.0, 1.0, 1.0]
         """
         return self.scale * (self.b.astype(np.float64) @ self.a.astype(np.float64))
+
+    def rows(self, block: slice) -> LowRank:
+        """Return the update of the rows BLOCK of the weight."""
+        magnitude = None if self.magnitude is None else self.magnitude[block]
+        return replace(self, b=self.b[block], magnitude=magnitude)
+
+    def applied_to(self, base: Array) -> Array:
+        """Return BASE with the update in it, in float64, shape ``(out, in)``.
+
+        ``W + delta``; with magnitudes m ``m / ||W + delta|| * (W + delta)``, the norm taken by row
+        (DoRA, Liu et al. 2024, equation 5). A row of zeros becomes NaN there.
+
+        >>> LowRank(np.ones((1, 2)), np.ones((1, 1)), magnitude=np.array([5.0])).applied_to(
+        ...     np.array([[2.0, 3.0]])
+        ... ).tolist()
+        [[3.0, 4.0]]
+        """
+        total: Array = base.astype(np.float64) + self.delta()
+        if self.magnitude is None:
+            return total
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factor = self.magnitude.astype(np.float64) / np.linalg.norm(total, axis=1)
+            return np.asarray(factor[:, None] * total)
 
 
 @dataclass(frozen=True, eq=False)

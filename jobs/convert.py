@@ -5,25 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..converters.adapters import Adapter, fit, read_adapter
 from ..converters.checkpoints import Staging, Writer
 from ..converters.maps import Execution, Plan, WeightMap, execute
 from ..converters.models import MANIFEST, Model
 from ..converters.models import open as open_model
 from ..converters.sidefiles import SideFiles, copy_side_files
 from ..errors import BadInputError
+from .opening import add_adapter, directed_map
 from .options import UNCHECKED, Options, Outcome, open_with
-from .promises import promised
+from .weighing import weigh
 
 if TYPE_CHECKING:
     from ..parity.verdict import Verdict
 
 FORMATS = {"torch": "pt", "mlx": "mlx"}  # what safetensors files say of themselves
-IDENTITY = "weighbridge map 1\n{**} <-> same\n"
 
 
 def require_framework(model: Model, expected: str, target: Path) -> None:
@@ -55,57 +55,25 @@ def require_apart(model: Model, target: Path) -> None:
     """
     sources = [path for path in (model.path, model.adapter and model.adapter.path) if path]
     for source in sources:
-        one, other = source.resolve(), target.resolve()
-        if one.is_relative_to(other) or other.is_relative_to(one):
-            raise BadInputError(f"{target} and {source} overlap; choose another target")
+        for written in (target, target.with_name(f"{target.name}.rejected")):
+            one, other = source.resolve(), written.resolve()
+            if one.is_relative_to(other) or other.is_relative_to(one):
+                raise BadInputError(f"{written} and {source} overlap; choose another target")
 
 
-def directed_map(model: Model, to: str) -> WeightMap:
-    """Return MODEL's map from its own names to TO's; the identity where they are the same."""
-    if model.framework == to:
-        return WeightMap.parse(IDENTITY, "identity")
-    if not (model.map_text or model.family):
-        model.signature  # noqa: B018  # raises, and says what is unknown
-        raise BadInputError(f"{model.spec}: no map is known for it; give one with --map FILE.wmap")
-    forward = (
-        WeightMap.parse(model.map_text, f"{model.spec} (map)")
-        if model.map_text
-        else WeightMap.load(str(model.family and model.family.map))
-    )
-    return forward if to == "mlx" else forward.inverse()
-
-
-def fitted_updates(model: Model, adapter: Adapter | None) -> Mapping[str, Any]:
-    """Return ADAPTER's updates under MODEL's own names, after checking that they fit.
-
-    Raises:
-        MismatchError: the adapter is partial, or made for another model.
-    """
-    if adapter is None:
-        return {}
-    headers = model.checkpoint.headers
-    same = (adapter.dialect == "mlx") == (model.framework == "mlx")
-    if same:
-        fit(adapter, headers)
-        return adapter.updates
-    to = "mlx" if adapter.dialect == "mlx" else "torch"
-    there = directed_map(model, to)
-    plan = there.bind(headers, config=model.config, sizes=model.sizes)
-    fit(adapter, plan.layout)
-    return there.inverse().rename_updates(adapter.updates, plan.layout, config=model.config)
-
-
-def job_key(plan: Plan, model: Model) -> str:
+def job_key(plan: Plan, table: WeightMap, model: Model) -> str:
     """Return a fingerprint of a job: an interrupted run resumes only if nothing of it changed."""
-    adapter = [model.adapter.path] if model.adapter else []
-    beside = [
-        file for path in adapter for file in (sorted(path.iterdir()) if path.is_dir() else [path])
-    ]
+    adapter = model.adapter.path if model.adapter else None
+    beside = sorted(adapter.iterdir()) if adapter and adapter.is_dir() else [adapter]
     stamps = [
         (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
-        for file in (*model.checkpoint.files, *beside)
+        for file in (*model.checkpoint.files, *filter(None, beside))
     ]
-    text = json.dumps([__version__, plan.lines(), stamps], default=str)
+    bound = [
+        (step.identity, sorted(step.sizes.items()), sorted(step.amounts.items()))
+        for step in plan.steps
+    ]
+    text = json.dumps([__version__, str(table), stamps, bound, plan.merged], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -166,8 +134,8 @@ def merge(base: str, adapter: Path, target: Path, *, options: Options = Options(
 def move(model: Model, target: Path, to: str, adapter: Path | None, options: Options) -> Outcome:
     """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish."""
     if adapter:
-        model = model.with_adapter(read_adapter(adapter))
-    updates = fitted_updates(model, model.adapter)
+        model = add_adapter(model, adapter)
+    updates = model.adapter.updates if model.adapter else {}
     table = directed_map(model, to)
     plan = table.bind(
         model.checkpoint.headers, config=model.config, sizes=model.sizes, updates=updates
@@ -175,7 +143,7 @@ def move(model: Model, target: Path, to: str, adapter: Path | None, options: Opt
     if options.dry_run:
         return Outcome(None, tuple(plan.lines()))
     require_apart(model, target)
-    with Staging(target, force=options.force, key=job_key(plan, model)) as staging:
+    with Staging(target, force=options.force, key=job_key(plan, table, model)) as staging:
         execution = move_weights(model, plan, staging.folder, to, options)
         side = side_files(model, staging.folder)
         forward = table if to in ("mlx", model.framework) else table.inverse()
@@ -195,20 +163,20 @@ def conclude(
 ) -> Outcome:
     """Check the staged result, then publish or reject it."""
     write_manifest(staging.folder, facts | {"verdict": UNCHECKED})
-    verdict = checked(model, staging.folder, options)
+    verdict = checked(model, staging.folder, staging.target, options)
     if verdict:
-        write_manifest(staging.folder, facts | {"verdict": verdict.to_json()})
+        layout = verdict.stage("layout")
+        seen = {"witness": layout.detail} if layout and layout.status == "pass" else {}
+        write_manifest(staging.folder, facts | seen | {"verdict": verdict.to_json()})
     differs = verdict is not None and verdict.status == "DIFFERS"
     path = staging.reject() if differs else staging.publish()
-    return Outcome(path, plan, facts, verdict)
+    return Outcome(path, plan, facts, verdict, wanted=options.check != "none")
 
 
-def checked(model: Model, folder: Path, options: Options) -> Verdict | None:
-    """Weigh FOLDER against MODEL, unless the user asked for no check."""
+def checked(model: Model, folder: Path, target: Path, options: Options) -> Verdict | None:
+    """Weigh FOLDER, to be published as TARGET, against MODEL, unless the user wants no check."""
     if options.check == "none":
         return None
-    from ..parity.check import check
-
-    candidate = open_model(folder, trust_code=options.trust_code)
-    expected = promised(model, candidate)
-    return check(model, candidate, quick=options.check == "quick", expected=expected)
+    code = options.candidate_code or options.trust_code
+    candidate = replace(open_model(folder, trust_code=code), spec=str(target))
+    return weigh(model, candidate, quick=options.check == "quick")

@@ -63,11 +63,11 @@ def export_coreml(
             merged_in_memory(model), model.signature, package, compute=compute, upper=upper
         )
         facts = {"weighbridge": __version__, "framework": "mlprogram", "export": str(exported)}
-        verdict = checked(model, package, options)
+        verdict = checked(model, package, target, options)
         flatten(staging.folder, package)
         differs = verdict is not None and verdict.status == "DIFFERS"
         path = staging.reject() if differs else staging.publish()
-    return Outcome(path, (), facts, verdict)
+    return Outcome(path, (), facts, verdict, wanted=options.check != "none")
 
 
 def flatten(folder: Path, inner: Path) -> None:

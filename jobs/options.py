@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..converters.models import Model
-from ..converters.models import open as open_model
+from .opening import open as open_model
 
 if TYPE_CHECKING:
     from ..parity.verdict import Verdict
@@ -33,6 +33,7 @@ class Options:
         check: ``full``, ``quick`` or ``none``.
         map: name or path of a ``.wmap``.
         trust_code: ``module:function`` that builds the architecture.
+        candidate_code: the same for the checked side alone, such as a native MLX module.
         max_shard_size: bytes per weights file.
         report: receives progress.
     """
@@ -42,6 +43,7 @@ class Options:
     check: str = "quick"
     map: str | None = None
     trust_code: str | None = None
+    candidate_code: str | None = None
     max_shard_size: int = 5_000_000_000
     report: Reporter = field(default=silent, repr=False)
 
@@ -55,12 +57,14 @@ class Outcome:
         plan: the plan, a line each.
         facts: what the manifest says.
         verdict: the parity verdict, ``None`` where nothing was checked.
+        wanted: whether a check was asked for.
     """
 
     target: Path | None
     plan: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     verdict: Verdict | None = None
+    wanted: bool = False
 
     @property
     def status(self) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..converters.checkpoints import Staging
 from ..converters.policy import Policy
+from .convert import require_apart
 from .options import Options, Outcome, open_with
-from .promises import promised
+from .weighing import weigh
 
 if TYPE_CHECKING:
     from ..parity.golden import Golden
@@ -23,6 +24,7 @@ def record(
     from ..parity.golden import record as record_golden
 
     model = open_with(source, options)
+    require_apart(model, target)
     with Staging(target, force=options.force) as staging:
         golden = record_golden(model, level=level)
         golden.save(staging.folder)
@@ -42,7 +44,6 @@ def check(
     *,
     runtime: str | None = None,
     policy: Policy = Policy(),
-    candidate_code: str | None = None,
     options: Options = Options(check="full"),
 ) -> Verdict:
     """Weigh CANDIDATE against REFERENCE, a model or a golden; see ``parity.check.check``.
@@ -52,19 +53,9 @@ def check(
         candidate: spec of a model.
         runtime: where the candidate runs; its framework's own if not given.
         policy: device and precision of the candidate's run.
-        candidate_code: builds the candidate's architecture, where it is not the reference's.
         options: how to read both sides; with ``check="quick"`` one small probe is run.
     """
-    from ..parity.check import check as weigh
-    from ..parity.golden import Golden
-
-    theirs = open_with(candidate, replace(options, trust_code=candidate_code or options.trust_code))
+    theirs = replace(options, trust_code=options.candidate_code or options.trust_code)
     known = golden_at(reference) or open_with(reference, options)
-    return weigh(
-        known,
-        theirs,
-        runtime=runtime,
-        policy=policy,
-        quick=options.check == "quick",
-        expected={} if isinstance(known, Golden) else promised(known, theirs),
-    )
+    quick = options.check == "quick"
+    return weigh(known, open_with(candidate, theirs), runtime=runtime, policy=policy, quick=quick)

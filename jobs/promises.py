@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..converters.maps import Plan, Step, WeightMap
+from ..converters.maps import Plan, Step
 from ..converters.maps.axes import Atom, Axes
 from ..converters.models import Model
 from ..errors import MismatchError
+from .opening import map_of
 
 Promise = tuple[str, tuple[int, ...] | None]
 
@@ -51,7 +52,7 @@ def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
     headers = reference.checkpoint.headers
     if reference.framework == candidate.framework:
         return {name: (name, None) for name in candidate.checkpoint.headers if name in headers}
-    table = table_of(reference) or table_of(candidate)
+    table = map_of(reference) or map_of(candidate)
     if table is None:
         return {}
     directed = table if reference.framework == "torch" else table.inverse()
@@ -59,10 +60,3 @@ def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
         return promises_of(directed.bind(headers, config=reference.config, sizes=reference.sizes))
     except MismatchError:
         return {}  # the check itself says what does not fit
-
-
-def table_of(model: Model) -> WeightMap | None:
-    """Return the map between MODEL's torch and MLX names, if there is one."""
-    if model.map_text:
-        return WeightMap.parse(model.map_text, f"{model.spec} (map)")
-    return WeightMap.load(model.family.map) if model.family else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..converters.models import MANIFEST
@@ -62,7 +62,12 @@ def complete(config: TrainConfig, target: Path) -> None:
         return
     copy_side_files(source.path, target)
     if source.map_text or not (target / MANIFEST).exists():
-        facts = {"weighbridge": __version__, "framework": source.framework, "map": source.map_text}
+        facts: dict[str, Any] = {
+            "weighbridge": __version__,
+            "framework": source.framework,
+            "map": source.map_text,
+        }
+        facts |= {"sizes": dict(source.sizes), "witness": source.witness}
         write_manifest(target, facts | {"source": {"spec": source.spec}, "verdict": "UNVERIFIED"})
 
 

@@ -44,6 +44,7 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     policy: Policy = Policy(),
     quick: bool = False,
     expected: Expected | None = None,
+    layout: tuple[bool, str] | None = None,
     probes: Sequence[Probe] | None = None,
     cache: Path | None = None,
 ) -> Verdict:
@@ -58,6 +59,8 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
         quick: text side, fingerprints and one small probe only.
         expected: what a map promised: candidate's weight -> reference's weight, or that and the
             permutation of its axes.
+        layout: whether somebody besides the map vouches for how the weights lie in MLX, and who;
+            ``None`` where no map stands between the two sides.
         probes: a user's own inputs.
         cache: folder of recordings, see ``golden.record``.
 
@@ -70,7 +73,7 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
         if isinstance(reference, Golden)
         else record_for(reference, scale, quick=quick, probes=probes, cache=cache)
     )
-    return Weighing(golden, scale, expected or {}, quick=quick).verdict()
+    return Weighing(golden, scale, expected or {}, layout, quick=quick).verdict()
 
 
 @dataclass
@@ -170,6 +173,7 @@ class Weighing:
         golden: the reference.
         candidate: the judged side.
         expected: what a map promised.
+        layout: who vouches for the layout.
         quick: whether only the cheap questions are asked.
         unchecked: what this check could not see, for the report.
         explanations: of the candidate's weights, once the fingerprints were compared.
@@ -178,13 +182,14 @@ class Weighing:
     golden: Golden
     candidate: Candidate
     expected: Expected
+    layout: tuple[bool, str] | None = None
     quick: bool = False
     unchecked: list[str] = field(default_factory=list)
     explanations: Sequence[Explanation] = ()
 
     def verdict(self) -> Verdict:
         """Run the stages and decide."""
-        stages = [self.text(), self.fingerprints(), self.auxiliary()]
+        stages = [self.text(), self.fingerprints(), *self.laid_out(), self.auxiliary()]
         stages += self.runs() if stages[-1].status != "fail" else []
         status = decide(stages, self.candidate.runtime)
         faults = self.blame(stages) if status == "DIFFERS" else ()
@@ -241,6 +246,13 @@ class Weighing:
             for name, promise in self.expected.items()
         }
         return fingerprint_stage(self.explanations, disagreements(self.explanations, promised))
+
+    def laid_out(self) -> list[Stage]:
+        """Say who vouches for the layout: the map that did the job cannot be its own witness."""
+        if self.layout is None:
+            return []
+        vouched, who = self.layout
+        return [Stage("layout", "pass" if vouched else "unverified", who)]
 
     def auxiliary(self) -> Stage:
         """Compare names and roles of the inputs."""

@@ -56,8 +56,9 @@ class Floor(NamedTuple):
         1.5
         """
         ratio = self.ratio(target, source)
-        used = max(ratio.whole / self.k, ratio.worst / self.k_token)
-        return float("inf") if math.isnan(used) else used  # a NaN is never within anything
+        shares = (ratio.whole / self.k, ratio.worst / self.k_token)
+        # max() would lose a NaN, and a NaN is never within anything
+        return float("inf") if any(map(math.isnan, shares)) else max(shares)
 
 
 class Comparison(NamedTuple):

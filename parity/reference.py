@@ -174,10 +174,10 @@ def narrow_module(model: Model, dtype: str) -> nn.Module:
 
 
 def fold(module: nn.Module, updates: Mapping[str, LowRank]) -> None:
-    """Add each update's delta to its weight, the product in float64."""
+    """Put each update into its weight, the sum in float64."""
     for name, update in updates.items():
         weight = module.get_parameter(name)
-        weight.data = (weight.data.double() + to_torch(update.delta())).to(weight.dtype)
+        weight.data = to_torch(update.applied_to(to_numpy(weight))).to(weight.dtype)
 
 
 def round_weights(module: nn.Module, dtype: str, names: Collection[str] | None = None) -> nn.Module:

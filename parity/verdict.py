@@ -16,6 +16,7 @@ STATUSES: Final = ("PASS", "PASS-REFERENCE", "PASS-PRECISION-ONLY", "DIFFERS", "
 STAGES: Final = (
     "text",
     "fingerprints",
+    "layout",
     "auxiliary",
     "outputs",
     "structure",

@@ -29,7 +29,7 @@ class MergedWeights:
         """Return tensor NAME, merged if an update is due."""
         array = self._weights.read(name)
         update = self._updates.get(name)
-        return array if update is None else (array + update.delta()).astype(array.dtype)
+        return array if update is None else update.applied_to(array).astype(array.dtype)
 
 
 def _module_weights(module: Any, framework: str) -> Weights:

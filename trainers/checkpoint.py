@@ -74,8 +74,6 @@ class Checkpoints:
     def _write(self, kind: str, checkpoint: Checkpoint) -> Path:
         """Write beside the final name, flush to disk, rename: a kill leaves all or nothing."""
         path = self._path(kind, checkpoint.step)
-        if path.exists():  # of the same run and step: equal by construction
-            return path
         staged = path.with_name(f"{TEMPORARY}{path.name}")
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
@@ -87,7 +85,13 @@ class Checkpoints:
         (staged / FACTS).write_text(facts + "\n", encoding="utf-8")
         for file in (staged / TENSORS, staged / FACTS, staged):
             _flush(file)
-        staged.rename(path)
+        if path.exists():  # from before a kill: the run has come here again
+            stale = path.with_name(f"{TEMPORARY}old-{path.name}")
+            path.rename(stale)
+            staged.rename(path)
+            shutil.rmtree(stale)
+        else:
+            staged.rename(path)
         _flush(self.folder)
         return path
 

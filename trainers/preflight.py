@@ -18,7 +18,7 @@ from ..errors import MismatchError
 from .adapters import probe_values
 from .batches import Batch
 from .steps.base import Step
-from .tasks import Parameter
+from .tasks import PREFIX, Parameter
 
 VANISHING: Final = 1e-6  # of the largest gradient: rounding of float32, carried through a network
 VANISHES: Final = "zero up to rounding (a key's bias cancels in softmax)"
@@ -194,20 +194,29 @@ def _problems(row: Row, tolerance: float) -> list[str]:
             for backend, size in row.largest.items()
             if size is not None
         ]
-    problems = []
-    for backend, size in row.largest.items():
-        if size is None or (size == 0 and not row.note):
-            problems.append(
-                f"{row.name}: trainable, but the loss does not depend on it in {backend};"
-                " freeze it (--set freeze) or correct the model"
-            )
-        elif not np.isfinite(size):
-            problems.append(f"{row.name}: its gradient is not finite in {backend}")
-    if not problems and row.difference is not None and not row.difference <= tolerance:
-        problems.append(
-            f"{row.name}: gradients differ by {row.difference:.1e}, accepted is {tolerance:.0e}"
-        )
-    return problems
+    dead = [
+        name for name, size in row.largest.items() if size is None or (size == 0 and not row.note)
+    ]
+    wild = [
+        name for name, size in row.largest.items() if size is not None and not np.isfinite(size)
+    ]
+    if dead:
+        where = " and ".join(dead)
+        return [
+            f"{row.name}: trainable, but the loss does not depend on it in {where}; {_freeze(row)}"
+        ]
+    if wild:
+        return [f"{row.name}: its gradient is not finite in {' and '.join(wild)}"]
+    if row.difference is not None and not row.difference <= tolerance:
+        gates = f"by {row.difference:.1e}, accepted is {tolerance:.0e}"
+        return [f"{row.name}: gradients differ {gates}"]
+    return []
+
+
+def _freeze(row: Row) -> str:
+    """Return what to do about a parameter without a gradient."""
+    path = row.name.removeprefix(PREFIX).rpartition(".")[0] or row.name
+    return f"freeze it (--set freeze=[{path}]) or correct the model"
 
 
 def _loss_problems(found: Mapping[str, Gradients], tolerance: float) -> list[str]:

@@ -89,7 +89,7 @@ def merge(base: Array, update: LowRank) -> tuple[Array, Survival]:
     for start in range(0, base.shape[0], rows):
         block = slice(start, start + rows)
         before = base[block].astype(np.float64)
-        after = _updated(before, update, block)
+        after = update.rows(block).applied_to(before)
         merged[block] = rounded = round_once(after, base.dtype)
         realised = rounded.astype(np.float64)
         if np.isfinite(before).all() and not np.isfinite(realised).all():
@@ -106,15 +106,3 @@ def _check(base: Array, update: LowRank) -> None:
     if base.shape != update.shape:
         problem = f"the base has shape {list(base.shape)}, the update {list(update.shape)}"
         raise MismatchError("update and base do not fit", [problem])
-
-
-def _updated(base: Float64, update: LowRank, block: slice) -> Float64:
-    """Return the rows BLOCK of the sum."""
-    b = update.b[block].astype(np.float64)
-    total: Float64 = base + update.scale * (b @ update.a.astype(np.float64))
-    if update.magnitude is None:
-        return total
-    with np.errstate(divide="ignore", invalid="ignore"):  # a row of zeros: `merge` refuses the NaN
-        factor = update.magnitude[block].astype(np.float64) / np.linalg.norm(total, axis=1)
-        scaled: Float64 = factor[:, None] * total
-    return scaled

@@ -131,6 +131,7 @@ class WeightMap:
         headers: Mapping[str, Header],
         *,
         config: Mapping[str, Any] | None = None,
+        sizes: Mapping[str, int] | None = None,
     ) -> dict[str, LowRank]:
         """Return an adapter's UPDATES under the names of the other side.
 
@@ -138,6 +139,7 @@ class WeightMap:
             updates: by names of this side.
             headers: the base model of the updates, names of this side.
             config: of the base model.
+            sizes: as for :meth:`bind`.
 
         Raises:
             MismatchError: an update does not fit the base.
@@ -145,5 +147,5 @@ class WeightMap:
         """
         from .execution import apply
 
-        renamed = apply(self.bind(headers, config=config), updates)
+        renamed = apply(self.bind(headers, config=config, sizes=sizes), updates)
         return {name: value for name, value in renamed.items() if isinstance(value, LowRank)}

@@ -17,11 +17,15 @@ class Family(NamedTuple):
         map: name of the table map, torch names on its left side, MLX names on its right.
         torch_class: class in transformers that runs it.
         signature: makes the Signature from the config.
+        optional: submodules that a checkpoint may lack.
+        native: the MLX library whose own loader and ``sanitize`` the table is tested against.
     """
 
     map: str
     torch_class: str
     signature: Callable[[Config], Signature]
+    optional: tuple[str, ...] = ()
+    native: str = ""
 
 
 def encoder_signature(config: Config) -> Signature:
@@ -43,5 +47,5 @@ def encoder_signature(config: Config) -> Signature:
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    "bert": Family("bert", "BertModel", encoder_signature),
+    "bert": Family("bert", "BertModel", encoder_signature, ("pooler",), "mlx-embeddings"),
 }

@@ -28,6 +28,7 @@ class Model:
         adapter: a live adapter; ``None`` for the bare model.
         map_text: the map between torch and MLX names, where it is not the family's.
         declared: the signature a factory declared.
+        witness: who vouched for the MLX layout when the directory was made, besides its map.
         sizes: of axes that shapes do not tell, recorded when the directory was made.
     """
 
@@ -40,6 +41,7 @@ class Model:
     map_text: str | None = None
     declared: Signature | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    witness: str | None = None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:

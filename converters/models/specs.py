@@ -129,6 +129,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         map_text=map_text(map_name, manifest),
         declared=signature,
         sizes=manifest.get("sizes") or {},
+        witness=manifest.get("witness"),
     )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ...errors import BadInputError, MismatchError
+from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..maps import WeightMap, apply
+from ..maps.rules import Drop
 from ..models import Model
 from ..policy import Policy
 from ..values import Array, Dense, LowRank
@@ -100,17 +102,25 @@ def empty_module(model: Model) -> nn.Module:
     return module.eval()
 
 
-def load_weights(module: nn.Module, arrays: Mapping[str, Array], *, where: str) -> None:
-    """Load ARRAYS into MODULE; every missing or unexpected name is an error.
+def load_weights(
+    module: nn.Module, arrays: Mapping[str, Array], *, where: str, known: Collection[str] = ()
+) -> None:
+    """Load ARRAYS into MODULE, strictly.
 
-    Persistent buffers that a module recomputes may be absent.
+    Args:
+        module: what to fill.
+        arrays: by torch name.
+        where: whose they are, for messages.
+        known: names that may be there although the module has none of them, because it recomputes
+            them. Integer buffers (counters, positions) may be absent.
 
     Raises:
-        MismatchError: names or shapes differ; all of them are listed.
+        MismatchError: names are missing or unexpected, or shapes differ; all of them are listed.
     """
     own = module.state_dict()
-    buffers = {name for name, _ in module.named_buffers()}
-    problems = [f"{name} is missing" for name in sorted(set(own) - set(arrays) - buffers)]
+    counters = {name for name, tensor in own.items() if not tensor.is_floating_point()}
+    problems = [f"{name} is missing" for name in sorted(set(own) - set(arrays) - counters)]
+    problems += [f"{name} is unexpected" for name in sorted(set(arrays) - set(own) - set(known))]
     problems += [
         f"{name}: expected {list(own[name].shape)}, found {list(array.shape)}"
         for name, array in sorted(arrays.items())
@@ -123,29 +133,63 @@ def load_weights(module: nn.Module, arrays: Mapping[str, Array], *, where: str) 
     )
 
 
-def drop_unused(module: nn.Module, arrays: Mapping[str, Array]) -> None:
-    """Remove an optional head that the checkpoint does not carry, so that nothing runs at random."""
-    if getattr(module, "pooler", None) is not None and not any(
-        name.startswith("pooler.") for name in arrays
-    ):
-        setattr(module, "pooler", None)  # noqa: B010  # mypy takes it for a Module
+def drop_absent(module: nn.Module, arrays: Mapping[str, Array], optional: Collection[str]) -> None:
+    """Remove OPTIONAL heads that the checkpoint does not carry, so that nothing runs at random."""
+    for head in optional:
+        if hasattr(module, head) and not any(name.startswith(f"{head}.") for name in arrays):
+            setattr(module, head, None)
+
+
+def recomputed(model: Model) -> tuple[str, ...]:
+    """Return the torch names that MODEL's table says are recomputed."""
+    if model.family is None:
+        return ()
+    rules = WeightMap.load(model.family.map).rules
+    return tuple(str(rule.name) for rule in rules if isinstance(rule, Drop))
 
 
 def attach_adapter(module: nn.Module, updates: Mapping[str, LowRank]) -> None:
     """Add ``scale * b @ a @ x`` to the output of each linear layer named in UPDATES, live.
 
-    The sum is never folded into the weight, so this is independent of the merge.
+    The sum is never folded into the weight, so this is independent of the merge. With DoRA
+    magnitudes m the output without bias is scaled by ``m / ||W + delta||``.
+
+    Raises:
+        UnsupportedError: an update of something else than a linear layer.
     """
     for name, update in updates.items():
         layer = module.get_submodule(name.removesuffix(".weight"))
-        weight = next(layer.parameters())
-        a = to_torch(update.a).to(weight.dtype)
-        b = to_torch(update.b).to(weight.dtype) * update.scale
+        if not isinstance(layer, nn.Linear):
+            raise UnsupportedError(
+                f"{name}: a live adapter on {type(layer).__name__} is not supported; merge it first"
+            )
+        layer.register_forward_hook(LiveUpdate(layer, update))
 
-        def add(_: nn.Module, args: Any, out: Any, a: torch.Tensor = a, b: torch.Tensor = b) -> Any:
-            return out + args[0] @ a.T @ b.T
 
-        layer.register_forward_hook(add)
+class LiveUpdate:
+    """A forward hook that adds a low-rank update to the output of a linear layer."""
+
+    def __init__(self, layer: nn.Linear, update: LowRank) -> None:
+        dtype = layer.weight.dtype
+        self.a = to_torch(update.a).to(dtype)
+        self.b = to_torch(update.b).to(dtype) * update.scale
+        self.bias: torch.Tensor | float = (
+            0.0 if getattr(layer, "bias", None) is None else layer.bias
+        )
+        self.factor: torch.Tensor | None = None
+        if update.magnitude is not None:
+            total = to_numpy(layer.weight.double()) + update.delta()
+            norms = np.linalg.norm(total, axis=1)
+            self.factor = to_torch(update.magnitude.astype(np.float64) / norms).to(dtype)
+
+    def __call__(self, _: nn.Linear, args: Any, out: torch.Tensor) -> torch.Tensor:
+        """Return OUT with the update in it."""
+        added: torch.Tensor = args[0] @ self.a.T @ self.b.T
+        if self.factor is None:
+            return out + added
+        bias: torch.Tensor | float = self.bias
+        scaled: torch.Tensor = (out - bias + added) * self.factor + bias
+        return scaled
 
 
 def build_module(model: Model, dtype: str = "float32") -> nn.Module:
@@ -158,8 +202,8 @@ def build_module(model: Model, dtype: str = "float32") -> nn.Module:
     module = empty_module(model)
     if model.path is not None:
         arrays, updates = torch_values(model)
-        drop_unused(module, arrays)
-        load_weights(module, arrays, where=model.spec)
+        drop_absent(module, arrays, model.family.optional if model.family else ())
+        load_weights(module, arrays, where=model.spec, known=recomputed(model))
     else:
         updates = {}
     module = module.to(DTYPES[dtype])
@@ -221,17 +265,22 @@ class Recorder:
         return _replace_first(value, to_torch(self.corrections[site]).to(tensor.dtype))
 
     def hooks(self, path: str, child: nn.Module) -> tuple[Any, Any]:
-        """Watch the submodule CHILD at PATH."""
+        """Watch the submodule CHILD at PATH; a second call of it is another site, ``PATH@1``."""
+        calls = itertools.count()
+        current = path
 
         def enter(_: nn.Module, args: Any, kwargs: Any) -> Any:
-            if args:
-                corrected = self.seen(path + INPUT, args)
-                return None if corrected is None else (corrected, kwargs)
-            corrected = self.seen(path + INPUT, kwargs)
-            return None if corrected is None else (args, corrected)
+            nonlocal current
+            number = next(calls)
+            current = f"{path}@{number}" if number else path
+            given = args or kwargs
+            corrected = self.seen(current + INPUT, given)
+            if corrected is None:
+                return None
+            return (corrected, kwargs) if args else (args, corrected)
 
         def leave(_: nn.Module, __: Any, out: Any) -> Any:
-            return self.seen(path, out)
+            return self.seen(current, out)
 
         return child.register_forward_pre_hook(
             enter, with_kwargs=True

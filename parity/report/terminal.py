@@ -41,6 +41,7 @@ MARKS: Final = {
 QUESTIONS: Final = {
     "text": "same words, same ids",
     "fingerprints": "every weight explained",
+    "layout": "vouched for besides the map",
     "auxiliary": "same inputs",
     "outputs": "names, shapes, finite",
     "structure": "float32 against float64",

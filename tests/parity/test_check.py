@@ -277,6 +277,7 @@ def exported(reference, tmp_path_factory):
     return export
 
 
+@pytest.mark.heavy
 def test_a_float16_program_is_judged_on_structure_and_on_precision(golden, exported):
     verdict = check(golden, exported("float16"), runtime="reference")
     assert verdict.status == "PASS-REFERENCE", verdict.stages
@@ -284,6 +285,7 @@ def test_a_float16_program_is_judged_on_structure_and_on_precision(golden, expor
     assert verdict.stage("precision").figures["dtype"] == "float16"
 
 
+@pytest.mark.heavy
 def test_rounded_constants_do_not_hide_a_fault_in_a_float16_program(golden, exported):
     verdict = check(golden, exported("float16", wide_epsilon), runtime="reference")
     assert verdict.stage("structure").status == "fail"
@@ -340,3 +342,11 @@ def test_the_report_says_what_no_probe_reached(reference, golden):
     assert any("vocabulary rows" in line for line in missed)
     assert any("positions" in line for line in missed)
     assert np.isfinite([len(line) for line in missed]).all()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("compute", ["float32", "float16"])
+def test_the_pretrained_model_passes_in_mlx(minilm_dir, compute):
+    model = weighbridge.open(minilm_dir)
+    verdict = check(model, model, runtime="mlx", policy=Policy(compute=compute))
+    assert verdict.status == "PASS", verdict.stages

@@ -15,7 +15,11 @@ PARAMETERS = {"w": Parameter((2,), True), "frozen": Parameter((2,), False)}
 GOOD = {"w": np.array([1.0, -2.0])}
 FAULTS = {  # gradients of (mlx, torch) -> what is said of it
     "not reached": ({}, GOOD, "w: trainable, but the loss does not depend on it in mlx"),
-    "zero": ({"w": np.zeros(2)}, {"w": np.zeros(2)}, "does not depend on it in torch"),
+    "zero": (
+        {"w": np.zeros(2)},
+        {"w": np.zeros(2)},
+        "does not depend on it in mlx and torch; freeze it",
+    ),
     "frozen moves": (
         GOOD | {"frozen": np.ones(2)},
         GOOD,

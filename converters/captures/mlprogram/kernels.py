@@ -63,7 +63,7 @@ class Kernel(NamedTuple):
 def kernel(function: Function) -> Kernel:
     """Read the annotations of FUNCTION.
 
-    >>> def scaled(x: Tensor, axis: "int", factor: "float | None" = None): ...
+    >>> def scaled(x: Tensor, axis: int, factor: float | None = None): ...
     >>> sorted(kernel(scaled).plain)
     ['axis', 'factor']
     """

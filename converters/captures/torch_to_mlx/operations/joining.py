@@ -28,14 +28,11 @@ def _parts(x: mx.array, sizes: Sequence[int], dim: int) -> tuple[mx.array, ...]:
     return tuple(mx.split(x, ends, axis=axis_of(x, dim))) if ends else (x,)
 
 
-@operation("split_with_sizes", "split.sizes", "unsafe_split_with_sizes", "split_with_sizes_copy")
+@operation("split_with_sizes", "unsafe_split_with_sizes", "split_with_sizes_copy")
 def _split_with_sizes(
-    self: mx.array,
-    split_sizes: Sequence[int] = (),
-    dim: int = 0,
-    split_size: Sequence[int] = (),
+    self: mx.array, split_sizes: Sequence[int], dim: int = 0
 ) -> tuple[mx.array, ...]:
-    return _parts(self, split_sizes or split_size, dim)
+    return _parts(self, split_sizes, dim)
 
 
 @operation("split.Tensor", "unsafe_split.Tensor", "split_copy.Tensor")
@@ -45,15 +42,9 @@ def _split(self: mx.array, split_size: int, dim: int = 0) -> tuple[mx.array, ...
     return _parts(self, [min(split_size, length - start) for start in starts], dim)
 
 
-@operation("chunk", "unsafe_chunk")
+@operation("unsafe_chunk")
 def _chunk(self: mx.array, chunks: int, dim: int = 0) -> tuple[mx.array, ...]:
     return _split(self, max(1, -(-self.shape[axis_of(self, dim)] // chunks)), dim)
-
-
-@operation("tensor_split.sections")
-def _tensor_split(self: mx.array, sections: int, dim: int = 0) -> tuple[mx.array, ...]:
-    size, longer = divmod(self.shape[axis_of(self, dim)], sections)
-    return _parts(self, [size + 1] * longer + [size] * (sections - longer), dim)
 
 
 @operation("unbind.int", "unbind_copy.int")

@@ -35,7 +35,7 @@ def _select_scatter(self: mx.array, src: mx.array, dim: int, index: int) -> mx.a
     return _written(self, at(self, dim, index), src)
 
 
-@operation("index_put", "_unsafe_index_put", "index_put_")
+@operation("index_put", "_unsafe_index_put")
 def _index_put(
     self: mx.array, indices: Indices, values: mx.array, accumulate: bool = False
 ) -> mx.array:

@@ -17,31 +17,25 @@ def _same(x: mx.array) -> mx.array:
 
 register(
     {
-        "alias alias_copy clone contiguous lift lift_fresh lift_fresh_copy detach_ positive": _same,
-        "resolve_conj resolve_neg to.dtype to.dtype_layout to.prim_dtype _to_copy": _same,
+        "alias alias_copy clone lift lift_fresh lift_fresh_copy _to_copy": _same,
         "detach": mx.stop_gradient,
-        "t t_copy numpy_T": mx.transpose,
-        "mT mH adjoint": lambda x: mx.swapaxes(x, -1, -2),
+        "t t_copy": mx.transpose,
         "squeeze": mx.squeeze,
-        "ravel": mx.flatten,
     },
     arity=1,
 )
 register(
     {
-        "to.device to.other type_as": lambda x, _: x,
-        "view reshape _unsafe_view view_copy": mx.reshape,
-        "view_as reshape_as": lambda x, other: x.reshape(other.shape),
+        "type_as": lambda x, _: x,
+        "view _unsafe_view view_copy": mx.reshape,
         "permute permute_copy": lambda x, dims: x.transpose(axes_of(x, dims)),
-        "expand_as": lambda x, other: mx.broadcast_to(x, other.shape),
         "unsqueeze unsqueeze_copy": mx.expand_dims,
     },
     arity=2,
 )
 register(
     {
-        "transpose.int swapaxes swapdims": lambda x, a, b: mx.swapaxes(x, a, b) if x.ndim else x,
-        "movedim.int": mx.moveaxis,
+        "transpose.int": lambda x, a, b: mx.swapaxes(x, a, b) if x.ndim else x,
     },
     arity=3,
 )
@@ -57,7 +51,7 @@ register(
 )
 
 
-@operation("expand", "expand_copy", "broadcast_to")
+@operation("expand", "expand_copy")
 def _expand(self: mx.array, size: Sequence[int]) -> mx.array:
     """Broadcast; -1 keeps a size."""
     added = len(size) - self.ndim
@@ -70,18 +64,6 @@ def _squeeze(self: mx.array, dim: int | Sequence[int]) -> mx.array:
     return self.squeeze([axis for axis in axes_of(self, dim) if self.shape[axis] == 1])
 
 
-@operation("flatten.using_ints")
-def _flatten(self: mx.array, start_dim: int = 0, end_dim: int = -1) -> mx.array:
-    return mx.flatten(self, start_dim, end_dim) if self.ndim else self.reshape(1)
-
-
-@operation("unflatten.int")
-def _unflatten(self: mx.array, dim: int, sizes: Sequence[int]) -> mx.array:
-    axis = axis_of(self, dim)
-    return self.reshape(*self.shape[:axis], *sizes, *self.shape[axis + 1 :])
-
-
-@operation("movedim.intlist")
 def _movedim(self: mx.array, source: Sequence[int], destination: Sequence[int]) -> mx.array:
     moved = dict(zip(axes_of(self, destination), axes_of(self, source), strict=True))
     rest = iter(sorted(set(range(self.ndim)) - set(moved.values())))
@@ -116,11 +98,6 @@ def _slice(
 @operation("select.int", "select_copy.int")
 def _select(self: mx.array, dim: int, index: int) -> mx.array:
     return self[at(self, dim, index)]
-
-
-@operation("narrow")
-def _narrow(self: mx.array, dim: int, start: int, length: int) -> mx.array:
-    return self[at(self, dim, interval(self, dim, start, start + length))]
 
 
 @operation("unfold")

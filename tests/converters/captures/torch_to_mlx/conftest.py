@@ -86,6 +86,17 @@ def agree():
     return check
 
 
+@pytest.fixture
+def drawn():
+    """Return a function: (function, tensor) -> what the function draws in MLX, as numpy."""
+
+    def draw(function, like):
+        captured = capture(Functions({"draw": (function, like)}), inputs={"input_0_0": like})
+        return np.array(captured(input_0_0=to_mlx(like))["draw"])
+
+    return draw
+
+
 def run_case(captured, arrays, name, chosen):
     return pytree.tree_leaves(captured(**{**arrays, **chosen})[name])
 

@@ -1,0 +1,78 @@
+"""Weigh one model against another, with what a map promised and who vouches for the layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..converters.maps import WeightMap
+from ..converters.models import Model
+from ..converters.policy import Policy
+from .opening import map_of
+from .promises import promised
+
+if TYPE_CHECKING:
+    from ..parity.golden import Golden
+    from ..parity.verdict import Verdict
+
+
+def weigh(
+    reference: Model | Golden,
+    candidate: Model,
+    *,
+    runtime: str | None = None,
+    policy: Policy = Policy(),
+    quick: bool = False,
+) -> Verdict:
+    """Weigh CANDIDATE against REFERENCE; see ``parity.check.check``.
+
+    A captured MLX model gets its weights through the inverse of the map that a conversion used, so
+    its outputs cannot show that the map is right. Someone else has to vouch for MLX's layout: a
+    native MLX module, or a table that is tested against the library that reads it. Where nobody
+    does, the stage ``layout`` says so and the verdict is UNVERIFIED.
+    """
+    from ..parity.check import check
+    from ..parity.golden import Golden
+
+    source = reference.model if isinstance(reference, Golden) else reference
+    vouched = vouch(source, candidate) if source else None
+    expected = promised(source, candidate) if source else {}
+    options: dict[str, Any] = {"quick": quick, "expected": expected, "layout": vouched}
+    return check(reference, candidate, runtime=runtime, policy=policy, **options)
+
+
+def vouch(reference: Model, candidate: Model) -> tuple[bool, str] | None:
+    """Return whether somebody vouches for the MLX side's layout, and who; ``None`` if none is needed."""
+    if {reference.framework, candidate.framework} != {"torch", "mlx"}:
+        return None
+    native = next((m for m in (reference, candidate) if is_native(m)), None)
+    if native:
+        return True, f"native MLX module {type(native.factory).__name__}"
+    mlx = reference if reference.framework == "mlx" else candidate
+    table = tested_table(mlx)
+    if table:
+        return True, table
+    if mlx.witness:
+        return True, mlx.witness
+    return False, (
+        f"only its own map says how {mlx.spec} lies in MLX; name a native mlx.nn module that loads it:"
+        " --candidate-code MODULE:FUNCTION"
+    )
+
+
+def is_native(model: Model) -> bool:
+    """Say whether MODEL is run by an MLX module of its own, weights in MLX's layout."""
+    if model.factory is None:
+        return False
+    from ..converters.models.specs import framework_of
+
+    return framework_of(model.factory) == "mlx"
+
+
+def tested_table(model: Model) -> str | None:
+    """Return whose loader MODEL's table is tested against; ``None`` where its map is the user's."""
+    family = model.family
+    if family is None or not family.native:
+        return None
+    if model.map_text and map_of(model) != WeightMap.load(family.map):
+        return None
+    return f"table {family.map}, tested against the loader of {family.native}"
