@@ -86,8 +86,10 @@ def kill_and_resume(config: Path, out: Path, backend: str, kills: int, seed: int
     moments = []
     for _ in range(kills):
         process = start(config, out, backend)
-        wait_for_progress(process, out, chance.randint(1, STEPS // kills + 2))
+        wait_for_progress(process, out, chance.randint(0, STEPS // kills + 2))
         time.sleep(chance.random() * 2)
+        if process.poll():  # it failed by itself
+            finish(process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         moments.append(recorded(out))
