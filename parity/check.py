@@ -312,8 +312,9 @@ class Weighing:
         own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
         try:
             found: Outputs = [runner.run(probe.inputs) for probe in probes]
-        except WeighbridgeError as error:
-            return [Stage("outputs", "fail", f"the candidate does not run: {error}")]
+        except Exception as error:  # whatever a user's model raises is the finding
+            reason = error if isinstance(error, WeighbridgeError) else repr(error)
+            return [Stage("outputs", "fail", f"the candidate does not run: {reason}")]
         outputs = outputs_stage(self.golden, probes, found, wanted)
         if outputs.status == "fail":
             return [outputs]

@@ -341,10 +341,25 @@ def _port_problems(probe: str, port: Port, array: Array) -> list[str]:
     return problems
 
 
-def mask_of(signature: Signature, probe: Probe) -> Array | None:
-    """Return the attention mask of PROBE, if the model takes one."""
-    names = [port.name for port in signature.inputs if port.role == "attention_mask"]
-    return probe.inputs[names[0]] if names else None
+def masks_of(signature: Signature, probe: Probe) -> dict[str, Array | None]:
+    """Return for every output the attention mask of PROBE where it says which positions count.
+
+    It does for outputs that the signature gives per token, ``("batch", "sequence", ...)``; a pooled
+    output counts whole, even where its sizes happen to be those of the mask.
+
+    >>> ids = Port("mask", "int64", ("batch", "sequence"), "attention_mask")
+    >>> outputs = tuple(Port(n, "float32", shape, "hidden")
+    ...     for n, shape in {"tokens": ("batch", "sequence", 8), "pooled": ("batch", 8)}.items())
+    >>> masks_of(Signature((ids,), outputs), Probe("p", {"mask": np.ones((2, 8))}))["pooled"] is None
+    True
+    """
+    masks = [port for port in signature.inputs if port.role == "attention_mask"]
+    if not masks:
+        return {port.name: None for port in signature.outputs}
+    axes, mask = masks[0].shape, probe.inputs[masks[0].name]
+    return {
+        port.name: mask if port.shape[: len(axes)] == axes else None for port in signature.outputs
+    }
 
 
 def describe_probe(probe: Probe) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import metadata
@@ -19,7 +19,7 @@ from ..converters.values import Array
 from ..errors import BadInputError
 from .distances import Distance, distance, select_tokens
 from .golden import SCHEMA, Golden, Rows, is_golden
-from .probes import Probe, describe_probe, make_probes, mask_of
+from .probes import Probe, describe_probe, make_probes, masks_of
 from .sketches import sketches
 from .text import read_text_side
 from .weights import base_weights, model_hashes, storage_dtype
@@ -30,6 +30,7 @@ BLAMED_PROBES: Final = (
     2  # probes whose sites are recorded; sites are many times larger than outputs
 )
 Errors = tuple[dict[str, Distance], ...]
+Masks = Mapping[str, Array | None]
 
 
 def text_folder(model: Model) -> Path | None:
@@ -49,20 +50,18 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
-def has_nan(outputs: dict[str, Array], mask: Array | None) -> bool:
+def has_nan(outputs: dict[str, Array], masks: Masks) -> bool:
     """Say whether an output is NaN where it counts."""
     return any(
-        bool(np.isnan(select_tokens(np.asarray(array, np.float64), mask)).any())
-        for array in outputs.values()
+        bool(np.isnan(select_tokens(np.asarray(array, np.float64), masks.get(name))).any())
+        for name, array in outputs.items()
     )
 
 
-def own_errors(
-    found: Sequence[dict[str, Array]], wanted: Rows, masks: list[Array | None]
-) -> Errors:
+def own_errors(found: Sequence[dict[str, Array]], wanted: Rows, masks: list[Masks]) -> Errors:
     """Return the distance of every output of every probe from the reference."""
     return tuple(
-        {name: distance(array, reference[name], mask) for name, array in row.items()}
+        {name: distance(array, reference[name], mask.get(name)) for name, array in row.items()}
         for row, reference, mask in zip(found, wanted, masks, strict=True)
     )
 
@@ -105,7 +104,7 @@ class Recorder:
         kept = tuple(
             index
             for index, (probe, row) in enumerate(zip(self.asked, self._stored, strict=True))
-            if not has_nan(row, mask_of(self.signature, probe))
+            if not has_nan(row, masks_of(self.signature, probe))
         )
         if not kept:
             raise BadInputError(
@@ -120,9 +119,9 @@ class Recorder:
         return tuple(self.asked[index] for index in self.kept)
 
     @cached_property
-    def masks(self) -> list[Array | None]:
-        """The attention mask of each probe."""
-        return [mask_of(self.signature, probe) for probe in self.probes]
+    def masks(self) -> list[Masks]:
+        """The attention mask of each probe, by output."""
+        return [masks_of(self.signature, probe) for probe in self.probes]
 
     def _float64(self, storage: str, probes: Sequence[Probe]) -> list[dict[str, Array]]:
         from .reference import constants_of, float64_outputs, stored_as

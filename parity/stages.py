@@ -15,10 +15,12 @@ from .book import Explanation
 from .distances import Distance, describe_non_finite, select_tokens
 from .floors import Comparison, Floor, compare, floor_key
 from .golden import Golden
-from .probes import Probe, mask_of
+from .probes import Probe, masks_of
 from .verdict import Stage
 
 SHOWN: Final = 5  # problems quoted in a stage's line; all of them are in its figures
+# Equal integers are no evidence of arithmetic, and no output at all is none of anything.
+NOTHING_MEASURED: Final = ("unverified", "no floating-point output was compared")
 STUDY: Final = "benchmarks/null_study.py"
 
 
@@ -68,12 +70,15 @@ def auxiliary_stage(reference: Signature, candidate: Signature | None) -> Stage:
 
 
 def output_problems(
-    probe: str, found: Mapping[str, Array], wanted: Mapping[str, Array], mask: Array | None
+    probe: str,
+    found: Mapping[str, Array],
+    wanted: Mapping[str, Array],
+    masks: Mapping[str, Array | None],
 ) -> list[str]:
     """Return what is wrong with FOUND before any error is measured."""
     problems = [f"{probe}: {name} is missing" for name in sorted(wanted.keys() - found.keys())]
     for name in sorted(wanted.keys() & found.keys()):
-        problem = _array_problem(found[name], wanted[name], mask)
+        problem = _array_problem(found[name], wanted[name], masks.get(name))
         problems += [f"{probe}: {name} {problem}"] if problem else []
     return problems
 
@@ -106,7 +111,9 @@ def outputs_stage(
     problems = [
         problem
         for probe, row, reference in zip(probes, found, wanted, strict=True)
-        for problem in output_problems(probe.name, row, reference, mask_of(golden.signature, probe))
+        for problem in output_problems(
+            probe.name, row, reference, masks_of(golden.signature, probe)
+        )
     ]
     if problems:
         return Stage("outputs", "fail", join(problems), {"problems": problems})
@@ -170,7 +177,7 @@ def error_stage(
     floor, errors = calibration
     rows = []
     for probe, row, reference, own in zip(probes, found, wanted, errors, strict=True):
-        mask = mask_of(golden.signature, probe)
+        masks = masks_of(golden.signature, probe)
         for output, array in reference.items():
             if not is_float(array):
                 continue
@@ -178,7 +185,7 @@ def error_stage(
                 return Stage(
                     name, "unverified", f"the source is not finite in {floor.dtype} itself"
                 )
-            label = (probe.name, output)
+            label, mask = (probe.name, output), masks.get(output)
             comparison = compare(label, row[output], array, mask, (floor, own[output]))
             rows.append(_row(comparison, cosine(row[output], array, mask)))
     return _judge(name, floor, rows)
@@ -186,7 +193,7 @@ def error_stage(
 
 def _judge(name: str, floor: Floor, rows: list[dict[str, Any]]) -> Stage:
     if not rows:
-        return Stage(name, "pass", "no floating-point output; integers are equal")
+        return Stage(name, *NOTHING_MEASURED)
     worst = max(rows, key=lambda row: float(row["allowed"]))
     figures = {
         "dtype": floor.dtype,

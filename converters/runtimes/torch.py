@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -90,7 +91,7 @@ def empty_module(model: Model) -> nn.Module:
         BadInputError: there is no torch module for it.
     """
     if isinstance(model.factory, nn.Module):
-        return model.factory.eval()
+        return copy.deepcopy(model.factory).eval()  # casting it must change nobody else's
     if model.family is None:
         model.signature  # noqa: B018  # raises, and says what to do
         raise BadInputError(f"{model.spec}: its factory did not return a torch module")

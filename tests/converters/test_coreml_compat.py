@@ -117,3 +117,14 @@ def test_no_row_of_the_table_is_already_translated():
     """A row that coremltools has caught up with is to be removed."""
     with quiet():
         assert [str(t) for t in DECOMPOSITIONS if kind(t) in TRANSLATIONS] == []
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_both_forms_of_gelu_are_exported_as_what_they_are(approximate, tmp_path):
+    port = Port("x", "float32", (3, 4), "series")
+    signature = Signature((port,), (replace(port, name="y"),))
+    export_coreml(nn.GELU(approximate), signature, tmp_path / "g.mlpackage", compute="float32")
+    found = load_program(tmp_path / "g.mlpackage").run({"x": X.numpy()})["y"]
+    other = nn.GELU({"none": "tanh", "tanh": "none"}[approximate])
+    assert np.abs(found - nn.GELU(approximate)(X).numpy()).max() < 1e-6
+    assert np.abs(found - other(X).numpy()).max() > 1e-4, "the two forms can be told apart"

@@ -8,7 +8,7 @@ import pytest
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.models.families import encoder_signature
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
-from weighbridge.parity.probes import make_probes, mask_of, probes_from_file
+from weighbridge.parity.probes import make_probes, masks_of, probes_from_file
 from weighbridge.parity.sentences import SENTENCES
 from weighbridge.parity.tokenizers import load_tokenizer
 
@@ -36,6 +36,11 @@ BAD_FILES = {
 }
 
 
+def mask_of(probe):
+    """Return the mask of the encoder's one output."""
+    return masks_of(ENCODER, probe)[ENCODER.outputs[0].name]
+
+
 @pytest.fixture(scope="module")
 def probes(tiny_bert_dir):
     return make_probes(ENCODER, tokenizer=tiny_bert_dir)
@@ -43,7 +48,7 @@ def probes(tiny_bert_dir):
 
 def padding(probe):
     """Return whether a row of PROBE is padded on the left, on the right."""
-    mask = mask_of(ENCODER, probe)
+    mask = mask_of(probe)
     return bool((mask[:, 0] == 0).any()), bool((mask[:, -1] == 0).any())
 
 
@@ -77,7 +82,7 @@ def test_the_same_arguments_make_the_same_probes():
 
 def test_without_a_tokenizer_ids_avoid_the_special_ones_and_fit_the_vocabulary():
     for probe in make_probes(ENCODER, tokenizer=None):
-        used = probe.inputs["input_ids"][mask_of(ENCODER, probe) == 1]
+        used = probe.inputs["input_ids"][mask_of(probe) == 1]
         assert used.min() >= 62
         assert used.max() < 500
 
@@ -113,7 +118,7 @@ def test_series_are_finite_and_structured(shape):
 def test_a_quick_check_has_one_small_padded_probe():
     (probe,) = make_probes(ENCODER, tokenizer=None, quick=True)
     assert probe.inputs["input_ids"].shape == (2, 16)
-    assert mask_of(ENCODER, probe).sum() < 32
+    assert mask_of(probe).sum() < 32
 
 
 def test_an_unknown_role_is_refused_by_name():

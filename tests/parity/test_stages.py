@@ -41,7 +41,7 @@ GOLDEN = Golden("ref", SIGNATURE, (PROBE,), {"stored": (WANTED,)}, {})
 @pytest.mark.parametrize(("changes", "said"), OUTPUTS.values(), ids=OUTPUTS)
 def test_outputs_are_looked_at_before_any_error(changes, said):
     found = {name: array for name, array in (WANTED | changes).items() if array is not None}
-    assert "; ".join(output_problems("p", found, WANTED, None)) == said
+    assert "; ".join(output_problems("p", found, WANTED, {})) == said
     stage = outputs_stage(GOLDEN, [PROBE], [found], [WANTED])
     assert stage.status == ("fail" if said else "pass")
 

@@ -104,7 +104,8 @@ def test_the_standard_library_gives_enough(tmp_path):
     assert counts["train"] > 2000
     modules = {}
     for split in counts:
-        rows = [json.loads(line) for line in (tmp_path / f"{split}.jsonl").open(encoding="utf-8")]
+        lines = (tmp_path / f"{split}.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+        rows = [json.loads(line) for line in lines]
         modules[split] = {row["module"] for row in rows}
         for row in rows[::50]:
             [function] = ast.parse(row["document"]).body
