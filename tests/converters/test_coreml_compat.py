@@ -65,10 +65,10 @@ def test_lowering_leaves_only_what_coremltools_translates():
 
 
 def test_what_is_lowered_is_computed_as_torch_does(tmp_path):
-    port = Port("x", "float32", (3, 4), "series")
+    port = Port("input", "float32", (3, 4), "series")
     path = tmp_path / "ops.mlpackage"
     export_coreml(Ops(), Signature((port,), (replace(port, name="y"),)), path, compute="float32")
-    got = load_program(path).run({"x": X.numpy()})["y"]
+    got = load_program(path).run({"input": X.numpy()})["y"]
     np.testing.assert_allclose(got, Ops()(X), rtol=1e-6)
 
 
@@ -121,10 +121,10 @@ def test_no_row_of_the_table_is_already_translated():
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_both_forms_of_gelu_are_exported_as_what_they_are(approximate, tmp_path):
-    port = Port("x", "float32", (3, 4), "series")
+    port = Port("input", "float32", (3, 4), "series")
     signature = Signature((port,), (replace(port, name="y"),))
     export_coreml(nn.GELU(approximate), signature, tmp_path / "g.mlpackage", compute="float32")
-    found = load_program(tmp_path / "g.mlpackage").run({"x": X.numpy()})["y"]
+    found = load_program(tmp_path / "g.mlpackage").run({"input": X.numpy()})["y"]
     other = nn.GELU({"none": "tanh", "tanh": "none"}[approximate])
     assert np.abs(found - nn.GELU(approximate)(X).numpy()).max() < 1e-6
     assert np.abs(found - other(X).numpy()).max() > 1e-4, "the two forms can be told apart"
