@@ -8,7 +8,7 @@ LoRA on all-MiniLM-L6-v2, 8 pairs of 16 tokens, no clipping, no decay of the lea
 1. ``max |loss_mlx - loss_32|`` over all steps is at most 1e-5.
 2. ``|change_mlx - change_32| / |change_32|`` after the last step is at most 2e-4.
 3. At every logged step the largest ``|loss_mlx - loss_64|`` so far is at most 4 times the largest
-   ``|loss_32 - loss_64|`` so far, or 4 roundings of the loss in float32 where that is more: MLX is
+   ``|loss_32 - loss_64|`` so far, or one rounding of the loss in float32 where that is more: MLX is
    as near to the truth as PyTorch is, within the spread of two orders of summation.
 4. The same for ``|change_x - change_64| / |change_64|``.
 """

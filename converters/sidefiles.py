@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ..errors import BadInputError
+
 WEIGHTS = frozenset(
     (
         ".bin",
@@ -40,15 +42,27 @@ def module_folders(source: Path) -> frozenset[str]:
     modules = source / "modules.json"
     if not modules.is_file():
         return frozenset()
-    return frozenset(row["path"] for row in json.loads(modules.read_text()) if row.get("path"))
+    try:
+        rows = json.loads(modules.read_text(encoding="utf-8"))
+        return frozenset(str(row["path"]) for row in rows if row.get("path"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInputError(f"{modules}: not a list of modules ({error!r})") from error
 
 
 def walk(source: Path) -> Iterator[Path]:
-    """Yield the files below SOURCE in sorted order, caches and links out of it left aside."""
+    """Yield the files below SOURCE in sorted order, caches left aside."""
     for path in sorted(source.rglob("*")):
         parts = path.relative_to(source).parts
         if path.is_file() and not SKIPPED_FOLDERS.intersection(parts[:-1]):
             yield path
+
+
+def leads_away(path: Path, source: Path) -> bool:
+    """Say whether PATH is a link out of SOURCE; links into a hub cache's blobs are its own files."""
+    if not path.is_symlink():
+        return False
+    real = path.resolve()
+    return not real.is_relative_to(source.resolve()) and real.parent.name != "blobs"
 
 
 def is_weights(path: Path) -> bool:
@@ -68,7 +82,8 @@ def copy_side_files(source: Path, target: Path) -> SideFiles:
         relative = path.relative_to(source)
         if relative.name in SKIPPED_FILES or (is_weights(path) and len(relative.parts) == 1):
             continue
-        if is_weights(path) and relative.parts[0] not in heads:
+        weights = is_weights(path) and relative.parts[0] not in heads
+        if weights or leads_away(path, source):
             left_out.append(relative.as_posix())
             continue
         (target / relative).parent.mkdir(parents=True, exist_ok=True)

@@ -122,8 +122,8 @@ def _wrong_axes(it: Explanation, axes: Axes | None) -> str | None:
 
 
 def _essential(axes: Axes | None, shape: tuple[int, ...]) -> Axes | None:
-    # Moving an axis of size 1 moves nothing: compare orders of the other axes only.
+    # Moving an axis of size 1 moves nothing: compare the order of the other axes among themselves.
     if axes is None or len(axes) != len(shape):
         return None
     kept = [axis for position, axis in enumerate(axes) if shape[position] != 1]
-    return tuple(kept) if kept != sorted(kept) else None
+    return tuple(sorted(kept).index(axis) for axis in kept) if kept != sorted(kept) else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from ..converters.models import read_json
 from .sentences import SENTENCES
 from .tokenizers import Tokenizer, has_tokenizer, load_tokenizers, tokenizer_hashes
 from .verdict import Stage
@@ -37,10 +37,7 @@ class TextSide(NamedTuple):
 
 
 def _stop_ids(folder: Path) -> list[int]:
-    path = folder / "generation_config.json"
-    stop = (
-        json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else []
-    )
+    stop = read_json(folder / "generation_config.json").get("eos_token_id")
     return [stop] if isinstance(stop, int) else sorted(stop or [])
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from ..converters.models import read_json
+from ..errors import BadInputError
 
 TOKENIZER_FILES: Final = (
     "tokenizer.json",
@@ -81,7 +83,7 @@ def _from_tokenizers(folder: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     config = folder / "tokenizer_config.json"
-    settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    settings = read_json(config)
     tokens = {name: settings.get(f"{name}_token") for name in SPECIAL_TOKENS}
     texts = {name: t["content"] if isinstance(t, dict) else t for name, t in tokens.items() if t}
     ids = {name: tokenizer.token_to_id(text) for name, text in texts.items()}
@@ -98,13 +100,20 @@ def load_tokenizers(folder: Path | None) -> list[Tokenizer]:
 
     They may disagree: transformers rebuilds parts of ``tokenizer.json`` from
     ``tokenizer_config.json``, other libraries take the file as it is.
+
+    Raises:
+        BadInputError: the tokenizer's files are damaged.
     """
     if folder is None or not has_tokenizer(folder):
         return []
-    found = [_from_transformers(folder)] if importlib.util.find_spec("transformers") else []
+    readers = [_from_transformers] if importlib.util.find_spec("transformers") else []
     if (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
-        found.append(_from_tokenizers(folder))
-    return found
+        readers.append(_from_tokenizers)
+    try:
+        return [read(folder) for read in readers]
+    except Exception as error:  # each library raises what it likes, a bare Exception among it
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInputError(f"{folder}: its tokenizer cannot be read ({reason})") from error
 
 
 def load_tokenizer(folder: Path | None) -> Tokenizer | None:

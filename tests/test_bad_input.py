@@ -182,7 +182,7 @@ def test_a_full_disk_leaves_nothing(source, tmp_path):
     limited += "from weighbridge.cli import main; main(sys.argv[1:])"
     arguments = ["convert", "torch-to-mlx", str(source), str(tmp_path / "out"), "--check", "none"]
     done = subprocess.run(
-        [sys.executable, "-c", limited, *arguments], capture_output=True, text=True
+        [sys.executable, "-c", limited, *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 3, done.stderr
     assert done.stderr.count("\n") == 1
@@ -225,7 +225,7 @@ def test_an_existing_target_is_kept(source, tmp_path):
     assert (tmp_path / "out" / "mine.txt").read_text() == "keep me"
 
 
-@pytest.mark.parametrize("spec", ["nowhere", "nowhere+adapter", "no.such:thing"])
+@pytest.mark.parametrize("spec", ["nowhere", "nowhere+adapter", "no.such:thing", "x" * 300])
 def test_a_spec_that_names_nothing_is_refused(spec, tmp_path):
     run("convert", "torch-to-mlx", spec, tmp_path / "out")
 
@@ -235,3 +235,57 @@ def test_code_named_in_a_config_never_runs_without_consent(source, tmp_path):
     (source / "config.json").write_text(json.dumps(config | {"weighbridge_factory": "evil:build"}))
     output = run("convert", "torch-to-mlx", source, tmp_path / "out")
     assert "--trust-code" in output
+
+
+SPOILED_SIDE_FILES = {
+    "config.json": "{",
+    "modules.json": "{",
+    "tokenizer.json": "{",
+    "generation_config.json": "[1]",
+    "tokenizer_config.json": "[",
+}
+
+
+@pytest.mark.parametrize("name", SPOILED_SIDE_FILES)
+def test_a_spoiled_side_file_is_refused_by_name(source, tmp_path, name):
+    (source / name).write_text(SPOILED_SIDE_FILES[name])
+    output = run("convert", "torch-to-mlx", source, tmp_path / "out")
+    assert name.split("_")[0].removesuffix(".json") in output
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_config_without_its_sizes_is_refused(source, tmp_path):
+    config = json.loads((source / "config.json").read_text())
+    del config["vocab_size"]
+    (source / "config.json").write_text(json.dumps(config))
+    assert "vocab_size" in run("inspect", source, code=0)
+    assert "vocab_size" in run("parity", "check", source, source)
+
+
+@pytest.mark.parametrize("verb", [("parity", "record"), ("convert", "torch-to-mlx")])
+def test_no_verb_replaces_its_own_source(source, verb):
+    output = run(*verb, source, source, "--force")
+    assert "overlap" in output
+    assert (source / "model.safetensors").exists()
+
+
+def test_a_link_out_of_the_model_is_not_followed(source, tmp_path):
+    (tmp_path / "secret.txt").write_text("secret")
+    (source / "notes.txt").symlink_to(tmp_path / "secret.txt")
+    output = run("convert", "torch-to-mlx", source, tmp_path / "out", "--check", "none", code=0)
+    assert "left out: notes.txt" in output
+    assert not (tmp_path / "out" / "notes.txt").exists()
+
+
+def test_a_partial_adapter_is_refused_wherever_it_is_live(mlx_source, tmp_path):
+    names = [form.format(n) for form in (QUERY, VALUE) for n in range(2)]
+    config = adapter_config(["attention.self.query", "attention.self.value"])
+    write_adapter(tmp_path / "adapter", updates(mlx_source, names), config=config)
+    file = tmp_path / "adapter" / "adapters.safetensors"
+    save_file({k: v for k, v in load_file(file).items() if "layer.1" not in k}, file)
+    live = f"{mlx_source}+{file.parent}"
+    for verb in (
+        ("parity", "check", live, live),
+        ("export", "coreml", live, tmp_path / "m.mlpackage"),
+    ):
+        assert "4 updates expected, 2 found" in run(*verb)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from ...errors import BadInputError
 from .signature import Port, Signature
 
 Config = Mapping[str, Any]
@@ -29,7 +30,14 @@ class Family(NamedTuple):
 
 
 def encoder_signature(config: Config) -> Signature:
-    """Return the signature of a text encoder: token ids and mask in, hidden states out."""
+    """Return the signature of a text encoder: token ids and mask in, hidden states out.
+
+    Raises:
+        BadInputError: the configuration lacks a size.
+    """
+    missing = [key for key in ("vocab_size", "hidden_size") if not isinstance(config.get(key), int)]
+    if missing:
+        raise BadInputError(f"config.json: {' and '.join(missing)} should be there, as integers")
     upper = (
         ("sequence", int(config.get("max_position_embeddings", 512))),
         ("vocabulary", int(config["vocab_size"])),

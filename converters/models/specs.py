@@ -48,16 +48,24 @@ def split_adapter(spec: str) -> tuple[Path | None, Path | None]:
     >>> split_adapter("package.module:function")
     (None, None)
     """
-    if Path(spec).exists():
+    if exists(spec):
         return Path(spec), None
     base, plus, adapter = spec.rpartition("+")
-    if plus and Path(base).exists():
-        if not Path(adapter).exists():
+    if plus and exists(base):
+        if not exists(adapter):
             raise BadInputError(f"{adapter}: no such adapter directory")
         return Path(base), Path(adapter)
     if looks_like_factory(spec):
         return None, None
     raise BadInputError(f"{spec}: no such file or directory, and not MODULE:FUNCTION either")
+
+
+def exists(path: str) -> bool:
+    """Say whether there is a file or directory at PATH; a name that no disk takes is none."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def looks_like_factory(spec: str) -> bool:

@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten
 from ...errors import MismatchError
 from ..captures import capture
 from ..captures.torch_to_mlx.captured import Captured
+from ..dtypes import dtype_of
 from ..models import Model
 from ..models.signature import Signature
 from ..policy import Policy
@@ -46,8 +47,8 @@ def to_numpy(array: mx.array) -> Array:
     return np.array(array)
 
 
-def example_inputs(signature: Signature) -> dict[str, Array]:
-    """Return small inputs that have the signature's names, dtypes and roles."""
+def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, Array]:
+    """Return small inputs that have the signature's names and roles, floats in COMPUTE."""
     names = dict.fromkeys(
         size for port in signature.inputs for size in port.shape if isinstance(size, str)
     )
@@ -57,6 +58,7 @@ def example_inputs(signature: Signature) -> dict[str, Array]:
     for port in signature.inputs:
         shape = [size if isinstance(size, int) else sizes[size] for size in port.shape]
         kind = np.dtype(port.dtype)
+        kind = kind if kind.kind in "iub" else dtype_of(compute)
         examples[port.name] = (
             np.ones(shape, kind)
             if kind.kind in "iub"
@@ -71,7 +73,7 @@ def captured_module(model: Model, dtype: str = "float32") -> Captured:
 
     captured = capture(
         build_module(replace(model, adapter=None), dtype),
-        inputs=example_inputs(model.signature),
+        inputs=example_inputs(model.signature, dtype),
         dynamic=model.signature.dynamic,
     )
     if model.adapter:

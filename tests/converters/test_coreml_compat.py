@@ -65,10 +65,10 @@ def test_lowering_leaves_only_what_coremltools_translates():
 
 
 def test_what_is_lowered_is_computed_as_torch_does(tmp_path):
-    port = Port("input", "float32", (3, 4), "series")
+    port = Port("x", "float32", (3, 4), "series")
     path = tmp_path / "ops.mlpackage"
     export_coreml(Ops(), Signature((port,), (replace(port, name="y"),)), path, compute="float32")
-    got = load_program(path).run({"input": X.numpy()})["y"]
+    got = load_program(path).run({"x": X.numpy()})["y"]
     np.testing.assert_allclose(got, Ops()(X), rtol=1e-6)
 
 
