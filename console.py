@@ -73,9 +73,9 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     if outcome.verdict:
         show_verdict(outcome.verdict, as_json=False)
     rejected = outcome.status == "DIFFERS"
-    out().print(
-        f"[bold {COLOURS.get(outcome.status, 'yellow')}]{outcome.status}[/] {outcome.target}"
-    )
+    quick = outcome.verdict is not None and outcome.verdict.provenance.get("level") == "quick"
+    label = f"{outcome.status} (quick check)" if quick else outcome.status
+    out().print(f"[bold {COLOURS.get(outcome.status, 'yellow')}]{label}[/] {outcome.target}")
     if rejected:
         click.echo("The result was rejected; it is kept under that name for inspection.")
 

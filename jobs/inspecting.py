@@ -7,12 +7,13 @@ import platform
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ..converters.adapters import Adapter, read_adapter
-from ..converters.models import Model
+from ..converters.models import Model, Signature
 from ..converters.models.specs import ADAPTER_FILES
 from ..converters.models.specs import open as open_model
 from ..converters.routes import ROUTES
@@ -83,10 +84,12 @@ def model_facts(model: Model) -> Facts:
     """Describe a model: its family, tensors and signature."""
     facts: Facts = {
         "is": f"a {model.framework} model",
-        "architecture": model.config.get("model_type") or type(model.factory).__name__,
+        "architecture": architecture(model),
     }
     if model.path is not None and model.framework != "mlprogram":
         facts |= tensor_facts(model)
+    if model.framework == "mlprogram":
+        model = replace(model, declared=package_signature(model))
     try:
         facts["inputs"] = [
             f"{port.name}: {port.dtype} {list(port.shape)}" for port in model.signature.inputs
@@ -97,6 +100,27 @@ def model_facts(model: Model) -> Facts:
     except WeighbridgeError as error:
         facts["inputs"] = f"unknown: {error}"
     return facts
+
+
+def package_signature(model: Model) -> Signature:
+    """Return the signature of the package that MODEL is."""
+    from ..converters.captures.mlprogram import read_signature
+
+    return read_signature(Path(str(model.path)))
+
+
+def architecture(model: Model) -> str:
+    """Return what MODEL is called: its model_type, its factory's class, or its format."""
+    if model.framework == "mlprogram":
+        return "ML program"
+    named = model.config.get("model_type")
+    return (
+        str(named)
+        if named
+        else "unknown"
+        if model.factory is None
+        else type(model.factory).__name__
+    )
 
 
 def tensor_facts(model: Model) -> Facts:

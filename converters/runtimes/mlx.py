@@ -69,11 +69,12 @@ def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, 
 
 def captured_module(model: Model, dtype: str = "float32") -> Captured:
     """Capture MODEL's torch computation with its weights, its adapter live."""
-    from .torch import build_module, torch_values
+    from .torch import build_module, to_torch, torch_values
 
+    examples = example_inputs(model.signature, dtype)
     captured = capture(
         build_module(replace(model, adapter=None), dtype),
-        inputs=example_inputs(model.signature, dtype),
+        inputs={name: to_torch(array) for name, array in examples.items()},
         dynamic=model.signature.dynamic,
     )
     if model.adapter:

@@ -84,9 +84,10 @@ def headline(verdict: Verdict) -> Panel:
         Text.assemble((f"{stage.name}: ", "bold"), stage.detail) for stage in explaining(verdict)
     ]
     style = STYLES[verdict.status]
+    level = " (quick check)" if verdict.provenance.get("level") == "quick" else ""
     return Panel(
         Group(*lines),
-        title=Text(f" {verdict.status} ", style=f"bold reverse {style}"),
+        title=Text(f" {verdict.status}{level} ", style=f"bold reverse {style}"),
         title_align="left",
         border_style=style,
         box=box.ROUNDED,

@@ -5,6 +5,7 @@ import pytest
 
 from weighbridge import jobs
 from weighbridge.converters.models import open as open_model
+from weighbridge.converters.policy import Policy
 from weighbridge.converters.runtimes import load
 from weighbridge.errors import MismatchError
 
@@ -75,3 +76,13 @@ def test_a_native_module_with_mlx_layouts_agrees_with_torch(series):
 def test_a_native_module_refuses_an_untransposed_convolution(series):
     with pytest.raises(MismatchError, match=r"blocks.0.conv.weight: expected \[24, 3, 24\]"):
         load(open_model(series / "torch", trust_code="examples.timeseries:build_mlx"), "mlx")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_convolution_is_captured_in_sixteen_bits(series, dtype):
+    model = open_model(series / "mlx", trust_code="examples.timeseries:build")
+    inputs = {"series": np.random.default_rng(0).normal(size=(2, 3, 96)).astype(np.float32)}
+    narrow = load(model, "mlx", Policy(compute=dtype)).run(inputs)["forecast"]
+    wide = load(model, "mlx").run(inputs)["forecast"]
+    assert narrow.dtype.name == dtype
+    assert np.linalg.norm(narrow.astype(np.float32) - wide) < 0.05 * np.linalg.norm(wide)
