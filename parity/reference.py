@@ -271,36 +271,10 @@ def float64_sites(
     names = tuple(port.name for port in signature.outputs)
     recorded: list[dict[str, Array]] = []
     for tensors in feeds:
-        with recording(module, None) as sites, entering(module) as inputs, true_float64():
+        with recording(module, None) as sites, true_float64():
             call(module, tensors, names)
-        recorded.append(sites | inputs)
+        recorded.append(sites)
     return recorded
-
-
-@contextlib.contextmanager
-def entering(module: nn.Module) -> Iterator[dict[str, Array]]:
-    """Record the first floating-point input of every submodule as ``SITE|in``."""
-    inputs: dict[str, Array] = {}
-
-    def hook(path: str) -> Any:
-        def record(_: nn.Module, args: Any, kwargs: Any) -> None:
-            for leaf in tree_leaves((args, kwargs)):
-                if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-                    inputs[f"{path}|in"] = to_numpy(leaf)
-                    return
-
-        return record
-
-    handles = [
-        child.register_forward_pre_hook(hook(path), with_kwargs=True)
-        for path, child in module.named_modules()
-        if path
-    ]
-    try:
-        yield inputs
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> list[str]:
