@@ -46,7 +46,7 @@ def train(
     from ..trainers.loop import train as run
 
     told = config_path is not None or bool(overrides)
-    config = load_config(config_path, overrides) if told or not resume else None
+    config = load_config(config_path, overrides) if told else None
     result = run(
         config, target, backend=backend, progress=progress or Lines(sys.stderr), resume=resume
     )
