@@ -6,8 +6,7 @@ the fingerprints named its place exactly. Controls are correct implementations a
 largest local errors are the null for ``blame.LOCAL_FLOOR``, with PyTorch's BLAS and the wheel's.
 
 The faults are those that the hypotheses were written for, and the floor was set after both the null
-and the faults had been seen: this is a regression test, not an estimate for unseen faults. Structure
-is judged by provisional floors where no null study exists (``provisional floors``).
+and the faults had been seen: this is a regression test, not an estimate for unseen faults.
 
     python benchmarks/fault_catalogue.py [NAME ...]
 """
@@ -30,16 +29,13 @@ from weighbridge.converters.policy import Policy
 from weighbridge.converters.runtimes import Runner, load
 from weighbridge.converters.runtimes.blas import preload_blas
 from weighbridge.converters.runtimes.torch import TorchRunner
-from weighbridge.parity import check as check_module
 from weighbridge.parity.blame import LOCAL_FLOOR, forced, local_errors
 from weighbridge.parity.check import check
-from weighbridge.parity.floors import Floor
 from weighbridge.parity.probes import make_probes
 from weighbridge.parity.recorder import Recorder
 from weighbridge.parity.verdict import Verdict
 
 RESULTS = Path(__file__).with_name("results") / "fault_catalogue.json"
-PROVISIONAL = Floor(k=2.0, k_token=3.0, c=0.125, null_99_9=float("nan"), cases=0)
 
 
 def lies_at(places: tuple[str, ...], named: str) -> bool:
@@ -137,21 +133,6 @@ def local_null(case: Case) -> dict[str, Any]:
     }
 
 
-def provide_floors() -> bool:
-    """Use provisional floors where no null study covers a runtime; say whether one was missing."""
-    studied, missing = check_module.floor, []
-
-    def floor(*key: str, **options: Any) -> Floor:
-        found = studied(*key, **options)
-        if found is None:
-            missing.append(key)
-        return found or PROVISIONAL
-
-    check_module.floor = floor
-    floor("torch", "cpu", "float32")
-    return bool(missing)
-
-
 def show(row: Mapping[str, Any]) -> None:
     """Print a row."""
     ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g}"
@@ -169,7 +150,7 @@ def wheel_null() -> dict[str, Any]:
     return null
 
 
-def score(rows: Mapping[str, list[dict[str, Any]]], provisional: bool) -> dict[str, Any]:
+def score(rows: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Count; what a loader refused is neither caught nor missed by ``check``."""
     checked = [row for row in rows["faults"] if row["status"] != "REFUSED"]
     return {
@@ -182,7 +163,6 @@ def score(rows: Mapping[str, list[dict[str, Any]]], provisional: bool) -> dict[s
         "named exactly by either": sum(bool(row["exact by"]) for row in checked),
         "controls": len(rows["controls"]),
         "controls passed": sum(row["status"] == "PASS" for row in rows["controls"]),
-        "provisional floors": provisional,
         "held out": False,
     }
 
@@ -193,7 +173,6 @@ def main(names: list[str]) -> None:
         print(json.dumps(local_null(CONTROLS["MLX capture"])))
         return
     preload_blas()
-    provisional = provide_floors()
     rows: dict[str, list[dict[str, Any]]] = {"faults": [], "controls": []}
     for group, cases in (("faults", FAULTS), ("controls", CONTROLS)):
         for name, case in cases.items():
@@ -206,7 +185,7 @@ def main(names: list[str]) -> None:
         return
     nulls = {name: local_null(case) for name, case in CONTROLS.items()}
     nulls["MLX capture, wheel BLAS"] = wheel_null()
-    result = {"score": score(rows, provisional), "local null": nulls, **rows}
+    result = {"score": score(rows), "local null": nulls, **rows}
     print(json.dumps({"score": result["score"], "local null": nulls}, indent=1))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
