@@ -13,7 +13,7 @@ from weighbridge.trainers.pairs import Pairs, load_tokenizer, read_pairs
 from weighbridge.trainers.retrieval import ranks, retrieval_metrics
 
 LENGTHS = {"query": (24,), "document": (48,)}
-BATCH = 50
+BATCH = 25  # within the batch that the Core ML package allows
 
 
 class Retrieval(NamedTuple):
