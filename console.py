@@ -57,7 +57,7 @@ def dump(document: Any) -> None:
 
 def out() -> Console:
     """Return the console of results."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False)
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
