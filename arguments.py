@@ -34,6 +34,16 @@ def candidate(command: Command) -> Command:
     )(command)
 
 
+def own_inputs(command: Command) -> Command:
+    """Add ``--inputs``."""
+    return click.option(
+        "--inputs",
+        type=click.Path(path_type=Path),
+        metavar="FILE.npz",
+        help="Your own inputs, one array per input; several probes are named PROBE/INPUT.",
+    )(command)
+
+
 def opening(command: Command) -> Command:
     """Add the options that say how to read a model."""
     command = click.option(

@@ -23,6 +23,7 @@ from .arguments import (
     configured,
     missing_package,
     opening,
+    own_inputs,
     parse_size,
     writing,
 )
@@ -100,6 +101,7 @@ def options_of(chosen: dict[str, Any]) -> Options:
         map=chosen["map_name"],
         trust_code=chosen["trust_code"],
         candidate_code=chosen.get("candidate_code"),
+        inputs=chosen.get("inputs"),
         max_shard_size=int(chosen.get("max_shard_size", 5.0) * 1e9),
         report=Display().task,
     )
@@ -246,6 +248,7 @@ def parity() -> None:
     help="Whether inner sites are recorded too.",
 )
 @click.option("--force", is_flag=True, help="Replace TARGET, in one atomic step.")
+@own_inputs
 @opening
 @as_json
 def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen: Any) -> None:
@@ -275,6 +278,7 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
     help="Precision of CANDIDATE's run.",
 )
 @candidate
+@own_inputs
 @click.option("--quick", is_flag=True, help="Text side, fingerprints and one probe only.")
 @accepting
 @opening
@@ -309,6 +313,7 @@ def parity_check(
         policy=Policy(compute=chosen["compute"]),
         options=Options(
             candidate_code=chosen["candidate_code"],
+            inputs=chosen["inputs"],
             check="quick" if chosen["quick"] else "full",
             map=chosen["map_name"],
             trust_code=chosen["trust_code"],

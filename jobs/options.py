@@ -33,6 +33,7 @@ class Options:
         check: ``full``, ``quick`` or ``none``.
         map: name or path of a ``.wmap``.
         trust_code: ``module:function`` that builds the architecture.
+        inputs: an ``.npz`` of a user's own inputs, in place of probes.
         candidate_code: the same for the checked side alone, such as a native MLX module.
         max_shard_size: bytes per weights file.
         report: receives progress.
@@ -44,6 +45,7 @@ class Options:
     map: str | None = None
     trust_code: str | None = None
     candidate_code: str | None = None
+    inputs: Path | None = None
     max_shard_size: int = 5_000_000_000
     report: Reporter = field(default=silent, repr=False)
 

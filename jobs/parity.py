@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..converters.checkpoints import Staging
 from ..converters.policy import Policy
@@ -22,11 +22,13 @@ def record(
 ) -> Outcome:
     """Record a golden of SOURCE at TARGET."""
     from ..parity.golden import record as record_golden
+    from ..parity.probes import probes_from_file
 
     model = open_with(source, options)
     require_apart(model, target)
     with Staging(target, force=options.force) as staging:
-        golden = record_golden(model, level=level)
+        probes = probes_from_file(options.inputs, model.signature) if options.inputs else None
+        golden = record_golden(model, level=level, probes=probes)
         golden.save(staging.folder)
         return Outcome(staging.publish(), facts={"level": level})
 
@@ -58,4 +60,5 @@ def check(
     theirs = replace(options, trust_code=options.candidate_code or options.trust_code)
     known = golden_at(reference) or open_with(reference, options)
     quick = options.check == "quick"
-    return weigh(known, open_with(candidate, theirs), runtime=runtime, policy=policy, quick=quick)
+    chosen: dict[str, Any] = {"runtime": runtime, "policy": policy, "quick": quick}
+    return weigh(known, open_with(candidate, theirs), inputs=options.inputs, **chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..converters.maps import WeightMap
@@ -22,8 +23,11 @@ def weigh(
     runtime: str | None = None,
     policy: Policy = Policy(),
     quick: bool = False,
+    inputs: Path | None = None,
 ) -> Verdict:
     """Weigh CANDIDATE against REFERENCE; see ``parity.check.check``.
+
+    INPUTS is an ``.npz`` of a user's own inputs; a golden has its own.
 
     A captured MLX model gets its weights through the inverse of the map that a conversion used, so
     its outputs cannot show that the map is right. Someone else has to vouch for MLX's layout: a
@@ -32,11 +36,14 @@ def weigh(
     """
     from ..parity.check import check
     from ..parity.golden import Golden
+    from ..parity.probes import probes_from_file
 
     source = reference.model if isinstance(reference, Golden) else reference
     vouched = vouch(source, candidate) if source else None
     expected = promised(source, candidate) if source else {}
     options: dict[str, Any] = {"quick": quick, "expected": expected, "layout": vouched}
+    if inputs and not isinstance(reference, Golden):
+        options["probes"] = probes_from_file(inputs, reference.signature)
     return check(reference, candidate, runtime=runtime, policy=policy, **options)
 
 

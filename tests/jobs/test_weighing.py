@@ -111,3 +111,14 @@ def test_json_is_empty_or_parses_when_a_job_fails(tiny_bert_dir, tmp_path):
         result = CliRunner().invoke(main, [*arguments, "--json"])
         assert result.exit_code == 3
         assert result.stdout == "" or json.loads(result.stdout)
+
+
+def test_a_users_own_inputs_are_what_is_run(tiny_bert_dir, tmp_path):
+    ids = np.arange(5, 21).reshape(2, 8)
+    np.savez(tmp_path / "mine.npz", input_ids=ids, attention_mask=np.ones_like(ids))
+    arguments = ["parity", "check", str(tiny_bert_dir), str(tiny_bert_dir), "--json"]
+    result = CliRunner().invoke(main, [*arguments, "--inputs", str(tmp_path / "mine.npz")])
+    rows = next(s for s in json.loads(result.stdout)["stages"] if s["name"] == "structure")
+    assert [row["probe"] for row in rows["figures"]["rows"]] == ["inputs"]
+    bad = CliRunner().invoke(main, [*arguments, "--inputs", str(tiny_bert_dir / "config.json")])
+    assert bad.exit_code == 3
