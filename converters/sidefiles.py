@@ -27,7 +27,8 @@ WEIGHTS = frozenset(
     )
 )
 SKIPPED_FOLDERS = frozenset((".cache", ".git", "__pycache__", "checkpoints"))
-SKIPPED_FILES = frozenset(("weighbridge.json",))
+SIDECAR = "weighbridge.sidecar"  # safetensors: tensors that the way home may need as they were
+SKIPPED_FILES = frozenset(("weighbridge.json", SIDECAR))
 
 
 class SideFiles(NamedTuple):

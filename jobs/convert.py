@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import __version__
-from ..converters.checkpoints import Staging, Writer
+from ..converters.checkpoints import Checkpoint, Staging, Writer
 from ..converters.maps import Execution, Plan, WeightMap, execute
-from ..converters.models import MANIFEST, Model
+from ..converters.models import Model
 from ..converters.models import open as open_model
-from ..converters.sidefiles import SideFiles, copy_side_files
+from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files
 from ..errors import BadInputError
-from .opening import add_adapter, directed_map
+from .configuring import rewrite_config, translated
+from .manifest import facts_of, manifest_of, write_manifest
+from .opening import add_adapter, directed_map, map_of
 from .options import UNCHECKED, Options, Outcome, open_with
+from .originals import Restored, join, keepsakes, restore, source_headers, write_sidecar
 from .weighing import weigh
 
 if TYPE_CHECKING:
@@ -61,52 +65,59 @@ def require_apart(model: Model, target: Path) -> None:
                 raise BadInputError(f"{written} and {source} overlap; choose another target")
 
 
-def job_key(plan: Plan, table: WeightMap, model: Model) -> str:
-    """Return a fingerprint of a job: an interrupted run resumes only if nothing of it changed."""
-    adapter = model.adapter.path if model.adapter else None
-    beside = sorted(adapter.iterdir()) if adapter and adapter.is_dir() else [adapter]
-    stamps = [
-        (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
-        for file in (*model.checkpoint.files, *filter(None, beside))
-    ]
-    bound = [
-        (step.identity, sorted(step.sizes.items()), sorted(step.amounts.items()))
-        for step in plan.steps
-    ]
-    text = json.dumps([__version__, str(table), stamps, bound, plan.merged], default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+class Job(NamedTuple):
+    """A conversion, planned.
 
+    Attributes:
+        model: the source, its adapter live.
+        to: framework of the target.
+        table: the map between torch and MLX names; ``None`` where none is known and none is needed.
+        directed: the map from the source's names to the target's.
+        plan: what pass 2 does.
+        checkpoint: what it reads.
+        restored: what is taken as it was before the way to MLX.
+    """
 
-def move_weights(model: Model, plan: Plan, folder: Path, to: str, options: Options) -> Execution:
-    """Run pass 2 into FOLDER."""
-    total = sum(header.nbytes for header in plan.layout.values())
-    writer = Writer(
-        folder, plan.layout, metadata={"format": FORMATS[to]}, max_shard_size=options.max_shard_size
-    )
-    return execute(plan, model.checkpoint, writer, options.report("Weights", total))
+    model: Model
+    to: str
+    table: WeightMap | None
+    directed: WeightMap
+    plan: Plan
+    checkpoint: Checkpoint
+    restored: Restored
 
+    @property
+    def key(self) -> str:
+        """A fingerprint of the job: an interrupted run resumes only if nothing of it changed."""
+        adapter = self.model.adapter.path if self.model.adapter else None
+        beside = sorted(adapter.iterdir()) if adapter and adapter.is_dir() else [adapter]
+        origins = [file for source, _ in self.restored.taken.values() for file in source.files]
+        stamps = [
+            (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
+            for file in (*self.checkpoint.files, *dict.fromkeys(origins), *filter(None, beside))
+        ]
+        bound = [
+            (step.identity, sorted(step.sizes.items()), sorted(step.amounts.items()))
+            for step in self.plan.steps
+        ]
+        text = json.dumps(
+            [__version__, str(self.directed), stamps, bound, self.plan.merged], default=str
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-def facts_of(
-    model: Model, plan: Plan, execution: Execution, to: str, table: WeightMap
-) -> dict[str, Any]:
-    """Return what ``weighbridge.json`` says of a conversion."""
-    return {
-        "weighbridge": __version__,
-        "framework": to,
-        "source": {"spec": model.spec, "framework": model.framework},
-        "map": str(table),
-        "sizes": plan.sizes,
-        "tensors": execution.hashes,
-        "dropped": [item._asdict() for item in plan.dropped],
-        "merged": {name: survival._asdict() for name, survival in execution.survival.items()},
-    }
+    def move_weights(self, folder: Path, options: Options) -> Execution:
+        """Run pass 2 into FOLDER."""
+        total = sum(header.nbytes for header in self.plan.layout.values())
+        metadata = {"format": FORMATS[self.to]}
+        writer = Writer(
+            folder, self.plan.layout, metadata=metadata, max_shard_size=options.max_shard_size
+        )
+        return execute(self.plan, self.checkpoint, writer, options.report("Weights", total))
 
-
-def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write ``weighbridge.json``."""
-    (folder / MANIFEST).write_text(
-        json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8"
-    )
+    def lines(self) -> tuple[str, ...]:
+        """Return the plan, a line each."""
+        trained = f"{len(self.restored.trained)} tensors of the sidecar left aside: trained since"
+        return (*self.plan.lines(), *([trained] if self.restored.trained else []))
 
 
 def convert(
@@ -133,22 +144,66 @@ def merge(base: str, adapter: Path, target: Path, *, options: Options = Options(
 
 def move(model: Model, target: Path, to: str, adapter: Path | None, options: Options) -> Outcome:
     """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish."""
-    if adapter:
-        model = add_adapter(model, adapter)
-    updates = model.adapter.updates if model.adapter else {}
-    table = directed_map(model, to)
-    plan = table.bind(
-        model.checkpoint.headers, config=model.config, sizes=model.sizes, updates=updates
-    )
+    job = plan_job(add_adapter(model, adapter) if adapter else model, to, options)
     if options.dry_run:
-        return Outcome(None, tuple(plan.lines()))
-    require_apart(model, target)
-    with Staging(target, force=options.force, key=job_key(plan, table, model)) as staging:
-        execution = move_weights(model, plan, staging.folder, to, options)
-        side = side_files(model, staging.folder)
-        forward = table if to in ("mlx", model.framework) else table.inverse()
-        facts = facts_of(model, plan, execution, to, forward) | {"side_files": side._asdict()}
-        return conclude(model, staging, facts, tuple(plan.lines()), options)
+        return Outcome(None, job.lines())
+    require_apart(job.model, target)
+    with Staging(target, force=options.force, key=job.key) as staging:
+        execution = job.move_weights(staging.folder, options)
+        facts = facts_of(job.model, job.plan, execution, to, job.table)
+        facts |= beside_weights(job, staging.folder, options)
+        return conclude(job.model, staging, facts, job.lines(), options)
+
+
+def plan_job(model: Model, to: str, options: Options) -> Job:
+    """Bind the map of MODEL to its tensors, all or nothing; pass 1.
+
+    Raises:
+        MismatchError: anything does not fit, or is needed and nowhere.
+    """
+    table, directed = map_of(model), directed_map(model, to)
+    config = configuration(model, to)
+    plan = directed.bind(
+        model.checkpoint.headers,
+        config=config,
+        sizes=model.sizes,
+        updates=model.adapter.updates if model.adapter else {},
+    )
+    restored = Restored({}, ())
+    there = source_headers(model) if (model.framework, to) == ("mlx", "torch") else None
+    if there and table:
+        restored = restore(model, table, there, options.original)
+    plan, checkpoint = join(plan, model.checkpoint, restored.taken)
+    return Job(model, to, table, directed, plan, checkpoint, restored)
+
+
+def configuration(model: Model, to: str) -> Mapping[str, Any]:
+    """Return the configuration that a map's sizes are taken from: MLX's, which has all of them."""
+    made = translated(model, to) if to == "mlx" else None
+    return made.config if made else model.config
+
+
+def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
+    """Write what lies beside the weights into FOLDER; return what the manifest says of it."""
+    facts: dict[str, Any] = {"side_files": side_files(job.model, folder)._asdict()}
+    facts["config"] = rewrite_config(folder, translated(job.model, job.to))
+    if (job.model.framework, job.to) == ("torch", "mlx"):
+        kept = keepsakes(job.plan, options.sidecar)
+        write_sidecar(kept, job.model.checkpoint, folder)
+        facts["sidecar"] = kept
+    if job.model.framework == job.to:
+        facts |= carry_origin(job.model, folder)
+    facts["trained"] = list(job.restored.trained)
+    return {key: value for key, value in facts.items() if value}
+
+
+def carry_origin(model: Model, folder: Path) -> dict[str, Any]:
+    """Carry over what MODEL's directory knows of where it comes from, its sidecar included."""
+    manifest = manifest_of(model)
+    if model.path and (model.path / SIDECAR).is_file():
+        shutil.copyfile(model.path / SIDECAR, folder / SIDECAR)
+    kept = {key: manifest.get(key) for key in ("config", "sidecar", "library")}
+    return kept | {"witness": model.witness}
 
 
 def side_files(model: Model, folder: Path) -> SideFiles:

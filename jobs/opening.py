@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from ..converters.adapters import Adapter, fit, read_adapter
 from ..converters.maps import WeightMap
@@ -39,11 +40,9 @@ def with_adapter(model: Model, adapter: Adapter) -> Model:
     return replace(model, spec=spec, adapter=fitted)
 
 
-def add_adapter(model: Model, path: object) -> Model:
+def add_adapter(model: Model, path: Path) -> Model:
     """Return MODEL with the adapter at PATH live on it."""
-    from pathlib import Path
-
-    return with_adapter(model, read_adapter(Path(str(path))))
+    return with_adapter(model, read_adapter(path))
 
 
 def fitted_updates(model: Model, adapter: Adapter) -> Mapping[str, LowRank]:

@@ -35,6 +35,9 @@ class Options:
         trust_code: ``module:function`` that builds the architecture.
         inputs: an ``.npz`` of a user's own inputs, in place of probes.
         candidate_code: the same for the checked side alone, such as a native MLX module.
+        original: directory or hub name of the checkpoint an MLX model comes from; ``none`` to go
+            home without what only it has.
+        sidecar: which tensors the way home may need are kept: ``small``, ``all`` or ``none``.
         max_shard_size: bytes per weights file.
         report: receives progress.
     """
@@ -46,6 +49,8 @@ class Options:
     trust_code: str | None = None
     candidate_code: str | None = None
     inputs: Path | None = None
+    original: str | None = None
+    sidecar: str = "small"
     max_shard_size: int = 5_000_000_000
     report: Reporter = field(default=silent, repr=False)
 

@@ -39,7 +39,9 @@ def weigh(
     from ..parity.probes import probes_from_file
 
     source = reference.model if isinstance(reference, Golden) else reference
-    vouched = vouch(source, candidate) if source else None
+    # A golden read from disk has no model; one that does not say whose it is counts as torch's.
+    framework = source.framework if source else reference.provenance.get("framework", "torch")
+    vouched = vouch(framework, source, candidate)
     expected = promised(source, candidate) if source else {}
     options: dict[str, Any] = {"quick": quick, "expected": expected, "layout": vouched}
     if inputs and not isinstance(reference, Golden):
@@ -47,22 +49,31 @@ def weigh(
     return check(reference, candidate, runtime=runtime, policy=policy, **options)
 
 
-def vouch(reference: Model, candidate: Model) -> tuple[bool, str] | None:
-    """Return whether somebody vouches for the MLX side's layout, and who; ``None`` if none is needed."""
-    if {reference.framework, candidate.framework} != {"torch", "mlx"}:
+def vouch(framework: str, reference: Model | None, candidate: Model) -> tuple[bool, str] | None:
+    """Return whether somebody vouches for the MLX side's layout, and who; ``None`` if none is needed.
+
+    FRAMEWORK is the reference's, which a golden knows without its model.
+    """
+    if {framework, candidate.framework} != {"torch", "mlx"}:
         return None
-    native = next((m for m in (reference, candidate) if is_native(m)), None)
+    sides = [side for side in (reference, candidate) if side]
+    native = next((side for side in sides if is_native(side)), None)
     if native:
         return True, f"native MLX module {type(native.factory).__name__}"
-    mlx = reference if reference.framework == "mlx" else candidate
-    table = tested_table(mlx)
-    if table:
-        return True, table
-    if mlx.witness:
-        return True, mlx.witness
+    mlx = next((side for side in sides if side.framework == "mlx"), None)
+    if mlx is None:  # an MLX golden: what ran to record it is not here
+        return False, "the golden does not say who vouches for its layout; record it from torch"
+    return vouch_for(mlx)
+
+
+def vouch_for(model: Model) -> tuple[bool, str]:
+    """Return whether somebody besides its own map vouches for the layout of MODEL, in MLX."""
+    witness = tested_table(model) or model.witness
+    if witness:
+        return True, witness
     return False, (
-        f"only its own map says how {mlx.spec} lies in MLX; name a native mlx.nn module that loads it:"
-        " --candidate-code MODULE:FUNCTION"
+        f"only its own map says how {model.spec} lies in MLX; name a native mlx.nn module that"
+        " loads it: --candidate-code MODULE:FUNCTION"
     )
 
 

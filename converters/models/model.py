@@ -11,7 +11,9 @@ from typing import Any
 from ...errors import BadInputError
 from ..adapters.adapter import Adapter
 from ..checkpoints import Checkpoint, open_checkpoint
+from ..libraries import Target
 from .families import FAMILIES, Family
+from .library_family import family_of, library_of
 from .signature import Signature
 
 
@@ -50,10 +52,23 @@ class Model:
             raise BadInputError(f"{self.spec} has no weights on disk; save it to a directory first")
         return open_checkpoint(self.path)
 
-    @property
+    @cached_property
     def family(self) -> Family | None:
-        """The architecture, where ``model_type`` is a known one."""
-        return FAMILIES.get(str(self.config.get("model_type")))
+        """The architecture: a row of ``FAMILIES``, or what an MLX library and transformers know.
+
+        Raises:
+            UntrustedError: the configuration asks to run code of its own directory.
+        """
+        return FAMILIES.get(str(self.config.get("model_type"))) or family_of(self.config)
+
+    @cached_property
+    def library(self) -> Target | None:
+        """The MLX library's class that reads this ``model_type``; ``None`` where none is installed.
+
+        Raises:
+            UntrustedError: the configuration asks to run code of its own directory.
+        """
+        return library_of(self.config)
 
     @cached_property
     def signature(self) -> Signature:
@@ -68,8 +83,9 @@ class Model:
             return self.family.signature(self.config)
         kind = self.config.get("model_type", "(none)")
         raise BadInputError(
-            f"{self.spec}: model_type {kind} is not known here; known are {', '.join(sorted(FAMILIES))}."
-            " For another, name the code that builds it: --trust-code MODULE:FUNCTION"
+            f"{self.spec}: model_type {kind} is not known here; known are {', '.join(sorted(FAMILIES))},"
+            " and what both transformers and an installed MLX library (mlx-lm, mlx-embeddings, mlx-vlm)"
+            " implement. For another, name the code that builds it: --trust-code MODULE:FUNCTION"
         )
 
     def with_adapter(self, adapter: Adapter) -> Model:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
+
+from ...errors import BadInputError
 
 Dimension = int | str
+# What configurations call the longest sequence; the first that is there counts.
+LENGTHS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_sequence_length",
+    "max_seq_len",
+    "seq_length",
+    "n_ctx",
+)
 
 
 @dataclass(frozen=True)
@@ -50,3 +63,44 @@ class Signature:
             port.name: {axis: size for axis, size in enumerate(port.shape) if isinstance(size, str)}
             for port in self.inputs
         }
+
+
+def causal_signature(config: Mapping[str, Any]) -> Signature:
+    """Return the signature of a language model: token ids in, logits of the next token out.
+
+    >>> causal_signature({"vocab_size": 7}).outputs[0].shape
+    ('batch', 'sequence', 7)
+
+    Raises:
+        BadInputError: the configuration lacks the vocabulary's size.
+    """
+    vocabulary = size_of(config, "vocab_size")
+    upper = (("sequence", longest(config)), ("vocabulary", vocabulary))
+    shape = ("batch", "sequence")
+    return Signature(
+        inputs=(Port("input_ids", "int64", shape, "token_ids", upper),),
+        outputs=(Port("logits", "float32", (*shape, vocabulary), "logits"),),
+    )
+
+
+def longest(config: Mapping[str, Any], default: int = 2048) -> int:
+    """Return the longest sequence that CONFIG allows, DEFAULT where it names none.
+
+    >>> longest({"n_positions": 64}), longest({})
+    (64, 2048)
+    """
+    found = (config[key] for key in LENGTHS if isinstance(config.get(key), int))
+    return max(1, next(found, default))
+
+
+def size_of(config: Mapping[str, Any], key: str) -> int:
+    """Return the size KEY of CONFIG.
+
+    Raises:
+        BadInputError: it is not there, or no positive integer.
+    """
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        found = f"found {value!r}" if key in config else "it is missing"
+        raise BadInputError(f"config.json: {key} should be a positive integer, {found}")
+    return value

@@ -137,7 +137,8 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         map_text=map_text(map_name, manifest),
         declared=signature,
         sizes=manifest.get("sizes") or {},
-        witness=manifest.get("witness"),
+        # who vouched for the map of the manifest says nothing of another one
+        witness=manifest.get("witness") if map_name is None else None,
     )
 
 

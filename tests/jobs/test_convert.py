@@ -174,3 +174,23 @@ def test_inspect_ends_in_what_can_be_run(request, spec, expected):
     output = invoke("inspect", request.getfixturevalue(spec)).stdout
     assert expected in output
     assert "weighbridge convert mlx-to-torch" in output.split("you can now run:")[1]
+
+
+def test_a_merge_keeps_the_map_sizes_and_witness_of_its_base(mlx_dir, adapter, tmp_path):
+    jobs.convert(str(mlx_dir), tmp_path / "home", "torch", options=UNCHECKED)
+    checked = tmp_path / "checked"
+    jobs.convert(str(tmp_path / "home"), checked, "mlx")
+    jobs.merge(str(checked), adapter, tmp_path / "merged", options=UNCHECKED)
+    before, after = (
+        json.loads((folder / "weighbridge.json").read_text())
+        for folder in (checked, tmp_path / "merged")
+    )
+    for key in ("map", "sizes", "witness"):
+        assert after[key] == before[key], key
+
+
+def test_a_merged_torch_directory_goes_to_mlx_with_its_table(tiny_bert_dir, adapter, tmp_path):
+    jobs.merge(str(tiny_bert_dir), adapter, tmp_path / "merged", options=UNCHECKED)
+    outcome = jobs.convert(str(tmp_path / "merged"), tmp_path / "mlx", "mlx")
+    assert outcome.status == "PASS"
+    assert "table bert" in outcome.verdict.stage("layout").detail

@@ -1,0 +1,1 @@
+"""The atlas: every model type that transformers and mlx-lm share, converted both ways."""

@@ -1,0 +1,161 @@
+"""Tiny random checkpoints of every model type that transformers and mlx-lm share.
+
+    python -m weighbridge.benchmarks.atlas.tiny TYPE FOLDER [hub]
+
+The sizes are data (`sizes.py`); every norm, bias and correction bias is perturbed, so that none
+can be dropped, swapped or transposed unseen.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weighbridge.benchmarks.atlas import sizes
+
+LAYOUTS = ("saved", "hub")
+LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py
+STEPS = ("A_log", "dt_bias", "dt_proj.bias")  # keep their scale: exponents and time steps
+
+
+class Tiny(NamedTuple):
+    """A checkpoint that was made: its folder, and what transformers built it from."""
+
+    folder: Path
+    config: Any  # transformers.PreTrainedConfig
+    model: Any  # the torch model whose weights were saved, float32, in eval mode
+
+
+def types() -> list[str]:
+    """Return every model type that both libraries implement, renamed ones included.
+
+    ``olmo`` is listed although importing mlx-lm's module for it ends the process.
+    """
+    from pkgutil import iter_modules
+
+    import mlx_lm.models
+    import mlx_lm.utils
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    modules = {module.name for module in iter_modules(mlx_lm.models.__path__)}
+    return sorted((modules | set(mlx_lm.utils.MODEL_REMAPPING)) & set(CONFIG_MAPPING))
+
+
+def make(model_type: str, folder: Path, layout: str = "saved") -> Tiny:
+    """Build a tiny random model of MODEL_TYPE and save it in FOLDER.
+
+    Args:
+        model_type: one of `types()`.
+        folder: made when it does not exist.
+        layout: ``saved``, as ``save_pretrained`` of transformers 5 writes it, or ``hub``, as the
+            published checkpoints of that type have it.
+
+    Raises:
+        Whatever transformers raises where no such model can be built.
+    """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    folder = Path(folder)
+    if model_type in sizes.BORROWED:
+        made = borrow(sizes.BORROWED[model_type], model_type, folder)
+    else:
+        made = build(model_type, folder)
+    if layout == "hub":
+        raise NotImplementedError
+    return made
+
+
+def build(model_type: str, folder: Path) -> Tiny:
+    """Build a random model of MODEL_TYPE and save it in FOLDER as transformers does."""
+    import torch
+
+    settings = configuration(model_type)
+    torch.manual_seed(0)
+    model = torch_class(settings).from_config(settings, attn_implementation="eager")
+    model = model.eval().float()
+    perturb(model)
+    model.save_pretrained(folder)
+    return Tiny(folder, model.config, model)
+
+
+def borrow(how: sizes.Borrowed, model_type: str, folder: Path) -> Tiny:
+    """Build the donor of MODEL_TYPE in FOLDER, then rewrite the files as this type has them."""
+    from safetensors.torch import load_file, save_file
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    made = build(how.donor, folder)
+    tensors = {
+        re.sub(f"^{re.escape(how.prefix[0])}", how.prefix[1], name): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+        if not name.startswith(how.drop)
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = getattr(made.config, how.part) if how.part else made.config
+    if how.wrap:
+        settings = CONFIG_MAPPING[model_type](**{how.wrap: settings.to_dict()})
+    settings.save_pretrained(folder)
+    return made._replace(config=settings)
+
+
+def configuration(model_type: str) -> Any:
+    """Return the transformers configuration of the tiny MODEL_TYPE."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    cls = CONFIG_MAPPING[model_type]
+    own = sizes.OVERRIDES.get(model_type, {})
+    parts = dict(nested(cls(), own))
+    table = sizes.WRAPPER if "text_config" in parts else sizes.TEXT
+    return filled(cls, table, {**own, **parts})
+
+
+def nested(whole: Any, own: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the tiny version of every configuration inside WHOLE, as plain dictionaries."""
+    tables = {"vision_config": sizes.VISION, "audio_config": sizes.AUDIO}
+    for name, cls in type(whole).sub_configs.items():
+        part = getattr(whole, name, None)
+        if name in own or part not in (None, whole):
+            found = type(part) if part is not None else getattr(cls, "config_class", cls)
+            yield name, filled(found, tables.get(name, sizes.TEXT), own.get(name, {})).to_dict()
+
+
+def filled(cls: type, table: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+    """Return a CLS with the sizes of TABLE that it knows, and all of OWN."""
+    known = {*cls().to_dict(), *cls.attribute_map, *cls.__annotations__}
+    values = {key: value for key, value in table.items() if key in known} | dict(own)
+    return cls(**{key: value for key, value in values.items() if value is not sizes.DROP})
+
+
+def torch_class(settings: Any) -> Any:
+    """Return the transformers auto class that builds SETTINGS, after a check of the size."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    for auto in (AutoModelForImageTextToText, AutoModelForCausalLM):
+        if type(settings) in auto._model_mapping:
+            with torch.device("meta"):
+                count = sum(p.numel() for p in auto.from_config(settings).parameters())
+            if count > LARGEST:
+                raise ValueError(f"{count / 1e6:.0f} M parameters: a size is missing in sizes.py")
+            return auto
+    raise ValueError(f"no language model in transformers for {settings.model_type}")
+
+
+def perturb(model: Any, seed: int = 1) -> None:
+    """Add noise to every parameter and buffer that is saved, more to vectors than to matrices."""
+    import torch
+
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, value in model.state_dict(keep_vars=True).items():
+            if value.is_floating_point() and not name.endswith(STEPS):
+                scale = 0.2 if value.ndim == 1 else 0.1
+                value.add_(torch.randn(value.shape, generator=noise) * scale)
+
+
+if __name__ == "__main__":
+    made = make(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:4])
+    print(sum(value.numel() for value in made.model.parameters()), "parameters in", made.folder)

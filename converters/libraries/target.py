@@ -1,0 +1,149 @@
+"""The class of an MLX library that reads a model type."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import BadInputError, WeighbridgeError
+from ..checkpoints.base import Header
+from .packages import module as import_module
+from .protocols import PROTOCOLS
+from .user import user_parts
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+# Name of an MLX dtype -> safetensors code.
+CODES: Final = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """An MLX class that reads a ``model_type``; the configs it takes are MLX configs.
+
+    Attributes:
+        library: ``mlx-lm``, ``mlx-vlm``, ``mlx-embeddings`` or ``user``.
+        version: of the library that is installed; empty for a user's own class.
+        model_type: as the config says it.
+        module: dotted name of the file with the class, ``module:function`` for a user's own.
+    """
+
+    library: str
+    version: str
+    model_type: str
+    module: str
+
+    def __str__(self) -> str:
+        """Print as ``mlx-lm 0.32.2, mlx_lm.models.llama``."""
+        return f"{self.library} {self.version}, {self.module}" if self.version else self.module
+
+    def parts(self, config: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the model and what else sanitizes, new objects made lazily from a copy of CONFIG.
+
+        Raises:
+            BadInputError: the class does not take the config; says which keys it misses.
+            UnsupportedError: the library or a package it needs is not installed.
+        """
+        own = copy.deepcopy(dict(config))
+        if self.library == "user":
+            made = user_parts(self.module, own)
+        else:
+            made = PROTOCOLS[self.library](import_module(self.module), own)
+        while True:
+            try:
+                part = next(made)
+            except StopIteration:
+                return
+            except WeighbridgeError:
+                raise
+            except Exception as error:
+                raise BadInputError(self.refusal(config, error)) from error
+            yield part
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        """Return a new module of the class for CONFIG, an ``mlx.nn.Module``, nothing evaluated.
+
+        Raises:
+            BadInputError: the class does not take the config.
+            UnsupportedError: the library or a package it needs is not installed.
+        """
+        return next(self.parts(config))
+
+    def sanitize(
+        self, config: Mapping[str, Any], weights: Mapping[str, mx.array]
+    ) -> dict[str, mx.array]:
+        """Return WEIGHTS as the library's loading renames and reshapes them, on new objects.
+
+        The dict of the caller is not changed; its arrays may be (``falcon_h1`` scales in place).
+
+        Raises:
+            BadInputError: the class does not take the config.
+        """
+        result = dict(weights)
+        for part in self.parts(config):
+            if hasattr(part, "sanitize"):
+                result = dict(part.sanitize(result))
+        return result
+
+    def parameters(self, config: Mapping[str, Any]) -> dict[str, Header]:
+        """Return names, dtypes and shapes of the parameters that CONFIG asks for.
+
+        Raises:
+            BadInputError: the class does not take the config.
+        """
+        from mlx.utils import tree_flatten
+
+        found = tree_flatten(self.build(config).parameters())
+        return {name: Header(code_of(value), tuple(value.shape)) for name, value in found}
+
+    def fields(self) -> dict[str, Field[Any]]:
+        """Return the fields of the dataclass that reads the config, by key; empty where none does.
+
+        Raises:
+            UnsupportedError: the library or a package it needs is not installed.
+        """
+        if self.library == "user":
+            return {}
+        module = import_module(self.module)
+        reader = getattr(module, "ModelArgs", None) or getattr(module, "ModelConfig", None)
+        return {field.name: field for field in fields(reader)} if is_dataclass(reader) else {}
+
+    def refusal(self, config: Mapping[str, Any], error: Exception) -> str:
+        """Say which keys the class misses in CONFIG, and what it said itself."""
+        missing = [
+            name for name, field in self.fields().items() if is_required(field) and name not in config
+        ]
+        why = f"it needs {', '.join(missing)}; " if missing else ""
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return (
+            f"config.json does not fit {self} for model_type {self.model_type!r}: {why}"
+            f"the class said {said}. Add or correct these keys in config.json"
+        )
+
+
+def is_required(field: Field[Any]) -> bool:
+    """Say whether the dataclass FIELD has no default."""
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def code_of(array: mx.array) -> str:
+    """Return the safetensors code of the dtype of ARRAY."""
+    return CODES[str(array.dtype).rpartition(".")[2]]

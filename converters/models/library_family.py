@@ -1,0 +1,98 @@
+"""A Family for every model type that an MLX library and transformers both implement.
+
+Nothing is imported but the sources of the libraries' tables: opening a model must stay quick.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import BadInputError
+from ..libraries import Target, find
+from .families import Family, encoder_signature
+from .signature import Signature, causal_signature
+
+Config = Mapping[str, Any]
+MAPPING: Final = "models/auto/auto_mappings.py"  # model_type -> class, in transformers' sources
+INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
+
+
+def library_of(config: Config) -> Target | None:
+    """Return the MLX class that reads CONFIG's ``model_type``; ``None`` where none is installed.
+
+    Raises:
+        UntrustedError: the configuration asks to run code of its own directory.
+    """
+    return find(config) if config.get("model_type") else None
+
+
+def family_of(config: Config) -> Family | None:
+    """Return the Family of a type that an MLX library and transformers know; its map is learned.
+
+    >>> family_of({"model_type": "llama"}).map
+    ''
+
+    Raises:
+        UntrustedError: the configuration asks to run code of its own directory.
+    """
+    target = library_of(config)
+    if target is None or not in_transformers(str(config["model_type"])):
+        return None
+    # A class of mlx-embeddings ends with hidden states, those of the other libraries with logits.
+    makes = encoder_signature if target.library == "mlx-embeddings" else causal_signature
+    return Family("", "", partial(of_text, makes))
+
+
+def of_text(makes: Callable[[Config], Signature], config: Config) -> Signature:
+    """Return what MAKES of the text model in CONFIG: a wrapper's sizes are those of its inner one."""
+    return makes(text_config(config))
+
+
+def text_config(config: Config) -> Config:
+    """Return CONFIG with the keys of the language model inside it on top.
+
+    >>> text_config({"vocab_size": 1, "text_config": {"vocab_size": 7}})["vocab_size"]
+    7
+
+    Raises:
+        BadInputError: the inner configuration is not an object.
+    """
+    inner = next((config[key] for key in INNER if config.get(key)), {})
+    if not isinstance(inner, Mapping):
+        raise BadInputError(f"config.json: text_config is {type(inner).__name__}, not an object")
+    return {**config, **inner}
+
+
+def in_transformers(kind: str) -> bool:
+    """Say whether transformers implements model type KIND; also where it is not installed to ask.
+
+    >>> in_transformers("llama"), in_transformers("unheard-of")
+    (True, False)
+    """
+    known = transformers_types()
+    return known is None or kind in known
+
+
+@cache
+def transformers_types() -> frozenset[str] | None:
+    """Return the model types of the installed transformers, read from its source; not imported."""
+    spec = importlib.util.find_spec("transformers")
+    source = Path(spec.origin).parent / MAPPING if spec and spec.origin else None
+    if source is None or not source.is_file():
+        return None
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    table = next(node for node in tree.body if names_of(node) == ["CONFIG_MAPPING_NAMES"])
+    pairs = (node for node in ast.walk(table) if isinstance(node, ast.Tuple))
+    keys = (pair.elts[0] for pair in pairs if pair.elts)
+    return frozenset(key.value for key in keys if isinstance(key, ast.Constant))
+
+
+def names_of(node: ast.stmt) -> list[str]:
+    """Return the names that the statement NODE assigns to."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]

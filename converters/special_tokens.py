@@ -1,0 +1,74 @@
+"""Ids of special tokens, which four files of a model directory may tell differently.
+
+Generation stops at the ids of ``generation_config.json``; MLX libraries read ``config.json`` first;
+the tokenizer has an opinion of its own. What one of them lacks, it gets from the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+KINDS: Final = ("bos", "eos", "pad")
+Config = Mapping[str, Any]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the JSON object in PATH, empty where there is none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def as_ids(value: Any) -> list[int]:
+    """Return an entry of a configuration, a number or a list of them, as a list.
+
+    >>> as_ids(2), as_ids([2, 3]), as_ids(None)
+    ([2], [2, 3], [])
+    """
+    found = value if isinstance(value, list) else [value]
+    return [item for item in found if isinstance(item, int) and not isinstance(item, bool)]
+
+
+def tokenizer_ids(folder: Path) -> dict[str, int]:
+    """Return the ids of the special tokens that ``tokenizer_config.json`` of FOLDER names."""
+    settings, tokens = read(folder / "tokenizer_config.json"), read(folder / "tokenizer.json")
+    ids = dict(tokens.get("model", {}).get("vocab", {}) or {}) if tokens else {}
+    ids |= {row["content"]: row["id"] for row in tokens.get("added_tokens", ())}
+    found = {}
+    for kind in KINDS:
+        token = settings.get(f"{kind}_token")
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(ids.get(text), int):
+            found[kind] = ids[text]
+    return found
+
+
+def reconciled(config: Config, folder: Path) -> dict[str, Any]:
+    """Return the entries of CONFIG that should change so that the files of FOLDER agree.
+
+    ``eos_token_id`` becomes what ``generation_config.json`` says, since that is where the source
+    stops; a missing id is taken from there, or from the tokenizer. An id that is there stays.
+
+    >>> reconciled({"eos_token_id": 2}, Path("/nowhere"))
+    {}
+    """
+    generation, tokenizer = read(folder / "generation_config.json"), tokenizer_ids(folder)
+    changes: dict[str, Any] = {}
+    for kind in KINDS:
+        key = f"{kind}_token_id"
+        own = as_ids(config.get(key, _text(config).get(key)))
+        said = as_ids(generation.get(key)) or own or as_ids(tokenizer.get(kind))
+        wanted = said if kind == "eos" or not own else own
+        if wanted and wanted != own:
+            changes[key] = wanted if len(wanted) > 1 else wanted[0]
+    return changes
+
+
+def _text(config: Config) -> Config:
+    nested = config.get("text_config")
+    return nested if isinstance(nested, Mapping) else {}

@@ -1,0 +1,83 @@
+"""What ``weighbridge.json`` says of a conversion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..converters.checkpoints import Header
+from ..converters.maps import Execution, Plan, WeightMap
+from ..converters.models import MANIFEST, Model
+from ..converters.models.specs import read_json
+from ..errors import BadInputError
+
+
+def facts_of(
+    model: Model, plan: Plan, execution: Execution, to: str, table: WeightMap | None
+) -> dict[str, Any]:
+    """Return the facts of a conversion of MODEL to the framework TO.
+
+    TABLE leads from torch to MLX whatever the direction; ``None`` where none is known, because the
+    framework stays. A target in the same framework keeps what its source said of its origin.
+    """
+    stays = model.framework == to
+    return {
+        "weighbridge": __version__,
+        "framework": to,
+        "source": {
+            "spec": model.spec,
+            "framework": model.framework,
+            "tensors": (
+                manifest_of(model).get("source", {}).get("tensors", {})
+                if stays
+                else {name: str(header) for name, header in model.checkpoint.headers.items()}
+            ),
+        },
+        "map": str(table) if table else None,
+        "sizes": dict(model.sizes) if stays else plan.sizes,
+        "tensors": execution.hashes,
+        "dropped": [item._asdict() for item in plan.dropped],
+        "merged": {name: survival._asdict() for name, survival in execution.survival.items()},
+    }
+
+
+def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write ``weighbridge.json``."""
+    (folder / MANIFEST).write_text(
+        json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8"
+    )
+
+
+def manifest_of(model: Model) -> dict[str, Any]:
+    """Return what the directory of MODEL says of its making, empty where it says nothing."""
+    return read_json(model.path / MANIFEST) if model.path and model.path.is_dir() else {}
+
+
+def recorded_headers(model: Model) -> dict[str, Header] | None:
+    """Return the headers of the checkpoint that MODEL was made from; ``None`` if nobody says.
+
+    Raises:
+        BadInputError: the manifest is damaged.
+    """
+    said = manifest_of(model).get("source", {}).get("tensors")
+    if not said:
+        return None
+    try:
+        return {name: parse_header(text) for name, text in said.items()}
+    except (AttributeError, ValueError) as error:
+        raise BadInputError(
+            f"{model.spec}: {MANIFEST} is damaged: source.tensors ({error})"
+        ) from None
+
+
+def parse_header(text: str) -> Header:
+    """Return the header that prints as TEXT.
+
+    >>> parse_header("BF16[2, 3]")
+    Header(dtype='BF16', shape=(2, 3))
+    """
+    dtype, _, sizes = text.removesuffix("]").partition("[")
+    return Header(dtype, tuple(int(size) for size in sizes.split(",") if size))

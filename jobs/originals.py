@@ -1,0 +1,249 @@
+"""What a map alone cannot bring home: kept in a sidecar, or taken from the original checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ..converters.checkpoints import Checkpoint, Header, Writer, open_checkpoint
+from ..converters.checkpoints.safetensors import SafetensorsFile
+from ..converters.configs import to_torch
+from ..converters.maps import Plan, Step, WeightMap, apply
+from ..converters.maps.names import Name
+from ..converters.maps.plan import Bound
+from ..converters.maps.rules import Pairing, Term
+from ..converters.models import Model
+from ..converters.sidefiles import SIDECAR
+from ..converters.values import Array, Dense
+from ..errors import BadInputError, MismatchError
+from .manifest import recorded_headers
+
+SMALL: Final = 1 << 20  # bytes of a tensor that a sidecar keeps unasked
+MARK: Final = "original:"  # before the names of tensors that another checkpoint gives
+Source = tuple[Checkpoint, str]
+
+
+class Restored(NamedTuple):
+    """What is taken as it was before the way to MLX, by name on the side that is home.
+
+    Attributes:
+        taken: where each tensor comes from.
+        trained: tensors that are kept but no longer what the weights come from: training wins.
+    """
+
+    taken: Mapping[str, Source]
+    trained: tuple[str, ...]
+
+
+def keepsakes(plan: Plan, sidecar: str) -> list[str]:
+    """Return the source tensors that the way back could use, and that a SIDECAR so named keeps.
+
+    A rule whose way back is not exact keeps all its tensors or none: with ``small`` only if each of
+    them has at most 1 MiB, with ``all`` always. The same holds for everything that is dropped.
+    """
+    if sidecar == "none":
+        return []
+    groups: dict[int, list[str]] = {}
+    for step in plan.steps:
+        if not step.exact:
+            groups.setdefault(id(step.rule), []).extend(step.source_names)
+    dropped = [item.name for item in plan.dropped if item.policy == "original"]
+    return [
+        name
+        for names in (*groups.values(), dropped)
+        if sidecar == "all" or all(plan.headers[name].nbytes <= SMALL for name in names)
+        for name in names
+    ]
+
+
+def write_sidecar(names: Iterable[str], source: Checkpoint, folder: Path) -> None:
+    """Write the tensors NAMES of SOURCE into the sidecar of FOLDER, if there are any."""
+    layout = {name: source.headers[name] for name in dict.fromkeys(names)}
+    if not layout:
+        return
+    writer = Writer(folder, layout, max_shard_size=1 << 62, stem=SIDECAR)
+    for name in layout:
+        if name not in writer.finished:
+            writer.write(name, source.stream(name))
+    writer.close()
+    # Loaders of MLX take every *.safetensors of a directory for weights, so it gets another name.
+    (folder / f"{SIDECAR}.safetensors").rename(folder / SIDECAR)
+
+
+def open_original(spec: str) -> Checkpoint:
+    """Open the original checkpoint: a path, or the name of a repository on the hub.
+
+    Raises:
+        BadInputError: there is neither.
+    """
+    if Path(spec).exists():
+        return open_checkpoint(Path(spec))
+    try:
+        from huggingface_hub import snapshot_download
+
+        return open_checkpoint(Path(snapshot_download(spec, allow_patterns=["*.safetensors*"])))
+    except (ImportError, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise BadInputError(
+            f"--original {spec}: no such directory, and no repository to be had ({reason})"
+        ) from None
+
+
+def source_headers(model: Model) -> dict[str, Header] | None:
+    """Return the headers of the checkpoint that MODEL, in MLX's layout, was made from.
+
+    A directory of another tool says nothing of it; then they are what transformers would write for
+    its configuration, where transformers knows it.
+    """
+    recorded = recorded_headers(model)
+    if recorded or model.family is None or model.family.map:
+        return recorded
+    from ..converters.libraries.transformers import hub_headers
+
+    return hub_headers(to_torch(model.config).config)
+
+
+def keepers(model: Model, original: str | None) -> list[Checkpoint]:
+    """Return the checkpoints that may hold what MODEL lacks, the nearest first."""
+    own = model.path / SIDECAR if model.path and model.path.is_dir() else None
+    found: list[Checkpoint] = [SafetensorsFile(own)] if own and own.is_file() else []
+    return [*found, *([open_original(original)] if original and original != "none" else [])]
+
+
+def restore(
+    model: Model, forward: WeightMap, there: Mapping[str, Header], original: str | None
+) -> Restored:
+    """Find what of the checkpoint THERE, before the way to MLX, its MLX weights do not tell.
+
+    A tensor whose value was changed on the way is taken as it was only where it still leads to the
+    weights that MODEL has now; otherwise the weights were trained since, and they win.
+
+    Args:
+        model: in MLX's layout.
+        forward: the map from THERE to MODEL.
+        there: headers of the checkpoint that MODEL comes from, or should come from.
+        original: its directory or hub name; ``none`` to do without what only it has.
+
+    Raises:
+        MismatchError: something is nowhere; all of it is listed.
+    """
+    plan = forward.bind(there, config=model.config, sizes=model.sizes)
+    search = Search(model, plan, keepers(model, original))
+    search.dropped(required=original != "none")
+    search.changed()
+    if search.missing:
+        raise MismatchError(
+            f"{model.spec} cannot go home alone; give the checkpoint it comes from:"
+            " --original DIR (or --original none to leave these out)",
+            sorted(search.missing),
+        )
+    return Restored(search.taken, tuple(search.trained))
+
+
+class Search:
+    """Looks for what PLAN, the way to MLX, dropped or changed, in the checkpoints SOURCES."""
+
+    def __init__(self, model: Model, plan: Plan, sources: list[Checkpoint]) -> None:
+        self.weights, self.plan, self.sources = model.checkpoint, plan, sources
+        self.updated = frozenset(model.adapter.updates if model.adapter else ())
+        self.taken: dict[str, Source] = {}
+        self.trained: list[str] = []
+        self.missing: list[str] = []
+
+    def locate(self, name: str) -> Source | None:
+        """Return which source has tensor NAME, in the shape it had."""
+        shape = self.plan.headers[name].shape
+        for source in self.sources:
+            if name in source.headers and source.headers[name].shape == shape:
+                return source, name
+        return None
+
+    def dropped(self, *, required: bool) -> None:
+        """Take what has no counterpart in MLX; note it as missing if it is REQUIRED."""
+        for item in self.plan.dropped:
+            found = self.locate(item.name) if item.policy == "original" else None
+            if found:
+                self.taken[item.name] = found
+            elif required and item.policy == "original":
+                header = self.plan.headers[item.name]
+                self.missing.append(f"{item.name} {header} is in the original alone")
+
+    def changed(self) -> None:
+        """Take what was changed in value, where it still leads to the weights."""
+        for step in self.plan.steps:
+            if step.exact:
+                continue
+            located = {name: self.locate(name) for name in step.source_names}
+            found = {name: source for name, source in located.items() if source}
+            if len(found) == len(located) and self.leads_to(step, found):
+                self.taken |= found
+            elif step.one_way:
+                makes = ", ".join(step.target_names)
+                self.missing += [f"{name} does not follow from {makes}" for name in located]
+            else:
+                self.trained += found
+
+    def leads_to(self, step: Step, found: Mapping[str, Source]) -> bool:
+        """Say whether STEP makes the very bytes of the weights out of the tensors FOUND."""
+        if self.updated.intersection(step.target_names) or any(
+            source.headers[name] != self.plan.headers[name] for source, name in found.values()
+        ):
+            return False
+        alone = replace(self.plan, steps=(step,), dropped=())
+        made = apply(
+            alone, {key: Dense(source.read(name)) for key, (source, name) in found.items()}
+        )
+        return all(
+            isinstance(value, Dense) and same_bits(value.array, self.weights.read(name))
+            for name, value in made.items()
+        )
+
+
+def same_bits(one: Array, other: Array) -> bool:
+    """Say whether two arrays are alike to the bit, dtype and shape included."""
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
+
+
+class Joined:
+    """A checkpoint, and beside it tensors of others under marked names."""
+
+    def __init__(self, own: Checkpoint, others: Mapping[str, Source]) -> None:
+        self.own, self.others = own, others
+        self.path, self.metadata = own.path, own.metadata
+        self.files, self.ignored = own.files, own.ignored
+        beside = {key: source.headers[name] for key, (source, name) in others.items()}
+        self.headers: Mapping[str, Header] = {**own.headers, **beside}
+
+    def _find(self, name: str) -> Source:
+        return self.others.get(name, (self.own, name))
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME."""
+        source, there = self._find(name)
+        return source.read(there)
+
+    def stream(self, name: str) -> Iterator[memoryview]:
+        """Yield the bytes of tensor NAME."""
+        source, there = self._find(name)
+        return source.stream(there)
+
+
+def join(plan: Plan, own: Checkpoint, taken: Mapping[str, Source]) -> tuple[Plan, Checkpoint]:
+    """Return PLAN with the targets TAKEN copied as they are, and the checkpoint it then reads."""
+    if not taken:
+        return plan, own
+    marked = {f"{MARK}{name}": source for name, source in taken.items()}
+    both = Joined(own, marked)
+    kept = [step for step in plan.steps if not taken.keys() >= set(step.target_names)]
+    copied = [copy_step(key, name) for key, name in zip(marked, taken, strict=True)]
+    layout = plan.layout | {name: both.headers[f"{MARK}{name}"] for name in taken}
+    return replace(plan, steps=(*kept, *copied), headers=both.headers, layout=layout), both
+
+
+def copy_step(source: str, target: str) -> Step:
+    """Return the step that copies SOURCE to TARGET byte for byte."""
+    old, new = Term(Name((source,))), Term(Name((target,)))
+    bounds = (Bound(old, (source,), (), ()),), (Bound(new, (target,), (), ()),)
+    return Step(Pairing((old,), (new,)), *bounds, {}, {}, target, copies=True, exact=True)
