@@ -28,7 +28,7 @@ $(STAMP):
 	@start=$$(date +%s); echo "installing (about a gigabyte the first time) ..."; \
 	  $(PIP) "$$(grep '^torch==' constraints.txt)" && \
 	  $(PIP) --editable '.[dev]' && \
-	  $(PIP) --no-deps mlx-embeddings && \
+	  $(PIP) --no-deps mlx-embeddings mlx-vlm && \
 	  echo "installed in $$(( $$(date +%s) - start )) s"
 	@rm -f $(MAKING) $(VENV)/.installed-*
 	@touch $@

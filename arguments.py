@@ -56,6 +56,38 @@ def opening(command: Command) -> Command:
     )(command)
 
 
+def shards(command: Command) -> Command:
+    """Add ``--max-shard-size``."""
+    return click.option(
+        "--max-shard-size",
+        type=click.FloatRange(min=0, min_open=True),
+        default=5.0,
+        show_default=True,
+        metavar="GB",
+        help="Size of a weights file.",
+    )(command)
+
+
+def going_home(command: Command) -> Command:
+    """Add ``--original``."""
+    return click.option(
+        "--original",
+        metavar="DIR|HUB-NAME|none",
+        help="Where the model comes from: has what MLX's classes drop, such as a vision tower.",
+    )(command)
+
+
+def leaving(command: Command) -> Command:
+    """Add ``--sidecar``."""
+    return click.option(
+        "--sidecar",
+        type=click.Choice(("small", "all", "none")),
+        default="small",
+        show_default=True,
+        help="Tensors to keep aside for an exact way home: those up to 1 MiB, or all it may need.",
+    )(command)
+
+
 def writing(command: Command) -> Command:
     """Add the options of every verb that writes a model."""
     for option in reversed(

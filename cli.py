@@ -21,14 +21,18 @@ from .arguments import (
     as_json,
     candidate,
     configured,
+    going_home,
+    leaving,
     missing_package,
     opening,
     own_inputs,
     parse_size,
+    shards,
     writing,
 )
 from .converters.routes import CONVERSIONS, Route
 from .errors import WeighbridgeError
+from .map_verbs import map_group
 
 if TYPE_CHECKING:
     from .jobs import Options, Outcome
@@ -102,6 +106,8 @@ def options_of(chosen: dict[str, Any]) -> Options:
         trust_code=chosen["trust_code"],
         candidate_code=chosen.get("candidate_code"),
         inputs=chosen.get("inputs"),
+        original=chosen.get("original"),
+        sidecar=chosen.get("sidecar", "small"),
         max_shard_size=int(chosen.get("max_shard_size", 5.0) * 1e9),
         report=Display().task,
     )
@@ -132,14 +138,8 @@ def add_conversion(route: Route) -> None:
     @click.option(
         "--adapter", type=click.Path(path_type=Path), help="Merge this LoRA adapter on the way."
     )
-    @click.option(
-        "--max-shard-size",
-        type=click.FloatRange(min=0, min_open=True),
-        default=5.0,
-        show_default=True,
-        metavar="GB",
-        help="Size of a weights file.",
-    )
+    @(going_home if route.target == "torch" else leaving)
+    @shards
     @writing
     def command(
         source: str,
@@ -161,6 +161,7 @@ def add_conversion(route: Route) -> None:
 
 for _route in CONVERSIONS:
     add_conversion(_route)
+main.add_command(map_group)
 
 
 @main.command()

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 if TYPE_CHECKING:
     from .jobs import Outcome
+    from .jobs.infer import Inferred
     from .parity.verdict import Verdict
     from .trainers.loop import TrainResult
     from .trainers.preflight import Preflight
 
+MANY = 8  # dropped tensors of one reason that are listed by name
 COLOURS = {"PASS": "green", "PASS-REFERENCE": "green", "DIFFERS": "red"}
 
 
@@ -28,7 +38,8 @@ class Display:
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TaskProgressColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
             TimeElapsedColumn(),
             console=self.console,
             disable=not self.console.is_terminal,
@@ -103,12 +114,52 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
             f"{len(survival)} of {len(survival)} adapter updates merged;"
             f" the delta that survived rounding has cosine {min(survival):.6f} or better"
         )
-    lines += [f"dropped {item['name']} ({item['policy']})" for item in facts.get("dropped", ())]
+    lines += dropped_lines(facts.get("dropped", ()))
+    if facts.get("trained"):
+        lines.append(f"{len(facts['trained'])} tensors of the sidecar left aside: trained since")
+    lines += config_lines(facts.get("config") or {})
     side = facts.get("side_files") or {}
     if side.get("copied"):
         lines.append(f"{len(side['copied'])} side files copied byte for byte")
     if side.get("left_out"):
         lines.append(f"left out: {', '.join(side['left_out'])}")
+    return lines
+
+
+def dropped_lines(dropped: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return what was dropped: a line each, or one for each reason if there are many."""
+    reasons: dict[str, list[str]] = {}
+    for item in dropped:
+        reasons.setdefault(item["policy"], []).append(item["name"])
+    return [
+        line
+        for reason, names in reasons.items()
+        for line in (
+            [f"dropped {name} ({reason})" for name in names]
+            if len(names) <= MANY
+            else [f"dropped {len(names)} tensors ({reason}): {common_prefix(names)}*"]
+        )
+    ]
+
+
+def common_prefix(names: Sequence[str]) -> str:
+    """Return what all NAMES begin with, up to a dot.
+
+    >>> common_prefix(["model.visual.a", "model.visual.b"])
+    'model.visual.'
+    """
+    parts = zip(*(name.split(".") for name in names), strict=False)
+    alike = itertools.takewhile(lambda part: len(set(part)) == 1, parts)
+    return "".join(f"{part[0]}." for part in alike)
+
+
+def config_lines(config: Mapping[str, Any]) -> list[str]:
+    """Return which fields of ``config.json`` were rewritten."""
+    lines = []
+    for what in ("added", "changed", "removed"):
+        keys = sorted(config.get(what, ()))
+        if keys:
+            lines.append(f"config.json: {what} {', '.join(keys)}")
     return lines
 
 
@@ -120,6 +171,18 @@ def show_verdict(verdict: Verdict, *, as_json: bool) -> None:
         dump(verdict.to_json())
     else:
         render(verdict, out())
+
+
+def show_inferred(inferred: Inferred, target: Any, *, as_json: bool) -> None:
+    """Print what an inferred map rests on, and the verdict over it."""
+    if as_json:
+        dump(inferred.document())
+        return
+    for line in inferred.summary():
+        click.echo(line)
+    if inferred.verdict:
+        show_verdict(inferred.verdict, as_json=False)
+    click.echo(f"{inferred.status} {target}")
 
 
 def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:

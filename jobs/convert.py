@@ -161,7 +161,8 @@ def plan_job(model: Model, to: str, options: Options) -> Job:
     Raises:
         MismatchError: anything does not fit, or is needed and nowhere.
     """
-    table, directed = map_of(model), directed_map(model, to)
+    stays = model.framework == to and not model.map_text  # then nobody needs to know the map
+    table, directed = None if stays else map_of(model), directed_map(model, to)
     config = configuration(model, to)
     plan = directed.bind(
         model.checkpoint.headers,

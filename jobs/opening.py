@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..converters.adapters import Adapter, fit, read_adapter
 from ..converters.maps import WeightMap
+from ..converters.maps.choose import map_of
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.values import LowRank
@@ -58,13 +59,6 @@ def fitted_updates(model: Model, adapter: Adapter) -> Mapping[str, LowRank]:
     return back.rename_updates(
         adapter.updates, plan.layout, config=model.config, sizes={**model.sizes, **plan.sizes}
     )
-
-
-def map_of(model: Model) -> WeightMap | None:
-    """Return the map between MODEL's torch and MLX names, if there is one."""
-    if model.map_text:
-        return WeightMap.parse(model.map_text, f"{model.spec} (map)")
-    return WeightMap.load(model.family.map) if model.family else None
 
 
 def directed_map(model: Model, to: str) -> WeightMap:

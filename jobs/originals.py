@@ -179,7 +179,7 @@ class Search:
             found = {name: source for name, source in located.items() if source}
             if len(found) == len(located) and self.leads_to(step, found):
                 self.taken |= found
-            elif step.one_way:
+            elif not isinstance(step.rule, Pairing):  # a program, which has no way back
                 makes = ", ".join(step.target_names)
                 self.missing += [f"{name} does not follow from {makes}" for name in located]
             else:
@@ -224,10 +224,10 @@ class Joined:
         source, there = self._find(name)
         return source.read(there)
 
-    def stream(self, name: str) -> Iterator[memoryview]:
-        """Yield the bytes of tensor NAME."""
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME."""
         source, there = self._find(name)
-        return source.stream(there)
+        return source.stream(there, start, stop)
 
 
 def join(plan: Plan, own: Checkpoint, taken: Mapping[str, Source]) -> tuple[Plan, Checkpoint]:

@@ -17,6 +17,7 @@ LAYERS = (
     ("converters.policy", "converters.dtypes", "converters.values"),
     ("converters.checkpoints",),
     ("converters.adapters",),
+    ("converters.libraries", "converters.configs", "converters.special_tokens"),
     ("converters.models",),
     ("converters.maps", "converters.captures"),
     ("converters.runtimes",),
@@ -26,6 +27,7 @@ LAYERS = (
     ("trainers",),
     ("jobs",),
     ("arguments", "console"),
+    ("map_verbs",),
     ("cli",),
     ("__main__",),
 )

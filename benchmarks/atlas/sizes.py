@@ -44,10 +44,10 @@ TEXT: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "moe_k": 2,
     "moe_topk": 2,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 40,
-    "moe_shared_expert_intermediate_size": 40,
-    "shared_intermediate_size": 40,
+    "moe_intermediate_size": 20,
+    "shared_expert_intermediate_size": 36,
+    "moe_shared_expert_intermediate_size": 36,
+    "shared_intermediate_size": 36,
     "num_shared_experts": 1,
     "n_shared_experts": 1,
     "n_group": 1,
@@ -124,6 +124,8 @@ SLIDING = ["sliding_attention", "full_attention"] * 2
 CONV = ["conv", "full_attention"] * 2
 # One latent serves all heads: the number of key heads is the number of heads, and the class takes
 # head_dim from qk_rope_head_dim.
+# The head size that mlx-lm computes where its class reads none: hidden size by heads.
+EVEN = {"head_dim": 12}
 LATENT = {"head_dim": DROP, "num_key_value_heads": 4}
 MAMBA = {
     "mamba_n_heads": 8,
@@ -145,7 +147,7 @@ NEMOTRON_H = {
 # What a type needs on top of the tables, or instead of them.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {**LATENT, "head_dim": 18, "layer_types": LINEAR},
-    "cohere2": {"layer_types": SLIDING},
+    "cohere2": {**EVEN, "layer_types": SLIDING},
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
         "ffn_config": {"moe_num_experts": 6, "moe_top_k": 2},
@@ -169,6 +171,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "exaone4": {"layer_types": SLIDING, "sliding_window_pattern": "LG"},
     "falcon_h1": {
         **MAMBA,
+        "head_dim": 16,
         "mamba_d_ssm": 96,
         "embedding_multiplier": 2.5,
         "lm_head_multiplier": 0.75,
@@ -202,7 +205,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "gptj": {"n_inner": 192, "rotary_dim": 8},
     "granitemoehybrid": {**MAMBA, "layer_types": LINEAR},
-    "helium": {"head_dim": 12},
+    "helium": EVEN,
+    "internlm3": EVEN,
     "jamba": {
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
@@ -222,25 +226,45 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "laguna": {"layer_types": SLIDING},
     "lfm2": {"layer_types": CONV, "block_auto_adjust_ff_dim": False},
     "lfm2_moe": {"layer_types": CONV},
-    "llama4": {"text_config": {"intermediate_size_mlp": 56}},
-    "llama4_text": {"intermediate_size_mlp": 56},
+    "llama4": {
+        "text_config": {
+            "intermediate_size_mlp": 56,
+            "num_experts_per_tok": 1,  # mlx-lm asserts it; all published checkpoints have it
+            "interleave_moe_layer_step": 2,
+        }
+    },
+    # mlx-lm has MobileLLM-R1 under this name: the same classes without experts.
+    "llama4_text": {
+        "intermediate_size_mlp": 56,
+        "moe_layers": [],
+        "interleave_moe_layer_step": 0,
+        "no_rope_layers": [1] * 4,
+        "tie_word_embeddings": True,
+    },
     "longcat_flash": {
         **LATENT,
         "head_dim": 8,
         "zero_expert_num": 2,
-        "expert_ffn_hidden_size": 24,
+        "expert_ffn_hidden_size": 20,
         "num_layers": 2,
     },
     "mamba2": {"num_heads": 8, "head_dim": 12, "n_groups": 2, "chunk_size": 16},
     "mellum": {"layer_types": SLIDING},
-    "mimo_v2_flash": {"layer_types": SLIDING},
-    "minicpm3": LATENT,
-    "minimax_m3_vl": {"text_config": {"dense_intermediate_size": 56}},
+    "mimo_v2_flash": {
+        "layer_types": SLIDING,
+        "rope_parameters": {
+            "full_attention": {**HALF, "rope_theta": 5000000.0},
+            "sliding_attention": HALF,
+        },
+    },
+    "minicpm3": {**LATENT, "v_head_dim": 12},  # mlx-lm computes it: hidden size by heads
+    "minimax_m3_vl": {"text_config": {"dense_intermediate_size": 56, "rotary_dim": 8}},
     "mistral4": LATENT,
+    "mixtral": EVEN,
     "muse_glimmer": {"vision_config": {"pos_emb_height": 3, "pos_emb_width": 5}},
     "muse_spark": {
         "text_config": {"moe_hidden_size": 40},
-        "vision_config": {"pos_emb_height": 3, "pos_emb_width": 5},
+        "vision_config": {"pos_emb_height": 4, "pos_emb_width": 4},  # mlx-lm: squares only
         "audio_config": {
             "num_hidden_layers": 2,
             "patch_sizes": [4, 3],
@@ -270,8 +294,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         }
     },
     "recurrent_gemma": {
+        **EVEN,
         "num_key_value_heads": 1,
-        "lru_width": 64,
+        "lru_width": HIDDEN,
         "attention_window_size": 64,
         "block_types": ["recurrent", "attention"],
     },
@@ -279,7 +304,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "text_config": {
             "layer_types": SLIDING,
             "mlp_layer_types": ["dense"] + ["sparse"] * 3,
-            "share_expert_dim": 40,
+            "share_expert_dim": 36,
             "sliding_window": 64,
         }
     },

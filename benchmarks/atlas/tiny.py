@@ -44,7 +44,9 @@ def types() -> list[str]:
     return sorted((modules | set(mlx_lm.utils.MODEL_REMAPPING)) & set(CONFIG_MAPPING))
 
 
-def make(model_type: str, folder: Path, layout: str = "saved") -> Tiny:
+def make(
+    model_type: str, folder: Path, layout: str = "saved", own: Mapping[str, Any] | None = None
+) -> Tiny:
     """Build a tiny random model of MODEL_TYPE and save it in FOLDER.
 
     Args:
@@ -52,6 +54,7 @@ def make(model_type: str, folder: Path, layout: str = "saved") -> Tiny:
         folder: made when it does not exist.
         layout: ``saved``, as ``save_pretrained`` of transformers 5 writes it, or ``hub``, as the
             published checkpoints of that type have it.
+        own: values for the configuration, on top of those in `sizes.OVERRIDES`; parts nest.
 
     Raises:
         Whatever transformers raises where no such model can be built.
@@ -61,33 +64,34 @@ def make(model_type: str, folder: Path, layout: str = "saved") -> Tiny:
     logging.disable_progress_bar()
     folder = Path(folder)
     if model_type in sizes.BORROWED:
-        made = borrow(sizes.BORROWED[model_type], model_type, folder)
+        made = borrow(sizes.BORROWED[model_type], model_type, folder, own or {})
     else:
-        made = build(model_type, folder)
+        made = build(model_type, folder, own or {})
     if layout == "hub":
         raise NotImplementedError
     return made
 
 
-def build(model_type: str, folder: Path) -> Tiny:
+def build(model_type: str, folder: Path, own: Mapping[str, Any]) -> Tiny:
     """Build a random model of MODEL_TYPE and save it in FOLDER as transformers does."""
     import torch
 
-    settings = configuration(model_type)
+    settings = configuration(model_type, own)
     torch.manual_seed(0)
-    model = torch_class(settings).from_config(settings, attn_implementation="eager")
+    plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    model = torch_class(settings).from_config(settings, **plain)
     model = model.eval().float()
     perturb(model)
     model.save_pretrained(folder)
     return Tiny(folder, model.config, model)
 
 
-def borrow(how: sizes.Borrowed, model_type: str, folder: Path) -> Tiny:
+def borrow(how: sizes.Borrowed, model_type: str, folder: Path, own: Mapping[str, Any]) -> Tiny:
     """Build the donor of MODEL_TYPE in FOLDER, then rewrite the files as this type has them."""
     from safetensors.torch import load_file, save_file
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    made = build(how.donor, folder)
+    made = build(how.donor, folder, own)
     tensors = {
         re.sub(f"^{re.escape(how.prefix[0])}", how.prefix[1], name): tensor
         for name, tensor in load_file(folder / "model.safetensors").items()
@@ -101,15 +105,21 @@ def borrow(how: sizes.Borrowed, model_type: str, folder: Path) -> Tiny:
     return made._replace(config=settings)
 
 
-def configuration(model_type: str) -> Any:
-    """Return the transformers configuration of the tiny MODEL_TYPE."""
+def configuration(model_type: str, own: Mapping[str, Any]) -> Any:
+    """Return the transformers configuration of the tiny MODEL_TYPE, changed by OWN."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     cls = CONFIG_MAPPING[model_type]
-    own = sizes.OVERRIDES.get(model_type, {})
+    own = merged(sizes.OVERRIDES.get(model_type, {}), own)
     parts = dict(nested(cls(), own))
     table = sizes.WRAPPER if "text_config" in parts else sizes.TEXT
     return filled(cls, table, {**own, **parts})
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return BELOW with the values of ABOVE; configurations of parts are merged in turn."""
+    parts = {k: merged(below.get(k, {}), v) for k, v in above.items() if k.endswith("_config")}
+    return {**below, **above, **parts}
 
 
 def nested(whole: Any, own: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

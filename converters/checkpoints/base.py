@@ -42,9 +42,10 @@ class Checkpoint(Protocol):
         """Return tensor NAME as an array of its own."""
         ...
 
-    def stream(self, name: str) -> Iterator[memoryview]:
-        """Yield the bytes of tensor NAME, little-endian, C order, at most ``CHUNK`` at a time.
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, little-endian, in C order.
 
-        A yielded view is valid until the next one is asked for.
+        Without STOP to the end, at most ``CHUNK`` at a time. A yielded view is valid until the next
+        one is asked for. Several threads may stream at the same time.
         """
         ...

@@ -16,6 +16,7 @@ from ...errors import BadInputError, UnsupportedError, UntrustedError
 from ..dtypes import CODE, NUMPY
 from ..values import Array
 from .base import CHUNK, Header
+from .cursor import Cursor
 
 _READERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _BAD: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, struct.error)
@@ -51,6 +52,7 @@ class NpzFile:
         self.files: tuple[Path, ...] = (path,)
         self.ignored: tuple[Path, ...] = ()
         self.metadata: Mapping[str, str] = {}
+        self._cursors: dict[str, Cursor] = {}  # within tensors of which a part was read
         try:
             self._members = _members(path)
         except _BAD as error:
@@ -67,8 +69,23 @@ class NpzFile:
             return np.asarray(array, order="C").view(NUMPY[header.dtype])
         return np.asarray(array, NUMPY[header.dtype], order="C")
 
-    def stream(self, name: str) -> Iterator[memoryview]:
-        """Yield the bytes of tensor NAME, at most ``CHUNK`` at a time."""
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time.
+
+        A range that goes on where another ended costs nothing to find.
+        """
+        end = self.headers[name].nbytes
+        stop = end if stop is None else stop
+        cursor = self._cursors.pop(name, None)
+        if cursor is None or cursor.position > start:
+            cursor = Cursor(self._whole(name))
+        yield from cursor.read(start, stop)
+        if stop == end:
+            cursor.finish()
+        else:
+            self._cursors[name] = cursor
+
+    def _whole(self, name: str) -> Iterator[memoryview]:
         if self._members[name].plain:
             yield from self._stored(name)
             return

@@ -18,6 +18,7 @@ from ...errors import BadInputError
 from ..dtypes import NUMPY
 from ..values import Array
 from .base import CHUNK, Header
+from .buffers import BUFFERS
 
 MAX_HEADER: Final = 100_000_000  # bytes; the limit of safetensors' own reader
 MAX_AXES: Final = 64  # the limit of numpy
@@ -44,7 +45,6 @@ class SafetensorsFile:
         self.path = path
         self.files: tuple[Path, ...] = (path,)
         self.ignored: tuple[Path, ...] = ()
-        self._spare: list[bytearray] = []
         self._places, self.metadata = read_places(path)
         self.headers: Mapping[str, Header] = {n: place.header for n, place in self._places.items()}
 
@@ -57,28 +57,20 @@ class SafetensorsFile:
             self._fill(file, data.data, name)
         return data.view(NUMPY[header.dtype]).reshape(header.shape)
 
-    def stream(self, name: str) -> Iterator[memoryview]:
-        """Yield the bytes of tensor NAME, at most ``CHUNK`` at a time, in a buffer used again."""
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
         place = self._places[name]
+        left = place.header.nbytes if stop is None else stop
         with (
             self._reading(name),
-            self._buffer() as buffer,
+            BUFFERS.lend() as buffer,
             self.path.open("rb", buffering=0) as file,
         ):
-            file.seek(place.begin)
-            for position in range(place.begin, place.end, CHUNK):
-                piece = buffer[: min(CHUNK, place.end - position)]
+            file.seek(place.begin + start)
+            for position in range(start, left, CHUNK):
+                piece = buffer[: min(CHUNK, left - position)]
                 self._fill(file, piece, name)
                 yield piece
-
-    @contextmanager
-    def _buffer(self) -> Iterator[memoryview]:
-        """Lend a buffer; a fresh one for every tensor would cost as much as hashing."""
-        buffer = self._spare.pop() if self._spare else bytearray(CHUNK)
-        try:
-            yield memoryview(buffer)
-        finally:
-            self._spare.append(buffer)
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:

@@ -38,9 +38,9 @@ class ShardedCheckpoint:
         """Return tensor NAME as an array of its own."""
         return self._homes[name].read(name)
 
-    def stream(self, name: str) -> Iterator[memoryview]:
-        """Yield the bytes of tensor NAME, at most ``CHUNK`` at a time."""
-        return self._homes[name].stream(name)
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
+        return self._homes[name].stream(name, start, stop)
 
 
 def read_index(index: Path) -> dict[str, str]:

@@ -42,10 +42,10 @@ class TorchFile:
         header = self.headers[name]
         return self._bytes(name).copy().view(NUMPY[header.dtype]).reshape(header.shape)
 
-    def stream(self, name: str) -> Iterator[memoryview]:
-        """Yield the bytes of tensor NAME, at most ``CHUNK`` at a time."""
-        data = self._bytes(name).data
-        yield from (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
+        data = self._bytes(name).data[start:stop]
+        yield from (data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
 
     def _bytes(self, name: str) -> Array:
         import torch

@@ -1,26 +1,9 @@
-"""Configurations, translated both ways. (Stub by the lead until LIBRARIES lands: overwrite this file.)"""
+"""Configs both ways: what transformers writes, and what the classes of the MLX libraries read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from .to_mlx import to_mlx
+from .to_torch import to_torch
+from .translation import Translation
 
-
-class Translation(NamedTuple):
-    """A configuration and what was done to it."""
-
-    config: dict[str, Any]
-    added: dict[str, Any]
-    changed: dict[str, tuple[Any, Any]]
-    removed: dict[str, Any]
-    notes: tuple[str, ...] = ()
-
-
-def to_mlx(config: Mapping[str, Any], target: Any) -> Translation:
-    """Return CONFIG as it is."""
-    return Translation(dict(config), {}, {}, {})
-
-
-def to_torch(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None) -> Translation:
-    """Return CONFIG as it is."""
-    return Translation(dict(config), {}, {}, {})
+__all__ = ["Translation", "to_mlx", "to_torch"]

@@ -28,7 +28,9 @@ PACKAGES: Final = {
     "mlx-embeddings": "mlx_embeddings",
     "mlx-vlm": "mlx_vlm",
 }
-ASKED: Final = frozenset({"__all__", "__version__", "__author__"})  # dunder names worth executing for
+ASKED: Final = frozenset(
+    {"__all__", "__version__", "__author__"}
+)  # dunder names worth executing for
 LOCK: Final = threading.RLock()
 
 

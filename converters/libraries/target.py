@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import BadInputError, WeighbridgeError
 from ..checkpoints.base import Header
+from .floats import decoded
 from .packages import module as import_module
 from .protocols import PROTOCOLS
 from .user import user_parts
@@ -62,7 +63,7 @@ class Target:
             BadInputError: the class does not take the config; says which keys it misses.
             UnsupportedError: the library or a package it needs is not installed.
         """
-        own = copy.deepcopy(dict(config))
+        own = decoded(copy.deepcopy(dict(config)))
         if self.library == "user":
             made = user_parts(self.module, own)
         else:
@@ -111,7 +112,7 @@ class Target:
         """
         from mlx.utils import tree_flatten
 
-        found = tree_flatten(self.build(config).parameters())
+        found: Any = tree_flatten(self.build(config).parameters())
         return {name: Header(code_of(value), tuple(value.shape)) for name, value in found}
 
     def fields(self) -> dict[str, Field[Any]]:
@@ -129,7 +130,9 @@ class Target:
     def refusal(self, config: Mapping[str, Any], error: Exception) -> str:
         """Say which keys the class misses in CONFIG, and what it said itself."""
         missing = [
-            name for name, field in self.fields().items() if is_required(field) and name not in config
+            name
+            for name, field in self.fields().items()
+            if is_required(field) and name not in config
         ]
         why = f"it needs {', '.join(missing)}; " if missing else ""
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]

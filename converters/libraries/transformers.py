@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from ...errors import BadInputError, UnsupportedError
 from ..checkpoints.base import Header
-from ..dtypes import FLOATS
+from .floats import decoded
+from .hub import FUSED, HUB
 
 Config = Mapping[str, Any]
 Headers = dict[str, Header]
@@ -20,8 +21,6 @@ TABLES: Final = (
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
     "MODEL_MAPPING_NAMES",
 )
-# Converters that save_pretrained replays although the hub's files do not lie that way.
-KEPT_FUSED: Final = {"qwen3_5_moe", "qwen3_5_moe_text"}
 
 
 def torch_class(config: Config) -> str:
@@ -39,17 +38,25 @@ def torch_class(config: Config) -> str:
     import transformers
     from transformers.models.auto import modeling_auto
 
-    kind = config.get("model_type")
+    kind = str(config.get("model_type"))
     for name in config.get("architectures") or ():
         if isinstance(getattr(transformers, str(name), None), type):
             return str(name)
-    for table in TABLES:
-        found = getattr(modeling_auto, table).get(kind)
-        if found:
-            return str(found if isinstance(found, str) else found[0])
+    tables = [getattr(modeling_auto, name) for name in TABLES]
+    found = [table[name] for table in tables for name in names(kind) if name in table]
+    if found:
+        return str(found[0] if isinstance(found[0], str) else found[0][0])
     raise UnsupportedError(
         f"transformers {transformers.__version__} has no class for model_type {kind!r}"
     )
+
+
+def names(kind: str) -> list[str]:
+    """Return the model type KIND, then the others whose configs are read by the same class."""
+    from transformers.models.auto import configuration_auto
+
+    readers = configuration_auto.CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
+    return [kind, *(name for name, reader in readers.items() if reader == readers.get(kind))]
 
 
 def hub_headers(config: Config, dtype: str = "F32", layout: Layout = "saved") -> Headers:
@@ -68,13 +75,14 @@ def hub_headers(config: Config, dtype: str = "F32", layout: Layout = "saved") ->
         BadInputError: transformers does not take the config.
         UnsupportedError: transformers does not know the model type or cannot undo its conversion.
     """
-    model = meta_model(config)
-    with hub_conversions(str(config.get("model_type")), layout):
-        state = saved_state(model)
-    renamed = HUB_NAMES.get(str(config.get("model_type")), str) if layout == "hub" else str
-    found = {renamed(name): header(tensor, dtype) for name, tensor in state.items()}
-    move = HUB_SHAPES.get(str(config.get("model_type"))) if layout == "hub" else None
-    return {name: move(name, head) if move else head for name, head in found.items()}
+    kind = str(config.get("model_type"))
+    published = layout == "hub"
+    with quiet():
+        state = saved_state(meta_model(config), fused=published and kind in FUSED)
+    found = {name: header(tensor, dtype) for name, tensor in state.items()}
+    if not published or kind not in HUB:
+        return found
+    return dict(pair for name, head in found.items() for pair in HUB[kind](config, name, head))
 
 
 def header(tensor: Any, dtype: str) -> Header:
@@ -96,20 +104,33 @@ def transformers_config(config: Config) -> Any:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    kind = config.get("model_type")
+    kind = str(config.get("model_type"))
     if kind not in CONFIG_MAPPING:
         raise UnsupportedError(
             f"transformers {transformers.__version__} does not know model_type {kind!r}"
         )
-    plain = {k: v for k, v in config.items() if k not in {"auto_map", "quantization_config"}}
+    own = {k: v for k, v in config.items() if k not in {"auto_map", "quantization_config"}}
     cls = CONFIG_MAPPING[kind]
     try:
-        return cls.from_dict(plain)
+        return cls.from_dict(decoded(own))
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise BadInputError(
             f"config.json does not fit transformers' {cls.__name__}: {said}. Correct config.json"
         ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from logging warnings about a model that is built for its shapes alone."""
+    from transformers.utils.logging import get_verbosity, set_verbosity
+
+    before = get_verbosity()
+    set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        set_verbosity(before)
 
 
 def meta_model(config: Config) -> Any:
@@ -134,11 +155,11 @@ def meta_model(config: Config) -> Any:
         ) from error
 
 
-def saved_state(model: Any) -> dict[str, Any]:
+def saved_state(model: Any, *, fused: bool = False) -> dict[str, Any]:
     """Return the tensors that ``save_pretrained`` of MODEL would write, by name.
 
     The same steps as ``PreTrainedModel.save_pretrained`` of transformers 5: ignored keys go, of tied
-    weights one stays, the conversion of loading is undone.
+    weights one stays, the conversion of loading is undone (FUSED: its renamings alone).
     """
     from transformers.core_model_loading import revert_weight_conversion
     from transformers.modeling_utils import remove_tied_weights_from_state_dict
@@ -146,4 +167,15 @@ def saved_state(model: Any) -> dict[str, Any]:
     ignored = set(model._keys_to_ignore_on_save or ())
     state = {name: tensor for name, tensor in model.state_dict().items() if name not in ignored}
     state = remove_tied_weights_from_state_dict(state, model)
+    if fused:
+        model._weight_conversions = renamings(model)
     return dict(revert_weight_conversion(model, state))
+
+
+def renamings(model: Any) -> list[Any]:
+    """Return the conversions of loading MODEL that only rename; prefixes as when saving it."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import PrefixChange, WeightConverter
+
+    found = get_model_conversion_mapping(model, add_legacy=False)
+    return [step for step in found if not isinstance(step, (PrefixChange, WeightConverter))]

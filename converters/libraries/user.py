@@ -53,7 +53,7 @@ def user_parts(spec: str, config: dict[str, Any]) -> Iterator[Any]:
 def instance(cls: type, config: dict[str, Any]) -> Any:
     """Return CLS made from the ``ModelArgs`` of its own file, where there is one, else from CONFIG."""
     args = getattr(sys.modules[cls.__module__], "ModelArgs", None)
-    return cls(args.from_dict(config)) if hasattr(args, "from_dict") else called(cls, config)
+    return called(cls, config) if args is None else cls(args.from_dict(config))
 
 
 def called(function: Callable[..., Any], config: dict[str, Any]) -> Any:

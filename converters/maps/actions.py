@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,13 +11,15 @@ from ...errors import UnsupportedError
 from ..dtypes import dtype_of
 from ..values import Array, Blocks, Dense, LowRank, Value
 from .axes import Atom, Pieces, join, split
+from .computed import Computed
 from .expressions import Number
-from .instances import first_line
 from .lowrank import low_rank
 from .plan import Bound, Step
-from .rules import Affine, Cast, Change
+from .programs import run
+from .rules import Affine, Bits, Cast, Change, Term, first_line
 
 AFFINE: Final = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
+KINDS: Final = {LowRank: "low-rank updates", Blocks: "quantized blocks"}
 INVERSE: Final = {"+": "-", "*": "/"}
 
 
@@ -32,7 +34,10 @@ def transform(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
     kinds = {type(value) for value in values.values()}
     if len(kinds) > 1:
         raise refusal(step, values, f"mixes {' and '.join(sorted(k.__name__ for k in kinds))}")
-    return ACTIONS[kinds.pop()](step, values)
+    kind = kinds.pop()
+    if kind is not Dense and isinstance(step.rule, Computed):
+        raise refusal(step, values, f"a program computes with whole tensors, not {KINDS[kind]}")
+    return ACTIONS[kind](step, values)
 
 
 def refusal(step: Step, values: Mapping[str, Value], why: str) -> UnsupportedError:
@@ -68,6 +73,11 @@ def _stacked(bound: Bound, arrays: Mapping[str, Array]) -> Array:
 
 def dense(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return the targets of STEP as arrays: values changed where the rule says so."""
+    if isinstance(step.rule, Computed):
+        made = run(step.rule.program, [arrays[name] for name in step.source_names])
+        return dict(zip(step.target_names, made, strict=True))
+    if step.rule.reinterprets:
+        return _reinterpreted(step, arrays)
     stored = {
         name: _undo(bound.term.changes, arrays[name], step.amounts)
         for bound in step.sources
@@ -81,12 +91,31 @@ def dense(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
+def _reinterpreted(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the targets of STEP, whose axes are of bytes."""
+    moved = rearrange(step, {name: _bytes(array) for name, array in arrays.items()}, step.sizes)
+    return {
+        name: np.ascontiguousarray(moved[name]).view(_stored_as(bound.term))
+        for bound in step.targets
+        for name in bound.names
+    }
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(np.uint8)
+
+
+def _stored_as(term: Term) -> np.dtype[Any]:
+    [bits] = term.changes
+    return dtype_of(bits.dtype) if isinstance(bits, Bits) else np.dtype(np.uint8)
+
+
 def _do(changes: tuple[Change, ...], array: Array, amounts: Mapping[str, Number]) -> Array:
     with np.errstate(all="ignore"):
         for change in changes:
             if isinstance(change, Cast):
                 array = array.astype(dtype_of(change.dtype), copy=False)
-            else:
+            elif isinstance(change, Affine):
                 array = _affine(change.symbol, array, change.value(amounts))
     return array
 

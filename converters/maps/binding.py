@@ -9,11 +9,12 @@ from ...errors import MismatchError
 from ..checkpoints.base import Header
 from ..dtypes import FLOATS
 from ..values import LowRank
+from .computed import Computed
 from .definitions import Values, values
-from .instances import COMPARED, Expected, Instance, collect, first_line, gaps, nearest, unmatched
+from .instances import COMPARED, Expected, Instance, collect, gaps, nearest, unmatched
 from .matching import Match, Matcher
 from .plan import Dropped, Plan, Step
-from .rules import Drop, Pairing, Tie
+from .rules import Drop, Pairing, Rule, Tie, first_line
 from .stepping import make_step
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Binder:
         self.here, self.there = Matcher(self.rules, "left"), Matcher(self.rules, "right")
         self.layout: dict[str, Header] = {}
         self.problems: list[str] = []
+        self.computed: list[Dropped] = []
         self.values: dict[int, Values] = {
             number: values(weight_map.definitions(rule), given.config)
             for number, rule in enumerate(self.rules)
@@ -77,7 +79,7 @@ class Binder:
             headers=self.headers,
             layout=self.layout,
             sizes=recorded_sizes(steps),
-            dropped=(*self.dropped(matches), *self.needed()),
+            dropped=(*self.dropped(matches), *self.computed, *self.needed()),
             updates=self.given.updates,
         )
 
@@ -130,6 +132,10 @@ class Binder:
 
     def step(self, instance: Instance) -> Step | None:
         """Return the step of INSTANCE and note its targets, or note why there is none."""
+        if _leads_nowhere(instance.rule):
+            self.problems += instance.missing({})
+            self.computed += _without_way(instance)
+            return None
         known = self.values[instance.number]
         made = make_step(instance, self.headers, known, self.given.sizes)
         if isinstance(made, list):
@@ -184,6 +190,12 @@ class Binder:
     def check_updates(self, plan: Plan) -> None:
         """Note the updates that change no tensor, or one of another shape."""
         dropped = {name: policy for name, policy, _ in plan.dropped}
+        computed = {
+            name: step.rule
+            for step in plan.steps
+            if plan.updates and isinstance(step.rule, Computed)
+            for name in step.source_names
+        }
         for name, update in plan.updates.items():
             header = self.headers.get(name)
             if header is None:
@@ -191,6 +203,9 @@ class Binder:
                 self.problems.append(f"{name} has an update, but no such tensor is here{hint}")
             elif name in dropped:
                 self.problems.append(f"{name} has an update, which would be lost: {dropped[name]}")
+            elif name in computed:
+                rule = first_line(computed[name])
+                self.problems.append(f"{name} has an update, but `{rule}` computes with it")
             elif header.shape != update.shape or header.dtype not in FLOATS:
                 made = list(update.shape)
                 self.problems.append(f"{name} is {header}, but its update is for a weight {made}")
@@ -213,7 +228,21 @@ class Binder:
 
     def may_lack(self, name: str) -> bool:
         """Return whether a rule says that the target's NAME is not made."""
-        return any(isinstance(self.rules[match.rule], Drop | Tie) for match in self.there(name))
+        rules = [self.rules[match.rule] for match in self.there(name)]
+        return any(isinstance(rule, Drop | Tie) or _leads_nowhere(rule) for rule in rules)
+
+
+def _leads_nowhere(rule: Rule) -> bool:
+    """Return whether RULE says how the tensors here were computed, so that none can be made."""
+    return isinstance(rule, Computed) and not rule.forward
+
+
+def _without_way(instance: Instance) -> Iterator[Dropped]:
+    """Yield the tensors that a program made, then those that it made them from."""
+    made = (name for members in instance.members for name in members.values())
+    yield from (Dropped(name, "computed") for name in made)
+    for term in instance.rule.right:
+        yield Dropped(term.name.fill(instance.captures), "needed")
 
 
 def recorded_sizes(steps: list[Step]) -> dict[str, int]:

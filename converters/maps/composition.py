@@ -13,9 +13,8 @@ from itertools import product
 from ...errors import UnsupportedError
 from .axes import Atom, Axes, substitute
 from .expressions import ConfigKey, Definition, Expression, Operation, Words
-from .instances import first_line
 from .names import Capture, Name
-from .rules import Cast, Drop, Pairing, Rule, Term, Tie
+from .rules import Cast, Drop, Pairing, Rule, Term, Tie, first_line
 from .unification import Captured, Laid, fill_in, resolve, unify_axes, unify_names
 from .weightmap import WeightMap
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import zip_longest
+from threading import Lock
 from typing import NamedTuple, Protocol
 
 from ...errors import MismatchError
 from ..adapters import Survival, merge
 from ..checkpoints.base import Checkpoint
+from ..checkpoints.workers import Workers
 from ..dtypes import NUMPY
 from ..values import Array, Dense, LowRank, Value
 from .actions import dense, transform
@@ -125,9 +127,8 @@ def execute(
     """
     mover = Mover(plan, checkpoint, writer, progress or _ignore)
     mover.check()
-    for step in plan.steps:
-        mover.move(step)
-    return Execution(writer.close(), mover.survival)
+    mover.workers.each(plan.steps, mover.move)
+    return Execution(writer.close(), dict(sorted(mover.survival.items())))
 
 
 def _ignore(size: int) -> None:
@@ -141,8 +142,10 @@ class Mover:
         self, plan: Plan, checkpoint: Checkpoint, writer: TargetWriter, progress: Progress
     ) -> None:
         self.plan, self.checkpoint = plan, checkpoint
-        self.writer, self.progress = writer, progress
+        self.writer, self._progress = writer, progress
         self.survival: dict[str, Survival] = {}
+        self.workers = Workers()
+        self._counting, self._holding = Lock(), Lock()
 
     def check(self) -> None:
         """Refuse a checkpoint that is not the plan's, or in which a tie does not hold."""
@@ -175,13 +178,19 @@ class Mover:
         for name in self.writer.finished.intersection(step.target_names):
             self.progress(self.plan.layout[name].nbytes)
 
+    def progress(self, size: int) -> None:
+        """Report SIZE bytes, one thread at a time."""
+        with self._counting:
+            self._progress(size)
+
     def compute(self, step: Step) -> None:
-        """Make the targets of STEP in memory."""
-        arrays = dense(step, {name: self.load(name) for name in step.source_names})
-        for name, array in arrays.items():
-            if name not in self.writer.finished:
-                self.writer.write(name, array)
-                self.progress(array.nbytes)
+        """Make the targets of STEP in memory, one step at a time."""
+        with self._holding:
+            arrays = dense(step, {name: self.load(name) for name in step.source_names})
+            for name, array in arrays.items():
+                if name not in self.writer.finished:
+                    self.writer.write(name, array)
+                    self.progress(array.nbytes)
 
     def load(self, name: str) -> Array:
         """Return a source tensor, with its update merged if it has one."""
@@ -192,15 +201,15 @@ class Mover:
 
     def copy(self, step: Step) -> None:
         """Stream the byte ranges that the targets of STEP are made of."""
-        cursors = {name: Cursor(self.checkpoint, name) for name in step.source_names}
         for name, ranges in byte_ranges(step, self.plan).items():
             if name not in self.writer.finished:
-                self.writer.write(name, self.counted(cursors, ranges))
+                self.writer.write(name, self.counted(ranges))
 
-    def counted(self, cursors: Mapping[str, Cursor], ranges: list[Range]) -> Iterator[memoryview]:
+    def counted(self, ranges: list[Range]) -> Iterator[memoryview]:
         """Yield the bytes of RANGES and tell how many they are."""
         for source, start, stop in ranges:
-            for view in cursors[source].read(start, stop):
+            for view in self.checkpoint.stream(source, start, stop):
+                self.workers.check()
                 yield view
                 self.progress(view.nbytes)
 
@@ -213,34 +222,10 @@ def byte_ranges(step: Step, plan: Plan) -> dict[str, list[Range]]:
     sources, targets = (
         [(bound.axes, bound.names) for bound in bounds] for bounds in (step.sources, step.targets)
     )
-    width = NUMPY[header.dtype].itemsize
+    width = 1 if step.rule.reinterprets else NUMPY[header.dtype].itemsize
     found = copies(sources, targets, step.sizes)
     assert found is not None  # noqa: S101  (pass 1 found these ranges before)
     return {
         name: [Range(source, start * width, stop * width) for source, start, stop in ranges]
         for name, ranges in found.items()
     }
-
-
-class Cursor:
-    """A place in the byte stream of one tensor; going on costs nothing, going back reopens it."""
-
-    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
-        self.checkpoint, self.name = checkpoint, name
-        self.stream: Iterator[memoryview] = iter(())
-        self.view = memoryview(b"")
-        self.end: int | None = None  # where the view ends; None before the stream is open
-
-    def read(self, start: int, stop: int) -> Iterator[memoryview]:
-        """Yield the bytes from START to STOP."""
-        if self.end is None or start < self.end - self.view.nbytes:
-            self.stream, self.view, self.end = self.checkpoint.stream(self.name), memoryview(b""), 0
-        while start < stop:
-            if start >= self.end:
-                self.view = next(self.stream)
-                self.end += self.view.nbytes
-                continue
-            first = self.end - self.view.nbytes
-            part = self.view[start - first : min(stop, self.end) - first]
-            yield part
-            start += part.nbytes

@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 from .matching import Match
-from .rules import Pairing, Rule, Term
+from .rules import Pairing, Rule, Term, first_line
 
 Index: TypeAlias = tuple[int, ...]
 Expected: TypeAlias = int | tuple[str, ...]
@@ -131,8 +131,3 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """Return a hint at the one of NAMES that is most like NAME, empty if none is."""
     near = get_close_matches(name, list(islice(names, 2000)), 1)
     return f"; nearest: {near[0]}" if near else ""
-
-
-def first_line(rule: Rule) -> str:
-    """Return RULE without its definitions."""
-    return str(rule).partition("\n")[0]

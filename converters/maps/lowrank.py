@@ -47,6 +47,8 @@ def low_rank(step: Step, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:
     Raises:
         UnsupportedError: the result would not be of low rank, or DoRA's norms would change.
     """
+    if step.rule.reinterprets:
+        raise UnsupportedError("low-rank updates are of numbers, and the axes here are of bytes")
     bounds = (*step.sources, *step.targets)
     scaled = {
         name: _scaled(update, _bound(step, name), step, -1) for name, update in updates.items()

@@ -4,41 +4,56 @@
 
     map         = ["weighbridge map 1"] {"where" definitions} {rule}
     rule        = ["?" | "else"] side "<->" side ["where" definitions]
+                | ["?" | "else"] side ("=>" | "<=") side "by" program ["where" definitions]
                 | name "->" policy | policy "<-" name | name "==" name
     side        = term {"," term}
     term        = (name | "same") ["[" {axis} "]"] {change}          (right: name may be left out)
     axis        = NAME | NUMBER | "(" axis {axis} ")" | "(" axis "+" axis {"+" axis} ")"
-    change      = "+" (NUMBER | NAME) | "*" (NUMBER | NAME) | "as" DTYPE
+    change      = "+" (NUMBER | NAME) | "*" (NUMBER | NAME) | "as" DTYPE | "bits" DTYPE
     policy      = "recomputed" | "original"
     definitions = definition {"," definition};   definition = NAME "=" {NAME "="} (expression | words)
     words       = WORD "|" WORD {"|" WORD}
     expression  = integers and dotted configuration keys with + - * // ( )
+    program     = step {";" step};   step = array {"," array} "=" NAME "(" [array {"," array}] ")" {argument}
+    array       = "#" INTEGER (a source) | "$" INTEGER (a target) | NAME
+    argument    = NUMBER | "true" | "false" | DTYPE | "[" {NUMBER} "]"
 
-A rule starts in the first column; an indented line continues it. ``#`` starts a comment.
+A rule starts in the first column; an indented line continues it. ``#`` starts a comment,
+but for the sources of a step, such as ``#1`` in ``Add(#0, #1)``.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
-from ...errors import MapSyntaxError
-from ..dtypes import CODE
 from .axes import UNIT, Atom, Axes, Axis, Product, Sum
+from .computed import Computed
 from .expressions import ConfigKey, Definition, Expression, Literal, Operation, Words
 from .names import Name, parse_name
-from .rules import POLICIES, RESERVED, Affine, Cast, Change, Drop, Pairing, Rule, Term, Tie
+from .programs import read_program
+from .rules import (
+    POLICIES,
+    RESERVED,
+    Affine,
+    Bits,
+    Cast,
+    Change,
+    Drop,
+    Pairing,
+    Rule,
+    Term,
+    Tie,
+)
+from .scanner import END, IDENTIFIER, SPACE, Scanner
 
 VERSION: Final = 1
-BLANK = re.compile(r"(?:[ \t\r]|\n(?=(?:[ \t\r]*\n)*[ \t]+[^\s]))*")
-END = re.compile(r"\s*(?:\n|\Z)")
 NAME = re.compile(r"(?:[\w.\-/:]|\{[^{}\s]*\})+(?<!-)(?!>)")
-IDENTIFIER = re.compile(r"[^\W\d]\w*")
 CONFIG_KEY = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
 WORD = re.compile(r"[\w\-]+")
 INTEGER = re.compile(r"[0-9]{1,18}(?!\w)")
-NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?(?!\w)")
 DEFINED = re.compile(r"[^\W\d]\w*[ \t]*=(?!=)")
+CHANGE = re.compile(r"\+|\*|(?:as|bits)(?!\w)")
 
 
 class Source(NamedTuple):
@@ -49,50 +64,8 @@ class Source(NamedTuple):
     version: int
 
 
-class Parser:
+class Parser(Scanner):
     """A position in the text, and one method per line of the grammar."""
-
-    def __init__(self, text: str, file: str) -> None:
-        self.text = re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), text)
-        self.file = file
-        self.at = 0
-
-    def fail(self, message: str, at: int | None = None) -> NoReturn:
-        """Raise MESSAGE at the position AT, by default here."""
-        at = self.at if at is None else at
-        start = self.text.rfind("\n", 0, at) + 1
-        line = self.text[start:].split("\n", 1)[0]
-        place = f"{self.file}:{self.text.count(chr(10), 0, at) + 1}:{at - start + 1}"
-        raise MapSyntaxError(f"{place}: {message}\n  {line.rstrip()}\n  {' ' * (at - start)}^")
-
-    def skip(self) -> None:
-        """Pass over spaces, and over a line's end where the next line is indented."""
-        found = BLANK.match(self.text, self.at)
-        self.at = found.end() if found else self.at
-
-    def take(self, token: str | re.Pattern[str]) -> str | None:
-        """Return TOKEN and pass over it if it comes next."""
-        self.skip()
-        pattern = re.compile(_literal(token)) if isinstance(token, str) else token
-        found = pattern.match(self.text, self.at)
-        if found is None:
-            return None
-        self.at = found.end()
-        return found[0]
-
-    def expect(self, token: str | re.Pattern[str], called: str) -> str:
-        """Return TOKEN, which must come next and is CALLED so in the error."""
-        found = self.take(token)
-        if found is None:
-            self.fail(f"expected {called}, found {self.ahead()}")
-        return found
-
-    def ahead(self) -> str:
-        """Return the next token as an error would quote it."""
-        if END.match(self.text, self.at):
-            return "the end of the rule"
-        found = re.compile(r"[\w.{}*]+|\S").match(self.text, self.at)
-        return f"`{found[0]}`" if found else "the end of the text"
 
     def map(self) -> Source:
         """Parse a whole map."""
@@ -131,7 +104,7 @@ class Parser:
             self.fail(
                 f"expected the end of the rule, found {self.ahead()}; rules start in column 1"
             )
-        found = re.compile(r"\s*").match(self.text, self.at)
+        found = SPACE.match(self.text, self.at)
         self.at = found.end() if found else self.at
         return self.at < len(self.text)
 
@@ -160,12 +133,21 @@ class Parser:
         if self.take("<->"):
             right = self.terms(left)
             return Pairing(left, right, self.where(), marker)
+        if arrow := self.take(re.compile("=>|<=")):
+            return self.computed(left, arrow, marker)
         symbol = self.expect(re.compile("->|=="), "`<->`, `->` or `==`")
         if marker or left != (Term(term.name),):
             self.fail(f"`{symbol}` takes one plain name on its left", at)
         if symbol == "==":
             return Tie(term.name, self.name())
         return Drop(term.name, self.expect(re.compile("|".join(POLICIES)), _either(POLICIES)))
+
+    def computed(self, left: tuple[Term, ...], arrow: str, marker: str) -> Computed:
+        """Parse what follows the ARROW of a rule with a program."""
+        right = self.terms(left)
+        self.expect("by", "`by` and a program")
+        program = read_program(self)
+        return Computed(left, right, self.where(), marker, program, arrow)
 
     def where(self) -> tuple[Definition, ...]:
         """Parse the definitions of a rule, if it has any."""
@@ -239,26 +221,18 @@ class Parser:
     def changes(self) -> tuple[Change, ...]:
         """Parse changes of value."""
         changes: list[Change] = []
-        while symbol := self.take(re.compile(r"\+|\*|as(?!\w)")):
-            changes.append(self.cast() if symbol == "as" else Affine(symbol, self.amount()))
+        while symbol := self.take(CHANGE):
+            changes.append(self.change(symbol))
         return tuple(changes)
 
-    def amount(self) -> int | float | str:
-        """Parse a number, or a name that ``where`` defines."""
-        number = self.take(NUMBER)
+    def change(self, symbol: str) -> Change:
+        """Parse what follows the SYMBOL of a change of value."""
+        if symbol in ("as", "bits"):
+            return Cast(self.dtype()) if symbol == "as" else Bits(self.dtype())
+        number = self.number()
         if number is None:
-            return self.expect(IDENTIFIER, "a number or a name")
-        return float(number) if set(number) & set(".eE") else int(number)
-
-    def cast(self) -> Cast:
-        """Parse a dtype."""
-        self.skip()
-        at = self.at
-        name = self.expect(IDENTIFIER, "a dtype")
-        known = sorted(dtype.name for dtype in CODE)
-        if name not in known:
-            self.fail(f"`{name}` is no dtype; known are {', '.join(known)}", at)
-        return Cast(name)
+            return Affine(symbol, self.expect(IDENTIFIER, "a number or a name"))
+        return Affine(symbol, number)
 
     def definitions(self) -> list[Definition]:
         """Parse definitions and the commas between them."""
@@ -312,11 +286,6 @@ class Parser:
         if number := self.take(INTEGER):
             return Literal(int(number))
         return ConfigKey(self.expect(CONFIG_KEY, "a configuration key, an integer or `(`"))
-
-
-def _literal(token: str) -> str:
-    """Return the expression for TOKEN; a word must end where it ends."""
-    return re.escape(token) + (r"(?![\w.\-/:{])" if token.isalpha() else "")
 
 
 def _either(words: tuple[str, ...] | list[str]) -> str:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from ..checkpoints.base import Header
 from ..values import LowRank
 from .axes import Axes
-from .rules import Pairing, Term
+from .computed import Computed
+from .rules import Pairing, Term, first_line
 
 
 class Bound(NamedTuple):
@@ -70,7 +71,8 @@ class Dropped(NamedTuple):
     Attributes:
         name: the tensor; a pattern where the side that has it was not there to look at.
         policy: ``recomputed``, ``original`` (the way back needs the original), ``tied`` (equal to
-            the tensor after ``==``) or ``needed`` (to be taken from the original now).
+            the tensor after ``==``), ``needed`` (to be taken from the original now) or
+            ``computed`` (made by a program from what is needed now).
         of: the tensor that a tied one equals, empty for the others.
     """
 
@@ -130,15 +132,18 @@ class Plan:
     def _line(self, steps: list[Step]) -> str:
         ways = Counter("copied" if step.copies else "rearranged" for step in steps)
         way = ways.most_common(1)[0][0] if len(ways) == 1 else "copied or rearranged"
+        way = COMPUTED if isinstance(steps[0].rule, Computed) else way
         sources = sum(len(step.source_names) for step in steps)
         size = sum(self.layout[name].nbytes for step in steps for name in step.target_names)
         targets = sum(len(step.target_names) for step in steps)
         lossy = "" if all(step.exact for step in steps) else ", not bit-exact"
-        first = str(steps[0].rule).partition("\n")[0]
+        first = first_line(steps[0].rule)
         return f"{first}  # {sources} to {targets} tensors, {size:,} bytes, {way}{lossy}"
 
 
+COMPUTED = "computed by a program (the way back needs the original checkpoint)"
 DROPPED = {
+    "computed": "{} -> dropped; a program made it, so the way back needs the original checkpoint",
     "recomputed": "{} -> dropped; the model recomputes it",
     "original": "{} -> dropped; the way back needs the original checkpoint",
     "tied": "{} -> dropped; it equals {}",

@@ -4,6 +4,7 @@
 here runs one of them again through the public function that makes it, so that a replay gives the
 same bits. The last rows are calls that MLX cannot export, or exports as dozens of primitives.
 """
+# ruff: noqa: ARG001, ARG005  (all rows have one signature)
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ BINARY: Final = {
 }  # fmt: skip
 
 
-def _first(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:  # noqa: ARG001
+def _first(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:
     return x[0]
 
 
@@ -65,7 +66,7 @@ def _binary(name: str) -> Primitive:
     return Primitive(2, "", lambda mx, x, a: getattr(mx, name)(x[0], x[1]))
 
 
-def _divide(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:  # noqa: ARG001
+def _divide(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:
     whole = mx.issubdtype(x[0].dtype, mx.integer)
     return mx.floor_divide(*x) if whole else mx.divide(*x)
 
@@ -80,7 +81,7 @@ def _slices(starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -
     return tuple(slice(*bounds) for bounds in zip(starts, stops, steps, strict=True))
 
 
-def _slice(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:  # noqa: ARG001
+def _slice(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:
     return x[0][_slices(*a)]
 
 
@@ -103,7 +104,7 @@ def _pad(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:
     return mx.pad(x[0], widths, constant_values=x[1])
 
 
-def _gather(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:  # noqa: ARG001
+def _gather(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:
     """Take slices of size 1 along the axes ``a[0]`` and of sizes ``a[1]`` along the others."""
     array, *indices = x
     axes, sizes = a
@@ -133,7 +134,7 @@ def _scan(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:
     return getattr(mx, SCANS[kind])(x[0], axis=axis, reverse=bool(backwards), inclusive=inclusive)
 
 
-def _constant(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:  # noqa: ARG001
+def _constant(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:
     return to_mlx(constant(*a))
 
 

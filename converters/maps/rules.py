@@ -13,6 +13,7 @@ from .expressions import Definition, Number, Words
 from .names import Name
 
 POLICIES: Final = ("recomputed", "original")
+SHOWN: Final = 400  # characters from either end of a rule that a message quotes
 RESERVED: Final = frozenset({"as", "else", "same", "weighbridge", "where", *POLICIES})
 
 
@@ -41,7 +42,17 @@ class Affine:
         return amounts[self.amount] if isinstance(self.amount, str) else self.amount
 
 
-Change: TypeAlias = Cast | Affine
+@dataclass(frozen=True)
+class Bits:
+    """The tensor is stored as DTYPE with the bits that it has; its last axis counts bytes."""
+
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"bits {self.dtype}"
+
+
+Change: TypeAlias = Cast | Affine | Bits
 
 
 @dataclass(frozen=True)
@@ -162,6 +173,12 @@ class Pairing:
         alike = len(terms) == 2 and self.left[0].axes == self.right[0].axes
         return alike and not self.indices and not any(term.changes for term in terms)
 
+    @cached_property
+    def reinterprets(self) -> bool:
+        """Whether the axes are of bytes: the bits stay, the dtypes may differ."""
+        terms = (*self.left, *self.right)
+        return any(isinstance(change, Bits) for term in terms for change in term.changes)
+
     def inverse(self) -> Pairing:
         """Return the rule with its sides swapped."""
         return replace(self, left=self.right, right=self.left)
@@ -171,7 +188,24 @@ class Pairing:
 
         DEFINED are the names that the map defines for all its rules.
         """
-        return next(_flaws(self, defined), None)
+        return next(self._flaws(defined), None)
+
+    def _flaws(self, defined: frozenset[str]) -> Iterator[str]:
+        terms = (*self.left, *self.right)
+        yield from (flaw for term in terms if (flaw := term.name.flaw()))
+        yield from self._layout_flaws()
+        yield from _capture_flaws(self)
+        if any(term.axes is not None for term in terms):
+            yield from _piece_flaws(self)
+        yield from _definition_flaws(self, defined)
+        yield from _change_flaws(self)
+
+    def _layout_flaws(self) -> Iterator[str]:
+        terms = (*self.left, *self.right)
+        bare = [term for term in terms if term.axes is None]
+        if bare and (len(bare) < len(terms) or len(terms) > 2):
+            yield f"{bare[0].name} needs axes in brackets, because others of its rule have some"
+        yield from repeated(self)
 
 
 @dataclass(frozen=True)
@@ -228,22 +262,26 @@ class Tie:
 Rule: TypeAlias = Pairing | Drop | Tie
 
 
+def first_line(rule: Rule) -> str:
+    """Return RULE without its definitions and its program, shortened where it is very long."""
+    text = str(rule).partition("\n")[0]
+    return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]} ... {text[-SHOWN:]}"
+
+
 def where_text(definitions: tuple[Definition, ...]) -> str:
     """Print DEFINITIONS as the line under a rule."""
     return f"\n    where {', '.join(map(str, definitions))}" if definitions else ""
 
 
-def _flaws(rule: Pairing, defined: frozenset[str]) -> Iterator[str]:
+def _change_flaws(rule: Pairing) -> Iterator[str]:
     terms = (*rule.left, *rule.right)
-    yield from (flaw for term in terms if (flaw := term.name.flaw()))
-    yield from _layout_flaws(rule)
-    yield from _capture_flaws(rule)
-    if any(term.axes is not None for term in terms):
-        yield from _piece_flaws(rule)
-    yield from _definition_flaws(rule, defined)
-    for change in (change for term in terms for change in term.changes):
-        if change == Affine("*", 0):
+    for term in terms:
+        if Affine("*", 0) in term.changes:
             yield "`* 0` has no way back"
+        if rule.reinterprets and [type(change) for change in term.changes] != [Bits]:
+            yield f"{term.name}: where one tensor has `bits`, each has it, and no other change"
+        if rule.reinterprets and term.axes == ():
+            yield f"{term.name}: `bits` needs an axis to count bytes in"
 
 
 def _definition_flaws(rule: Pairing, defined: frozenset[str]) -> Iterator[str]:
@@ -257,11 +295,8 @@ def _definition_flaws(rule: Pairing, defined: frozenset[str]) -> Iterator[str]:
         yield f"{name} is not defined; add: where {name} = ..."
 
 
-def _layout_flaws(rule: Pairing) -> Iterator[str]:
-    terms = (*rule.left, *rule.right)
-    bare = [term for term in terms if term.axes is None]
-    if bare and (len(bare) < len(terms) or len(terms) > 2):
-        yield f"{bare[0].name} needs axes in brackets, because others of its rule have some"
+def repeated(rule: Pairing) -> Iterator[str]:
+    """Yield the names that stand twice on one side of RULE."""
     for side in (rule.left, rule.right):
         for name, count in Counter(term.name for term in side).items():
             if count > 1:

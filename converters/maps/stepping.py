@@ -8,14 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...errors import BadInputError
 from ..checkpoints.base import Header
 from ..dtypes import CODE, FLOATS, NUMPY, dtype_of
 from .axes import shape, show
+from .computed import Computed
 from .copies import Layout, copies
 from .definitions import Values
 from .instances import Instance
 from .plan import Bound, Step
-from .rules import Affine, Cast, Term
+from .programs import results
+from .rules import Affine, Bits, Cast, Term
 from .sizes import Equation, equations, solve
 
 
@@ -43,6 +46,8 @@ def make_step(
     """
     if instance.rule.renames_only:
         return _rename(instance, headers)
+    if isinstance(instance.rule, Computed):
+        return _compute(instance, instance.rule, headers)
     draft = Draft(instance, headers, values)
     draft.seed(given)
     draft.gather()
@@ -57,6 +62,29 @@ def _rename(instance: Instance, headers: Mapping[str, Header]) -> Made:
     source, target = Bound(rule.left[0], (old,), (), ()), Bound(rule.right[0], (new,), (), ())
     step = Step(rule, (source,), (target,), {}, {}, new, copies=True, exact=True)
     return Made(step, [Target(new, headers[old], captures)])
+
+
+def _compute(instance: Instance, rule: Computed, headers: Mapping[str, Header]) -> Made | list[str]:
+    if problems := list(instance.missing({})):
+        return problems
+    names = [members[()] for members in instance.members]
+    try:
+        made = results(rule.program, tuple(headers[name] for name in names))
+    except BadInputError as error:
+        return [f"{instance.fill(rule.left[0])}: {error}"]
+    targets = [
+        Target(term.name.fill(instance.captures), header, instance.captures)
+        for term, header in zip(rule.right, made, strict=True)
+    ]
+    sources = tuple(
+        Bound(term, (name,), (), ()) for term, name in zip(rule.left, names, strict=True)
+    )
+    bounds = tuple(
+        Bound(term, (target.name,), (), ())
+        for term, target in zip(rule.right, targets, strict=True)
+    )
+    step = Step(rule, sources, bounds, {}, {}, targets[0].name, copies=False, exact=False)
+    return Made(step, targets)
 
 
 class Draft:
@@ -115,11 +143,11 @@ class Draft:
         found = [(bound.term, bound.names[0]) for bound in self.sources if bound.names]
         for term, name in found:
             stored, first = self.headers[name].dtype, found[0][1]
-            if stored != self.headers[first].dtype:
+            if stored != self.headers[first].dtype and not self.rule.reinterprets:
                 pair = f"{self.headers[name]}, but {first} is {self.headers[first]}"
                 yield f"{name} is {pair}; tensors that become one must have one dtype"
             for change in term.changes:
-                if isinstance(change, Cast) and CODE[dtype_of(change.dtype)] != stored:
+                if isinstance(change, Cast | Bits) and CODE[dtype_of(change.dtype)] != stored:
                     yield f"{name} is {stored}, expected {change.dtype}"
             for change in self._affine():
                 if stored not in FLOATS:
@@ -140,10 +168,14 @@ class Draft:
             if len(header.shape) != len(term.axes):
                 self.problems.append(f"{where} has not the axes {show(term.axes)}")
                 continue
-            found += equations(axes, (*family, *header.shape), where)
+            found += equations(axes, (*family, *self._shape(header)), where)
         self.problems += solve(found, self.sizes)
         if not self.problems:
             self.problems += self._unsolved()
+
+    def _shape(self, header: Header) -> tuple[int, ...]:
+        """Return the shape of a source as its axes count it."""
+        return in_bytes(header) if self.rule.reinterprets else header.shape
 
     def _unsolved(self) -> Iterator[str]:
         for name in sorted(self.rule.atoms - self.sizes.keys()):
@@ -151,8 +183,10 @@ class Draft:
                 why = self.values.unknown.get(name, f"add `where {name} = ...` to the rule")
                 yield f"{self.label}: size {name} is unknown: {why}"
 
-    def finish(self) -> Made:
+    def finish(self) -> Made | list[str]:
         """Lay out the targets."""
+        if problems := list(self._broken()):
+            return problems
         bounds, targets = [], []
         for term in self.rule.right:
             made = list(self._targets(term))
@@ -168,28 +202,49 @@ class Draft:
         )
         return Made(step, targets)
 
+    def _broken(self) -> Iterator[str]:
+        """Yield the targets whose bytes make no whole number of elements."""
+        for term in self.rule.right if self.rule.reinterprets else ():
+            sizes, dtype = self._laid_out(term), dtype_of(_cast("", term))
+            if not sizes or sizes[-1] % dtype.itemsize:
+                width = f"{sizes[-1]} bytes wide" if sizes else "without an axis"
+                yield f"{self.label}: {self.instance.fill(term)} is {width}, no row of {dtype}"
+
+    def _laid_out(self, term: Term) -> tuple[int, ...]:
+        """Return the shape of a target as its axes count it."""
+        if term.axes is not None:
+            return shape(term.axes, self.sizes)
+        return self._shape(self.headers[self.sources[0].names[0]])
+
     def _targets(self, term: Term) -> Iterator[Target]:
-        source = self.headers[self.sources[0].names[0]]
-        header = Header(
-            _cast(source.dtype, term),
-            source.shape if term.axes is None else shape(term.axes, self.sizes),
-        )
+        header = self._header(term)
         family = term.family(self.rule.indices)
         for index in product(*(range(self.sizes[name]) for name in family)):
             captures = self.instance.captures | dict(zip(family, map(str, index), strict=True))
             yield Target(term.name.fill(captures), header, captures)
 
+    def _header(self, term: Term) -> Header:
+        """Return the header of the targets of TERM."""
+        stored = self.headers[self.sources[0].names[0]].dtype
+        code, sizes = _cast(stored, term), self._laid_out(term)
+        if self.rule.reinterprets:
+            sizes = (*sizes[:-1], sizes[-1] // NUMPY[code].itemsize)
+        return Header(code, sizes)
+
     def _is_copy(self, bounds: list[Bound], targets: list[Target]) -> bool:
         if self.rule.keeps_layout:
             return True
         source = self.headers[self.sources[0].names[0]]
-        if self._affine() or any(target.header.dtype != source.dtype for target in targets):
+        cast = any(target.header.dtype != source.dtype for target in targets)
+        if self._affine() or (cast and not self.rule.reinterprets):
             return False
         return self.rule.left[0].axes is None or bool(
             copies(_layouts(self.sources), _layouts(bounds), self.sizes)
         )
 
     def _is_exact(self, targets: list[Target]) -> bool:
+        if self.rule.reinterprets:
+            return True
         stored = NUMPY[self.headers[self.sources[0].names[0]].dtype]
         casts = all(np.can_cast(stored, NUMPY[target.header.dtype], "safe") for target in targets)
         return casts and not self._affine()
@@ -200,8 +255,18 @@ class Draft:
 
 def _cast(stored: str, term: Term) -> str:
     """Return the dtype code in which TERM is stored, if its source is STORED so."""
-    casts = [change.dtype for change in term.changes if isinstance(change, Cast)]
+    casts = [change.dtype for change in term.changes if isinstance(change, Cast | Bits)]
     return CODE[dtype_of(casts[-1])] if casts else stored
+
+
+def in_bytes(header: Header) -> tuple[int, ...]:
+    """Return the shape of a tensor of HEADER as one of bytes; a single number has an axis then.
+
+    >>> in_bytes(Header("BF16", (2, 3))), in_bytes(Header("F32", ()))
+    ((2, 6), (4,))
+    """
+    width = NUMPY[header.dtype].itemsize
+    return (*header.shape[:-1], header.shape[-1] * width) if header.shape else (width,)
 
 
 def _layouts(bounds: list[Bound]) -> list[Layout]:

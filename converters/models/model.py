@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadInputError
+from ...errors import BadInputError, UntrustedError
 from ..adapters.adapter import Adapter
 from ..checkpoints import Checkpoint, open_checkpoint
 from ..libraries import Target
-from .families import FAMILIES, Family
+from .families import FAMILIES, Family, known_family
 from .library_family import family_of, library_of
 from .signature import Signature
 
@@ -32,6 +32,8 @@ class Model:
         declared: the signature a factory declared.
         witness: who vouched for the MLX layout when the directory was made, besides its map.
         sizes: of axes that shapes do not tell, recorded when the directory was made.
+        config_changes: what the making of the directory ``added``, ``changed`` and ``removed`` in the
+            configuration; empty where nobody recorded it.
     """
 
     spec: str
@@ -44,6 +46,7 @@ class Model:
     declared: Signature | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
     witness: str | None = None
+    config_changes: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -57,9 +60,28 @@ class Model:
         """The architecture: a row of ``FAMILIES``, or what an MLX library and transformers know.
 
         Raises:
-            UntrustedError: the configuration asks to run code of its own directory.
+            UnsupportedError: it is a known architecture with a head that is not.
+            UntrustedError: the configuration asks to run code of its own directory, and no code
+                that builds the model was named.
         """
-        return FAMILIES.get(str(self.config.get("model_type"))) or family_of(self.config)
+        try:
+            return self.tabled or family_of(self.config)
+        except UntrustedError:
+            if self.factory is None:
+                raise
+            return None
+
+    @cached_property
+    def tabled(self) -> Family | None:
+        """What a table of ours says of this checkpoint; ``None`` where there is none of its type.
+
+        Raises:
+            UnsupportedError: its head is not known here.
+        """
+        if self.config.get("model_type") not in FAMILIES:
+            return None  # and the tensor files stay closed
+        names = self.checkpoint.headers if self.path else ()
+        return known_family(self.config, names, self.framework)
 
     @cached_property
     def library(self) -> Target | None:

@@ -139,6 +139,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         sizes=manifest.get("sizes") or {},
         # who vouched for the map of the manifest says nothing of another one
         witness=manifest.get("witness") if map_name is None else None,
+        config_changes=manifest.get("config") or {},
     )
 
 

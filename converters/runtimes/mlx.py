@@ -21,6 +21,7 @@ from ..policy import Policy
 from ..values import Array
 from .base import Arrays, Trace
 from .blas import blas_in_use
+from .native import call_native, library_module, misfits
 
 SIZES = (
     3,
@@ -108,11 +109,47 @@ def native_module(model: Model) -> nn.Module:
     return module
 
 
+def from_library(model: Model, dtype: str) -> nn.Module:
+    """Return the MLX library's class with MODEL's weights in DTYPE, a live adapter folded in.
+
+    In a 16-bit DTYPE the parameters stay wider that the class itself keeps wider.
+    """
+    checkpoint = model.checkpoint
+    arrays = {name: checkpoint.read(name) for name in checkpoint.headers}
+    for name, update in (model.adapter.updates if model.adapter else {}).items():
+        own = dtype_of("float32") if dtype == "float32" else arrays[name].dtype
+        arrays[name] = update.applied_to(arrays[name]).astype(own)
+    module = library_module(model, arrays)
+    narrows = getattr(module, "cast_predicate", None) if dtype != "float32" else None
+    parameters: Any = tree_flatten(module.parameters())
+    cast = [
+        (name, array.astype(getattr(mx, dtype)))
+        for name, array in parameters
+        if mx.issubdtype(array.dtype, mx.floating) and (narrows is None or narrows(name))
+    ]
+    module.load_weights(cast, strict=False)
+    return module
+
+
+def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
+    """Return the module that runs MODEL in DTYPE, and what it is: user, library or captured.
+
+    An architecture with a table of its own is captured, whatever class a library has for it.
+    """
+    if isinstance(model.factory, nn.Module):
+        return native_module(model), "user"
+    if model.factory is None and model.family and not model.family.map and not misfits(model):
+        return from_library(model, dtype), "library"
+    return captured_module(model, dtype), "captured"
+
+
 def name_outputs(result: Any, signature: Signature) -> dict[str, mx.array]:
-    """Name what a module returned: a mapping by name, anything else in the signature's order."""
+    """Name what a module returned: by key or attribute, else in the signature's order."""
     names = [port.name for port in signature.outputs]
     if isinstance(result, dict):
         return {name: result[name] for name in names}
+    if not isinstance(result, mx.array | tuple | list):
+        return {name: getattr(result, name) for name in names}
     values = result if isinstance(result, tuple | list) else (result,)
     return dict(zip(names, values, strict=False))
 
@@ -122,6 +159,8 @@ class MlxRunner:
 
     Attributes:
         module: the captured or native module that runs.
+        kind: whose it is: ``captured`` from torch, an MLX ``library``'s, or the ``user``'s own.
+        library: which library's class it is; empty for another.
     """
 
     runtime = "mlx"
@@ -129,10 +168,12 @@ class MlxRunner:
     def __init__(self, model: Model, policy: Policy, module: nn.Module | None = None) -> None:
         self.signature = model.signature
         self.policy = policy
-        native = isinstance(model.factory, nn.Module)
-        self.module = module or (
-            native_module(model) if native else captured_module(model, policy.parameter_dtype)
+        self.module, self.kind = (
+            (module, "captured" if isinstance(module, Captured) else "user")
+            if module
+            else module_of(model, policy.parameter_dtype)
         )
+        self.library = str(model.library) if self.kind == "library" else ""
         self.module.eval()
 
     def _feed(self, inputs: Arrays) -> dict[str, mx.array]:
@@ -145,7 +186,10 @@ class MlxRunner:
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by port name, in the compute dtype."""
-        outputs = name_outputs(self.module(**self._feed(inputs)), self.signature)
+        feed = self._feed(inputs)
+        library = self.kind == "library"
+        result = call_native(self.module, feed) if library else self.module(**feed)
+        outputs = name_outputs(result, self.signature)
         return {name: to_numpy(array) for name, array in outputs.items()}
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
@@ -172,4 +216,5 @@ class MlxRunner:
             "accumulate": self.policy.accumulate,
             "blas": blas_in_use(),
             "captured": str(isinstance(self.module, Captured)),
+            **({"library": self.library} if self.library else {}),
         }

@@ -13,12 +13,15 @@ import torch
 from torch import nn
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
-from ..maps import WeightMap, apply
+from ..maps import apply
+from ..maps.choose import known_map as map_of
 from ..maps.rules import Drop
+from ..maps.variants import table_of
 from ..models import Model
 from ..policy import Policy
 from ..values import Array, Dense, LowRank
 from .base import Arrays, Trace
+from .pretrained import empty_pretrained, load_pretrained
 
 INPUT = "|in"  # marks what reaches a site, beside the site's own name
 DTYPES = {
@@ -63,25 +66,13 @@ def torch_values(model: Model) -> tuple[dict[str, Array], dict[str, LowRank]]:
     arrays: dict[str, Array] = {name: checkpoint.read(name) for name in checkpoint.headers}
     if model.framework != "mlx":
         return arrays, updates
-    plan = map_of(model).inverse().bind(checkpoint.headers, config=model.config, sizes=model.sizes)
+    home = map_of(model).inverse()
+    plan = home.bind(checkpoint.headers, config=model.config, sizes=model.sizes)
     values = apply(plan, {name: Dense(array) for name, array in arrays.items()})
     return (
         {name: value.array for name, value in values.items() if isinstance(value, Dense)},
-        map_of(model).inverse().rename_updates(updates, checkpoint.headers, config=model.config),
+        home.rename_updates(updates, checkpoint.headers, config=model.config),
     )
-
-
-def map_of(model: Model) -> WeightMap:
-    """Return the map between MODEL's torch and MLX names.
-
-    Raises:
-        BadInputError: neither a family nor a map file says how the names correspond.
-    """
-    if model.map_text:
-        return WeightMap.parse(model.map_text, f"{model.spec} (map)")
-    if model.family:
-        return WeightMap.load(model.family.map)
-    raise BadInputError(f"{model.spec}: no map is known for it; give one with --map FILE.wmap")
 
 
 def empty_module(model: Model) -> nn.Module:
@@ -95,12 +86,8 @@ def empty_module(model: Model) -> nn.Module:
     if model.family is None:
         model.signature  # noqa: B018  # raises, and says what to do
         raise BadInputError(f"{model.spec}: its factory did not return a torch module")
-    import transformers
-
-    config_class = transformers.CONFIG_MAPPING[model.config["model_type"]]
-    config = config_class.from_dict(dict(model.config))
-    module: nn.Module = getattr(transformers, model.family.torch_class)(config)
-    return module.eval()
+    module: nn.Module = empty_pretrained(model).eval()
+    return module
 
 
 def load_weights(
@@ -143,9 +130,9 @@ def drop_absent(module: nn.Module, arrays: Mapping[str, Array], optional: Collec
 
 def recomputed(model: Model) -> tuple[str, ...]:
     """Return the torch names that MODEL's table says are recomputed."""
-    if model.family is None:
+    if model.family is None or not model.family.map:
         return ()
-    rules = WeightMap.load(model.family.map).rules
+    rules = table_of(model.family).rules
     return tuple(str(rule.name) for rule in rules if isinstance(rule, Drop))
 
 
@@ -200,16 +187,33 @@ def build_module(model: Model, dtype: str = "float32") -> nn.Module:
         model: any model with weights; MLX names are mapped back to torch's.
         dtype: of parameters and floating-point buffers.
     """
-    module = empty_module(model)
+    return build(model, dtype)[0]
+
+
+def build(model: Model, dtype: str = "float32") -> tuple[nn.Module, frozenset[str]]:
+    """Return what :func:`build_module` does, and the names of weights that the module ignores."""
+    module, updates, ignored = empty_module(model), {}, frozenset[str]()
     if model.path is not None:
         arrays, updates = torch_values(model)
-        drop_absent(module, arrays, model.family.optional if model.family else ())
-        load_weights(module, arrays, where=model.spec, known=recomputed(model))
-    else:
-        updates = {}
+        ignored = fill(module, model, arrays)
     module = module.to(DTYPES[dtype])
     attach_adapter(module, updates)
-    return module.requires_grad_(requires_grad=False)
+    return module.requires_grad_(requires_grad=False), ignored
+
+
+def fill(module: nn.Module, model: Model, arrays: Mapping[str, Array]) -> frozenset[str]:
+    """Load ARRAYS into MODULE, strictly; return the names that it has no use for.
+
+    Raises:
+        MismatchError: names are missing or unexpected, or shapes differ; all of them are listed.
+    """
+    drop_absent(module, arrays, model.family.optional if model.family else ())
+    known = recomputed(model)
+    if model.factory is not None:
+        load_weights(module, arrays, where=model.spec, known=known)
+        return frozenset(arrays) - frozenset(module.state_dict())
+    tensors = {name: to_torch(array) for name, array in arrays.items() if name not in known}
+    return load_pretrained(module, tensors, model.spec) | frozenset(known)
 
 
 def call(

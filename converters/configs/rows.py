@@ -1,0 +1,152 @@
+"""How a key that an MLX class reads follows from a transformers config: one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from .source import Source
+from .translation import ABSENT
+
+Row = Callable[[Source], Any]
+
+
+def always(value: Any) -> Row:
+    """Return the row of a constant: what transformers' code does, and no config says."""
+    return lambda _: value
+
+
+def same_as(key: str) -> Row:
+    """Return the row of a key that has another name in transformers."""
+    return lambda source: source.find(key)
+
+
+def rope_value(key: str, layer: str = "full_attention", default: Any = ABSENT) -> Row:
+    """Return the row of a value that transformers 5 keeps in ``rope_parameters``."""
+    return lambda source: source.rope(layer).get(key, source.written.get(key, default))
+
+
+def head_dim(source: Source) -> Any:
+    """Return the size of a head, the hidden size shared out where no key says it."""
+    said = source.get("head_dim")
+    heads, hidden = source.get("num_attention_heads"), source.get("hidden_size")
+    return said or (hidden // heads if hidden and heads else ABSENT)
+
+
+def rotary_dim(source: Source) -> Any:
+    """Return how many dimensions of a head rotate."""
+    return int(head_dim(source) * source.rope().get("partial_rotary_factor", 1.0))
+
+
+def rope_scaling(source: Source) -> Any:
+    """Return the rotary scaling as transformers 4 wrote it: nothing for the default, else typed."""
+    found = source.rope()
+    kind = found.get("rope_type") or found.get("type") or "default"
+    if kind == "default" and "mrope_section" not in found:
+        return None
+    return {**found, "type": kind, "rope_type": kind}
+
+
+def initials(letters: dict[str, str]) -> Row:
+    """Return the row of a pattern with one of LETTERS for each layer type."""
+    return lambda source: "".join(letters[kind] for kind in source.get("layer_types", []))
+
+
+def flags(kind: str, key: str = "layer_types") -> Row:
+    """Return the row of a list that is 1 where the layer type in KEY is KIND."""
+    return lambda source: [int(layer == kind) for layer in source.get(key, [])]
+
+
+def period(source: Source) -> Any:
+    """Return the distance between layers of full attention."""
+    kinds = source.get("layer_types", [])
+    return kinds.index("full_attention") + 1 if "full_attention" in kinds else len(kinds) + 1
+
+
+def text_value(key: str) -> Row:
+    """Return the row of a key that only the text part has."""
+    return lambda source: source.part("text_config").find(key)
+
+
+def linear_attention(source: Source) -> dict[str, Any]:
+    """Return Kimi's own group of keys; layers count from 1."""
+    kinds = list(enumerate(source.get("layer_types", []), 1))
+    return {
+        "kda_layers": [place for place, kind in kinds if kind != "full_attention"],
+        "full_attn_layers": [place for place, kind in kinds if kind == "full_attention"],
+        "num_heads": source.get("linear_num_heads"),
+        "head_dim": source.get("linear_head_dim"),
+        "short_conv_kernel_size": source.get("linear_conv_kernel_dim"),
+    }
+
+
+# Key of an MLX class -> its value. What is not here is transformers' value of the same name.
+GENERIC: Final[dict[str, Row]] = {
+    "rope_theta": rope_value("rope_theta"),
+    "rotary_emb_base": rope_value("rope_theta"),
+    "rope_local_base_freq": rope_value("rope_theta", "sliding_attention"),
+    "swa_rope_theta": rope_value("rope_theta", "sliding_attention"),
+    "partial_rotary_factor": rope_value("partial_rotary_factor", default=1.0),
+    "rotary_pct": rope_value("partial_rotary_factor", default=1.0),
+    "rotary_dim": rotary_dim,
+    "rope_scaling": rope_scaling,
+    "head_dim": head_dim,
+    "n_ctx": same_as("max_position_embeddings"),
+    "vocab_size": lambda source: source.get("vocab_size") or text_value("vocab_size")(source),
+}
+
+NOAUX: Final[dict[str, Row]] = {
+    "topk_method": always("noaux_tc"),
+    "scoring_func": always("sigmoid"),
+}
+# Model type, or name of the MLX model file -> its own rows, before the generic ones.
+SPECIFIC: Final[dict[str, dict[str, Row]]] = {
+    "apertus": {"post_norm": always(False), "qk_norm": always(True), "mlp_bias": always(False)},
+    "exaone4": {
+        "sliding_window_pattern": initials({"sliding_attention": "L", "full_attention": "G"})
+    },
+    "exaone_moe": {
+        "is_moe_layer": lambda source: [
+            kind == "sparse" for kind in source.get("mlp_layer_types", [])
+        ]
+    },
+    "gemma3_text": {"sliding_window_pattern": period},
+    "glm_moe_dsa": {**NOAUX, "moe_layer_freq": always(1)},
+    "kimi_linear": {
+        "linear_attn_config": linear_attention,
+        "num_experts": same_as("num_local_experts"),
+        "num_experts_per_token": same_as("num_experts_per_tok"),
+        "num_shared_experts": same_as("n_shared_experts"),
+        "model_max_length": same_as("max_position_embeddings"),
+        "first_k_dense_replace": lambda source: source.get("mlp_layer_types", []).count("dense"),
+        "mla_use_nope": always(True),
+        "rope_theta": always(10000.0),  # unused: no layer rotates
+    },
+    "lfm2": {"block_dim": same_as("hidden_size"), "block_ff_dim": same_as("intermediate_size")},
+    "longcat_flash": {
+        "attention_method": always("MLA"),
+        "zero_expert_type": always("identity"),
+        "mla_scale_q_lora": always(True),
+        "mla_scale_kv_lora": always(True),
+    },
+    "mamba2": {
+        "intermediate_size": lambda source: source.get("num_heads") * source.get("head_dim")
+    },
+    "mimo_v2_flash": {
+        **NOAUX,
+        "hybrid_layer_pattern": flags("sliding_attention"),
+        "moe_layer_freq": flags("sparse", "mlp_layer_types"),
+        "add_swa_attention_sink_bias": always(True),
+        "add_full_attention_sink_bias": always(False),
+        "n_shared_experts": always(None),
+        "layernorm_epsilon": same_as("rms_norm_eps"),
+        "sliding_window_size": same_as("sliding_window"),
+        "swa_num_attention_heads": same_as("num_attention_heads"),
+        "swa_num_key_value_heads": same_as("num_key_value_heads"),
+        "swa_head_dim": same_as("head_dim"),
+        "swa_v_head_dim": same_as("v_head_dim"),
+    },
+    "minimax": {"shared_intermediate_size": always(0)},
+    "qwen3_next": {"full_attention_interval": period},
+    "solar_open": {"first_k_dense_replace": always(0), "intermediate_size": same_as("hidden_size")},
+}

@@ -1,0 +1,85 @@
+"""A transformers config made into what an MLX class reads."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import MISSING, Field
+from typing import Any
+
+from ...errors import UnsupportedError
+from ..libraries import Target
+from ..libraries.target import is_required
+from ..libraries.transformers import transformers_config
+from .notes import notes
+from .readers import Reader, readers
+from .rows import GENERIC, SPECIFIC
+from .source import Source
+from .translation import ABSENT, Translation, difference
+
+
+def to_mlx(config: Mapping[str, Any], target: Target) -> Translation:
+    """Return CONFIG with every key that the class TARGET would else miss or default otherwise.
+
+    The keys that are there stay, so transformers still reads the result. What a key is follows from
+    transformers' own config class, which knows the defaults that ``config.json`` does not write.
+
+    Raises:
+        BadInputError: transformers' config class does not take the config.
+        UnsupportedError: the library or a package it needs is not installed.
+    """
+    result = copy.deepcopy(dict(config))
+    whole = Source(config, known(config))
+    for reader in readers(target, config):
+        fill(result[reader.part] if reader.part else result, whole, reader)
+    return difference(config, result, notes(target, whole))
+
+
+def known(config: Mapping[str, Any]) -> Any:
+    """Return transformers' config object, ``None`` where it does not know the model type."""
+    try:
+        return transformers_config(config)
+    except UnsupportedError:
+        return None
+
+
+def fill(place: dict[str, Any], whole: Source, reader: Reader) -> None:
+    """Put into PLACE what READER would miss, from its part of the WHOLE config."""
+    source = whole.part(reader.part) if reader.part else whole
+    for key, field in reader.fields.items():
+        value = tied(whole) if reader.part and key == TIED else missing(key, field, source, reader)
+        if value is not ABSENT:
+            place[key] = value
+
+
+TIED = "tie_word_embeddings"
+
+
+def tied(whole: Source) -> Any:
+    """Return whether the head is tied: the whole model's word, whatever the text part says."""
+    return whole.find(TIED)
+
+
+def missing(key: str, field: Field[Any], source: Source, reader: Reader) -> Any:
+    """Return the value that KEY needs, ``ABSENT`` where the class reads the right one by itself."""
+    if source.written.get(key) is not None:
+        return ABSENT
+    value = derived(key, source, reader)
+    if value is ABSENT or (value is None and key in source.written):
+        return ABSENT
+    return value if is_required(field) or value != default(field) else ABSENT
+
+
+def derived(key: str, source: Source, reader: Reader) -> Any:
+    """Return what KEY is, by the first row that there is: of the type, the file, or of all."""
+    for table in [*(SPECIFIC.get(name, {}) for name in reader.names), GENERIC]:
+        if key in table:
+            return table[key](source)
+    return source.find(key)
+
+
+def default(field: Field[Any]) -> Any:
+    """Return the default of the dataclass FIELD, ``ABSENT`` where it has none."""
+    if field.default is not MISSING:
+        return field.default
+    return ABSENT if field.default_factory is MISSING else field.default_factory()

@@ -1,0 +1,117 @@
+"""Which map holds between a model's torch and MLX names: given, tabled, or learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...errors import BadInputError
+from ..checkpoints import Header
+from ..libraries import Target
+from ..models import Model
+from .variants import table_of
+from .variants import table_of
+from .weightmap import WeightMap
+
+Headers = Mapping[str, Header]
+LISTED = 12  # differences that a message lists before it counts the rest
+
+
+def map_of(model: Model) -> WeightMap | None:
+    """Return the map between MODEL's torch and MLX names; ``None`` where there is no way to one.
+
+    The user's own file or the manifest's text comes first, then the table of the family, then what
+    the class of the MLX library does to the tensors that are there.
+
+    Raises:
+        BadInputError: the map cannot be read, or no checkpoint that transformers knows becomes what
+            an MLX directory holds; what differs is listed.
+        UnsupportedError: the class does more to the tensors than a map can say.
+    """
+    if model.map_text:
+        return WeightMap.parse(model.map_text, f"{model.spec} (map)")
+    if model.family is None:
+        return None
+    if model.family.map:
+        return table_of(model.family)
+    return learned_map(model, model.library) if model.library and model.path else None
+
+
+def known_map(model: Model) -> WeightMap:
+    """Return the map between MODEL's torch and MLX names.
+
+    Raises:
+        BadInputError: neither a family nor a map file says how the names correspond.
+    """
+    found = map_of(model)
+    if found is None:
+        raise BadInputError(f"{model.spec}: no map is known for it; give one with --map FILE.wmap")
+    return found
+
+
+def learned_map(model: Model, target: Target) -> WeightMap:
+    """Return the map that TARGET's own code is, for the checkpoint of MODEL.
+
+    Raises:
+        BadInputError: an MLX directory holds something else than the class makes of a checkpoint.
+        UnsupportedError: the class does more to the tensors than a map can say.
+    """
+    if model.framework == "mlx":
+        return homeward_map(model, target)
+    from ..configs import to_mlx
+    from .learn import learn
+
+    config = to_mlx(model.config, target).config
+    found = learn(target, config, model.checkpoint.headers)
+    return WeightMap.parse(found.text, f"{target} (learned)")
+
+
+def homeward_map(model: Model, target: Target) -> WeightMap:
+    """Return the map of an MLX directory that does not say what it was made from.
+
+    Each layout in which transformers may have written such a model is tried: the one out of which
+    TARGET makes this directory's names and shapes is taken to be its origin.
+    """
+    from .learn import learn
+
+    differences: list[str] = []
+    for headers in origins(model):
+        found = learn(target, model.config, headers)
+        differences = list(different(found.layout, model.checkpoint.headers))
+        if not differences:
+            return WeightMap.parse(found.text, f"{target} (learned)")
+    shown = "; ".join(differences[:LISTED])
+    more = f"; and {len(differences) - LISTED} more" if len(differences) > LISTED else ""
+    raise BadInputError(
+        f"{model.spec} is not what {target} makes of a checkpoint with its config.json: {shown}{more}."
+        " If the class that reads it is your own, give its map: --map FILE.wmap"
+    )
+
+
+def origins(model: Model) -> Iterator[dict[str, Header]]:
+    """Yield the checkpoints, headers only, that MODEL's directory may have been made from."""
+    from ..configs import to_torch
+    from ..libraries.transformers import hub_headers
+
+    config: dict[str, Any] = to_torch(model.config, model.config_changes or None).config
+    dtypes = [head.dtype for head in model.checkpoint.headers.values()]
+    usual = max(sorted(set(dtypes)), key=dtypes.count, default="F32")
+    first = hub_headers(config, usual)
+    yield first
+    other = hub_headers(config, usual, "hub")
+    if other != first:
+        yield other
+
+
+def different(made: Headers, found: Headers) -> Iterator[str]:
+    """Yield how the names and shapes FOUND differ from those MADE.
+
+    >>> list(different({"a": Header("F32", (2, 3))}, {"a": Header("F16", (3, 2))}))
+    ['a: expected [2, 3], found [3, 2]']
+    """
+    yield from (f"{name} is missing" for name in sorted(made.keys() - found.keys()))
+    yield from (f"{name} is unexpected" for name in sorted(found.keys() - made.keys()))
+    for name in sorted(made.keys() & found.keys()):
+        if made[name].shape != found[name].shape:
+            shapes = list(made[name].shape), list(found[name].shape)
+            yield f"{name}: expected {shapes[0]}, found {shapes[1]}"

@@ -1,0 +1,69 @@
+"""``sources => targets by program``: a rule with no way back but the original checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from .programs import Program
+from .rules import Pairing, Term, repeated, where_text
+
+TURNED: Final = {"=>": "<=", "<=": "=>"}
+NOTHING: Final = Program(())
+
+
+@dataclass(frozen=True)
+class Computed(Pairing):
+    """``left => right by program``, or seen from the other side, ``left <= right by program``.
+
+    Names pair up as those of any rule do. A program is written for tensors of one shape, so no
+    capture is an axis, and a name has neither axes nor changes of value.
+
+    Attributes:
+        program: how the targets are computed.
+        arrow: ``=>`` where the left side is what the program starts from, ``<=`` where the right
+            one is, so that nothing can be made of the left one.
+    """
+
+    program: Program = NOTHING
+    arrow: str = "=>"
+
+    def __str__(self) -> str:
+        marker = f"{self.marker} " if self.marker else ""
+        left, right = (", ".join(map(str, side)) for side in (self.left, self.right))
+        steps = ";\n       ".join(map(str, self.program.steps))
+        head = f"{marker}{left} {self.arrow} {right}"
+        return f"{head}\n    by {steps}{where_text(self.where)}"
+
+    @cached_property
+    def renames_only(self) -> bool:
+        """Never: the tensors change."""
+        return False
+
+    @cached_property
+    def keeps_layout(self) -> bool:
+        """Never: the tensors change."""
+        return False
+
+    @property
+    def forward(self) -> bool:
+        """Whether the left side is what the program starts from."""
+        return self.arrow == "=>"
+
+    def inverse(self) -> Computed:
+        """Return the rule as it is seen from the other side."""
+        return replace(self, left=self.right, right=self.left, arrow=TURNED[self.arrow])
+
+    def _layout_flaws(self) -> Iterator[str]:
+        for term in (*self.left, *self.right):
+            if term != Term(term.name):
+                yield f"{term.name}: a name of a program takes no axes and no change of value"
+        yield from repeated(self)
+
+    def _flaws(self, defined: frozenset[str]) -> Iterator[str]:
+        yield from super()._flaws(defined)
+        sides = (self.left, self.right) if self.forward else (self.right, self.left)
+        if flaw := self.program.flaw(*map(len, sides)):
+            yield flaw

@@ -1,0 +1,57 @@
+"""The table of a family as one checkpoint needs it: behind a prefix, in an older spelling.
+
+A table speaks of the bare model, so that every rule of it must hold. Where transformers puts a head
+on a model it puts ``bert.`` before the names of the rest; the table then says the same of those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..models import Family
+from .names import Name, parse_name
+from .rules import Drop, Pairing, Rule, Term, Tie
+from .weightmap import WeightMap
+
+
+def table_of(family: Family) -> WeightMap:
+    """Return the table of FAMILY, a row or what ``known_family`` found, with its names as they are.
+
+    >>> from ..models import FAMILIES
+    >>> print(table_of(FAMILIES["bert"]).rules[0])
+    bert.embeddings.word_embeddings.weight [words hidden] <-> same
+    >>> print(table_of(FAMILIES["bert"]._replace(prefix="")).rules[0])
+    embeddings.word_embeddings.weight [words hidden] <-> same
+    """
+    table = WeightMap.load(family.map)
+    return replace(table, rules=tuple(varied(rule, family) for rule in table.rules))
+
+
+def varied(rule: Rule, family: Family) -> Rule:
+    """Return RULE with the prefix and the spelling of FAMILY."""
+    if isinstance(rule, Tie):
+        return Tie(torch_name(rule.alias, family), torch_name(rule.original, family))
+    if isinstance(rule, Drop):
+        return replace(rule, name=torch_name(rule.name, family)) if rule.side == "left" else rule
+    right = rule.right if not family.keeps_prefix else _renamed(rule.right, family)
+    left = tuple(replace(term, name=torch_name(term.name, family)) for term in rule.left)
+    return Pairing(left, right, rule.where, rule.marker)
+
+
+def _renamed(terms: tuple[Term, ...], family: Family) -> tuple[Term, ...]:
+    return tuple(replace(term, name=behind(term.name, family)) for term in terms)
+
+
+def torch_name(name: Name, family: Family) -> Name:
+    """Return the torch NAME of a table behind FAMILY's prefix and in its spelling."""
+    text = str(behind(name, family))
+    for now, once in family.spellings:
+        text = text.replace(now, once)
+    return parse_name(text)
+
+
+def behind(name: Name, family: Family) -> Name:
+    """Return NAME behind FAMILY's prefix, unless it belongs to a head."""
+    if not family.prefix or family.in_head(str(name)):
+        return name
+    return parse_name(f"{family.prefix}{name}")

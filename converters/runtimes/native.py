@@ -1,0 +1,104 @@
+"""Classes of the MLX libraries, loaded from a directory as the libraries themselves load them.
+
+Such a class reads MLX's layout without any map of ours, so it can vouch for one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...errors import MismatchError, WeighbridgeError
+from ..checkpoints import Header
+from ..models import Model
+from ..values import Array
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+    from mlx import nn
+
+
+def native_witness(model: Model) -> str | None:
+    """Return which class of an MLX library reads MODEL's directory; ``None`` where none does.
+
+    Names and shapes of the files go through the library's own loading, values are not read.
+
+    >>> native_witness(Model("x", "torch", None, {})) is None
+    True
+    """
+    return (
+        None if misfits(model) else f"{model.library}: its own class loads and runs the directory"
+    )
+
+
+def misfits(model: Model) -> list[str]:
+    """Return why no class of an MLX library reads MODEL's directory; empty where one does."""
+    if model.framework != "mlx" or model.factory is not None or model.path is None:
+        return [f"{model.spec} is not a directory in MLX's layout"]
+    if model.library is None:
+        return [f"no MLX library here has model_type {model.config.get('model_type')}"]
+    try:
+        lazy = {name: unread(head) for name, head in model.checkpoint.headers.items()}
+        return list(differences(*loaded(model, lazy)))
+    except WeighbridgeError as error:
+        return [str(error)]
+
+
+def unread(head: Header) -> mx.array:
+    """Return an array with the dtype and shape of HEAD that takes no memory until it is read."""
+    import mlx.core as mx
+
+    from ..libraries.target import CODES
+
+    names = {code: name for name, code in CODES.items()}
+    return mx.zeros(head.shape, getattr(mx, names.get(head.dtype, "float32")))
+
+
+def loaded(model: Model, weights: Mapping[str, mx.array]) -> tuple[nn.Module, dict[str, mx.array]]:
+    """Return the library's class for MODEL, unfilled, and WEIGHTS as its loading renames them.
+
+    The one object that sanitizes also runs: some classes drop a layer of their own while they do.
+    """
+    parts = list(model.library.parts(model.config)) if model.library else []
+    renamed = dict(weights)
+    for part in parts:
+        if hasattr(part, "sanitize"):
+            renamed = dict(part.sanitize(renamed))
+    return parts[0], renamed
+
+
+def differences(module: nn.Module, weights: Mapping[str, mx.array]) -> Iterator[str]:
+    """Yield how names and shapes of WEIGHTS differ from MODULE's parameters."""
+    from mlx.utils import tree_flatten
+
+    own = {name: tuple(array.shape) for name, array in tree_flatten(module.parameters())}
+    yield from (f"{name} is missing" for name in sorted(own.keys() - weights.keys()))
+    yield from (f"{name} is unexpected" for name in sorted(weights.keys() - own.keys()))
+    for name in sorted(own.keys() & weights.keys()):
+        if own[name] != tuple(weights[name].shape):
+            yield f"{name}: expected {list(own[name])}, found {list(weights[name].shape)}"
+
+
+def library_module(model: Model, read: Mapping[str, Array]) -> nn.Module:
+    """Return MODEL's library class with the weights READ, strictly.
+
+    Raises:
+        MismatchError: names or shapes differ; all of them are listed.
+    """
+    from .mlx import to_mlx
+
+    module, weights = loaded(model, {name: to_mlx(array) for name, array in read.items()})
+    if problems := list(differences(module, weights)):
+        raise MismatchError(f"{model.spec} does not fit {model.library}", problems)
+    module.load_weights(list(weights.items()), strict=True)
+    return module
+
+
+def call_native(module: nn.Module, feed: Mapping[str, mx.array]) -> Any:
+    """Call a library's MODULE: the first input by place, others by name, what it insists on as None."""
+    (_, first), *others = feed.items()
+    parameters = list(inspect.signature(type(module).__call__).parameters.values())[2:]
+    asked = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    named = dict.fromkeys(p.name for p in asked) | dict(others)
+    return module(first, **{p.name: named[p.name] for p in parameters if p.name in named})

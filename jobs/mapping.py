@@ -1,0 +1,59 @@
+"""Show the map of a model, whatever it comes from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..converters.libraries import find
+from ..converters.maps import WeightMap
+from ..converters.models import Model
+from ..errors import BadInputError
+from .opening import map_of
+from .options import Options, open_with
+
+
+class Shown(NamedTuple):
+    """A map to be printed.
+
+    Attributes:
+        spec: the model.
+        origin: where the map comes from.
+        tensors: how many tensors the model has.
+        text: the map.
+    """
+
+    spec: str
+    origin: str
+    tensors: int
+    text: str
+
+    def document(self) -> str:
+        """Return the text of the map with what is known of it as comments on top."""
+        return f"# {self.spec}: {self.tensors} tensors, map {self.origin}\n{self.text}"
+
+
+def show_map(spec: str, *, map_name: str | None = None, trust_code: str | None = None) -> Shown:
+    """Return the map of the model SPEC between torch and MLX names.
+
+    Raises:
+        BadInputError: no map is known for it.
+    """
+    model = open_with(spec, Options(map=map_name, trust_code=trust_code))
+    table = map_of(model)
+    if table is None:
+        kind = model.config.get("model_type", "(none)")
+        raise BadInputError(
+            f"{spec}: model_type {kind} is known to no MLX library installed here; give a map with"
+            " --map FILE.wmap, or make one: weighbridge map infer"
+        )
+    return Shown(spec, origin(model, table), len(model.checkpoint.headers), str(table))
+
+
+def origin(model: Model, table: WeightMap) -> str:
+    """Say where TABLE, the map of MODEL, comes from."""
+    if model.map_text:
+        return "as recorded with the model, or given"
+    if model.family and model.family.map:
+        return f"table {model.family.map}"
+    target = find(model.config)
+    return f"learned from {target.library} {target.version}" if target else f"{table.name}"

@@ -1,0 +1,69 @@
+"""The verbs of ``weighbridge map``: show the map of a model, infer one for a port."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .arguments import as_json, candidate, opening
+
+
+@click.group("map")
+def map_group() -> None:
+    """Show or infer the map between a model's torch and MLX names."""
+
+
+@map_group.command("show")
+@click.argument("source")
+@opening
+@as_json
+def show(source: str, as_json: bool, **chosen: Any) -> None:
+    r"""Print the map of SOURCE: a table, one recorded when it was made, or one learned.
+
+    A learned map is read off the code of the MLX library that will load the model, for the tensors
+    that SOURCE has; nothing is loaded. The text can be kept, edited and given to --map.
+
+    \b
+    Example: weighbridge map show Mixtral-8x7B > mixtral.wmap
+    """
+    from .console import dump
+    from .jobs.mapping import show_map
+
+    shown = show_map(source, map_name=chosen["map_name"], trust_code=chosen["trust_code"])
+    if as_json:
+        dump(shown._asdict())
+    else:
+        click.echo(shown.document())
+
+
+@map_group.command("infer")
+@click.argument("source")
+@click.argument("port")
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace TARGET.")
+@candidate
+@opening
+@as_json
+@click.pass_context
+def infer(  # a verb's options
+    ctx: click.Context, source: str, port: str, target: Path, as_json: bool, **chosen: Any
+) -> None:
+    r"""Infer the map from the torch model SOURCE to PORT, your own MLX code; write TARGET.wmap.
+
+    PORT is a directory with converted weights, or MODULE:FUNCTION that builds an mlx.nn module.
+    Every guess is marked in the text. It is done only when the port, with SOURCE's weights moved
+    through the map, passes a parity check.
+
+    \b
+    Exit codes: 0 the check passes, 1 it differs, 4 not shown to be right.
+    """
+    from .console import show_inferred
+    from .converters.runtimes.blas import preload_blas
+    from .jobs.infer import infer_to_file
+
+    preload_blas()
+    inferred = infer_to_file(source, port, target, **chosen)
+    show_inferred(inferred, target, as_json=as_json)
+    ctx.exit(inferred.exit_code())

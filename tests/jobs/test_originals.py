@@ -1,0 +1,148 @@
+"""The way home is exact where something was kept, and training is never undone."""
+
+import json
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from weighbridge import jobs
+from weighbridge.converters.sidefiles import SIDECAR
+from weighbridge.errors import BadInputError, MismatchError
+
+MAP = """weighbridge map 1
+layers.{n}.norm.weight       <-> same + 1
+layers.{n}.linear.weight     <-> same
+tower.{**}                    -> original
+"""
+
+
+def write(folder, *, tower=(3, 5)):
+    """Write a torch checkpoint in bfloat16, norms near zero, as `+ 1` norms are stored."""
+    generator = np.random.default_rng(0)
+    shapes = {"tower.patch.weight": tower}
+    for n in range(2):
+        shapes |= {f"layers.{n}.norm.weight": (7,), f"layers.{n}.linear.weight": (7, 5)}
+    folder.mkdir(parents=True)
+    tensors = {
+        name: (generator.normal(size=shape) * 0.05).astype(ml_dtypes.bfloat16)
+        for name, shape in shapes.items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def options(tmp_path):
+    path = tmp_path / "own.wmap"
+    path.write_text(MAP)
+
+    def choose(**chosen):
+        return jobs.Options(check="none", map=str(path), **chosen)
+
+    return choose
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write(tmp_path / "source")
+
+
+def there(source, target, options, **chosen):
+    return jobs.convert(str(source), target, "mlx", options=options(**chosen))
+
+
+def home(mlx, target, **chosen):
+    return jobs.convert(str(mlx), target, "torch", options=jobs.Options(check="none", **chosen))
+
+
+def weights(folder):
+    return {name: a.tobytes() for name, a in load_file(folder / "model.safetensors").items()}
+
+
+def train(folder, name):
+    """Change one weight of an MLX directory, as training would."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = (tensors[name].astype(np.float32) * 1.25).astype(ml_dtypes.bfloat16)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "mlx"})
+    return tensors[name]
+
+
+def test_what_rounding_and_dropping_lose_comes_home_from_the_sidecar(source, options, tmp_path):
+    there(source, tmp_path / "mlx", options)
+    home(tmp_path / "mlx", tmp_path / "home")
+    assert weights(tmp_path / "home") == weights(source)
+
+
+def test_without_a_sidecar_the_rounding_shows(source, options, tmp_path):
+    """The control of the test above: it would pass without a sidecar if nothing were lost."""
+    there(source, tmp_path / "mlx", options, sidecar="none")
+    home(tmp_path / "mlx", tmp_path / "home", original="none")
+    assert weights(tmp_path / "home")["layers.0.norm.weight"] != weights(source)["layers.0.norm.weight"]
+
+
+def test_mlx_loaders_do_not_take_the_sidecar_for_weights(source, options, tmp_path):
+    there(source, tmp_path / "mlx", options)
+    assert (tmp_path / "mlx" / SIDECAR).is_file()
+    assert [path.name for path in (tmp_path / "mlx").glob("*.safetensors")] == ["model.safetensors"]
+
+
+def test_training_is_never_undone(source, options, tmp_path):
+    there(source, tmp_path / "mlx", options)
+    trained = train(tmp_path / "mlx", "layers.1.norm.weight")
+    outcome = home(tmp_path / "mlx", tmp_path / "home")
+    assert outcome.facts["trained"] == ["layers.1.norm.weight"]
+    there(tmp_path / "home", tmp_path / "again", options)
+    again = load_file(tmp_path / "again" / "model.safetensors")["layers.1.norm.weight"]
+    assert again.tobytes() == trained.tobytes()
+    other = "layers.0.norm.weight"
+    assert weights(tmp_path / "home")[other] == weights(source)[other]
+
+
+def test_what_is_too_large_for_the_sidecar_comes_from_the_original(options, tmp_path):
+    source = write(tmp_path / "large", tower=(700, 800))
+    there(source, tmp_path / "mlx", options)
+    with pytest.raises(MismatchError, match="--original") as refused:
+        home(tmp_path / "mlx", tmp_path / "home")
+    assert "tower.patch.weight BF16[700, 800]" in str(refused.value)
+    assert not (tmp_path / "home").exists()
+    home(tmp_path / "mlx", tmp_path / "home", original=str(source))
+    assert weights(tmp_path / "home") == weights(source)
+    home(tmp_path / "mlx", tmp_path / "less", original="none")
+    assert weights(source).keys() - weights(tmp_path / "less").keys() == {"tower.patch.weight"}
+
+
+def test_all_keeps_what_is_large_too(options, tmp_path):
+    source = write(tmp_path / "large", tower=(700, 800))
+    there(source, tmp_path / "mlx", options, sidecar="all")
+    home(tmp_path / "mlx", tmp_path / "home")
+    assert weights(tmp_path / "home") == weights(source)
+
+
+def test_another_original_is_not_taken_for_the_right_one(source, options, tmp_path):
+    there(source, tmp_path / "mlx", options, sidecar="none")
+    other = tmp_path / "other"
+    shutil.copytree(source, other)
+    train(other, "layers.0.norm.weight")
+    outcome = home(tmp_path / "mlx", tmp_path / "home", original=str(other))
+    assert outcome.facts["trained"] == ["layers.0.norm.weight"]
+
+
+def test_an_original_that_is_not_there_is_one_line(source, options, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    there(source, tmp_path / "mlx", options)
+    with pytest.raises(BadInputError, match="--original no/such"):
+        home(tmp_path / "mlx", tmp_path / "home", original="no/such")
+
+
+def test_a_damaged_manifest_is_named(source, options, tmp_path):
+    there(source, tmp_path / "mlx", options)
+    path = tmp_path / "mlx" / "weighbridge.json"
+    manifest = json.loads(path.read_text())
+    manifest["source"]["tensors"]["layers.0.norm.weight"] = "BF16[x]"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(BadInputError, match=r"source\.tensors"):
+        home(tmp_path / "mlx", tmp_path / "home")
