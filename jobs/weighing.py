@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..converters.maps import WeightMap
+from ..converters.maps.variants import table_of
 from ..converters.models import Model
 from ..converters.policy import Policy
 from .opening import map_of
@@ -68,13 +68,25 @@ def vouch(framework: str, reference: Model | None, candidate: Model) -> tuple[bo
 
 def vouch_for(model: Model) -> tuple[bool, str]:
     """Return whether somebody besides its own map vouches for the layout of MODEL, in MLX."""
-    witness = tested_table(model) or model.witness
+    witness = read_natively(model) or tested_table(model) or model.witness
     if witness:
         return True, witness
     return False, (
         f"only its own map says how {model.spec} lies in MLX; name a native mlx.nn module that"
         " loads it: --candidate-code MODULE:FUNCTION"
     )
+
+
+def read_natively(model: Model) -> str | None:
+    """Return which MLX library's own class reads and runs MODEL, if one is installed that does.
+
+    An architecture with a table is captured, so there no such class is asked.
+    """
+    if model.library is None or model.family is None or model.family.map:
+        return None
+    from ..converters.runtimes.native import native_witness
+
+    return native_witness(model)
 
 
 def is_native(model: Model) -> bool:
@@ -91,6 +103,6 @@ def tested_table(model: Model) -> str | None:
     family = model.family
     if family is None or not family.native:
         return None
-    if model.map_text and map_of(model) != WeightMap.load(family.map):
+    if model.map_text and map_of(model) != table_of(family):
         return None
     return f"table {family.map}, tested against the loader of {family.native}"

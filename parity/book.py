@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import SequenceMatcher
+from functools import partial
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,6 +32,7 @@ class Explanation(NamedTuple):
         also: other reference tensors that the same values explain.
         shape: the candidate's shape.
         constant: all elements are equal, so that no order of axes shows.
+        parts: the reference tensors it is made of, in their order in it; empty where it is one.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Explanation(NamedTuple):
     also: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     constant: bool = False
+    parts: tuple[str, ...] = ()
 
 
 KINDS: Final[Mapping[str, str]] = {
@@ -48,6 +52,9 @@ KINDS: Final[Mapping[str, str]] = {
     "cast": "the reference rounded or widened to the candidate's dtype",
     "transposed": "a matrix with its two axes exchanged",
     "permuted": "axes in another order",
+    "stacked": "reference tensors along an axis of their own",
+    "joined": "reference tensors side by side, all of each",
+    "split": "some rows of a reference tensor, whose others are in other weights",
     "merged": "base + update, within the rounding of the candidate's dtype",
     "folded": "a batch norm's factor or shift is inside",
     "unmerged": "the base, although an update was due",
@@ -161,6 +168,11 @@ class Book:
         """Return the references of SHAPE, axes of size 1 aside."""
         return self.by_shape.get(squeeze(shape), [])
 
+    def first_sizes(self, rest: tuple[int, ...]) -> list[int]:
+        """Return how many rows of shape REST references have, the largest first."""
+        wanted = squeeze(rest)
+        return sorted({it[0] for it in self.by_shape if it and it[1:] == wanted}, reverse=True)
+
 
 def is_constant(array: Array) -> bool:
     """Return whether all elements of ARRAY are equal."""
@@ -179,20 +191,42 @@ def nearest(name: str, names: Iterable[str]) -> str:
     >>> nearest("layers.1.norm.weight", ["layer.0.norm.weight", "layer.1.LayerNorm.weight"])
     'layer.1.LayerNorm.weight'
     """
-    wanted = _plain(name)
-    numbers = re.findall(r"\d+", wanted)
-
-    def likeness(other: str) -> tuple[bool, bool, bool, float]:
-        plain = _plain(other)
-        return (
-            other == name,
-            re.findall(r"\d+", plain) == numbers,
-            plain.rsplit(".", 1)[-1] == wanted.rsplit(".", 1)[-1],
-            SequenceMatcher(None, wanted, plain, autojunk=False).ratio(),
-        )
-
     options = list(names)
-    return options[0] if len(options) == 1 else max(options, key=likeness)
+    return options[0] if len(options) == 1 else max(options, key=partial(likeness, name))
+
+
+def ranked(name: str, names: Collection[str]) -> list[str]:
+    """Return those of NAMES whose numbers are most like those of NAME, the likeliest first.
+
+    The numbers of a part begin with its whole's, or the other way round: the layer comes first.
+
+    >>> ranked("layer.1.experts.7.up", ["layer.0.experts.down", "layer.1.experts.up"])
+    ['layer.1.experts.up']
+    """
+    wanted = _numbers(name)
+    shared = {other: _shared(wanted, _numbers(other)) for other in names}
+    most = max(shared.values(), default=0)
+    nearby = [other for other, count in shared.items() if count == most]
+    return sorted(nearby, key=partial(likeness, name), reverse=True)
+
+
+def likeness(name: str, other: str) -> tuple[bool, bool, bool, float]:
+    """Return how much OTHER is like NAME, most important first."""
+    wanted, plain = _plain(name), _plain(other)
+    return (
+        other == name,
+        re.findall(r"\d+", plain) == re.findall(r"\d+", wanted),
+        plain.rsplit(".", 1)[-1] == wanted.rsplit(".", 1)[-1],
+        SequenceMatcher(None, wanted, plain, autojunk=False).ratio(),
+    )
+
+
+def _numbers(name: str) -> list[str]:
+    return re.findall(r"(?<=\.)\d+(?=\.)", name)
+
+
+def _shared(one: list[str], other: list[str]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _plain(name: str) -> str:

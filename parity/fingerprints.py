@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..converters.values import Array, LowRank
 from .alterations import explain_altered
+from .assembly import Cutter, assemble, carried
 from .book import Book, Explanation
 from .casts import fingerprint
 from .sketches import Sketch, Weights
@@ -53,20 +54,38 @@ def explain(
     [('transposed', (1, 0), True)]
     """
     book = Book(reference, reference_arrays, updates or {}, frozenset(altered))
-    found = [_explain_one(book, name, candidate.read(name)) for name in candidate.headers]
-    return found + _missing(book, found, unused)
+    found = _by_parts(book, candidate, _by_hash(book, candidate))
+    rest = (name for name in candidate.headers if name not in found)
+    found |= {name: explain_altered(book, name, candidate.read(name)) for name in rest}
+    explanations = [found[name] for name in candidate.headers]
+    return explanations + _missing(book, explanations, unused)
 
 
-def _explain_one(book: Book, name: str, array: Array) -> Explanation:
-    found = book.look_up(name, array, fingerprint(array))
-    return found or explain_altered(book, name, array)
+def _by_hash(book: Book, candidate: Weights) -> dict[str, Explanation]:
+    """Explain tensors that are one reference tensor, or several of them whole."""
+    found = {}
+    for name in candidate.headers:
+        array = candidate.read(name)
+        it = book.look_up(name, array, fingerprint(array)) or assemble(book, name, array)
+        found |= {name: it} if it else {}
+    return found
+
+
+def _by_parts(
+    book: Book, candidate: Weights, found: dict[str, Explanation]
+) -> dict[str, Explanation]:
+    """Explain tensors that are rows of a reference tensor, or made of several's rows."""
+    known = carried(found.values())
+    free = [name for name in book.sketches if name not in known]
+    pending = [name for name in candidate.headers if name not in found]
+    return found | Cutter(book, candidate, free).explain(pending)
 
 
 def _missing(
     book: Book, found: Sequence[Explanation], unused: Collection[str]
 ) -> list[Explanation]:
-    carried = {name for it in found if it.source for name in (it.source, *it.also)}
-    absent = [name for name in book.sketches if name not in carried]
+    known = carried(found)
+    absent = [name for name in book.sketches if name not in known]
     return [
         Explanation(name, name, "unused", "no output needs it", ok=True)
         if name in unused

@@ -16,7 +16,7 @@ TEXT: dict[str, Any] = {
     "hidden_size": HIDDEN,
     "n_embd": HIDDEN,
     "d_model": HIDDEN,
-    "dim_model_base": HIDDEN,
+    "dim_model_base": 24,
     "intermediate_size": 80,
     "ffn_hidden_size": 80,
     "num_hidden_layers": 4,
@@ -258,7 +258,13 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         },
     },
     "minicpm3": {**LATENT, "v_head_dim": 12},  # mlx-lm computes it: hidden size by heads
-    "minimax_m3_vl": {"text_config": {"dense_intermediate_size": 56, "rotary_dim": 8}},
+    "minimax_m3_vl": {
+        "text_config": {
+            "dense_intermediate_size": 56,
+            "rotary_dim": 8,
+            "rope_parameters": {**HALF, "rope_theta": 5000000.0},
+        }
+    },
     "mistral4": LATENT,
     "mixtral": EVEN,
     "muse_glimmer": {"vision_config": {"pos_emb_height": 3, "pos_emb_width": 5}},

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weighbridge.benchmarks.atlas import sizes
+from weighbridge.benchmarks.atlas import hub, sizes
 
 LAYOUTS = ("saved", "hub")
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py
@@ -44,6 +44,11 @@ def types() -> list[str]:
     return sorted((modules | set(mlx_lm.utils.MODEL_REMAPPING)) & set(CONFIG_MAPPING))
 
 
+def layouts(model_type: str) -> tuple[str, ...]:
+    """Return the layouts in which checkpoints of MODEL_TYPE lie: both where they differ."""
+    return LAYOUTS if model_type in hub.LAYOUTS else LAYOUTS[:1]
+
+
 def make(
     model_type: str, folder: Path, layout: str = "saved", own: Mapping[str, Any] | None = None
 ) -> Tiny:
@@ -53,7 +58,7 @@ def make(
         model_type: one of `types()`.
         folder: made when it does not exist.
         layout: ``saved``, as ``save_pretrained`` of transformers 5 writes it, or ``hub``, as the
-            published checkpoints of that type have it.
+            published checkpoints of that type have it; one of `layouts(model_type)`.
         own: values for the configuration, on top of those in `sizes.OVERRIDES`; parts nest.
 
     Raises:
@@ -68,7 +73,7 @@ def make(
     else:
         made = build(model_type, folder, own or {})
     if layout == "hub":
-        raise NotImplementedError
+        hub.publish(model_type, folder)
     return made
 
 

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...errors import BadInputError
+from ...errors import BadInputError, MismatchError
 from ..dtypes import NUMPY
 from ..values import Array
 from .base import CHUNK, Header
 from .buffers import BUFFERS
+
+Result = TypeVar("Result")
 
 MAX_HEADER: Final = 100_000_000  # bytes; the limit of safetensors' own reader
 MAX_AXES: Final = 64  # the limit of numpy
@@ -97,14 +99,23 @@ def read_places(path: Path) -> tuple[dict[str, Place], Mapping[str, str]]:
 
     Raises:
         BadInputError: the file is not a valid safetensors file; names the file and the tensor.
+        MismatchError: several of its tensors are not what its header says.
     """
     try:
         return _parse(*_header_text(path))
+    except LiesError as error:
+        raise MismatchError(
+            f"{path} is damaged; copy, download or save it again", error.args
+        ) from None
     except RecursionError as error:
         raise BadInputError(f"{path}: the header is nested too deeply") from error
     except (OSError, ValueError) as error:
         what = _reason(error)
         raise BadInputError(f"{path}: {what}; copy, download or save the file again") from error
+
+
+class LiesError(ValueError):
+    """More than one thing is wrong with a header; the arguments are the problems."""
 
 
 def _reason(error: Exception) -> str:
@@ -161,30 +172,59 @@ def _metadata(value: Any) -> Mapping[str, str]:
 
 def _places(entries: Mapping[str, Any], begin: int, size: int) -> dict[str, Place]:
     """Return ENTRIES as places, checked to fill the bytes BEGIN to SIZE without gap or overlap."""
-    ranges = sorted((*_range(name, entry), name) for name, entry in entries.items())
-    places: dict[str, Place] = {}
+    ranges, problems = _collected(_range, entries.items())
+    ranges.sort()
+    sized = [(name, entries[name], end - start) for start, end, name in ranges]
+    headers, wrong = _collected(_header, sized)
+    problems += wrong
+    problems = problems or _layout_problems(ranges, size - begin)
+    if len(problems) > 1:
+        raise LiesError(*problems)
+    if problems:
+        raise ValueError(problems[0])
+    pairs = zip(ranges, headers, strict=True)
+    return {name: Place(header, begin + start) for (start, _, name), header in pairs}
+
+
+def _collected(
+    parse: Callable[..., Result], items: Iterable[tuple[Any, ...]]
+) -> tuple[list[Result], list[str]]:
+    """Return what PARSE makes of ITEMS, and what it says of those that it refuses."""
+    results: list[Result] = []
+    problems: list[str] = []
+    for item in items:
+        try:
+            results.append(parse(*item))
+        except ValueError as error:
+            problems.append(str(error))
+    return results, problems
+
+
+def _layout_problems(ranges: Iterable[tuple[int, int, str]], size: int) -> list[str]:
+    """Say where RANGES, sorted, do not fill SIZE bytes one after the other."""
+    problems = []
     expected, previous = 0, "the header"
     for start, end, name in ranges:
-        if begin + end > size:
-            raise ValueError(
-                f"truncated: tensor {name} ends at byte {begin + end}, the file has {size}"
+        if end > size:
+            problems.append(
+                f"truncated: tensor {name} ends at byte {end} of the data, the file has {size}"
             )
+            return problems  # so does whatever comes after it
         if start != expected:
             kind = "overlaps" if start < expected else f"leaves {start - expected} bytes after"
-            raise ValueError(f"tensor {name} {kind} {previous}")
-        places[name] = Place(_header(name, entries[name], end - start), begin + start)
+            problems.append(f"tensor {name} {kind} {previous}")
         expected, previous = end, f"tensor {name}"
-    if begin + expected != size:
-        raise ValueError(f"{size - begin - expected} bytes after {previous} belong to no tensor")
-    return places
+    if expected != size:
+        problems.append(f"{size - expected} bytes after {previous} belong to no tensor")
+    return problems
 
 
-def _range(name: str, entry: Any) -> tuple[int, int]:
+def _range(name: str, entry: Any) -> tuple[int, int, str]:
     name.encode()  # a lone surrogate could be neither printed nor written again
     match entry:
         case {"dtype": str(), "shape": list(shape), "data_offsets": [start, end]}:
             if all(type(n) is int and n >= 0 for n in (*shape, start, end)) and start <= end:
-                return start, end
+                return start, end, name
     raise ValueError(f"tensor {name}: needs a dtype, a shape and two data_offsets, found {entry}")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath, PureWindowsPath
+from typing import Any
 
 from ...errors import BadInputError, MismatchError
 from ..values import Array
@@ -21,7 +22,7 @@ class ShardedCheckpoint:
         self.files: tuple[Path, ...] = tuple(
             index.parent / file for file in sorted(set(homes.values()))
         )
-        shards = {path.name: open_shard(path) for path in self.files}
+        shards = _open_all(index, self.files, open_shard)
         _check(index, homes, shards)
         self._homes = {
             name: shard
@@ -48,43 +49,88 @@ def read_index(index: Path) -> dict[str, str]:
 
     Raises:
         BadInputError: the file is not such an index.
-        MismatchError: it names files outside its folder or files that are missing.
+        MismatchError: it names a tensor twice, files outside its folder or files that are missing.
     """
+    twice: list[str] = []
+
+    def read(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                twice.append(f"{key} is named twice, in {found[key]} and in {value}")
+            found[key] = value
+        return found
+
     try:
-        homes = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        text = index.read_text(encoding="utf-8")
+        homes = json.loads(text, object_pairs_hook=read)["weight_map"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInputError(
             f"{index}: not an index with a weight_map ({error}); download or save it again"
         ) from error
     if not isinstance(homes, dict) or not all(isinstance(file, str) for file in homes.values()):
         raise BadInputError(f"{index}: weight_map does not map names to files")
-    problems = [_problem(index, file) for file in sorted(set(homes.values()))]
-    if any(problems):
-        raise MismatchError(
-            f"{index} names files that cannot be used", list(filter(None, problems))
-        )
+    problems = [problem for file in sorted(set(homes.values())) for problem in _flaws(index, file)]
+    if twice or problems:
+        raise MismatchError(f"{index} cannot be obeyed", [*twice, *problems])
     return homes
 
 
-def _problem(index: Path, file: str) -> str:
-    """Say what is wrong with FILE of INDEX; links are followed, as the hub's cache consists of them."""
+def _flaws(index: Path, file: str) -> Iterator[str]:
+    """Yield what is wrong with FILE of INDEX."""
     if file in ("", ".", "..") or PurePath(file).name != file or PureWindowsPath(file).name != file:
-        return f"{file!r} lies outside the folder of the index"
-    if not (index.parent / file).is_file():
-        return f"{file} is missing; download it again"
-    return ""
+        yield f"{file!r} lies outside the folder of the index"
+        return
+    place = index.parent / file
+    if not place.is_file():
+        yield f"{file} is missing; download it again"
+    elif not _stays(index.parent, place):
+        yield f"{file} is a link out of the folder, to {place.resolve()}; put the file itself there"
+
+
+def _stays(folder: Path, place: Path) -> bool:
+    """Whether PLACE, links followed, lies in FOLDER or in the ``blobs`` of the hub's cache."""
+    real, home = place.resolve().parent, folder.resolve()
+    return real.is_relative_to(home) or any(real == above / "blobs" for above in home.parents)
+
+
+def _open_all(
+    index: Path, files: Iterable[Path], open_shard: Callable[[Path], Checkpoint]
+) -> dict[str, Checkpoint]:
+    """Open all FILES; those that cannot be opened are told together."""
+    shards: dict[str, Checkpoint] = {}
+    errors: list[BadInputError] = []
+    for path in files:
+        try:
+            shards[path.name] = open_shard(path)
+        except BadInputError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise MismatchError(f"{index} has shards that cannot be read", list(map(str, errors)))
+    return shards
 
 
 def _check(index: Path, homes: Mapping[str, str], shards: Mapping[str, Checkpoint]) -> None:
-    """Raise MismatchError unless index and shards name the same tensors."""
-    stored = {name for shard in shards.values() for name in shard.headers}
+    """Raise MismatchError unless index and shards name the same tensors, each in one place."""
+    stored: dict[str, list[str]] = {}
+    for file, shard in shards.items():
+        for name in shard.headers:
+            stored.setdefault(name, []).append(file)
     problems = [
         f"{name} is not in {file}, where the index has it"
         for name, file in sorted(homes.items())
-        if name not in shards[file].headers
+        if file not in stored.get(name, ())
     ]
     problems += [
-        f"{name} is in a shard, but not in the index" for name in sorted(stored - set(homes))
+        f"{name} is stored twice, in {' and in '.join(files)}; nobody says which one is meant"
+        for name, files in sorted(stored.items())
+        if len(files) > 1
+    ]
+    problems += [
+        f"{name} is in a shard, but not in the index"
+        for name in sorted(stored.keys() - homes.keys())
     ]
     if problems:
         raise MismatchError(f"{index} does not fit its shards", problems)

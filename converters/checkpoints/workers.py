@@ -42,12 +42,14 @@ class Workers:
                     item = next(tasks, _END)
                 if item is _END:
                     return
-                self._attempt(work, item)  # type: ignore[arg-type]
+                self._attempt(work, item)
 
-        others = [Thread(target=labour, daemon=True) for _ in range(self.count - 1)]
+        others = [
+            Thread(target=self._attempt, args=(labour,), daemon=True) for _ in range(self.count - 1)
+        ]
         for thread in others:
             thread.start()
-        self._attempt(lambda _: labour(), None)
+        self._attempt(labour)
         for thread in others:
             while thread.is_alive():  # an interrupt ends the waiting, not the thread
                 self._attempt(Thread.join, thread)
@@ -59,8 +61,8 @@ class Workers:
         if self._errors:
             raise Stopped
 
-    def _attempt(self, work: Callable[[Item], object], item: Item) -> None:
+    def _attempt(self, work: Callable[..., object], *arguments: object) -> None:
         try:
-            work(item)
+            work(*arguments)
         except BaseException as error:  # raised in the caller's thread by `each`
             self._errors.append(error)

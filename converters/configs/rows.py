@@ -63,6 +63,34 @@ def period(source: Source) -> Any:
     return kinds.index("full_attention") + 1 if "full_attention" in kinds else len(kinds) + 1
 
 
+def full_layer(key: str) -> Row:
+    """Return the row of a value that layers of full attention have for themselves."""
+
+    def row(source: Source) -> Any:
+        kinds = source.get("layer_types", [])
+        place = str(kinds.index("full_attention")) if "full_attention" in kinds else ""
+        layers = source.written.get("per_layer_config") or {}
+        return (layers.get(place) or {}).get(key, source.find(key))
+
+    return row
+
+
+def renamed(names: dict[str, str], key: str = "layer_types") -> Row:
+    """Return the row of a list of layer types under the NAMES that the class knows."""
+    return lambda source: [names.get(kind, kind) for kind in source.get(key, [])]
+
+
+def long_rope(source: Source) -> Any:
+    """Return the rotary scaling for a class that knows long rotary factors only."""
+    trivial = {
+        "type": "longrope",
+        "short_factor": 1.0,
+        "long_factor": 1.0,
+        "original_max_position_embeddings": source.get("max_position_embeddings"),
+    }
+    return rope_scaling(source) or trivial
+
+
 def text_value(key: str) -> Row:
     """Return the row of a key that only the text part has."""
     return lambda source: source.part("text_config").find(key)
@@ -99,9 +127,15 @@ NOAUX: Final[dict[str, Row]] = {
     "topk_method": always("noaux_tc"),
     "scoring_func": always("sigmoid"),
 }
+LIGHT: Final = {"linear_attention": "mamba", "full_attention": "attention"}
 # Model type, or name of the MLX model file -> its own rows, before the generic ones.
 SPECIFIC: Final[dict[str, dict[str, Row]]] = {
     "apertus": {"post_norm": always(False), "qk_norm": always(True), "mlp_bias": always(False)},
+    "bailing_moe_v3": {
+        "q_lora_rank": lambda source: source.get("q_lora_rank"),
+        "moe_shared_expert_intermediate_size": same_as("moe_intermediate_size"),
+    },
+    "cohere2": {"sliding_window_pattern": period},
     "exaone4": {
         "sliding_window_pattern": initials({"sliding_attention": "L", "full_attention": "G"})
     },
@@ -111,6 +145,12 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         ]
     },
     "gemma3_text": {"sliding_window_pattern": period},
+    "gemma4_text": {
+        "global_head_dim": full_layer("head_dim"),
+        "num_global_key_value_heads": full_layer("num_key_value_heads"),
+        "hidden_size_per_layer_input": lambda source: source.get("hidden_size_per_layer_input", 0),
+        "partial_rotary_factor": always(ABSENT),  # the class reads rope_parameters
+    },
     "glm_moe_dsa": {**NOAUX, "moe_layer_freq": always(1)},
     "kimi_linear": {
         "linear_attn_config": linear_attention,
@@ -142,11 +182,30 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         "layernorm_epsilon": same_as("rms_norm_eps"),
         "sliding_window_size": same_as("sliding_window"),
         "swa_num_attention_heads": same_as("num_attention_heads"),
-        "swa_num_key_value_heads": same_as("num_key_value_heads"),
+        "swa_num_key_value_heads": lambda source: 2 * source.get("num_key_value_heads"),
         "swa_head_dim": same_as("head_dim"),
         "swa_v_head_dim": same_as("v_head_dim"),
     },
+    "minicpm3": {"rope_scaling": long_rope},
     "minimax": {"shared_intermediate_size": always(0)},
+    "minimax_m3_vl_text": {"partial_rotary_factor": always(ABSENT)},  # rotary_dim says it
     "qwen3_next": {"full_attention_interval": period},
+    "qwen3_vl_moe_text": {"norm_topk_prob": always(True)},
     "solar_open": {"first_k_dense_replace": always(0), "intermediate_size": same_as("hidden_size")},
+}
+
+# The same for keys that are written, where the class reads them otherwise than transformers does.
+CORRECTED: Final[dict[str, dict[str, Row]]] = {
+    "bailing_moe_v3": {
+        "architectures": always(["BailingMoeV3ForCausalLM"]),  # mlx-lm chooses its file by it
+        "layer_group_size": period,
+        "head_dim": same_as("linear_head_dim"),  # only its layers of linear attention read it
+    },
+    "granitemoehybrid": {
+        "layer_types": renamed(LIGHT),
+        "position_embedding_type": lambda source: (
+            "rope" if source.get("position_embedding_type") == "rope" else "nope"
+        ),
+    },
+    "minimax_m3_vl_text": {"rotary_dim": rotary_dim},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +30,8 @@ class Source:
     def find(self, key: str) -> Any:
         """Return the value of KEY, ``ABSENT`` where neither side has it."""
         if self.known is not None:
-            try:
+            with suppress(Exception):  # no such attribute, or one that differs by layer
                 return plain(getattr(self.known, key))
-            except AttributeError:
-                pass
         return self.written.get(key, ABSENT)
 
     def rope(self, layer: str = "full_attention") -> dict[str, Any]:

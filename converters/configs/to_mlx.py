@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import MISSING, Field
+from itertools import chain
 from typing import Any
 
 from ...errors import UnsupportedError
@@ -13,7 +14,7 @@ from ..libraries.target import is_required
 from ..libraries.transformers import transformers_config
 from .notes import notes
 from .readers import Reader, readers
-from .rows import GENERIC, SPECIFIC
+from .rows import CORRECTED, GENERIC, SPECIFIC
 from .source import Source
 from .translation import ABSENT, Translation, difference
 
@@ -50,6 +51,9 @@ def fill(place: dict[str, Any], whole: Source, reader: Reader) -> None:
         value = tied(whole) if reader.part and key == TIED else missing(key, field, source, reader)
         if value is not ABSENT:
             place[key] = value
+    for key, row in chain.from_iterable(CORRECTED.get(n, {}).items() for n in reader.names):
+        if key in place and source.known is not None:
+            place[key] = row(source)
 
 
 TIED = "tie_word_embeddings"

@@ -86,9 +86,14 @@ def has_model(models: Path, name: str) -> bool:
     return False
 
 
+# Model type and class name as transformers saves them -> mlx-lm's file of the same architecture,
+# which mlx-lm itself looks up by the name that the published checkpoints have.
+RESAVED: Final = {("bailing_hybrid", "BailingHybridForCausalLM"): "bailing_moe_v3"}
+
+
 def lm_name(config: Config, kind: str) -> str:
     """Return mlx-lm's file for KIND (``utils._get_classes``)."""
-    table = constant("mlx-lm", "utils.py", "MODEL_ARCHITECTURE_REMAPPING")
+    table = {**RESAVED, **constant("mlx-lm", "utils.py", "MODEL_ARCHITECTURE_REMAPPING")}
     declared = config.get("architectures") or ()
     architectures = (declared,) if isinstance(declared, str) else declared
     special = [table[kind, name] for name in architectures if (kind, name) in table]

@@ -86,7 +86,28 @@ class Target:
             BadInputError: the class does not take the config.
             UnsupportedError: the library or a package it needs is not installed.
         """
-        return next(self.parts(config))
+        model = next(self.parts(config))
+        drop_tied_head(model, config)
+        return model
+
+    def load(self, config: Mapping[str, Any], weights: Mapping[str, mx.array]) -> Any:
+        """Return a module of the class with WEIGHTS in it, sanitized and loaded as the library does.
+
+        Raises:
+            BadInputError: the class does not take the config, or the weights.
+        """
+        model, result = None, dict(weights)
+        for part in self.parts(config):
+            model = part if model is None else model
+            if hasattr(part, "sanitize"):
+                result = dict(part.sanitize(result))
+        assert model is not None
+        try:
+            model.load_weights(list(result.items()), strict=True)
+        except ValueError as error:
+            raise BadInputError(f"the weights do not fit {self}: {error!s:.2000}") from error
+        model.eval()
+        return model
 
     def sanitize(
         self, config: Mapping[str, Any], weights: Mapping[str, mx.array]
@@ -140,6 +161,19 @@ class Target:
             f"config.json does not fit {self} for model_type {self.model_type!r}: {why}"
             f"the class said {said}. Add or correct these keys in config.json"
         )
+
+
+# Files whose sanitize takes the head out of its model when there is no weight for it.
+HEAD_TAKERS: Final = frozenset({"gemma3_text", "recurrent_gemma"})
+
+
+def drop_tied_head(model: Any, config: Mapping[str, Any]) -> None:
+    """Take the head out of MODEL where its own sanitize does, for CONFIG says that it is tied."""
+    text = config.get("text_config") or {}
+    tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))
+    for part in (model, getattr(model, "language_model", None)):
+        if tied and type(part).__module__.rpartition(".")[2] in HEAD_TAKERS and "lm_head" in part:
+            part.sanitize({})
 
 
 def is_required(field: Field[Any]) -> bool:

@@ -11,7 +11,16 @@ from ..dtypes import FLOATS
 from ..values import LowRank
 from .computed import Computed
 from .definitions import Values, values
-from .instances import COMPARED, Expected, Instance, collect, gaps, nearest, unmatched
+from .instances import (
+    COMPARED,
+    Expected,
+    Instance,
+    collect,
+    gaps,
+    is_expected,
+    nearest,
+    unmatched,
+)
 from .matching import Match, Matcher
 from .plan import Dropped, Plan, Step
 from .rules import Drop, Pairing, Rule, Tie, first_line
@@ -87,7 +96,7 @@ class Binder:
         """Return the one rule that speaks of each tensor."""
         matches, loose = {}, []
         for name in self.headers:
-            found = self.here(name)
+            found = self.speaking(self.here, name)
             if len(found) == 1:
                 matches[name] = found[0]
             elif found:
@@ -101,6 +110,24 @@ class Binder:
             hint = nearest(name, patterns) if at < COMPARED else ""
             self.problems.append(f"{name} {self.headers[name]} is in no rule{hint}")
         return matches
+
+    def speaking(self, matcher: Matcher, name: str) -> list[Match]:
+        """Return the matches of NAME; of several, those that the definitions of their rules allow."""
+        found = matcher(name)
+        if len(found) < 2:
+            return found
+        return [match for match in found if self.allows(match)] or found
+
+    def allows(self, match: Match) -> bool:
+        """Return whether the captures of MATCH are among those that its rule expects."""
+        if match.rule not in self.values:
+            return True
+        expected = self.expected(match.rule)
+        return all(
+            is_expected(value, expected[name])
+            for name, value in match.captures.items()
+            if name in expected
+        )
 
     def patterns(self) -> list[str]:
         """Return the names that the map expects."""
@@ -149,7 +176,7 @@ class Binder:
         """Put a target into the layout if the way back leads to where it came from."""
         if name in self.layout:
             self.problems.append(f"{name} is made twice, the second time by {self.line(number)}")
-        back = self.there(name)
+        back = self.speaking(self.there, name)
         if [(match.rule, match.captures) for match in back] != [(number, captures)]:
             others = " and ".join(self.line(match.rule) for match in back)
             self.problems.append(

@@ -45,6 +45,8 @@ class Instance(NamedTuple):
         """Yield what is not there, term by term."""
         for term, members in zip(self.rule.left, self.members, strict=True):
             family = term.family(self.rule.indices)
+            if not family and members:
+                continue
             lacking = prod(counts[name] for name in family) - sum(
                 all(i < counts[name] for i, name in zip(index, family, strict=True))
                 for index in members
@@ -67,6 +69,7 @@ class Instance(NamedTuple):
 def collect(rules: tuple[Rule, ...], matches: Mapping[str, Match]) -> list[Instance]:
     """Return the instances of all pairings in the order of their first tensor."""
     found: dict[tuple[int, tuple[str, ...]], Instance] = {}
+    families = [_families(rule) for rule in rules]
     for name, (number, term, captures) in matches.items():
         rule = rules[number]
         if not isinstance(rule, Pairing):
@@ -76,9 +79,15 @@ def collect(rules: tuple[Rule, ...], matches: Mapping[str, Match]) -> list[Insta
         if instance is None:
             shared = dict(zip(rule.shared, key[1], strict=True))
             instance = found[key] = Instance(number, rule, shared, tuple({} for _ in rule.left))
-        family = rule.left[term].family(rule.indices) if rule.indices else ()
-        instance.members[term][tuple([int(captures[axis]) for axis in family])] = name
+        index = tuple([int(captures[axis]) for axis in families[number][term]])
+        instance.members[term][index] = name
     return list(found.values())
+
+
+def _families(rule: Rule) -> list[tuple[str, ...]]:
+    """Return the captures that are axes, for each term on the left of RULE."""
+    terms = rule.left if isinstance(rule, Pairing) else ()
+    return [term.family(rule.indices) for term in terms]
 
 
 def unmatched(
@@ -109,15 +118,26 @@ def gaps(
         yield from _gaps(group, name, expected[number][name])
 
 
+def is_expected(value: str, expected: Expected) -> bool:
+    """Return whether a capture may stand for VALUE: an index below a count, or one of the words.
+
+    >>> is_expected("2", 2), is_expected("bias", ("weight", "bias"))
+    (False, True)
+    """
+    if isinstance(expected, int):
+        return value.isdigit() and int(value) < expected
+    return value in expected
+
+
 def _gaps(group: Mapping[str, Instance], name: str, expected: Expected) -> Iterator[str]:
     """Yield which of the EXPECTED instances the GROUP has not, and which others it has."""
     if isinstance(expected, int):
         why = f"{name} = {expected}"
         values = list(map(str, range(min(expected, len(group) + SHOWN))))
-        spare = [value for value in group if not value.isdigit() or int(value) >= expected]
     else:
         why = f"{name} = {' | '.join(expected)}"
-        values, spare = list(expected), [value for value in group if value not in expected]
+        values = list(expected)
+    spare = [value for value in group if not is_expected(value, expected)]
     sample = next(iter(group.values()))
     for value in [value for value in values if value not in group]:
         absent = sample._replace(captures=sample.captures | {name: value})

@@ -1,13 +1,22 @@
-"""Find the rule that speaks of a tensor, by its name."""
+"""Find the rules that speak of a tensor, by its name.
+
+A checkpoint has tens of thousands of names, but they differ in their numbers only: without them a
+hundred are left. What a rule makes of such a *skeleton* is worked out once; a name then costs a
+look-up of its numbers, whatever the number of rules.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Final, NamedTuple, TypeAlias
 
-from .names import Name, regex
+from .names import Capture, Name, regex
 from .rules import Pairing, Rule, Tie
+
+DIGITS: Final = re.compile(r"([0-9]+)")
+HOLE: Final = "\0"  # stands in a skeleton where the name has a number; no name contains it
+Numbers: TypeAlias = Sequence[str]
 
 
 class Match(NamedTuple):
@@ -25,13 +34,43 @@ class Match(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One name of a rule, ready to be compared."""
+    """One name of a rule, its captures in order, and where it stands."""
 
-    literal: str
-    pattern: re.Pattern[str]
+    name: Name
     captures: tuple[str, ...]
+    indices: Set[str]
     rule: int
     term: int
+
+
+class Fit(NamedTuple):
+    """How a family of entries fits a skeleton.
+
+    Attributes:
+        fixed: which numbers of a name are literal text of the entries.
+        entries: the entries by those numbers.
+        captured: what each capture stands for: a number of the name, or what its numbers give.
+        indices: which numbers of a name are indices, so that none may start with a zero.
+    """
+
+    fixed: tuple[int, ...]
+    entries: dict[tuple[str, ...], list[Entry]]
+    captured: Sequence[int | Callable[[Numbers], str]]
+    indices: tuple[int, ...]
+
+    def matches(self, numbers: Numbers) -> list[Match]:
+        """Return the matches of a name with these NUMBERS."""
+        entries = self.entries.get(tuple([numbers[at] for at in self.fixed]))
+        if entries is None:
+            return []
+        for at in self.indices:
+            if numbers[at][0] == "0" and len(numbers[at]) > 1:
+                return []
+        values = [numbers[v] if isinstance(v, int) else v(numbers) for v in self.captured]
+        return [
+            Match(rule, term, dict(zip(captures, values, strict=True)))
+            for _, captures, _, rule, term in entries
+        ]
 
 
 class Matcher:
@@ -49,12 +88,55 @@ class Matcher:
             for number, rule in enumerate(rules)
             for term, (name, indices) in enumerate(_names(rule, side))
         ]
-        self.entries = [entry for fallback, entry in entries if not fallback]
-        self.fallbacks = [entry for fallback, entry in entries if fallback]
+        self.entries = Index([entry for fallback, entry in entries if not fallback])
+        self.fallbacks = Index([entry for fallback, entry in entries if fallback])
 
     def __call__(self, name: str) -> list[Match]:
         """Return every match of NAME; those of ``else`` rules only where there is no other."""
-        return list(_matches(self.entries, name)) or list(_matches(self.fallbacks, name))
+        parts = DIGITS.split(name)
+        skeleton, numbers = HOLE.join(parts[::2]), parts[1::2]
+        found = self.entries.matches(name, skeleton, numbers)
+        return found or self.fallbacks.matches(name, skeleton, numbers)
+
+
+class Index:
+    """Entries by what they look like without their numbers."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.families: dict[str, list[Entry]] = {}
+        self.others: list[tuple[str, Entry]] = []
+        for entry in entries:
+            if _is_regular(entry.name):
+                self.families.setdefault(_pattern(entry), []).append(entry)
+            else:
+                self.others.append((entry.name.literal, entry))
+        self.fits: dict[str, list[Fit]] = {}
+
+    def matches(self, name: str, skeleton: str, numbers: Numbers) -> list[Match]:
+        """Return the matches of NAME, which is SKELETON with NUMBERS, in the order of the rules."""
+        fits = self.fits.get(skeleton)
+        if fits is None:
+            fits = self.fits[skeleton] = list(self.fitting(skeleton))
+        found = [match for fit in fits for match in fit.matches(numbers)]
+        if self.others:
+            found += self.irregular(name)
+        if len(found) > 1:
+            found.sort(key=lambda match: match[:2])
+        return found
+
+    def fitting(self, skeleton: str) -> Iterator[Fit]:
+        """Yield how each family that fits SKELETON fits it."""
+        for pattern, entries in self.families.items():
+            found = re.fullmatch(pattern, skeleton)
+            if found is not None:
+                yield _fit(entries, found)
+
+    def irregular(self, name: str) -> Iterator[Match]:
+        """Yield the matches of NAME among those entries that must see all of it."""
+        for literal, (pattern, captures, indices, rule, term) in self.others:
+            found = regex(pattern, indices).fullmatch(name) if literal in name else None
+            if found is not None:
+                yield Match(rule, term, dict(zip(captures, found.groups(), strict=True)))
 
 
 def _names(rule: Rule, side: str) -> Iterator[tuple[Name, Set[str]]]:
@@ -72,13 +154,63 @@ def _is_fallback(rule: Rule) -> bool:
 
 
 def _entry(name: Name, indices: Set[str], rule: int, term: int) -> Entry:
-    captures = tuple(capture.name for capture in name.captures)
-    return Entry(name.literal, regex(name, indices), captures, rule, term)
+    return Entry(name, tuple(capture.name for capture in name.captures), indices, rule, term)
 
 
-def _matches(entries: Sequence[Entry], name: str) -> Iterator[Match]:
-    for literal, pattern, captures, rule, term in entries:
-        if literal in name:
-            found = pattern.fullmatch(name)
-            if found is not None:
-                yield Match(rule, term, dict(zip(captures, found.groups(), strict=True)))
+def _is_regular(name: Name) -> bool:
+    """Return whether a skeleton says all of what the captures of NAME stand for.
+
+    It does where a capture appears once and alone between two dots, so that there is one way to
+    read a name, and where it touches no digit, so that it cannot take a part of a number.
+    """
+    captures = [part for part in name.parts if isinstance(part, Capture)]
+    texts = [HOLE if isinstance(part, Capture) else part for part in name.parts]
+    alone = all(segment.count(HOLE) < 2 for segment in "".join(texts).split("."))
+    touched = re.search(rf"[0-9]{HOLE}|{HOLE}[0-9]", "".join(texts))
+    return alone and not touched and len(captures) == len(name.captures)
+
+
+def _pattern(entry: Entry) -> str:
+    """Return the expression of the skeletons of ENTRY, with a group per part of its name."""
+    return "".join(_expressions(entry))
+
+
+def _expressions(entry: Entry) -> Iterator[str]:
+    for part in entry.name.parts:
+        if isinstance(part, str):
+            yield f"({re.escape(DIGITS.sub(HOLE, part))})"
+        elif part.name in entry.indices:
+            yield f"(?P<index_{part.name}>{HOLE})"
+        else:
+            yield f"({'.+' if part.deep else '[^.]+'})"
+
+
+def _fit(entries: Sequence[Entry], found: re.Match[str]) -> Fit:
+    """Return how ENTRIES, which differ in numbers only, fit the skeleton FOUND."""
+    fixed: list[int] = []
+    captured: list[int | Callable[[Numbers], str]] = []
+    indices: list[int] = []
+    at = 0
+    first = entries[0]
+    for part, text in zip(first.name.parts, found.groups(), strict=True):
+        holes = range(at, at + text.count(HOLE))
+        at = holes.stop
+        if isinstance(part, str):
+            fixed += holes
+            continue
+        captured.append(holes.start if text == HOLE else _filled(text, holes))
+        indices += holes if part.name in first.indices else ()
+    by_numbers: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        texts = (part for part in entry.name.parts if isinstance(part, str))
+        numbers = tuple(number for text in texts for number in DIGITS.findall(text))
+        by_numbers.setdefault(numbers, []).append(entry)
+    return Fit(tuple(fixed), by_numbers, captured, tuple(indices))
+
+
+def _filled(text: str, holes: range) -> Callable[[Numbers], str]:
+    """Return what fills the HOLES of TEXT with the numbers of a name."""
+    if not holes:
+        return lambda _: text
+    form = text.replace("{", "{{").replace("}", "}}").replace(HOLE, "{}")
+    return lambda numbers: form.format(*numbers[holes.start : holes.stop])

@@ -84,6 +84,8 @@ class Term:
 
     def family(self, indices: frozenset[str]) -> tuple[str, ...]:
         """Return those captures of the name that are axes of the rule."""
+        if not indices:
+            return ()
         return tuple(capture.name for capture in self.name.captures if capture.name in indices)
 
 

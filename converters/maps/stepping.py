@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from ...errors import BadInputError
 from ..checkpoints.base import Header
 from ..dtypes import CODE, FLOATS, NUMPY, dtype_of
-from .axes import shape, show
+from .axes import Axes, shape, show
 from .computed import Computed
-from .copies import Layout, copies
+from .copies import copies
 from .definitions import Values
 from .instances import Instance
 from .plan import Bound, Step
 from .programs import results
-from .rules import Affine, Bits, Cast, Term
+from .rules import Affine, Bits, Cast, Term, first_line
 from .sizes import Equation, equations, solve
+
+
+Numbered: TypeAlias = tuple[Axes, int]  # axes of all tensors stacked, and how many there are
 
 
 class Target(NamedTuple):
@@ -205,10 +209,12 @@ class Draft:
     def _broken(self) -> Iterator[str]:
         """Yield the targets whose bytes make no whole number of elements."""
         for term in self.rule.right if self.rule.reinterprets else ():
-            sizes, dtype = self._laid_out(term), dtype_of(_cast("", term))
-            if not sizes or sizes[-1] % dtype.itemsize:
-                width = f"{sizes[-1]} bytes wide" if sizes else "without an axis"
-                yield f"{self.label}: {self.instance.fill(term)} is {width}, no row of {dtype}"
+            sizes, name = self._laid_out(term), self.instance.fill(term)
+            dtype = NUMPY[_cast("", term)]
+            if not sizes:
+                yield f"{self.label} has no axis to count bytes in (rule: {first_line(self.rule)})"
+            elif sizes[-1] % dtype.itemsize:
+                yield f"{name} would have rows of {sizes[-1]} bytes, no whole number of {dtype}"
 
     def _laid_out(self, term: Term) -> tuple[int, ...]:
         """Return the shape of a target as its axes count it."""
@@ -238,9 +244,10 @@ class Draft:
         cast = any(target.header.dtype != source.dtype for target in targets)
         if self._affine() or (cast and not self.rule.reinterprets):
             return False
-        return self.rule.left[0].axes is None or bool(
-            copies(_layouts(self.sources), _layouts(bounds), self.sizes)
-        )
+        if self.rule.left[0].axes is None:
+            return True
+        sizes = tuple((name, self.sizes[name]) for name in sorted(self.rule.atoms & self.sizes.keys()))
+        return _copied(_layouts(self.sources), _layouts(bounds), sizes)
 
     def _is_exact(self, targets: list[Target]) -> bool:
         if self.rule.reinterprets:
@@ -260,14 +267,28 @@ def _cast(stored: str, term: Term) -> str:
 
 
 def in_bytes(header: Header) -> tuple[int, ...]:
-    """Return the shape of a tensor of HEADER as one of bytes; a single number has an axis then.
+    """Return the shape of a tensor of HEADER as one of bytes, which its last axis counts.
 
-    >>> in_bytes(Header("BF16", (2, 3))), in_bytes(Header("F32", ()))
-    ((2, 6), (4,))
+    >>> in_bytes(Header("BF16", (2, 3)))
+    (2, 6)
     """
-    width = NUMPY[header.dtype].itemsize
-    return (*header.shape[:-1], header.shape[-1] * width) if header.shape else (width,)
+    *outer, last = header.shape or (1,)
+    return (*outer, last * NUMPY[header.dtype].itemsize) if header.shape else ()
 
 
-def _layouts(bounds: list[Bound]) -> list[Layout]:
-    return [(bound.axes, bound.names) for bound in bounds]
+@lru_cache(maxsize=4096)
+def _copied(
+    sources: tuple[Numbered, ...], targets: tuple[Numbered, ...], sizes: tuple[tuple[str, int], ...]
+) -> bool:
+    """Return whether TARGETS are whole ranges of SOURCES; it is the same for each layer."""
+    return bool(
+        copies(
+            [(axes, [str(at) for at in range(count)]) for axes, count in sources],
+            [(axes, [str(at) for at in range(count)]) for axes, count in targets],
+            dict(sizes),
+        )
+    )
+
+
+def _layouts(bounds: list[Bound]) -> tuple[Numbered, ...]:
+    return tuple((bound.axes, len(bound.names)) for bound in bounds)

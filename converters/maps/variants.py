@@ -1,4 +1,4 @@
-"""The table of a family as one checkpoint needs it: behind a prefix, in an older spelling.
+"""The table of a family as one checkpoint needs it: behind a prefix, in an older spelling, by stages.
 
 A table speaks of the bare model, so that every rule of it must hold. Where transformers puts a head
 on a model it puts ``bert.`` before the names of the rest; the table then says the same of those.
@@ -6,12 +6,17 @@ on a model it puts ``bert.`` before the names of the rest; the table then says t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from ..models import Family
+from .expressions import Definition, Literal
 from .names import Name, parse_name
 from .rules import Drop, Pairing, Rule, Term, Tie
 from .weightmap import WeightMap
+
+STAGE: Final = "{stage}"
 
 
 def table_of(family: Family) -> WeightMap:
@@ -24,7 +29,29 @@ def table_of(family: Family) -> WeightMap:
     embeddings.word_embeddings.weight [words hidden] <-> same
     """
     table = WeightMap.load(family.map)
-    return replace(table, rules=tuple(varied(rule, family) for rule in table.rules))
+    rules = (each for rule in table.rules for each in staged(rule, family))
+    return replace(table, rules=tuple(varied(rule, family) for rule in rules))
+
+
+def staged(rule: Rule, family: Family) -> Iterator[Rule]:
+    """Yield RULE once for every stage of FAMILY that it speaks of, with what is known of that."""
+    if not (family.stages and isinstance(rule, Pairing) and STAGE in str(rule.left[0].name)):
+        yield rule
+        return
+    for number, stage in enumerate(family.stages):
+        sides = ([in_stage(term, number) for term in side] for side in (rule.left, rule.right))
+        left, right = map(tuple, sides)
+        known = {"layer": stage.layers, "channels": stage.width}
+        where = (Definition((name,), Literal(size)) for name, size in known.items())
+        whole = Pairing(left, right, rule.where, rule.marker)
+        yield replace(
+            whole, where=(*rule.where, *(it for it in where if it.names[0] in whole.sizes))
+        )
+
+
+def in_stage(term: Term, number: int) -> Term:
+    """Return TERM with the NUMBER of a stage in its name."""
+    return replace(term, name=parse_name(str(term.name).replace(STAGE, str(number))))
 
 
 def varied(rule: Rule, family: Family) -> Rule:

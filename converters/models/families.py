@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ...errors import BadInputError, UnsupportedError
@@ -24,6 +25,14 @@ from .signatures import (
 Config = Mapping[str, Any]
 Heads = Mapping[str, tuple[str, ...]]
 Spelling = tuple[str, str]
+NO_HEADS: Final[Heads] = MappingProxyType({})
+
+
+class Stage(NamedTuple):
+    """Some layers of one width."""
+
+    layers: int
+    width: int
 
 
 class Family(NamedTuple):
@@ -44,6 +53,9 @@ class Family(NamedTuple):
         heads: the submodules of each class with a head, by what its name ends in; one marked with
             ``?`` may be missing, as where it is tied to the embeddings.
         spellings: parts of torch names, and how older checkpoints spell them.
+        native_heads: those heads that the native library loads too.
+        staged: whether its layers stand in stages, each with a number and a width of its own.
+        stages: these, in the order of the stages, once a configuration is known.
     """
 
     map: str
@@ -53,8 +65,11 @@ class Family(NamedTuple):
     native: str = ""
     prefix: str = ""
     keeps_prefix: bool = True
-    heads: Heads = {}
+    heads: Heads = NO_HEADS
     spellings: tuple[Spelling, ...] = ()
+    native_heads: tuple[str, ...] = ()
+    staged: bool = False
+    stages: tuple[Stage, ...] = ()
 
     @property
     def stem(self) -> str:
@@ -133,12 +148,33 @@ def known_family(
     found = row._replace(
         prefix=row.prefix if ahead else "",
         spellings=tuple(pair for pair in used if any(pair[1] in name for name in names)),
+        stages=stages_of(config) if row.staged else (),
     )
     if suffix is None:
-        return found
+        return found if not ahead else found._replace(native="")
     return found._replace(
-        torch_class=row.stem + suffix, signature=partial(headed_signature, row, suffix)
+        torch_class=row.stem + suffix,
+        signature=partial(headed_signature, row, suffix),
+        native=row.native if suffix in row.native_heads else "",
     )
+
+
+def stages_of(config: Config) -> tuple[Stage, ...]:
+    """Return the stages of a convolutional backbone.
+
+    >>> stages_of({"depths": [3, 4], "hidden_sizes": [256, 512]})[1]
+    Stage(layers=4, width=512)
+
+    Raises:
+        BadInputError: CONFIG does not say how deep and how wide each one is.
+    """
+    lists = [config.get(key) for key in ("depths", "hidden_sizes")]
+    whole = [x for x in lists if isinstance(x, list) and all(isinstance(i, int) for i in x)]
+    if len(whole) < 2 or len(whole[0]) != len(whole[1]):
+        raise BadInputError(
+            "config.json: depths and hidden_sizes should be there, lists of as many integers each"
+        )
+    return tuple(Stage(*pair) for pair in zip(*whole, strict=True))
 
 
 def headed_signature(row: Family, suffix: str, config: Config) -> Signature:
@@ -257,7 +293,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         heads=BERT_HEADS,
         spellings=OLD_NORMS,
     ),
-    "clip": Family("clip", "CLIPModel", clip_signature, native="mlx-examples"),
+    "clip": Family("clip", "CLIPModel", clip_signature),
     "clip_text_model": Family(
         "clip_text",
         "CLIPTextModel",
@@ -273,7 +309,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         heads={"ModelWithProjection": ("visual_projection",)},
     ),
     "convnext": Family(
-        "convnext", "ConvNextModel", convolutional_signature, prefix="convnext.", heads=IMAGES
+        "convnext",
+        "ConvNextModel",
+        convolutional_signature,
+        prefix="convnext.",
+        heads=IMAGES,
+        staged=True,
     ),
     "distilbert": Family(
         "distilbert",
@@ -290,6 +331,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         prefix="model.",
         keeps_prefix=False,
         heads=MODERNBERT_HEADS,
+        native_heads=("ForMaskedLM", "ForSequenceClassification"),
     ),
     "mpnet": Family(
         "mpnet",
@@ -300,7 +342,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         heads=ROBERTA_HEADS,
     ),
     "resnet": Family(
-        "resnet", "ResNetModel", convolutional_signature, prefix="resnet.", heads=IMAGES
+        "resnet",
+        "ResNetModel",
+        convolutional_signature,
+        prefix="resnet.",
+        heads=IMAGES,
+        staged=True,
     ),
     "roberta": ROBERTA,
     "t5": Family("t5", "T5EncoderModel", t5_signature, heads=T5_HEADS),

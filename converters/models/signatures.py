@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import Any, Final
 
 from ...errors import BadInputError
@@ -131,12 +130,14 @@ def clip_signature(config: Config) -> Signature:
     """
     halves = [config.get(key) for key in ("text_config", "vision_config")]
     if not all(isinstance(half, Mapping) for half in halves):
-        raise BadInputError("config.json: text_config and vision_config should be there, as objects")
+        raise BadInputError(
+            "config.json: text_config and vision_config should be there, as objects"
+        )
     text, vision = (dict(half) for half in halves if half is not None)
     width = size_of(config, "projection_dim")
     names = ("text_embeds", "image_embeds")
     return Signature(
-        clip_text_signature(text).inputs + (pixels(vision),),
+        (*clip_text_signature(text).inputs, pixels(vision)),
         (
             *(output(name, "batch", width, role="embedding") for name in names),
             output("logits_per_image", "batch", "batch", role="logits"),
@@ -243,7 +244,7 @@ def projecting(config: Config, base: Signature) -> Signature:
 
 def with_outputs(base: Signature, *outputs: Port) -> Signature:
     """Return BASE with OUTPUTS in place of its own."""
-    return replace(base, outputs=tuple(chain(outputs)))
+    return replace(base, outputs=outputs)
 
 
 # By what stands behind the base's name in a class of transformers: BertForMaskedLM, T5Model ...

@@ -91,7 +91,7 @@ def fold(shapes: Shapes, level: str = "all", labels: Mapping[str, str] | None = 
     """Return the tensors of SHAPES as families.
 
     A number that is a segment of its own may be an index; so may one within a segment
-    (``block_3.attn.q``) if the blocks are counted from 0 and hold modules.
+    (``block_3.attn.q``) if the blocks are counted from 0.
 
     Args:
         shapes: shape by name, in the order of declaration.
@@ -116,16 +116,23 @@ def fold(shapes: Shapes, level: str = "all", labels: Mapping[str, str] | None = 
 
 
 def containers(shapes: Shapes) -> frozenset[str]:
-    """Return the paths, numbers taken out, at which a segment such as ``block_3`` counts from 0."""
+    """Return the beginnings of names, up to a number, at which the numbers count from 0."""
     seen: dict[str, set[int]] = {}
     for name in shapes:
-        path = ""
-        for segment in name.split(".")[:-2]:
-            path += "." + NUMBER.sub(HOLE, segment)
-            found = NUMBER.findall(segment)
-            if len(found) == 1 and not segment.isdigit():
-                seen.setdefault(path, set()).add(int(found[0]))
-    return frozenset(p for p, at in seen.items() if len(at) > 1 and at == set(range(len(at))))
+        for start, number, _ in numbers(name):
+            seen.setdefault(start, set()).add(int(number))
+    return frozenset(s for s, at in seen.items() if len(at) > 1 and at == set(range(len(at))))
+
+
+def numbers(name: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the numbers of NAME's modules: what stands before each, it, and whether it is a segment.
+
+    >>> list(numbers("h.3.fc1.weight"))
+    [('h.', '3', True), ('h.\x00.fc', '1', False)]
+    """
+    for found in NUMBER.finditer(name, 0, name.rfind(".") + 1):
+        alone = name[found.start() - 1 : found.start()] in ("", ".") and name[found.end()] == "."
+        yield NUMBER.sub(HOLE, name[: found.start()]), found[0], alone
 
 
 def take_apart(name: str, counted: frozenset[str]) -> Name:
@@ -134,15 +141,18 @@ def take_apart(name: str, counted: frozenset[str]) -> Name:
     >>> take_apart("h.3.fc1.weight", frozenset()).values
     ('3',)
     """
-    path, parts, values = "", [], []
-    for segment in name.split("."):
-        path += "." + NUMBER.sub(HOLE, segment)
-        if segment.isdigit() or path in counted:
-            values += NUMBER.findall(segment)
-            parts.append(NUMBER.sub(HOLE, segment))
-        else:
-            parts.append(segment)
-    return Name(".".join(parts), tuple(values))
+    values = []
+
+    def hole(found: re.Match[str]) -> str:
+        start, number, alone = next(known)
+        if not alone and start not in counted:
+            return found[0]
+        values.append(number)
+        return HOLE
+
+    known, end = numbers(name), name.rfind(".") + 1
+    template = NUMBER.sub(hole, name[:end]) + name[end:]
+    return Name(template, tuple(values))
 
 
 def families_of(

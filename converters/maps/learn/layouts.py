@@ -165,22 +165,31 @@ class _Attempt:
     def axis(self, size: int, runs: list[Run]) -> Axis:
         """Return the axis, or the part of one, of SIZE that RUNS make up."""
         if size == 1:
-            return _product([self.atom(1, [(r.part, s) for r, s in row]) for row in _rows(runs)])
+            return self.units(runs)
         steps = sorted({side.step for run in runs for side in run.wide}, reverse=True)
         outer = next((step for step in steps if step < size and _runs_through(size, runs, step)), 0)
         return self.product(size, runs, outer) if outer else self.sum(size, runs)
+
+    def units(self, runs: list[Run]) -> Axis:
+        """Return an axis of size 1, by its name where it has one."""
+        if len({len(run.sides) for run in runs}) > 1:
+            raise Unfit("axes of size 1 are named in some places only")
+        columns = zip(*(run.sides for run in runs), strict=True)
+        numbers = [run.part for run in runs]
+        return _product([self.atom(1, list(zip(numbers, column, strict=True))) for column in columns])
 
     def product(self, size: int, runs: list[Run], outer: int) -> Axis:
         """Return an axis whose part of a step of OUTER or more all RUNS run through."""
         bounds = sorted({s.step for run in runs for s in run.wide if s.step >= outer}, reverse=True)
         self.divide(runs, bounds)
-        factors = []
-        for level, bound in enumerate(bounds):
-            above = size if level == 0 else bounds[level - 1]
-            members = [(r.part, s) for r in runs for s in r.wide if s.step == bound]
-            units = [r._replace(sides=tuple(_units(r, bound, above))) for r in runs]
-            factors += [self.axis(1, units), self.atom(above // bound, members)]
-        inner = [run._replace(sides=tuple(_inside(run, outer))) for run in runs]
+        factors: list[Axis] = []
+        above = None
+        for bound in bounds:
+            before = [run._replace(sides=_units(run, bound, above)) for run in runs]
+            members = [(run.part, s) for run in runs for s in run.wide if s.step == bound]
+            factors += [self.units(before), self.atom((above or size) // bound, members)]
+            above = bound
+        inner = [run._replace(sides=_inside(run, outer)) for run in runs]
         return _product([*factors, self.axis(outer, inner)])
 
     def divide(self, runs: list[Run], bounds: list[int]) -> None:
@@ -233,18 +242,19 @@ class _Attempt:
         return made
 
     def named(self, run: Run) -> Piece:
-        """Return the piece of RUN with a side of size 1, which stands beside another on both sides."""
-        piece = self.pieces[run.part]
-        mine = [(f.there, f.here) for f in (p for p in (piece.flip() if not self.flipped else piece).factors)]
-        ordered = sorted(mine, reverse=True)  # (step on this side, step on the other side)
-        before = [pair for pair in ordered if pair[0] > self.unit]
-        if not ordered:
+        """Return the piece of RUN with a side of size 1 that stands beside the same one everywhere."""
+        piece = self.pieces[run.part].flip() if self.flipped else self.pieces[run.part]
+        outside = [f for f in piece.factors if f.there > self.unit and f.size > 1]
+        inside = [f for f in piece.factors if f.there < self.unit and f.size > 1]
+        if run.sides or not (outside or inside):
             raise Unfit("a single number has no axis that could be named")
-        sizes = {
-            ((f.here, f.there) if self.flipped else (f.there, f.here)): f.size for f in piece.factors
-        }
-        del mine, before, sizes
-        return piece
+        if outside:
+            here = min(outside, key=lambda factor: factor.there).here
+        else:
+            beside = max(inside, key=lambda factor: factor.there)
+            here = beside.size * beside.here
+        piece = piece._replace(factors=(*piece.factors, Factor(1, here, self.unit)))
+        return piece.flip() if self.flipped else piece
 
     def atom(self, size: int, members: list[tuple[int, Side]]) -> Atom:
         """Return the atom that stands for the same factor in all MEMBERS."""
@@ -253,3 +263,36 @@ class _Attempt:
             self.same.unite(names[0], name)
             self.sizes[name] = size
         return Atom(names[0])
+
+
+def _product(factors: Sequence[Axis]) -> Axis:
+    """Return the axis that merges FACTORS, as plainly as it can be written."""
+    flat: list[Axis] = []
+    for factor in factors:
+        flat += factor.factors if isinstance(factor, Product) else [factor]
+    return flat[0] if len(flat) == 1 else Product(tuple(flat))
+
+
+def _runs_through(size: int, runs: list[Run], step: int) -> bool:
+    """Return whether every run has every index of SIZE that lies STEP apart from the next."""
+    for run in runs:
+        outer = [side for side in run.wide if side.step >= step]
+        if run.at >= step or prod(side.size for side in outer) * step != size:
+            return False
+        if any(side.step % step for side in outer):
+            return False
+    return True
+
+
+def _units(run: Run, bound: int, above: int | None) -> tuple[Side, ...]:
+    """Return the sides of size 1 that stand before the one of step BOUND."""
+    return tuple(
+        side
+        for side in run.sides
+        if side.size == 1 and bound < side.step and (above is None or side.step <= above)
+    )
+
+
+def _inside(run: Run, outer: int) -> tuple[Side, ...]:
+    """Return the sides that lie within OUTER."""
+    return tuple(s for s in run.sides if s.step < outer or (s.size == 1 and s.step == outer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from itertools import pairwise
 
 import ml_dtypes
 import mlx.core as mx
@@ -68,6 +69,29 @@ def test_a_large_array_streams_in_pieces(tmp_path):
     pieces = [bytes(piece) for piece in NpzFile(path).stream("w")]
     assert max(map(len, pieces)) <= CHUNK
     assert b"".join(pieces) == array.tobytes()
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_ranges_are_the_bytes_of_the_array_in_any_order(save, tmp_path):
+    array = np.random.default_rng(0).integers(0, 9, (700, 3000)).astype(np.uint8)
+    save(path := tmp_path / "a.npz", w=array, f=np.asfortranarray(array))
+    found, raw = NpzFile(path), array.tobytes()
+    cuts = (0, 5, CHUNK - 1, CHUNK + 1, 2 * CHUNK + 1, len(raw))
+    ranges = [*pairwise(cuts), (7, 9), (0, 3), (3, 3), (3, len(raw))]
+    for name in ("w", "f"):
+        for start, stop in ranges:
+            assert b"".join(map(bytes, found.stream(name, start, stop))) == raw[start:stop]
+
+
+def test_damage_within_a_tensor_is_told_when_its_end_is_read(tmp_path):
+    array = np.random.default_rng(0).integers(0, 255, 2 * CHUNK, np.uint8)
+    np.savez(path := tmp_path / "a.npz", w=array)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(array[:9].tobytes(), bytes(9)))
+    found = NpzFile(path)
+    list(found.stream("w", 0, CHUNK))
+    with pytest.raises(BadInputError, match="tensor w: Bad CRC-32"):
+        list(found.stream("w", CHUNK, 2 * CHUNK))
 
 
 REFUSED = {

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from weighbridge.converters.checkpoints.base import CHUNK, Header
 from weighbridge.converters.checkpoints.safetensors import SafetensorsFile, encode_header
 from weighbridge.converters.dtypes import NUMPY
-from weighbridge.errors import BadInputError
+from weighbridge.errors import BadInputError, MismatchError
 
 # The codes that safetensors' numpy functions know on both ways.
 ORACLE_CODES = sorted(
@@ -97,6 +97,44 @@ def test_a_lie_is_one_line_that_names_the_file(case, tmp_path):
         SafetensorsFile(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+
+
+SEVERAL = {
+    "dtypes and shapes": (
+        {"u": entry(0, 4, "F5"), "v": entry(4, 8, shape=[2]), "w": {"shape": []}},
+        ("tensor u: dtype F5 is unknown", "tensor v: F32[2] takes 8", "tensor w: needs a dtype"),
+    ),
+    "offsets": (
+        {"u": entry(0, 8), "v": entry(4, 8), "w": entry(12, 16), "x": entry(16, 24)},
+        ("tensor v overlaps tensor u", "tensor w leaves 4 bytes", "truncated: tensor x ends at"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_several_lies_are_one_report(case, tmp_path):
+    header, expected = SEVERAL[case]
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(encode(header, bytes(20)))
+    with pytest.raises(
+        MismatchError, match="is damaged; copy, download or save it again"
+    ) as caught:
+        SafetensorsFile(path)
+    assert len(caught.value.problems) == len(expected)
+    for start in expected:
+        assert any(problem.startswith(start) for problem in caught.value.problems)
+
+
+@given(data=st.data())
+def test_any_range_of_a_tensor_is_its_bytes(tmp_path_factory, data):
+    arrays = sample(path := tmp_path_factory.mktemp("r") / "a.safetensors")
+    name = data.draw(st.sampled_from(sorted(arrays)))
+    raw = arrays[name].tobytes()
+    start = data.draw(st.integers(0, len(raw)))
+    stop = data.draw(st.integers(start, len(raw)))
+    found = SafetensorsFile(path)
+    assert b"".join(map(bytes, found.stream(name, start, stop))) == raw[start:stop]
+    assert b"".join(map(bytes, found.stream(name, start))) == raw[start:]
 
 
 def test_a_missing_file_is_one_line(tmp_path):
@@ -200,7 +238,7 @@ def test_no_damage_gives_a_traceback(tmp_path_factory, data):
         place = data.draw(st.integers(0, 8 + length - 1))
         content[place] = data.draw(st.integers(0, 255))
     path.write_bytes(content[: data.draw(st.sampled_from([len(content), len(content) // 2]))])
-    with contextlib.suppress(BadInputError):
+    with contextlib.suppress(BadInputError, MismatchError):
         found = SafetensorsFile(path)
         for name, header in found.headers.items():
             assert found.read(name).nbytes == header.nbytes

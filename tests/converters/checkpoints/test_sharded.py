@@ -65,11 +65,34 @@ def test_a_stray_file_is_ignored_and_listed(tmp_path):
     assert found.read("c")[1] == 1.0
 
 
-def test_a_tensor_in_two_shards_is_read_where_the_index_says(tmp_path):
-    shards = {**SHARDS, "model-00001-of-00002.safetensors": {"a": np.ones(4), "c": np.zeros(5)}}
-    homes = {"a": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}
-    found = open_checkpoint(save(tmp_path, homes, shards).parent)
-    assert found.read("c")[4] == 4.0
+def test_a_tensor_in_two_shards_is_refused_with_both_file_names(tmp_path):
+    one, other = SHARDS
+    shards = {one: {"a": np.ones(4), "b": np.ones(3), "c": np.zeros(5)}, other: SHARDS[other]}
+    with pytest.raises(MismatchError) as caught:
+        open_checkpoint(save(tmp_path, HOMES, shards).parent)
+    assert caught.value.problems == (
+        f"c is stored twice, in {one} and in {other}; nobody says which one is meant",
+    )
+
+
+def test_a_tensor_that_the_index_names_twice_is_refused_with_both_file_names(tmp_path):
+    index = save(tmp_path)
+    one, other = SHARDS
+    index.write_text(index.read_text().replace('"a":', f'"c": "{one}", "a":'))
+    with pytest.raises(MismatchError) as caught:
+        open_checkpoint(tmp_path)
+    assert caught.value.problems == (f"c is named twice, in {one} and in {other}",)
+
+
+def test_all_shards_that_cannot_be_read_are_told_together(tmp_path):
+    save(tmp_path)
+    for file in SHARDS:
+        (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:-1])
+    with pytest.raises(MismatchError) as caught:
+        open_checkpoint(tmp_path)
+    assert len(caught.value.problems) == 2
+    for file, problem in zip(SHARDS, caught.value.problems, strict=True):
+        assert f"{file}: truncated: tensor " in problem
 
 
 @pytest.mark.parametrize("case", BAD_INDEXES)
@@ -94,6 +117,27 @@ def test_shards_may_be_links_as_in_the_hubs_cache(tmp_path):
     for file in (*SHARDS, index.name):
         (snapshot / file).symlink_to(f"../blobs/{file}")
     assert set(open_checkpoint(snapshot).headers) == set(HOMES)
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (folder := tmp_path / "model").mkdir()
+    index = save(elsewhere)
+    index.rename(folder / index.name)
+    one, other = SHARDS
+    (elsewhere / one).rename(folder / one)
+    (folder / other).symlink_to(elsewhere / other)
+    with pytest.raises(MismatchError) as caught:
+        open_checkpoint(folder)
+    [problem] = caught.value.problems
+    assert problem.startswith(f"{other} is a link out of the folder, to {elsewhere / other}")
+
+
+def test_a_folder_may_itself_be_a_link(tmp_path):
+    (real := tmp_path / "real").mkdir()
+    save(real)
+    (tmp_path / "link").symlink_to(real)
+    assert set(open_checkpoint(tmp_path / "link").headers) == set(HOMES)
 
 
 def test_all_missing_shards_are_told_together(tmp_path):

@@ -30,17 +30,17 @@ class Memory:
         self.reads.append(name)
         return self.arrays[name].copy()
 
-    def stream(self, name):
-        raw = self.arrays[name].tobytes()
-        for start in range(0, len(raw), self.chunk):
-            view = bytearray(raw[start : start + self.chunk])
+    def stream(self, name, start=0, stop=None):
+        raw = self.arrays[name].tobytes()[start:stop]
+        for at in range(0, len(raw), self.chunk):
+            view = bytearray(raw[at : at + self.chunk])
             self.streamed += len(view)
             yield memoryview(view)
             view[:] = bytes(len(view))  # a view is valid until the next one is asked for
 
 
 class Collector:
-    """A writer that keeps the bytes, and insists on the order of the layout."""
+    """A writer that keeps the bytes, of each tensor once."""
 
     def __init__(self, layout, finished=()):
         self.layout, self.finished = layout, frozenset(finished)
@@ -49,13 +49,14 @@ class Collector:
     def write(self, name, data):
         raw = data.tobytes() if isinstance(data, np.ndarray) else b"".join(map(bytes, data))
         assert len(raw) == self.layout[name].nbytes
+        assert name not in self.bytes
         self.bytes[name] = raw
         return name
 
     def close(self):
         missing = self.layout.keys() - self.bytes.keys() - self.finished
         assert not missing
-        assert list(self.bytes) == [n for n in self.layout if n not in self.finished]
+        assert not self.finished.intersection(self.bytes)
         self.closed = True
         return dict.fromkeys(self.layout, "xxh3:")
 

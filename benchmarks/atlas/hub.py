@@ -1,0 +1,145 @@
+"""The layout of published checkpoints, where it differs from what ``save_pretrained`` writes.
+
+Every one of these is read by transformers as well as the saved one is (a test loads both and
+compares the logits bit for bit); where saving is not the reverse of loading, the fault is listed in
+`faults.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = dict[str, "torch.Tensor"]
+Config = Mapping[str, Any]
+Change = Callable[[Tensors, Config], Iterator[tuple[str, "torch.Tensor"]]]
+
+
+def renamed(*pairs: tuple[str, str]) -> Change:
+    """Return the change that replaces patterns in every name, one after the other."""
+
+    def change(tensors: Tensors, _: Config) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in tensors.items():
+            for pattern, text in pairs:
+                name = re.sub(pattern, text, name)  # noqa: PLW2901
+            yield name, tensor
+
+    return change
+
+
+def with_masks(tensors: Tensors, config: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield names without ``transformer.``, and the causal masks that old versions saved."""
+    import torch
+
+    size = config["n_positions"]
+    for name, tensor in tensors.items():
+        yield name.removeprefix("transformer."), tensor
+    for layer in range(config["n_layer"]):
+        yield f"h.{layer}.attn.bias", torch.ones(size, size).tril()[None, None]
+
+
+def with_buffers(tensors: Tensors, config: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the masks and frequencies that old versions saved beside the weights."""
+    import torch
+
+    yield from tensors.items()
+    size = config["max_position_embeddings"]
+    for layer in range(config["num_hidden_layers"]):
+        below = f"gpt_neox.layers.{layer}.attention"
+        yield f"{below}.bias", torch.ones(size, size, dtype=torch.bool).tril()[None, None]
+        yield f"{below}.masked_bias", torch.tensor(-1e9)
+        yield f"{below}.rotary_emb.inv_freq", torch.ones(3)
+
+
+def without_zero_experts(tensors: Tensors, config: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the experts that compute."""
+    for name, tensor in tensors.items():
+        found = re.search(r"\.experts\.(\d+)\.", name)
+        if not found or int(found[1]) < config["n_routed_experts"]:
+            yield name, tensor
+
+
+def output_by_kind(tensors: Tensors, config: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the output projections, named ``dense`` only where attention is full."""
+    for name, tensor in tensors.items():
+        found = re.fullmatch(r"model\.layers\.(\d+)\.attention\.dense\.weight", name)
+        linear = found and config["layer_types"][int(found[1])] == "linear_attention"
+        yield (name.replace("dense", "o_proj") if linear else name), tensor
+
+
+def stacked_experts(tensors: Tensors, _: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the experts of a layer as two tensors, gate and up together."""
+    import torch
+
+    groups: dict[tuple[str, str], list[torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        found = re.fullmatch(r"(.*\.experts)\.\d+\.(\w+_proj)\.weight", name)
+        if found:
+            groups.setdefault((found[1], found[2]), []).append(tensor)
+        else:
+            yield name, tensor
+    for experts in dict.fromkeys(below for below, _ in groups):
+        gate, up, down = (
+            torch.stack(groups[experts, f"{part}_proj"]) for part in ("gate", "up", "down")
+        )
+        yield f"{experts}.gate_up_proj", torch.cat([gate, up], dim=1)
+        yield f"{experts}.down_proj", down
+
+
+def transposed_experts(tensors: Tensors, _: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the stacked experts as ``(expert, in, out)``."""
+    for name, tensor in tensors.items():
+        turned = name.endswith((".experts.gate_up_proj", ".experts.down_proj"))
+        yield name, tensor.transpose(1, 2).contiguous() if turned else tensor
+
+
+def with_shared_keys(tensors: Tensors, config: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield keys and values, unused, for the layers that take another layer's."""
+    text = config["text_config"]
+    yield from tensors.items()
+    first = text["num_hidden_layers"] - text["num_kv_shared_layers"]
+    for layer in range(first, text["num_hidden_layers"]):
+        for part in ("k_proj", "v_proj", "k_norm"):
+            name = "model.language_model.layers.{}.self_attn." + part + ".weight"
+            yield name.format(layer), tensors[name.format(0)].flip(0)
+
+
+# Model type -> what makes its saved tensors published ones.
+LAYOUTS: dict[str, Change] = {
+    "bailing_hybrid": output_by_kind,
+    "gemma3": renamed((r"^vision_tower\.", "vision_tower.vision_model.")),
+    "gemma3n": with_shared_keys,
+    "gpt2": with_masks,
+    "gpt_neox": with_buffers,
+    "kimi_k25": renamed(
+        (r"^language_model\.model\.blocks\.", "language_model.model.layers."),
+        (r"^model\.mm_projector\.", "mm_projector."),
+        (r"^vision_tower\.encoder\.patch_embed\.", "vision_tower.patch_embed."),
+    ),
+    "kimi_linear": renamed((r"\.block_sparse_moe\.(gate|up|down)_proj\.", r".mlp.\1_proj.")),
+    "llava": renamed((r"^vision_tower\.", "vision_tower.vision_model.")),
+    "longcat_flash": without_zero_experts,
+    "muse_glimmer": renamed((r"^model\.vision_", "vision_")),
+    "qwen3_5_moe": stacked_experts,
+    "qwen3_vl_moe": transposed_experts,
+}
+
+
+def publish(model_type: str, folder: Path) -> None:
+    """Rewrite the tensors in FOLDER as the published checkpoints of MODEL_TYPE have them.
+
+    Raises:
+        KeyError: they are published as they are saved.
+    """
+    from safetensors.torch import load_file, save_file
+
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    changed = dict(LAYOUTS[model_type](tensors, config))
+    save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,91 @@
+"""Measure where mlx-lm and transformers disagree without us.
+
+    python -m weighbridge.benchmarks.atlas.upstream [TYPE ...]
+
+transformers saves the checkpoint, mlx-lm's own loader reads it; nothing of Weighbridge takes part
+but the tables of this folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weighbridge.benchmarks.atlas import logits, mends, tiny
+from weighbridge.benchmarks.atlas.faults import FAULTS, Fault
+
+
+class Measured(NamedTuple):
+    """What one fault gave: relative errors and their bars, or the loader's message."""
+
+    said: str  # of mlx-lm's loader, empty where it loaded
+    error: float | None  # as it is
+    bar: float | None
+    mended: float | None  # with the change that the fault names
+    mended_bar: float | None
+
+    @property
+    def stands(self) -> bool:
+        """Whether the fault is still there."""
+        return bool(self.said) or (self.error is not None and self.error > (self.bar or 0))
+
+    @property
+    def explained(self) -> bool:
+        """Whether the change makes both agree; true where the loader refuses."""
+        return self.mended is None or self.mended <= (self.mended_bar or 0)
+
+
+def measure(fault: Fault, layout: str = "saved") -> Measured:
+    """Show FAULT: as it is, then with the change that it names."""
+    if fault.raises:
+        return refused(fault, layout)
+    error, bar = compare(fault, layout, {}, "")
+    mended, mended_bar = compare(fault, layout, fault.agree, fault.mend)
+    return Measured("", error, bar, mended, mended_bar)
+
+
+def refused(fault: Fault, layout: str) -> Measured:
+    """Return what mlx-lm says about a checkpoint that it does not load or cannot run."""
+    with tempfile.TemporaryDirectory() as folder:
+        tiny.make(fault.kind, Path(folder), layout)
+        add(Path(folder), fault.mlx)
+        try:
+            logits.native(logits.mlx_lm(Path(folder)))
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            return Measured(said if fault.raises in said else "", None, None, None, None)
+    return Measured("", None, None, None, None)
+
+
+def compare(fault: Fault, layout: str, change: Mapping[str, Any], mend: str) -> tuple[float, float]:
+    """Return the relative error of mlx-lm's logits and its bar, after CHANGE and MEND."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = tiny.make(fault.kind, Path(folder), layout, change)
+        add(Path(folder), tiny.merged(fault.mlx, kept(change, fault.mlx)))
+        model = logits.mlx_lm(Path(folder))
+    if mend:
+        getattr(mends, mend)(made.model if mend in mends.OF_TORCH else model)
+    wanted = logits.reference(made.model)
+    return logits.error(logits.native(model), wanted.double), wanted.bar
+
+
+def kept(change: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of CHANGE is among the KEYS that mlx-lm is given anyhow."""
+    return {key: change[key] for key in keys if key in change and not key.endswith("_config")}
+
+
+def add(folder: Path, keys: Mapping[str, Any]) -> None:
+    """Write KEYS into the config.json of FOLDER."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(tiny.merged(json.loads(path.read_text()), keys)))
+
+
+if __name__ == "__main__":
+    for row in FAULTS:
+        if row.kind in sys.argv[1:] or len(sys.argv) == 1:
+            for where in row.layouts[:1]:
+                print(row.kind, where, measure(row, where), flush=True)

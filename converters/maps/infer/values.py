@@ -1,0 +1,182 @@
+"""Which tensor is which, by what a candidate that was converted already holds.
+
+The mark of a part is a hash of its values that no order of axes changes. Parts with one mark are one
+tensor; how it lies is found by trying the orders.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ...dtypes import NUMPY
+from ...values import Array
+from .balance import Balance
+from .families import Family
+from .matching import classes
+from .parts import Key, Part, parts_of
+from .probing import arrangements, by_size, place, turns
+
+Read = Callable[[str], Array]
+MOST_ARRANGEMENTS: Final = 200
+CHANGES: Final = ("", "+ 1")  # what a candidate may have added, as norms that start at 0 do
+
+
+class Values(NamedTuple):
+    """Tensors of one side.
+
+    Attributes:
+        read: a tensor by name.
+        dtypes: safetensors codes by name.
+    """
+
+    read: Read
+    dtypes: Mapping[str, str]
+
+
+class Held(NamedTuple):
+    """What values decided.
+
+    Attributes:
+        balance: how tensors are cut, the pieces in their order.
+        pairs: for each part of torch (by place) the candidate's, its layout and its change.
+        share: of the candidate's elements, how many are explained, from 0 to 1.
+    """
+
+    balance: Balance
+    pairs: dict[int, tuple[int, tuple[int, ...], str]]
+    share: float
+
+
+def decide(
+    left: Sequence[Family], right: Sequence[Family], balances: Sequence[Balance], values: tuple[Values, Values]
+) -> Held | None:
+    """Return what values decide in the arrangement that explains most; ``None`` if they decide nothing."""
+    stores = Store(values[0]), Store(values[1])
+    best: Held | None = None
+    for at, balance in enumerate(arrangements(balances)):
+        if at >= MOST_ARRANGEMENTS or (best and best.share == 1):
+            break
+        held = explain(left, right, balance, stores)
+        if held.pairs and (best is None or held.share > best.share):
+            best = held
+    return best
+
+
+class Store:
+    """The parts of one side as arrays, and their marks."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.whole = cache(self._whole)
+        self.mark = cache(self._mark)
+
+    def _whole(self, family: Family) -> Array:
+        """Return all tensors of FAMILY stacked, indices first."""
+        return np.stack([self.values.read(name) for name in family.names()]).reshape(family.stacked)
+
+    def array(self, part: Part) -> Array:
+        """Return a part as float32, 1 included."""
+        whole = self.whole(part.family)
+        if part.cut is None:
+            return np.asarray(whole)
+        axis = len(part.family.counts) + part.cut.axis
+        turn = whole.reshape(*whole.shape[:axis], part.cut.heads, -1, *whole.shape[axis + 1 :])
+        sizes = [size // part.cut.heads for size in part.cut.sizes]
+        start = sum(sizes[: part.at])
+        piece = np.take(turn, range(start, start + sizes[part.at]), axis=axis + 1)
+        return piece.reshape(part.sizes)
+
+    def dtype(self, part: Part) -> str:
+        """Return the dtype that a part is kept in."""
+        return self.values.dtypes[next(part.family.names())]
+
+    def _mark(self, part: Part, dtype: str, change: str) -> int:
+        """Return the mark of a part once it is changed and kept in DTYPE."""
+        return hashed(kept(self.array(part), dtype, change))
+
+
+def kept(array: Array, dtype: str, change: str) -> Array:
+    """Return ARRAY changed, rounded to DTYPE, as float32."""
+    moved = array.astype(np.float32)
+    moved = moved + np.float32(1) if change else moved
+    return moved.astype(NUMPY[dtype]).astype(np.float32)
+
+
+def hashed(array: Array) -> int:
+    """Return a hash of the values of ARRAY that does not depend on their order.
+
+    The sum of mixed bits (the finisher of splitmix64; Steele, Lea and Flood 2014).
+
+    >>> hashed(np.array([1.0, 2.0], np.float32)) == hashed(np.array([2.0, 1.0], np.float32))
+    True
+    """
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64).ravel()
+    with np.errstate(over="ignore"):
+        mixed = bits + np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
+
+
+def explain(
+    left: Sequence[Family], right: Sequence[Family], balance: Balance, stores: tuple[Store, Store]
+) -> Held:
+    """Pair the parts of one arrangement whose values are the same and nobody else's."""
+    parts = parts_of(left, balance.left), parts_of(right, balance.right)
+    pairs: dict[int, tuple[int, tuple[int, ...], str]] = {}
+    for key, (rows, columns) in classes(*parts).items():
+        for change in CHANGES if len(key[0]) < 3 else CHANGES[:1]:
+            free = [row for row in rows if row not in pairs]
+            taken = {pair[0] for pair in pairs.values()}
+            open_columns = [column for column in columns if column not in taken]
+            pairs |= same(key, parts, (free, open_columns), stores, change)
+    elements = [int(np.prod(part.sizes)) for part in parts[1]]
+    explained = sum(elements[column] for column, _, _ in pairs.values())
+    return Held(balance, pairs, explained / max(1, sum(elements)))
+
+
+def same(
+    key: Key,
+    parts: tuple[list[Part], list[Part]],
+    places: tuple[list[int], list[int]],
+    stores: tuple[Store, Store],
+    change: str,
+) -> dict[int, tuple[int, tuple[int, ...], str]]:
+    """Return the pairs of one key whose marks are equal and occur once on each side."""
+    rows, columns = places
+    found = {}
+    for dtype in {stores[1].dtype(parts[1][column]) for column in columns}:
+        there = {c: stores[1].mark(parts[1][c], dtype, "") for c in columns if stores[1].dtype(parts[1][c]) == dtype}
+        here = {row: stores[0].mark(parts[0][row], dtype, change) for row in rows}
+        once = [Counter(here.values()), Counter(there.values())]
+        known = {mark: column for column, mark in there.items()}
+        for row, mark in here.items():
+            if mark in known and once[0][mark] == once[1][mark] == 1:
+                column = known[mark]
+                arrays = (
+                    kept(stores[0].array(parts[0][row]), dtype, change),
+                    kept(stores[1].array(parts[1][column]), dtype, ""),
+                )
+                way = layout(key, parts[0][row], parts[1][column], arrays)
+                if way is not None:
+                    found[row] = (column, way, change)
+    return found
+
+
+def layout(
+    key: Key, left: Part, right: Part, arrays: tuple[Array, Array]
+) -> tuple[int, ...] | None:
+    """Return how LEFT lies on RIGHT, for every place of LEFT the place of RIGHT; ``None`` if it does not."""
+    mine, theirs = by_size(left), by_size(right)
+    squeezed = np.squeeze(arrays[0])
+    ordered = squeezed.transpose([left.places.index(spot) for spot in mine])
+    for turn in turns(key):
+        if np.array_equal(place(ordered.transpose(turn), right), arrays[1], equal_nan=True):
+            onto = {mine[turn[at]]: theirs[at] for at in range(len(turn))}
+            return tuple(onto[spot] for spot in left.places)
+    return None

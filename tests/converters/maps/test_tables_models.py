@@ -1,0 +1,459 @@
+"""Tables of encoders and others: every class of transformers that they know goes there and back.
+
+The oracle is transformers itself: what it saves, and what it computes from what comes home.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.numpy import load_file, save_file
+
+from weighbridge.converters.checkpoints.base import Header
+from weighbridge.converters.maps import apply
+from weighbridge.converters.maps.expressions import ConfigKey, Operation, Words
+from weighbridge.converters.maps.rules import Pairing
+from weighbridge.converters.maps.variants import table_of
+from weighbridge.converters.models import FAMILIES
+from weighbridge.converters.models.families import known_family
+from weighbridge.converters.runtimes.torch import call, to_torch
+from weighbridge.converters.values import Dense
+from weighbridge.errors import MismatchError, UnsupportedError, WeighbridgeError
+from weighbridge.parity.probes import make_probes
+
+# No two sizes of a model are equal, nor kernels square, where the architecture lets us choose.
+TEXT = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 50,
+}
+BERT = TEXT | {"type_vocab_size": 3}
+DISTILBERT = {
+    "vocab_size": 61,
+    "dim": 24,
+    "n_layers": 2,
+    "n_heads": 3,
+    "hidden_dim": 40,
+    "max_position_embeddings": 50,
+}
+MODERN = TEXT | {"local_attention": 6, "pad_token_id": 0} | dict.fromkeys(
+    ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1
+)
+BIASED = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
+T5 = {
+    "vocab_size": 61,
+    "d_model": 24,
+    "d_kv": 7,
+    "d_ff": 40,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 3,
+    "relative_attention_num_buckets": 14,
+}
+GATED = {"feed_forward_proj": "gated-gelu"}
+CLIP_TEXT = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "max_position_embeddings": 11,
+    "bos_token_id": 59,
+    "eos_token_id": 60,
+}
+CLIP_VISION = {
+    "hidden_size": 20,
+    "intermediate_size": 36,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 12,
+    "patch_size": 4,
+}
+WHISPER = {
+    "vocab_size": 61,
+    "num_mel_bins": 6,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 96,
+    "max_source_positions": 9,
+    "max_target_positions": 13,
+} | {f"{it}_token_id": 1 for it in ("pad", "bos", "eos", "decoder_start")}
+VIT = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "image_size": (12, 8),
+    "patch_size": (4, 2),
+    "num_channels": 5,
+}
+WAV2VEC2 = {
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "conv_dim": (10, 12),
+    "conv_stride": (5, 2),
+    "conv_kernel": (9, 3),
+    "num_conv_pos_embeddings": 6,
+    "num_conv_pos_embedding_groups": 2,
+}
+LARGE = {"feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True}
+CODES = {"codevector_dim": 8, "proj_codevector_dim": 6, "num_codevectors_per_group": 5}
+ADAPTERS = {
+    "add_adapter": True,
+    "adapter_attn_dim": 4,
+    "output_hidden_size": 18,
+    "num_adapter_layers": 1,
+}
+RESNET = {"embedding_size": 8, "hidden_sizes": [12, 20], "depths": [1, 2], "num_channels": 5}
+CONVNEXT = {
+    "num_stages": 2,
+    "hidden_sizes": [12, 20],
+    "depths": [1, 2],
+    "num_channels": 5,
+    "image_size": 16,
+    "patch_size": 3,
+    "layer_scale_init_value": 0.5,
+}
+LABELS = {"num_labels": 5}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "BertModel": ("BertConfig", BERT),
+    "BertForPreTraining": ("BertConfig", BERT),
+    "BertForMaskedLM": ("BertConfig", BERT),
+    "RobertaModel": ("RobertaConfig", BERT),
+    "RobertaForMaskedLM": ("RobertaConfig", BERT),
+    "RobertaForSequenceClassification": ("RobertaConfig", BERT | LABELS),
+    "RobertaForTokenClassification": ("RobertaConfig", BERT | LABELS),
+    "RobertaForQuestionAnswering": ("RobertaConfig", BERT),
+    "XLMRobertaModel": ("XLMRobertaConfig", BERT),
+    "XLMRobertaForMaskedLM": ("XLMRobertaConfig", BERT),
+    "DistilBertModel": ("DistilBertConfig", DISTILBERT),
+    "DistilBertForMaskedLM": ("DistilBertConfig", DISTILBERT),
+    "DistilBertForSequenceClassification": ("DistilBertConfig", DISTILBERT | LABELS),
+    "MPNetModel": ("MPNetConfig", TEXT),
+    "MPNetForMaskedLM": ("MPNetConfig", TEXT),
+    "ModernBertModel": ("ModernBertConfig", MODERN | BIASED),
+    "ModernBertForMaskedLM": ("ModernBertConfig", MODERN),
+    "ModernBertForSequenceClassification": ("ModernBertConfig", MODERN | LABELS),
+    "T5EncoderModel": ("T5Config", T5 | GATED),
+    "T5Model": ("T5Config", T5),
+    "T5ForConditionalGeneration": ("T5Config", T5),
+    "T5ForConditionalGeneration-1.1": ("T5Config", T5 | GATED | {"tie_word_embeddings": False}),
+    "CLIPModel": (
+        "CLIPConfig",
+        {"text_config": CLIP_TEXT, "vision_config": CLIP_VISION, "projection_dim": 14},
+    ),
+    "CLIPTextModel": ("CLIPTextConfig", CLIP_TEXT),
+    "CLIPTextModelWithProjection": ("CLIPTextConfig", CLIP_TEXT | {"projection_dim": 14}),
+    "CLIPVisionModel": ("CLIPVisionConfig", CLIP_VISION),
+    "CLIPVisionModelWithProjection": ("CLIPVisionConfig", CLIP_VISION | {"projection_dim": 14}),
+    "WhisperModel": ("WhisperConfig", WHISPER),
+    "WhisperForConditionalGeneration": ("WhisperConfig", WHISPER),
+    "ViTModel": ("ViTConfig", VIT),
+    "ViTForImageClassification": ("ViTConfig", VIT | LABELS | {"qkv_bias": False}),
+    "Wav2Vec2Model": ("Wav2Vec2Config", WAV2VEC2),
+    "Wav2Vec2Model-adapters": ("Wav2Vec2Config", WAV2VEC2 | ADAPTERS),
+    "Wav2Vec2ForCTC": ("Wav2Vec2Config", WAV2VEC2 | LARGE),
+    "Wav2Vec2ForPreTraining": ("Wav2Vec2Config", WAV2VEC2 | CODES),
+    "Wav2Vec2ForSequenceClassification": (
+        "Wav2Vec2Config",
+        WAV2VEC2 | LABELS | {"classifier_proj_size": 9, "use_weighted_layer_sum": True},
+    ),
+    "ResNetModel": ("ResNetConfig", RESNET | {"layer_type": "basic"}),
+    "ResNetForImageClassification": ("ResNetConfig", RESNET | LABELS),
+    "ConvNextModel": ("ConvNextConfig", CONVNEXT),
+    "ConvNextForImageClassification": ("ConvNextConfig", CONVNEXT | LABELS),
+}
+# Keys that a table reads and that these checkpoints have no tensor for.
+FREE = {
+    "T5EncoderModel": {"num_decoder_layers"},
+    "CLIPTextModel": {"projection_dim"},
+    "CLIPVisionModel": {"projection_dim"},
+    "Wav2Vec2Model": {"vocab_size"},
+    "Wav2Vec2Model-adapters": {"vocab_size"},
+    "Wav2Vec2ForPreTraining": {"vocab_size"},
+    "Wav2Vec2ForSequenceClassification": {"vocab_size"},
+}
+CODE = {"float32": "F32", "int64": "I64"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A small checkpoint as ``save_pretrained`` wrote it, and its table."""
+
+    name: str
+    folder: Path
+    model: Any
+
+    @cached_property
+    def arrays(self):
+        return load_file(self.folder / "model.safetensors")
+
+    @cached_property
+    def config(self):
+        return json.loads((self.folder / "config.json").read_text())
+
+    @cached_property
+    def headers(self):
+        return {name: Header(CODE[a.dtype.name], a.shape) for name, a in self.arrays.items()}
+
+    @cached_property
+    def family(self):
+        return known_family(self.config, self.arrays)
+
+    @cached_property
+    def table(self):
+        return table_of(self.family)
+
+    @cached_property
+    def plan(self):
+        return self.table.bind(self.headers, config=self.config)
+
+    @cached_property
+    def there(self):
+        return values(apply(self.plan, dense(self.arrays)))
+
+    def home(self, arrays):
+        back = self.table.inverse().bind(
+            self.plan.layout, config=self.config, sizes=self.plan.sizes
+        )
+        return values(apply(back, dense(arrays)))
+
+
+def dense(arrays):
+    return {name: Dense(array) for name, array in arrays.items()}
+
+
+def values(found):
+    return {name: value.array for name, value in found.items()}
+
+
+def raw(arrays):
+    return {name: (array.shape, array.tobytes()) for name, array in arrays.items()}
+
+
+def build(name):
+    """Return the model NAME with norms, biases and statistics that matter as its matrices do."""
+    kind, sizes = CASES[name]
+    torch.manual_seed(0)
+    model = getattr(transformers, name.partition("-")[0])(getattr(transformers, kind)(**sizes))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for key, tensor in sorted(model.state_dict(keep_vars=True).items()):
+            if tensor.is_floating_point():
+                noise = 0.2 * torch.randn(tensor.shape, generator=generator)
+                positive = "norm" in key.lower() and key.endswith("weight")
+                tensor.copy_(noise.abs() + 0.5 if "running_var" in key else noise + positive)
+    return model.eval()
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / request.param
+    model = build(request.param)
+    model.save_pretrained(folder)
+    return Case(request.param, folder, model)
+
+
+def test_files_say_which_class_they_are(case):
+    assert case.family.torch_class == case.name.partition("-")[0]
+
+
+def test_a_checkpoint_comes_home_bit_for_bit(case):
+    dropped = {item.name for item in case.plan.dropped}
+    assert all("num_batches_tracked" in name for name in dropped)
+    kept = {name: array for name, array in case.arrays.items() if name not in dropped}
+    assert raw(case.home(case.there)) == raw(kept)
+
+
+def test_trained_mlx_weights_come_home_and_return(case):
+    random = np.random.default_rng(2)
+    trained = {
+        name: (array + random.normal(size=array.shape)).astype(np.float32)
+        for name, array in case.there.items()
+    }
+    home = case.home(trained)
+    counters = {name: array for name, array in case.arrays.items() if name not in home}
+    assert raw(values(apply(case.plan, dense(home | counters)))) == raw(trained)
+
+
+def test_what_comes_home_loads_and_computes_the_same(case, tmp_path):
+    save_file(case.home(case.there), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text((case.folder / "config.json").read_text())
+    back, info = type(case.model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    assert all("num_batches_tracked" in name for name in info["missing_keys"])
+    probe = make_probes(case.family.signature(case.config), tokenizer=None, quick=True)[0]
+    wanted, found = (outputs(model, case, probe) for model in (case.model, back.eval()))
+    assert raw(found) == raw(wanted)
+
+
+def outputs(model, case, probe):
+    """Return what MODEL makes of PROBE, after a look at the shapes that its signature promises."""
+    signature = case.family.signature(case.config)
+    names = tuple(port.name for port in signature.outputs)
+    inputs = {name: to_torch(array) for name, array in probe.inputs.items()}
+    with torch.no_grad():
+        made = {name: tensor.numpy() for name, tensor in call(model, inputs, names).items()}
+    sizes = {}
+    for port in (*signature.inputs, *signature.outputs):
+        array = probe.inputs.get(port.name, made.get(port.name))
+        assert len(port.shape) == array.ndim
+        for size, expected in zip(array.shape, port.shape, strict=True):
+            assert size == (sizes.setdefault(expected, size) if isinstance(expected, str) else expected)
+    return made
+
+
+def test_the_last_tensor_of_every_rule_is_missed(case):
+    last = {step.rule: step.source_names for step in case.plan.steps if not step.rule.marker}
+    assert last
+    for names in last.values():
+        lacking = {name: head for name, head in case.headers.items() if name not in names}
+        with pytest.raises(MismatchError, match="missing"):
+            case.table.bind(lacking, config=case.config)
+
+
+def keys_of(value):
+    """Yield the configuration keys in an expression."""
+    if isinstance(value, ConfigKey):
+        yield value.name
+    elif isinstance(value, Operation):
+        yield from (*keys_of(value.left), *keys_of(value.right))
+
+
+def changed(config, key, by=1):
+    """Return CONFIG with the number at KEY, dotted where it is nested, another one."""
+    head, _, rest = key.partition(".")
+    value = config[head]
+    if rest:
+        return config | {head: changed(value, rest)}
+    return config | {head: [it + by for it in value] if isinstance(value, list) else value + by}
+
+
+def test_another_configuration_is_refused(case):
+    definitions = [d for rule in case.table.rules if isinstance(rule, Pairing) for d in rule.where]
+    found = {
+        key
+        for definition in (*case.table.where, *definitions)
+        if not isinstance(definition.value, Words)
+        for key in keys_of(definition.value)
+    }
+    found |= {"depths", "hidden_sizes"} if case.family.staged else set()
+    found -= FREE.get(case.name, set())
+    numbers = {key for key in found if "patch_size" not in key or case.name[:3] != "ViT"}
+    assert len(numbers) >= 3
+    for key in numbers:
+        config = changed(case.config, key)
+        with pytest.raises(MismatchError):
+            table_of(known_family(config, case.arrays)).bind(case.headers, config=config)
+
+
+def test_a_bare_model_may_say_the_class_it_was_trained_with():
+    config = {"model_type": "mpnet", "architectures": ["MPNetForMaskedLM"]}
+    names = ["embeddings.word_embeddings.weight", "pooler.dense.bias"]
+    assert known_family(config, names).torch_class == "MPNetModel"
+    assert known_family(config, names).prefix == ""
+
+
+def test_a_head_that_is_not_known_is_refused_by_name():
+    config = {"model_type": "roberta", "architectures": ["RobertaForMultipleChoice"]}
+    with pytest.raises(UnsupportedError, match="RobertaForMultipleChoice.*holds classifier"):
+        known_family(config, ["roberta.pooler.dense.bias", "classifier.weight"])
+
+
+def test_other_tensors_are_refused_by_name(tmp_path):
+    config = transformers.ViTConfig(**VIT | {"encoder_stride": 4})
+    transformers.ViTForMaskedImageModeling(config).save_pretrained(tmp_path)
+    case = Case("ViTForMaskedImageModeling", tmp_path, None)
+    with pytest.raises(MismatchError, match=r"decoder\.0\.weight .* is in no rule"):
+        case.plan  # noqa: B018
+
+
+OLD = {
+    "BertForPreTraining": (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")),
+    "Wav2Vec2ForPreTraining": (
+        ("parametrizations.weight.original0", "weight_g"),
+        ("parametrizations.weight.original1", "weight_v"),
+    ),
+}
+
+
+def respelled(name, pairs):
+    for now, once in pairs:
+        name = name.replace(now, once)
+    return name
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_an_older_spelling_leads_to_the_same_mlx_names_and_back(name, tmp_path):
+    build(name).save_pretrained(tmp_path)
+    new = Case(name, tmp_path / "..", None)
+    arrays = load_file(tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    old = {respelled(key, OLD[name]): array for key, array in arrays.items()}
+    assert old.keys() != arrays.keys()
+    plans = {}
+    for label, given in (("new", arrays), ("old", old)):
+        heads = {key: Header("F32", array.shape) for key, array in given.items()}
+        table = table_of(known_family(config, given))
+        plans[label] = table, table.bind(heads, config=config), given
+    made = {label: values(apply(plan, dense(given))) for label, (_, plan, given) in plans.items()}
+    assert raw(made["new"]) == raw(made["old"])
+    table, plan, _ = plans["old"]
+    back = table.inverse().bind(plan.layout, config=config, sizes=plan.sizes)
+    assert raw(values(apply(back, dense(made["old"])))) == raw(old)
+    assert new.name == name
+
+
+TIED = {
+    "RobertaForMaskedLM": {
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    "T5ForConditionalGeneration": {
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    },
+    "WhisperForConditionalGeneration": {"proj_out.weight": "model.decoder.embed_tokens.weight"},
+}
+
+
+def test_aliases_and_buffers_of_older_checkpoints_are_known(case):
+    extra = {alias: case.arrays[name] for alias, name in TIED.get(case.name, {}).items()}
+    if "position_embeddings.weight" in "".join(case.arrays):
+        prefix = case.family.prefix
+        extra[f"{prefix}embeddings.position_ids"] = np.arange(50)[None]
+    heads = case.headers | {n: Header(CODE[a.dtype.name], a.shape) for n, a in extra.items()}
+    plan = case.table.bind(heads, config=case.config)
+    assert plan.layout == case.plan.layout
+    assert {item.name for item in plan.dropped} >= set(extra)
+
+
+def test_every_row_with_a_table_is_tried():
+    tried = set()
+    for kind, sizes in CASES.values():
+        tried.add(getattr(transformers, kind)(**sizes).model_type)
+    assert tried == set(FAMILIES)
+
+
+def test_a_config_that_contradicts_itself_is_bad_input():
+    with pytest.raises(WeighbridgeError, match="depths and hidden_sizes"):
+        known_family({"model_type": "resnet", "depths": [1], "hidden_sizes": [2, 3]})
