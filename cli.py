@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -86,6 +87,8 @@ class Weighbridge(click.Group):
 @click.version_option(__version__, "-V", "--version", package_name="weighbridge")
 def main() -> None:
     """Move models between PyTorch, MLX and Core ML, and prove that nothing was lost."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its reports are in ours
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 @main.group()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +115,8 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
             f" the delta that survived rounding has cosine {min(survival):.6f} or better"
         )
     lines += dropped_lines(facts.get("dropped", ()))
+    if facts.get("restored"):
+        lines.append(f"{len(facts['restored'])} tensors taken as they were before the way to MLX")
     if facts.get("trained"):
         lines.append(f"{len(facts['trained'])} tensors of the sidecar left aside: trained since")
     lines += config_lines(facts.get("config") or {})
@@ -127,30 +129,28 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def dropped_lines(dropped: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return what was dropped: a line each, or one for each reason if there are many."""
-    reasons: dict[str, list[str]] = {}
-    for item in dropped:
-        reasons.setdefault(item["policy"], []).append(item["name"])
+    """Return what was dropped and why: a line each, or one for each module if there are many.
+
+    >>> dropped_lines([{"name": "tower.a", "policy": "original"}])
+    ['dropped tower.a (original)']
+    """
+    if len(dropped) <= MANY:
+        return [f"dropped {item['name']} ({item['policy']})" for item in dropped]
+    modules = Counter((module_of(item["name"]), item["policy"]) for item in dropped)
     return [
-        line
-        for reason, names in reasons.items()
-        for line in (
-            [f"dropped {name} ({reason})" for name in names]
-            if len(names) <= MANY
-            else [f"dropped {len(names)} tensors ({reason}): {common_prefix(names)}*"]
-        )
+        f"dropped {count} tensors of {module} ({policy})"
+        for (module, policy), count in modules.items()
     ]
 
 
-def common_prefix(names: Sequence[str]) -> str:
-    """Return what all NAMES begin with, up to a dot.
+def module_of(name: str) -> str:
+    """Return the module on top that a tensor's NAME lies in.
 
-    >>> common_prefix(["model.visual.a", "model.visual.b"])
-    'model.visual.'
+    >>> module_of("model.visual.blocks.0.norm.weight"), module_of("vision_tower.head.bias")
+    ('model.visual', 'vision_tower')
     """
-    parts = zip(*(name.split(".") for name in names), strict=False)
-    alike = itertools.takewhile(lambda part: len(set(part)) == 1, parts)
-    return "".join(f"{part[0]}." for part in alike)
+    first, *rest = name.split(".")
+    return ".".join([first, *rest[:1]]) if first == "model" else first
 
 
 def config_lines(config: Mapping[str, Any]) -> list[str]:

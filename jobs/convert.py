@@ -21,12 +21,13 @@ from .configuring import rewrite_config, translated
 from .manifest import facts_of, manifest_of, write_manifest
 from .opening import add_adapter, directed_map, map_of
 from .options import UNCHECKED, Options, Outcome, open_with
-from .originals import Restored, join, keepsakes, restore, source_headers, write_sidecar
+from .originals import Restored, in_order, join, keepsakes, restore, source_headers, write_sidecar
 from .weighing import weigh
 
 if TYPE_CHECKING:
     from ..parity.verdict import Verdict
 
+NOTHING = Restored({}, ())
 FORMATS = {"torch": "pt", "mlx": "mlx"}  # what safetensors files say of themselves
 
 
@@ -170,12 +171,12 @@ def plan_job(model: Model, to: str, options: Options) -> Job:
         sizes=model.sizes,
         updates=model.adapter.updates if model.adapter else {},
     )
-    restored = Restored({}, ())
     there = source_headers(model) if (model.framework, to) == ("mlx", "torch") else None
-    if there and table:
-        restored = restore(model, table, there, options.original)
-    plan, checkpoint = join(plan, model.checkpoint, restored.taken)
-    return Job(model, to, table, directed, plan, checkpoint, restored)
+    if there is None or table is None:
+        return Job(model, to, table, directed, plan, model.checkpoint, NOTHING)
+    restored = restore(model, table, there, options.original)
+    plan, checkpoint = join(plan, model.checkpoint, restored)
+    return Job(model, to, table, directed, in_order(plan, there), checkpoint, restored)
 
 
 def configuration(model: Model, to: str) -> Mapping[str, Any]:
@@ -194,7 +195,7 @@ def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
         facts["sidecar"] = kept
     if job.model.framework == job.to:
         facts |= carry_origin(job.model, folder)
-    facts["trained"] = list(job.restored.trained)
+    facts["trained"], facts["restored"] = list(job.restored.trained), sorted(job.restored.taken)
     return {key: value for key, value in facts.items() if value}
 
 

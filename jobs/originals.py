@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ..converters.checkpoints import Checkpoint, Header, Writer, open_checkpoint
 from ..converters.checkpoints.safetensors import SafetensorsFile
 from ..converters.configs import to_torch
-from ..converters.maps import Plan, Step, WeightMap, apply
+from ..converters.maps import Dropped, Plan, Step, WeightMap, apply
 from ..converters.maps.names import Name
 from ..converters.maps.plan import Bound
 from ..converters.maps.rules import Pairing, Term
@@ -31,10 +31,12 @@ class Restored(NamedTuple):
     Attributes:
         taken: where each tensor comes from.
         trained: tensors that are kept but no longer what the weights come from: training wins.
+        left_out: tensors that only the original has, and that the user goes without.
     """
 
     taken: Mapping[str, Source]
     trained: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
 
 def keepsakes(plan: Plan, sidecar: str) -> list[str]:
@@ -139,7 +141,7 @@ def restore(
             " --original DIR (or --original none to leave these out)",
             sorted(search.missing),
         )
-    return Restored(search.taken, tuple(search.trained))
+    return Restored(search.taken, tuple(search.trained), tuple(search.left_out))
 
 
 class Search:
@@ -151,6 +153,7 @@ class Search:
         self.taken: dict[str, Source] = {}
         self.trained: list[str] = []
         self.missing: list[str] = []
+        self.left_out: list[str] = []
 
     def locate(self, name: str) -> Source | None:
         """Return which source has tensor NAME, in the shape it had."""
@@ -162,13 +165,14 @@ class Search:
 
     def dropped(self, *, required: bool) -> None:
         """Take what has no counterpart in MLX; note it as missing if it is REQUIRED."""
-        for item in self.plan.dropped:
-            found = self.locate(item.name) if item.policy == "original" else None
+        for name in (item.name for item in self.plan.dropped if item.policy == "original"):
+            found = self.locate(name)
             if found:
-                self.taken[item.name] = found
-            elif required and item.policy == "original":
-                header = self.plan.headers[item.name]
-                self.missing.append(f"{item.name} {header} is in the original alone")
+                self.taken[name] = found
+            elif required:
+                self.missing.append(f"{name} {self.plan.headers[name]} is in the original alone")
+            else:
+                self.left_out.append(name)
 
     def changed(self) -> None:
         """Take what was changed in value, where it still leads to the weights."""
@@ -230,16 +234,27 @@ class Joined:
         return source.stream(there, start, stop)
 
 
-def join(plan: Plan, own: Checkpoint, taken: Mapping[str, Source]) -> tuple[Plan, Checkpoint]:
-    """Return PLAN with the targets TAKEN copied as they are, and the checkpoint it then reads."""
-    if not taken:
-        return plan, own
+def in_order(plan: Plan, names: Iterable[str]) -> Plan:
+    """Return PLAN with a layout in the order of NAMES; others come last.
+
+    A checkpoint that goes home untouched is then the same file as before.
+    """
+    first = {name: plan.layout[name] for name in names if name in plan.layout}
+    return replace(plan, layout=first | plan.layout)
+
+
+def join(plan: Plan, own: Checkpoint, restored: Restored) -> tuple[Plan, Checkpoint]:
+    """Return PLAN with what is RESTORED copied as it is, and the checkpoint it then reads."""
+    taken = restored.taken
     marked = {f"{MARK}{name}": source for name, source in taken.items()}
     both = Joined(own, marked)
     kept = [step for step in plan.steps if not taken.keys() >= set(step.target_names)]
     copied = [copy_step(key, name) for key, name in zip(marked, taken, strict=True)]
     layout = plan.layout | {name: both.headers[f"{MARK}{name}"] for name in taken}
-    return replace(plan, steps=(*kept, *copied), headers=both.headers, layout=layout), both
+    dropped = [item for item in plan.dropped if item.policy != "needed"]
+    dropped += [Dropped(name, "left out") for name in restored.left_out]
+    plan = replace(plan, steps=(*kept, *copied), layout=layout, dropped=tuple(dropped))
+    return replace(plan, headers=both.headers), both
 
 
 def copy_step(source: str, target: str) -> Step:

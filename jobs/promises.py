@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..converters.maps import Plan, Step
 from ..converters.maps.axes import Atom, Axes
+from ..converters.maps.computed import Computed
+from ..converters.maps.rules import Cast
 from ..converters.models import Model
 from .opening import map_of
 
-Promise = tuple[str, tuple[int, ...] | None]
+if TYPE_CHECKING:
+    from ..parity.promises import Promise
 
 
 def promises_of(plan: Plan) -> dict[str, Promise]:
-    """Return target -> (source, permutation of the source's axes), for one-to-one steps.
+    """Return what PLAN says of each target: its sources, a permutation, whether values change."""
+    from ..parity.promises import Promise
 
-    Steps that join, cut or merge axes promise nothing here: no single source explains their targets.
-    """
     found: dict[str, Promise] = {}
     for step in plan.steps:
-        if len(step.source_names) == len(step.target_names) == 1 and _plain(step):
-            found[step.target_names[0]] = (step.source_names[0], _permutation(step))
+        single = len(step.source_names) == len(step.target_names) == 1 and _plain(step)
+        axes = _permutation(step) if single else None
+        computed = isinstance(step.rule, Computed)
+        ordered = len(step.sources) == 1 or all(len(it.names) == 1 for it in step.sources)
+        promise = Promise(step.source_names, axes, _changes(step), computed, ordered)
+        found |= dict.fromkeys(step.target_names, promise)
     return found
+
+
+def _changes(step: Step) -> bool:
+    terms = (*step.rule.left, *step.rule.right)
+    return any(not isinstance(change, Cast) for term in terms for change in term.changes)
 
 
 def _axes(step: Step) -> tuple[Axes | None, Axes | None]:

@@ -180,7 +180,27 @@ def _affine_fit(case: Case, name: str) -> tuple[float, str, float, str]:
     offset = case.sketch.moments.mean - other.moments.mean
     ones = sketch(np.ones(squeeze(case.array.shape), np.float32)).projections
     moved = case.gap(other, shift=offset * ones)
+    # An offset of 1 takes as many digits from the smaller side as it is smaller.
+    moved *= min(1.0, case.sketch.norm / max(other.norm, 1e-300))
     return min((scaled, "scaled", factor, name), (moved, "offset", offset, name))
+
+
+def _rows_scaled(case: Case) -> Explanation | None:
+    """Rows multiplied by factors of their own, where the route is known to change values."""
+    if not (case.permitted and case.by_name and case.book.arrays and case.peers):
+        return None
+    base = case.book.arrays(case.by_name).astype(np.float64).reshape(len(case.array), -1)
+    found = case.array.astype(np.float64).reshape(base.shape)
+    factors = (found * base).sum(axis=1) / np.maximum((base * base).sum(axis=1), 1e-300)
+    gap = np.linalg.norm(found - factors[:, None] * base) / max(np.linalg.norm(found), 1e-300)
+    if gap > CLOSE * unit(case.array, case.book.sketches[case.by_name]):
+        return None
+    few = np.unique(np.round(factors, 4))
+    if len(few) > len(factors) // 2:
+        return None
+    shown = ", ".join(f"{factor:.4g}" for factor in few[:6])
+    detail = f"rows of {case.by_name} times {shown}{' ...' if len(few) > 6 else ''}"
+    return case.tell(case.by_name, "scaled", detail, ok=True)
 
 
 def _cropped(case: Case) -> Explanation | None:
@@ -252,6 +272,7 @@ TESTS: Final[tuple[Test, ...]] = (
     _permuted,
     explain_folded,
     _affine,
+    _rows_scaled,
     _cropped,
     _shuffled,
     _unexplained,

@@ -6,7 +6,8 @@ found by value, the likeliest by name first; nobody says here how a map would cu
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+import math
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -14,13 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from ..converters.dtypes import CODE, FLOATS
+from ..converters.dtypes import CODE, FLOATS, NUMPY
 from ..converters.values import Array
 from .book import Book, Explanation, ranked
 from .casts import cast, fingerprint
 from .orders import ranges, shorten
-from .places import Place, Whole, describe_rows, find_place, may_hold
-from .sketches import Weights
+from .places import Place, Whole, describe_rows, find_place, may_hold, whole_of
+from .sketches import Sketch, Weights, row_shape, row_sums
 
 TRIES: Final = 24  # tensors that are opened to look for one; the likeliest by name come first
 KEPT: Final = 3  # wholes kept open
@@ -146,10 +147,8 @@ class Cutter:
 
     def explain(self, pending: Collection[str]) -> dict[str, Explanation]:
         """Explain which of the candidate tensors PENDING are parts of, or made of, reference tensors."""
-        if self.book.arrays is None or not self.free:
-            return {}
-        found = {}
-        for name in pending:
+        found: dict[str, Explanation] = {}
+        for name in pending if self.free else ():
             array = self.weights.read(name)
             whole = self.find_whole(name, array)
             if whole is None:
@@ -176,15 +175,14 @@ class Cutter:
         """Explain ARRAY by smaller reference tensors that fill it."""
         shapes = {it: self.book.sketches[it].shape for it in self.free}
         smaller = [it for it in self.free if may_hold(array.shape, shapes[it])]
-        whole = Whole(array) if smaller else None
-        for turned in range(len(whole.tables) if whole else 0):
+        whole = whole_of(array) if smaller and self.book.arrays else None
+        for turned, table in enumerate(whole.tables if whole else ()):
             taken: dict[str, Array] = {}
             for source in ranked(name, smaller)[:TRIES]:
                 place = find_place(self.read(source, CODE[array.dtype]), whole) if whole else None
                 if place is not None and place.turned == turned:
                     taken[source] = place.rows
-            count = len(whole.tables[turned]) if whole else 0
-            if taken and len(np.unique(np.concatenate(list(taken.values())))) == count:
+            if taken and len(np.unique(np.concatenate(list(taken.values())))) == len(table):
                 return self.made_of(name, array, taken)
         return None
 
@@ -209,12 +207,14 @@ class Cutter:
             yield name, self.book.tell(name, array, what, ok=ok)
 
     def whole(self, source: str, code: str) -> Whole:
-        """Return reference tensor SOURCE at dtype CODE, its rows laid out; a few are kept."""
+        """Return reference tensor SOURCE at dtype CODE, its rows laid out; a few are kept open."""
         key = (source, code)
         if key not in self._open:
             while len(self._open) >= KEPT:
                 self._open.popitem(last=False)
-            self._open[key] = Whole(self.read(source, code))
+            sketched = self.book.arrays is None
+            it = self.book.sketches[source]
+            self._open[key] = outline(it) if sketched else whole_of(self.read(source, code))
         self._open.move_to_end(key)
         return self._open[key]
 
@@ -227,11 +227,47 @@ class Cutter:
         return cast(array, code) if floats and CODE[array.dtype] != code else array
 
 
+def untold(
+    book: Book, found: Sequence[Explanation], missing: Sequence[Explanation]
+) -> list[Explanation]:
+    """Return all explanations, open where only arrays could tell and sketches are all there is.
+
+    Args:
+        book: of the reference.
+        found: an explanation of every candidate tensor.
+        missing: one of every reference tensor that none of them carries.
+    """
+    absent = [it.name for it in missing if not it.ok]
+    unsure: set[str] = set()
+    told = []
+    for it in found:
+        inside = held(book, it, absent) if it.kind == "unexplained" and not book.arrays else []
+        unsure.update(inside)
+        detail = f"may hold, or be of, {shorten(inside)}: sketches cannot tell, their source can"
+        told.append(it._replace(source=None, kind="untold", detail=detail) if inside else it)
+    return told + [it._replace(kind="untold") if it.name in unsure else it for it in missing]
+
+
+def held(book: Book, it: Explanation, absent: Collection[str]) -> list[str]:
+    """Return which of the ABSENT reference tensors may be in the candidate's, or it in them."""
+    shapes = {name: book.sketches[name].shape for name in ranked(it.name, absent)}
+    pairs = {name: ((it.shape, shape), (shape, it.shape)) for name, shape in shapes.items()}
+    return [name for name, both in pairs.items() if any(may_hold(*pair) for pair in both)]
+
+
+def outline(it: Sketch) -> Whole:
+    """Return the tensor sketched in IT, ready to be searched by the projections of its rows."""
+    width = row_shape(it.shape)[1]
+    rows = it.rows.reshape(-1, 1)
+    limit = 1e-11 * it.norm / math.sqrt(max(len(rows), 1)) + 1e-300  # sums of one row in two orders
+    return Whole(math.prod(it.shape) * NUMPY[it.dtype].itemsize, (rows,), (width,), project, limit)
+
+
+def project(part: Array, width: int) -> Array:
+    """Return the projection of each row of PART, of WIDTH elements, as sketches have them."""
+    return row_sums(part.reshape(-1, width)).reshape(-1, 1)
+
+
 def carried(explanations: Collection[Explanation]) -> set[str]:
     """Return the reference tensors that EXPLANATIONS account for."""
-    return {
-        name
-        for it in explanations
-        if it.source
-        for name in (it.source, *it.also, *it.parts)
-    }
+    return {name for it in explanations if it.source for name in (it.source, *it.also, *it.parts)}

@@ -67,6 +67,7 @@ KINDS: Final[Mapping[str, str]] = {
     "shuffled": "the reference's rows or columns in another order",
     "zeroed": "all zeros, which the reference is not",
     "unexplained": "none of these",
+    "untold": "may be made of several references, which their sketches alone cannot tell",
     "missing": "a reference tensor that no candidate tensor carries",
     "unused": "the same, and no output needs it",
 }

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ..converters.values import Array
-from .book import Book, Explanation, nearest
+from .book import Book, Explanation, nearest, ranked
 from .sketches import Sketch, sketch
 
 # In unit roundoffs, on the scale of the norm: rounding to nearest errs by at most one, sums that
@@ -39,7 +39,7 @@ class Case:
     @cached_property
     def by_name(self) -> str | None:
         """The reference with the nearest name, of the same shape if there is one."""
-        names = self.peers or list(self.book.sketches)
+        names = self.peers or ranked(self.name, self.book.sketches)
         return nearest(self.name, names) if names else None
 
     @cached_property

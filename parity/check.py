@@ -17,10 +17,11 @@ from ..converters.values import Array
 from ..errors import BadInputError, WeighbridgeError
 from . import coverage
 from .distances import Distance
-from .fingerprints import Explanation, disagreements, explain
+from .fingerprints import Explanation, explain
 from .floors import floor
 from .golden import Golden
 from .probes import Probe, make_probes
+from .promises import Promised, changed_names, disagreements, unexplainable
 from .sketches import Weights
 from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
 from .text import compare_sides, read_text_side
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
 PRECISIONS: Final = frozenset(("float32", "float16", "bfloat16"))
 Outputs = list[dict[str, Array]]
-Expected = Mapping[str, str | tuple[str, tuple[int, ...] | None]]
+Expected = Mapping[str, Promised]
 
 
 def check(  # noqa: PLR0913  # the options of a verb, by keyword
@@ -57,8 +58,8 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
         policy: device and precision of the candidate's run; a compute dtype of 16 bits asks for
             stage P in it. Weights kept in 16 bits ask for stage P by themselves.
         quick: text side, fingerprints and one small probe only.
-        expected: what a map promised: candidate's weight -> reference's weight, or that and the
-            permutation of its axes.
+        expected: what a map promised: candidate's weight -> a ``Promise``, or the reference's weight,
+            or that and the permutation of its axes.
         layout: whether somebody besides the map vouches for how the weights lie in MLX, and who;
             ``None`` where no map stands between the two sides.
         probes: a user's own inputs.
@@ -233,19 +234,16 @@ class Weighing:
                 "fingerprints", "unverified", "the golden holds no sketches; record it again"
             )
         readable = source.checkpoint.read if source and source.path else None
-        self.explanations = explain(
+        found = explain(
             self.golden.sketches,
             self.candidate.weights,
             reference_arrays=readable,
             updates=source.adapter.updates if source and source.adapter else {},
             unused=self.golden.provenance.get("unused", ()),
+            altered=changed_names(self.expected),
         )
-        found = {it.name: it.axes for it in self.explanations}
-        promised = {
-            name: (promise, found.get(name)) if isinstance(promise, str) else promise
-            for name, promise in self.expected.items()
-        }
-        return fingerprint_stage(self.explanations, disagreements(self.explanations, promised))
+        self.explanations = unexplainable(found, self.expected)
+        return fingerprint_stage(self.explanations, disagreements(self.explanations, self.expected))
 
     def laid_out(self) -> list[Stage]:
         """Say who vouches for the layout: the map that did the job cannot be its own witness."""

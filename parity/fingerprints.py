@@ -1,7 +1,7 @@
 """Explain every weight of a candidate by the values of the reference's weights.
 
 A converter is not its own witness: no map is consulted here, only bytes and figures. What a map
-promised is compared afterwards, by :func:`disagreements`.
+promised is compared afterwards, by ``promises.disagreements``.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..converters.values import Array, LowRank
 from .alterations import explain_altered
-from .assembly import Cutter, assemble, carried
+from .assembly import Cutter, assemble, carried, untold
 from .book import Book, Explanation
 from .casts import fingerprint
+from .promises import disagreements
 from .sketches import Sketch, Weights
 
 __all__ = ["Explanation", "Weights", "disagreements", "explain"]
-
-Axes = tuple[int, ...]
 
 
 def explain(
@@ -58,7 +57,8 @@ def explain(
     rest = (name for name in candidate.headers if name not in found)
     found |= {name: explain_altered(book, name, candidate.read(name)) for name in rest}
     explanations = [found[name] for name in candidate.headers]
-    return explanations + _missing(book, explanations, unused)
+    missing = _missing(book, explanations, unused)
+    return untold(book, explanations, missing)
 
 
 def _by_hash(book: Book, candidate: Weights) -> dict[str, Explanation]:
@@ -94,55 +94,3 @@ def _missing(
         )
         for name in absent
     ]
-
-
-def disagreements(
-    explanations: Sequence[Explanation], expected: Mapping[str, tuple[str, Axes | None]]
-) -> list[str]:
-    """Return where the values contradict what a map promised.
-
-    Tensors that no value explains are left aside: they fail by themselves.
-
-    Args:
-        explanations: what :func:`explain` returned.
-        expected: candidate name -> the reference name it should carry, and the permutation of the
-            reference's axes that it should have (``None``: as it lies).
-
-    >>> it = Explanation("conv.weight", "conv.weight", "equal", "", ok=True, shape=(3, 3))
-    >>> disagreements([it], {"conv.weight": ("conv.weight", (1, 0))})
-    ['conv.weight equals conv.weight as it lies, the map says transposed by (1, 0): left untransposed']
-    """
-    problems = []
-    for it in explanations:
-        if it.name in expected and it.source is not None and it.kind not in NOT_BY_VALUE:
-            source, axes = expected[it.name]
-            problem = _wrong_source(it, source) or _wrong_axes(it, axes)
-            problems += [problem] if problem else []
-    return problems
-
-
-NOT_BY_VALUE = frozenset({"unexplained", "missing", "unused", "zeroed"})
-
-
-def _wrong_source(it: Explanation, source: str) -> str | None:
-    if source == it.source or source in it.also:
-        return None
-    return f"{it.name} carries the values of {it.source}, the map says {source}"
-
-
-def _wrong_axes(it: Explanation, axes: Axes | None) -> str | None:
-    found, wanted = (_essential(order, it.shape) for order in (it.axes, axes))
-    if found == wanted or it.kind == "shuffled" or it.constant:
-        return None
-    as_found = f"transposed by {it.axes}" if found else "as it lies"
-    as_promised = f"transposed by {axes}" if wanted else "as it lies"
-    fault = "left untransposed" if not found else "transposed wrongly"
-    return f"{it.name} equals {it.source} {as_found}, the map says {as_promised}: {fault}"
-
-
-def _essential(axes: Axes | None, shape: tuple[int, ...]) -> Axes | None:
-    # Moving an axis of size 1 moves nothing: compare the order of the other axes among themselves.
-    if axes is None or len(axes) != len(shape):
-        return None
-    kept = [axis for position, axis in enumerate(axes) if shape[position] != 1]
-    return tuple(sorted(kept).index(axis) for axis in kept) if kept != sorted(kept) else None

@@ -63,6 +63,12 @@ class Golden:
         """``blame`` where inner sites were recorded, else ``verdict``."""
         return "blame" if self.sites else "verdict"
 
+    @property
+    def framework(self) -> str | None:
+        """Whose names and layouts the source's weights have; ``None`` where nobody recorded it."""
+        recorded = self.provenance.get("framework")
+        return self.model.framework if self.model else str(recorded) if recorded else None
+
     def save(self, folder: Path) -> None:
         """Write ``golden.safetensors`` and ``golden.json`` into FOLDER."""
         from safetensors.numpy import save_file

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import permutations
 from typing import Final, NamedTuple
 
@@ -30,21 +31,36 @@ class Place(NamedTuple):
     axes: tuple[int, ...]
 
 
-class Whole:
-    """A tensor that others may be parts of, its rows laid out once.
+Rows = Callable[[Array, int], Array]
+
+
+class Whole(NamedTuple):
+    """A tensor that others may be parts of, its rows laid out.
 
     Attributes:
         size: how many bytes it has.
-        tables: its rows as they lie, and with the last two axes exchanged.
+        tables: its rows as they lie, and with the last two axes exchanged; or one figure a row.
+        widths: how many elements are in a row of each table.
+        rows: makes comparable rows of a part, given the part and their width.
+        limit: how far equal figures may lie apart; 0 for bits.
     """
 
-    def __init__(self, array: Array) -> None:
-        found = bits(array)
-        self.size = found.nbytes
-        self.tables = [found.reshape(-1, found.shape[-1] if found.ndim > 1 else 1)]
-        if found.ndim > 1:
-            turned = np.ascontiguousarray(found.swapaxes(-1, -2))
-            self.tables.append(turned.reshape(-1, turned.shape[-1]))
+    size: int
+    tables: tuple[Array, ...]
+    widths: tuple[int, ...]
+    rows: Rows
+    limit: float = 0.0
+
+
+def whole_of(array: Array) -> Whole:
+    """Return ARRAY ready to be searched, bit for bit."""
+    found = bits(array)
+    tables = [found.reshape(-1, found.shape[-1] if found.ndim > 1 else 1)]
+    if found.ndim > 1:
+        turned = np.ascontiguousarray(found.swapaxes(-1, -2))
+        tables.append(turned.reshape(-1, turned.shape[-1]))
+    widths = tuple(table.shape[1] for table in tables)
+    return Whole(found.nbytes, tuple(tables), widths, lambda part, width: part.reshape(-1, width))
 
 
 def bits(array: Array) -> Array:
@@ -59,6 +75,7 @@ def bits(array: Array) -> Array:
     return array.view(f"u{array.dtype.itemsize}")
 
 
+@lru_cache(maxsize=4096)
 def may_hold(whole: Shape, part: Shape) -> bool:
     """Say whether a tensor of shape WHOLE may hold one of shape PART, by their sizes alone.
 
@@ -72,24 +89,23 @@ def may_hold(whole: Shape, part: Shape) -> bool:
 
 
 def find_place(part: Array, whole: Whole) -> Place | None:
-    """Return where the values of PART lie in WHOLE, bit for bit; ``None`` where they do not.
+    """Return where the values of PART lie in WHOLE; ``None`` where they do not.
 
     The rows of PART must stand in WHOLE in their own order at equal distances, in one block or in
     one block for each index of PART's first axes.
 
     >>> numbers = np.arange(24.0).reshape(2, 6, 2)
-    >>> find_place(numbers[:, 1::2], Whole(numbers)).rows.tolist()
+    >>> find_place(numbers[:, 1::2], whole_of(numbers)).rows.tolist()
     [1, 3, 5, 7, 9, 11]
     """
-    part = bits(part)
+    part = part if whole.limit else bits(part)
     if part.size < FEWEST or part.nbytes >= whole.size or part.ndim > MOST_AXES:
         return None
-    for turned, table in enumerate(whole.tables):
-        if table.dtype != part.dtype:
-            continue
-        for axes in orders(part.shape, table.shape[1]):
+    for turned, (table, width) in enumerate(zip(whole.tables, whole.widths, strict=True)):
+        for axes in orders(part.shape, width):
             moved = part.transpose(axes)
-            found = matching(moved.reshape(-1, table.shape[1]), table, moved.shape)
+            rows = whole.rows(moved, width)
+            found = matching(rows, table, moved.shape, whole.limit)
             if found is not None:
                 return Place(bool(turned), found, axes)
     return None
@@ -115,36 +131,41 @@ def suffixes(shape: Shape) -> set[int]:
     return found | ({1} if len(shape) == 1 else set())
 
 
-def matching(rows: Array, table: Array, shape: Shape) -> Array | None:
+def matching(rows: Array, table: Array, shape: Shape, limit: float) -> Array | None:
     """Return which rows of TABLE are ROWS, cut into as many equal blocks as SHAPE's first axes allow."""
     counts = dict.fromkeys(math.prod(shape[:at]) for at in range(len(shape)))
-    for count in counts:
+    for count in counts if table.dtype == rows.dtype else ():
         if len(rows) % count == 0 and len(table) % count == 0:
-            found = in_blocks(rows, table, count)
+            found = in_blocks(rows, table, count, limit)
             if found is not None:
                 return found
     return None
 
 
-def in_blocks(rows: Array, table: Array, count: int) -> Array | None:
+def in_blocks(rows: Array, table: Array, count: int, limit: float) -> Array | None:
     """Return which rows of TABLE are ROWS if both are COUNT blocks that lie alike."""
     period, size = len(table) // count, len(rows) // count
     if size > period:
         return None
     steps = {1, period // size} if period % size == 0 else {1}
-    for start in same_row(rows[0], table[:period]):
+    for start in same_row(rows[0], table[:period], limit):
         for step in sorted(steps):
             inside = start + step * np.arange(size)
             found = np.add.outer(np.arange(count) * period, inside).reshape(-1)
-            if inside[-1] < period and np.array_equal(table[found], rows):
+            if inside[-1] < period and alike(table[found], rows, limit).all():
                 return np.asarray(found)
     return None
 
 
-def same_row(row: Array, table: Array) -> Array:
+def same_row(row: Array, table: Array, limit: float) -> Array:
     """Return which rows of TABLE are ROW."""
-    first = np.flatnonzero(table[:, 0] == row[0])
-    return np.asarray(first[(table[first] == row).all(axis=1)])
+    first = np.flatnonzero(alike(table[:, 0], row[0], limit))
+    return np.asarray(first[alike(table[first], row, limit).all(axis=1)])
+
+
+def alike(one: Array, other: Array, limit: float) -> Array:
+    """Say where ONE is OTHER, within LIMIT if that is not 0."""
+    return np.asarray(np.abs(one - other) <= limit if limit else one == other)
 
 
 def describe_rows(rows: Array, count: int) -> str:

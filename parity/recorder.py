@@ -169,6 +169,8 @@ class Recorder:
         weights = base_weights(self.model)
         rejected = sorted({p.name for p in self.asked} - {p.name for p in self.probes})
         return {
+            "framework": self.model.framework,
+            "model_type": self.model.config.get("model_type"),
             "libraries": library_versions(),
             "platform": f"{platform.system()} {platform.machine()}",
             "hashes": model_hashes(self.model),
@@ -180,13 +182,12 @@ class Recorder:
 
     def unused(self) -> list[str]:
         """Return the weights, by the source's own names, that no output needs."""
-        from .reference import float32_module, unused_weights
+        from .reference import float32_module, ignored_weights, unused_weights
 
         own = set(base_weights(self.model).headers)
         module = float32_module(self.model)
         unused = set(unused_weights(module, self.signature, self.probes[0]))
-        foreign = own - set(module.state_dict()) if self.model.framework == "torch" else set()
-        return sorted(own & (unused | foreign))
+        return sorted(own & (unused | ignored_weights(self.model)))
 
     def key(self, level: str, precisions: tuple[str, ...]) -> str:
         """Return a name that changes when the recording would."""

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from ..converters.models import Model, Signature
 from ..converters.runtimes.torch import (
     DTYPES,
+    build,
     build_module,
     call,
     recording,
@@ -160,6 +161,11 @@ def float32_module(model: Model) -> nn.Module:
     return build_module(own_copy(model), "float32")
 
 
+def ignored_weights(model: Model) -> frozenset[str]:
+    """Return the names of MODEL's checkpoint that the source's own loading passes over."""
+    return build(own_copy(model), "float32")[1] if model.path is not None else frozenset()
+
+
 def narrow_module(model: Model, dtype: str) -> nn.Module:
     """Build MODEL as it runs in DTYPE: buffers that it computes itself stay in float32.
 
@@ -294,10 +300,37 @@ def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> lis
         total = sum(it.sum() for it in results.values() if it.requires_grad)
     if isinstance(total, torch.Tensor):
         torch.autograd.backward(total)
-    unused = [name for name, it in module.named_parameters() if it.grad is None]
+    unused = unreached(module)
     module.zero_grad(set_to_none=True)
     module.requires_grad_(requires_grad=False)
     return unused + [name for name, it in module.named_buffers() if not it.is_floating_point()]
+
+
+def unreached(module: nn.Module) -> list[str]:
+    """Return the parameters of MODULE that have no gradient, experts that were not chosen aside.
+
+    An expert is a module with two numbers in its path, such as ``layers.3.experts.7``. Where a
+    sibling of it was reached, it was not chosen for this input and may be for another.
+    """
+    reached = {_sibling(name) for name, it in module.named_parameters() if it.grad is not None}
+    return [
+        name
+        for name, it in module.named_parameters()
+        if it.grad is None and (_sibling(name) == name or _sibling(name) not in reached)
+    ]
+
+
+def _sibling(name: str) -> str:
+    """Return NAME without its last number if there are more before it.
+
+    >>> _sibling("layers.3.experts.7.up"), _sibling("layers.3.up")
+    ('layers.3.experts.*.up', 'layers.3.up')
+    """
+    parts = name.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
+    if len(numbers) > 1:
+        parts[numbers[-1]] = "*"
+    return ".".join(parts)
 
 
 def forced_sites(

@@ -152,6 +152,15 @@ def sketch(array: Array) -> Sketch:
     return Sketch(CODE[array.dtype], array.shape, casts(array), moments, projections, rows)
 
 
+def row_sums(array: Array) -> Array:
+    """Return the signed sum of each row of ARRAY, as its sketch has it.
+
+    >>> bool((row_sums(np.eye(3)) == sketch(np.eye(3)).rows).all())
+    True
+    """
+    return _figures(np.ascontiguousarray(array))[2]
+
+
 def _figures(array: Array) -> tuple[Moments, Array, Array]:
     count, length = row_shape(array.shape)
     table = array.reshape(count, length)

@@ -41,7 +41,9 @@ def fingerprint_stage(explanations: Sequence[Explanation], disagreements: Sequen
     problems = [*wrong, *disagreements]
     figures: dict[str, Any] = {"kinds": dict(kinds), "problems": problems}
     if problems:
-        return Stage("fingerprints", "fail", join(problems), figures)
+        undecided = not disagreements and all(it.ok or it.kind == "untold" for it in explanations)
+        status = "unverified" if undecided else "fail"
+        return Stage("fingerprints", status, join(problems), figures)
     total = sum(count for kind, count in kinds.items() if kind not in ("unused", "missing"))
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     return Stage("fingerprints", "pass", f"{total} weights explained: {counts}", figures)

@@ -21,6 +21,7 @@ class Fault:
     mlx: dict[str, Any] = field(
         default_factory=dict
     )  # config keys mlx-lm wants on top of the config that was saved
+    own: dict[str, Any] = field(default_factory=dict)  # a configuration that shows it plainly
     agree: dict[str, Any] = field(
         default_factory=dict
     )  # a change of the transformers configuration with which both agree
@@ -31,6 +32,31 @@ class Fault:
 
 TANH = {"rope_type": "default", "rope_theta": 10000.0}
 SAVED = ("saved",)  # the hub has another layout
+
+KIMI_LINEAR: dict[str, Any] = {
+    "rope_theta": 10000.0,
+    "model_max_length": 256,
+    "num_experts": 6,
+    "num_experts_per_token": 2,
+    "num_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "mla_use_nope": True,
+    "head_dim": 18,
+    "linear_attn_config": {
+        "kda_layers": [1, 2, 3],
+        "full_attn_layers": [4],
+        "num_heads": 4,
+        "head_dim": 18,
+        "short_conv_kernel_size": 4,
+    },
+}
+LONGCAT_FLASH: dict[str, Any] = {
+    "rope_theta": 10000000.0,
+    "attention_method": "MLA",
+    "zero_expert_type": "identity",
+    "mla_scale_q_lora": True,
+    "mla_scale_kv_lora": True,
+}
 
 FAULTS = (
     Fault(
@@ -167,6 +193,24 @@ FAULTS = (
         agree={"rms_norm_eps": 1e-5, "hidden_size": 64, "lru_width": 64, "head_dim": 16},
     ),
     Fault(
+        "kimi_linear",
+        "both",
+        "the norm of the latent: transformers takes its default epsilon 1e-6, mlx-lm rms_norm_eps"
+        " (1e-5 in the published config)",
+        mlx={**KIMI_LINEAR, "rms_norm_eps": 1e-3},
+        own={"rms_norm_eps": 1e-3},  # with the published 1e-5 it is within the bar
+        mend="precise_latents",
+        layouts=("hub",),
+    ),
+    Fault(
+        "longcat_flash",
+        "mlx-lm",
+        "the norms of the two latents have epsilon 1e-5 (nn.RMSNorm's default), not 1e-6",
+        mlx=LONGCAT_FLASH,
+        mend="precise_latents",
+        layouts=("hub",),
+    ),
+    Fault(
         "starcoder2",
         "mlx-lm",
         "hidden_act is not read: always the exact gelu; the config's default, and StarCoder 2's,"
@@ -216,37 +260,16 @@ FAULTS = (
         "transformers",
         "save_pretrained puts the dense layer's MLP under block_sparse_moe; the published files"
         " have it under mlp",
-        mlx={
-            "rope_theta": 10000.0,
-            "model_max_length": 256,
-            "num_experts": 6,
-            "num_experts_per_token": 2,
-            "num_shared_experts": 1,
-            "first_k_dense_replace": 1,
-            "mla_use_nope": True,
-            "head_dim": 18,
-            "linear_attn_config": {
-                "kda_layers": [1, 2, 3],
-                "full_attn_layers": [4],
-                "num_heads": 4,
-                "head_dim": 18,
-                "short_conv_kernel_size": 4,
-            },
-        },
+        mlx=KIMI_LINEAR,
         raises="model.layers.0.block_sparse_moe.down_proj.weight",
         layouts=SAVED,
     ),
     Fault(
         "longcat_flash",
         "transformers",
-        "save_pretrained writes weights for the zero experts, which have none in the published files",
-        mlx={
-            "rope_theta": 10000000.0,
-            "attention_method": "MLA",
-            "zero_expert_type": "identity",
-            "mla_scale_q_lora": True,
-            "mla_scale_kv_lora": True,
-        },
+        "gate_up_proj has room for the zero experts too, which have no weights in the published"
+        " files: those do not load, and save_pretrained writes experts that nobody reads",
+        mlx=LONGCAT_FLASH,
         raises="model.layers.0.mlp.experts.6",
         layouts=SAVED,
     ),

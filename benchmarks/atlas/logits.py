@@ -50,10 +50,12 @@ def reference(model: Any) -> Reference:
 
 
 def native(model: Any) -> Logits:
-    """Run an mlx-lm MODEL."""
+    """Run an mlx-lm MODEL as mlx-lm does, with a cache: some classes share keys through it."""
     import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
 
-    return np.array(model(mx.array(tokens())).astype(mx.float32)).astype(np.float64)
+    found = model(mx.array(tokens()), cache=make_prompt_cache(model))
+    return np.array(found.astype(mx.float32)).astype(np.float64)
 
 
 def mlx_lm(folder: Path) -> Any:

@@ -34,13 +34,18 @@ def grouped_norm(model: Any) -> None:
 
 def scaled_and_precise(model: Any) -> None:
     """Let ``minicpm3`` scale before its tied head, and norm its latents with epsilon 1e-6."""
-    for layer in model.layers:
-        layer.self_attn.q_a_layernorm.eps = 1e-6
-        layer.self_attn.kv_a_layernorm.eps = 1e-6
+    precise_latents(model)
     scale = model.args.hidden_size / model.args.dim_model_base
     embeddings = model.model.embed_tokens
     head = embeddings.as_linear
     embeddings.as_linear = lambda hidden: head(hidden / scale)
+
+
+def precise_latents(model: Any) -> None:
+    """Norm the latents of ``kimi_linear`` and ``longcat_flash`` with epsilon 1e-6."""
+    for name, module in model.named_modules():
+        if name.endswith(("q_a_layernorm", "kv_a_layernorm")):
+            module.eps = 1e-6
 
 
 def without_correction_bias(reference: Any) -> None:

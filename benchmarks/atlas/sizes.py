@@ -215,7 +215,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "mamba_dt_rank": 4,
         "use_mamba_kernels": False,
     },
-    "kimi_k25": {"text_config": LATENT},
+    "kimi_k25": {
+        "tie_word_embeddings": False,
+        "text_config": {**LATENT, "tie_word_embeddings": False},
+    },
     "kimi_linear": {
         **LATENT,
         "q_lora_rank": None,

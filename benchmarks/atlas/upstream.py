@@ -43,8 +43,9 @@ def measure(fault: Fault, layout: str = "saved") -> Measured:
     """Show FAULT: as it is, then with the change that it names."""
     if fault.raises:
         return refused(fault, layout)
-    error, bar = compare(fault, layout, {}, "")
-    mended, mended_bar = compare(fault, layout, fault.agree, fault.mend)
+    error, bar = compare(fault, layout, fault.own, "")
+    change = tiny.merged(fault.own, fault.agree)
+    mended, mended_bar = compare(fault, layout, change, fault.mend)
     return Measured("", error, bar, mended, mended_bar)
 
 

@@ -12,9 +12,7 @@ from .translation import Config, Translation, difference, undone
 PACKED: Final = ("quantization", "quantization_config")
 
 
-def to_torch(
-    config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None
-) -> Translation:
+def to_torch(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None) -> Translation:
     """Return CONFIG as transformers reads it.
 
     Args:

@@ -64,16 +64,31 @@ def output_of_linear_layers(config: Config, name: str, head: Header) -> Tensors:
     yield name, head
 
 
+def own_keys(config: Config, name: str, head: Header) -> Tensors:
+    """Yield keys and values for layers that share them too: published, read by nobody."""
+    yield name, head
+    text = config.get("text_config") or config
+    layers, shared = text.get("num_hidden_layers", 0), text.get("num_kv_shared_layers", 0)
+    found = re.search(r"\.layers\.0\.self_attn\.(k_proj|v_proj|k_norm)\.", name)
+    for layer in range(layers - shared, layers) if found else ():
+        yield name.replace(".layers.0.", f".layers.{layer}."), head
+
+
+TOWER: Final = (r"^vision_tower\.(?!vision_model\.)", "vision_tower.vision_model.")
 # Model type -> what becomes of one saved tensor.
 HUB: Final[dict[str, Row]] = {
     "bailing_hybrid": output_of_linear_layers,
+    "gemma3": renamed(TOWER),
+    "gemma3n": own_keys,
     "gpt2": renamed((r"^transformer\.", "")),
     "gpt_oss": packed_experts,
     "kimi_k25": renamed(
         (r"^language_model\.model\.blocks\.", "language_model.model.layers."),
         (r"^model\.mm_projector\.", "mm_projector."),
+        (r"^vision_tower\.encoder\.patch_embed\.", "vision_tower.patch_embed."),
     ),
     "kimi_linear": renamed((r"\.block_sparse_moe\.(gate|up|down)_proj\.", r".mlp.\1_proj.")),
+    "llava": renamed(TOWER),
     "longcat_flash": real_experts,
     "muse_glimmer": renamed((r"^model\.vision_", "vision_")),
     "qwen3_vl_moe": transposed_experts,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import BadInputError, WeighbridgeError
+from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ..checkpoints.base import Header
 from .floats import decoded
 from .packages import module as import_module
@@ -94,18 +94,15 @@ class Target:
         """Return a module of the class with WEIGHTS in it, sanitized and loaded as the library does.
 
         Raises:
-            BadInputError: the class does not take the config, or the weights.
+            BadInputError: the class does not take the config.
+            MismatchError: weights are missing, unexpected or of another shape; lists all of them.
         """
-        model, result = None, dict(weights)
-        for part in self.parts(config):
-            model = part if model is None else model
-            if hasattr(part, "sanitize"):
-                result = dict(part.sanitize(result))
-        assert model is not None
-        try:
-            model.load_weights(list(result.items()), strict=True)
-        except ValueError as error:
-            raise BadInputError(f"the weights do not fit {self}: {error!s:.2000}") from error
+        parts = list(self.parts(config))
+        model, result = parts[0], sanitized(parts, weights)
+        problems = misfits(model, result)
+        if problems:
+            raise MismatchError(f"the weights do not fit {self}", problems)
+        model.load_weights(list(result.items()))
         model.eval()
         return model
 
@@ -119,11 +116,7 @@ class Target:
         Raises:
             BadInputError: the class does not take the config.
         """
-        result = dict(weights)
-        for part in self.parts(config):
-            if hasattr(part, "sanitize"):
-                result = dict(part.sanitize(result))
-        return result
+        return sanitized(self.parts(config), weights)
 
     def parameters(self, config: Mapping[str, Any]) -> dict[str, Header]:
         """Return names, dtypes and shapes of the parameters that CONFIG asks for.
@@ -163,6 +156,34 @@ class Target:
         )
 
 
+def sanitized(parts: Iterable[Any], weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    """Return WEIGHTS after every one of PARTS that sanitizes."""
+    result = dict(weights)
+    for part in parts:
+        if hasattr(part, "sanitize"):
+            result = dict(part.sanitize(result))
+    return result
+
+
+def misfits(model: Any, weights: Mapping[str, mx.array]) -> list[str]:
+    """Return what keeps WEIGHTS from loading into MODEL, one line for each tensor."""
+    from mlx.utils import tree_flatten
+
+    flat: Any = tree_flatten(model.parameters())
+    wanted = {name: list(value.shape) for name, value in flat}
+    found = {name: list(value.shape) for name, value in weights.items()}
+    both = sorted(wanted.keys() & found.keys())
+    return [
+        *(f"{name} {wanted[name]} is missing" for name in sorted(wanted.keys() - found.keys())),
+        *(f"{name} {found[name]} is unexpected" for name in sorted(found.keys() - wanted.keys())),
+        *(
+            f"{name} is {found[name]}, expected {wanted[name]}"
+            for name in both
+            if found[name] != wanted[name]
+        ),
+    ]
+
+
 # Files whose sanitize takes the head out of its model when there is no weight for it.
 HEAD_TAKERS: Final = frozenset({"gemma3_text", "recurrent_gemma"})
 
@@ -171,7 +192,7 @@ def drop_tied_head(model: Any, config: Mapping[str, Any]) -> None:
     """Take the head out of MODEL where its own sanitize does, for CONFIG says that it is tied."""
     text = config.get("text_config") or {}
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))
-    for part in (model, getattr(model, "language_model", None)):
+    for part in [model, getattr(model, "language_model", model)]:
         if tied and type(part).__module__.rpartition(".")[2] in HEAD_TAKERS and "lm_head" in part:
             part.sanitize({})
 

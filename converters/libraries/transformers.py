@@ -16,18 +16,17 @@ Config = Mapping[str, Any]
 Headers = dict[str, Header]
 Layout = Literal["saved", "hub"]
 # Of transformers' tables, the first that knows the model type names the class.
-TABLES: Final = (
-    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
-    "MODEL_MAPPING_NAMES",
-)
+LANGUAGE: Final = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+IMAGE_AND_TEXT: Final = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
+BARE: Final = "MODEL_MAPPING_NAMES"
 
 
 def torch_class(config: Config) -> str:
     """Return the name of the transformers class for CONFIG.
 
     The first of its ``architectures`` that transformers has; else the class for its ``model_type``
-    with a language head, with an image-and-text head, without a head.
+    with a language head, with an image-and-text head (this one first where the config has a
+    ``text_config``), without a head.
 
     >>> torch_class({"model_type": "llama"})
     'LlamaForCausalLM'
@@ -42,7 +41,9 @@ def torch_class(config: Config) -> str:
     for name in config.get("architectures") or ():
         if isinstance(getattr(transformers, str(name), None), type):
             return str(name)
-    tables = [getattr(modeling_auto, name) for name in TABLES]
+    wrapper = "text_config" in config  # several wrappers also have a class for their text alone
+    order = (IMAGE_AND_TEXT, LANGUAGE, BARE) if wrapper else (LANGUAGE, IMAGE_AND_TEXT, BARE)
+    tables = [getattr(modeling_auto, name) for name in order]
     found = [table[name] for table in tables for name in names(kind) if name in table]
     if found:
         return str(found[0] if isinstance(found[0], str) else found[0][0])
@@ -138,7 +139,7 @@ def meta_model(config: Config) -> Any:
 
     Raises:
         BadInputError: transformers does not take the config.
-        UnsupportedError: transformers does not know the model type.
+        UnsupportedError: transformers does not know the model type, or lacks a package for it.
     """
     import torch
     import transformers
@@ -148,6 +149,11 @@ def meta_model(config: Config) -> Any:
     try:
         with torch.device("meta"):
             return getattr(transformers, name)._from_config(known)
+    except ImportError as error:
+        said = " ".join(str(error).split())[:200]
+        raise UnsupportedError(
+            f"transformers' {name} needs what is not installed: {said}"
+        ) from error
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise BadInputError(

@@ -15,7 +15,7 @@ from .computed import Computed
 from .expressions import Number
 from .lowrank import low_rank
 from .plan import Bound, Step
-from .programs import run
+from .programs import Program, run
 from .rules import Affine, Bits, Cast, Change, Term, first_line
 
 AFFINE: Final = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
@@ -71,11 +71,19 @@ def _stacked(bound: Bound, arrays: Mapping[str, Array]) -> Array:
     return members.reshape(*bound.family, *members.shape[1:])
 
 
+def _computed(step: Step, program: Program, arrays: Mapping[str, Array]) -> list[Array]:
+    """Return what PROGRAM makes of the sources, or what it makes of each index of them, stacked."""
+    members = zip(*(bound.names for bound in step.sources), strict=True)
+    made = [run(program, [arrays[name] for name in names]) for names in members]
+    if not step.sources[0].family:
+        return made[0]
+    return [np.stack(results) for results in zip(*made, strict=True)]
+
+
 def dense(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return the targets of STEP as arrays: values changed where the rule says so."""
     if isinstance(step.rule, Computed):
-        made = run(step.rule.program, [arrays[name] for name in step.source_names])
-        return dict(zip(step.target_names, made, strict=True))
+        return dict(zip(step.target_names, _computed(step, step.rule.program, arrays), strict=True))
     if step.rule.reinterprets:
         return _reinterpreted(step, arrays)
     stored = {

@@ -96,7 +96,9 @@ class Binder:
         """Return the one rule that speaks of each tensor."""
         matches, loose = {}, []
         for name in self.headers:
-            found = self.speaking(self.here, name)
+            found = self.here(name)
+            if len(found) > 1:
+                found = self.allowed(found)
             if len(found) == 1:
                 matches[name] = found[0]
             elif found:
@@ -111,11 +113,8 @@ class Binder:
             self.problems.append(f"{name} {self.headers[name]} is in no rule{hint}")
         return matches
 
-    def speaking(self, matcher: Matcher, name: str) -> list[Match]:
-        """Return the matches of NAME; of several, those that the definitions of their rules allow."""
-        found = matcher(name)
-        if len(found) < 2:
-            return found
+    def allowed(self, found: list[Match]) -> list[Match]:
+        """Return those matches that the definitions of their rules allow, all if they allow none."""
         return [match for match in found if self.allows(match)] or found
 
     def allows(self, match: Match) -> bool:
@@ -176,7 +175,9 @@ class Binder:
         """Put a target into the layout if the way back leads to where it came from."""
         if name in self.layout:
             self.problems.append(f"{name} is made twice, the second time by {self.line(number)}")
-        back = self.speaking(self.there, name)
+        back = self.there(name)
+        if len(back) > 1:
+            back = self.allowed(back)
         if [(match.rule, match.captures) for match in back] != [(number, captures)]:
             others = " and ".join(self.line(match.rule) for match in back)
             self.problems.append(
@@ -269,7 +270,7 @@ def _without_way(instance: Instance) -> Iterator[Dropped]:
     made = (name for members in instance.members for name in members.values())
     yield from (Dropped(name, "computed") for name in made)
     for term in instance.rule.right:
-        yield Dropped(term.name.fill(instance.captures), "needed")
+        yield Dropped(instance.fill(term), "needed")
 
 
 def recorded_sizes(steps: list[Step]) -> dict[str, int]:

@@ -10,7 +10,6 @@ from ..checkpoints import Header
 from ..libraries import Target
 from ..models import Model
 from .variants import table_of
-from .variants import table_of
 from .weightmap import WeightMap
 
 Headers = Mapping[str, Header]

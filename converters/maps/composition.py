@@ -12,6 +12,7 @@ from itertools import product
 
 from ...errors import UnsupportedError
 from .axes import Atom, Axes, substitute
+from .computed import Computed
 from .expressions import ConfigKey, Definition, Expression, Operation, Words
 from .names import Capture, Name
 from .rules import Cast, Drop, Pairing, Rule, Term, Tie, first_line
@@ -48,6 +49,8 @@ def _self_contained(table: WeightMap) -> list[Rule]:
         if isinstance(rule, Pairing):
             if rule.marker == "else":
                 raise UnsupportedError(f"`{first_line(rule)}` has no composition: it is an `else`")
+            if isinstance(rule, Computed):
+                raise UnsupportedError(f"`{first_line(rule)}` has no composition: it is a program")
             if rule.amounts:
                 raise UnsupportedError(f"`{first_line(rule)}` has no composition: a named amount")
             rules.append(replace(rule, where=_inlined(table.definitions(rule), rule.sizes)))
@@ -157,7 +160,8 @@ def _composed(hub: Pairing, spokes: Sequence[Pairing]) -> Pairing | None:
         return None
     required = any(not part.marker and not _narrowed(part, captured) for part in (hub, *apart))
     marker = "" if required else "?"
-    return _tidied(replace(_rewritten(rule, captured, laid), marker=marker))
+    composed = replace(_rewritten(rule, captured, laid), marker=marker)
+    return None if _without_words(composed) else _tidied(composed)
 
 
 def _keep_indices(rules: Sequence[Pairing], captured: Captured, laid: Laid) -> None:
@@ -184,8 +188,7 @@ def _name_indices(rules: Sequence[Pairing], captured: Captured, laid: Laid) -> N
 def _laid_out(hub: Pairing, spokes: Sequence[Pairing], laid: Laid) -> Pairing:
     """Return the composed rule before names are filled in; add to LAID what atoms stand for."""
     left, right = hub.left, []
-    for term, spoke in zip(hub.right, spokes, strict=True):
-        [middle] = spoke.left
+    for spoke, (term, middle) in zip(spokes, _middles(hub, spokes), strict=True):
         others = spoke.right
         if term.axes is None and middle.axes is not None:
             left = tuple(replace(old, axes=middle.axes) for old in left)
@@ -200,6 +203,23 @@ def _laid_out(hub: Pairing, spokes: Sequence[Pairing], laid: Laid) -> Pairing:
         right += [replace(old, changes=term.changes + old.changes) for old in others]
     where = (*hub.where, *(definition for spoke in spokes for definition in spoke.where))
     return Pairing(left, tuple(right), where)
+
+
+def _middles(hub: Pairing, spokes: Sequence[Pairing]) -> Iterator[tuple[Term, Term]]:
+    """Yield each tensor in the middle as HUB and as its spoke speak of it."""
+    for term, spoke in zip(hub.right, spokes, strict=True):
+        [middle] = spoke.left
+        if hub.reinterprets and spoke.reinterprets and term.changes == middle.changes:
+            yield replace(term, changes=()), replace(middle, changes=())  # the same bits
+            continue
+        plain = hub if spoke.reinterprets else spoke
+        if hub.reinterprets != spoke.reinterprets and _has_axes(plain):
+            raise UnsupportedError("axes of bytes meet axes of numbers")
+        yield term, middle
+
+
+def _has_axes(rule: Pairing) -> bool:
+    return any(term.axes is not None for term in (*rule.left, *rule.right))
 
 
 def _narrowed(rule: Pairing, captured: Captured) -> bool:
@@ -225,6 +245,17 @@ def _words_allow(rule: Pairing, captured: Captured) -> bool:
             if literal and parts[0] not in definition.value.words:
                 return False
     return True
+
+
+def _without_words(rule: Pairing) -> bool:
+    """Return whether a capture of RULE would have to be one of two sets of words that are apart."""
+    allowed: dict[str, set[str]] = {}
+    for definition in rule.where:
+        if isinstance(definition.value, Words):
+            words = set(definition.value.words)
+            if not words & allowed.setdefault(definition.names[0], words):
+                return True
+    return False
 
 
 def _tidied(rule: Pairing) -> Pairing:

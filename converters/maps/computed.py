@@ -18,8 +18,10 @@ NOTHING: Final = Program(())
 class Computed(Pairing):
     """``left => right by program``, or seen from the other side, ``left <= right by program``.
 
-    Names pair up as those of any rule do. A program is written for tensors of one shape, so no
-    capture is an axis, and a name has neither axes nor changes of value.
+    Names pair up as those of any rule do. A program is written for tensors of one shape, so a name
+    has neither axes nor changes of value. A capture that stands in every name that the program
+    starts from, and in none that it makes, is the index of a family: the program is run once for
+    each index, and its results are stacked along a new first axis.
 
     Attributes:
         program: how the targets are computed.
@@ -47,6 +49,15 @@ class Computed(Pairing):
         """Never: the tensors change."""
         return False
 
+    @cached_property
+    def indices(self) -> frozenset[str]:
+        """The captures of the names that the program starts from, and of none that it makes."""
+        sources, targets = (
+            {capture.name for term in side for capture in term.name.captures}
+            for side in ((self.left, self.right) if self.forward else (self.right, self.left))
+        )
+        return frozenset(sources - targets)
+
     @property
     def forward(self) -> bool:
         """Whether the left side is what the program starts from."""
@@ -64,6 +75,14 @@ class Computed(Pairing):
 
     def _flaws(self, defined: frozenset[str]) -> Iterator[str]:
         yield from super()._flaws(defined)
+        yield from self._family_flaws()
         sides = (self.left, self.right) if self.forward else (self.right, self.left)
         if flaw := self.program.flaw(*map(len, sides)):
             yield flaw
+
+    def _family_flaws(self) -> Iterator[str]:
+        if len(self.indices) > 1:
+            yield f"a program runs along one index, not {', '.join(sorted(self.indices))}"
+        for term in self.left if self.forward else self.right:
+            for name in sorted(self.indices - {capture.name for capture in term.name.captures}):
+                yield f"{term.name} has no {{{name}}}, which the program runs along"

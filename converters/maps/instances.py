@@ -86,8 +86,9 @@ def collect(rules: tuple[Rule, ...], matches: Mapping[str, Match]) -> list[Insta
 
 def _families(rule: Rule) -> list[tuple[str, ...]]:
     """Return the captures that are axes, for each term on the left of RULE."""
-    terms = rule.left if isinstance(rule, Pairing) else ()
-    return [term.family(rule.indices) for term in terms]
+    if not isinstance(rule, Pairing):
+        return []
+    return [term.family(rule.indices) for term in rule.left]
 
 
 def unmatched(

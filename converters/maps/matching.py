@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from .names import Capture, Name, regex
@@ -47,30 +48,16 @@ class Fit(NamedTuple):
     """How a family of entries fits a skeleton.
 
     Attributes:
-        fixed: which numbers of a name are literal text of the entries.
+        key: gives those of a name's numbers that are literal text of the entries.
         entries: the entries by those numbers.
         captured: what each capture stands for: a number of the name, or what its numbers give.
         indices: which numbers of a name are indices, so that none may start with a zero.
     """
 
-    fixed: tuple[int, ...]
-    entries: dict[tuple[str, ...], list[Entry]]
+    key: Callable[[Numbers], object]
+    entries: dict[object, list[Entry]]
     captured: Sequence[int | Callable[[Numbers], str]]
     indices: tuple[int, ...]
-
-    def matches(self, numbers: Numbers) -> list[Match]:
-        """Return the matches of a name with these NUMBERS."""
-        entries = self.entries.get(tuple([numbers[at] for at in self.fixed]))
-        if entries is None:
-            return []
-        for at in self.indices:
-            if numbers[at][0] == "0" and len(numbers[at]) > 1:
-                return []
-        values = [numbers[v] if isinstance(v, int) else v(numbers) for v in self.captured]
-        return [
-            Match(rule, term, dict(zip(captures, values, strict=True)))
-            for _, captures, _, rule, term in entries
-        ]
 
 
 class Matcher:
@@ -90,13 +77,16 @@ class Matcher:
         ]
         self.entries = Index([entry for fallback, entry in entries if not fallback])
         self.fallbacks = Index([entry for fallback, entry in entries if fallback])
+        self.has_fallbacks = any(fallback for fallback, _ in entries)
 
     def __call__(self, name: str) -> list[Match]:
         """Return every match of NAME; those of ``else`` rules only where there is no other."""
         parts = DIGITS.split(name)
         skeleton, numbers = HOLE.join(parts[::2]), parts[1::2]
         found = self.entries.matches(name, skeleton, numbers)
-        return found or self.fallbacks.matches(name, skeleton, numbers)
+        if found or not self.has_fallbacks:
+            return found
+        return self.fallbacks.matches(name, skeleton, numbers)
 
 
 class Index:
@@ -117,7 +107,14 @@ class Index:
         fits = self.fits.get(skeleton)
         if fits is None:
             fits = self.fits[skeleton] = list(self.fitting(skeleton))
-        found = [match for fit in fits for match in fit.matches(numbers)]
+        found = []
+        for key, table, captured, indices in fits:  # once per name and fit: no calls here
+            entries = table.get(key(numbers))
+            if entries is None or (indices and _starts_with_zero(numbers, indices)):
+                continue
+            values = [numbers[v] if isinstance(v, int) else v(numbers) for v in captured]
+            for _, captures, _, rule, term in entries:
+                found.append(Match(rule, term, dict(zip(captures, values, strict=True))))
         if self.others:
             found += self.irregular(name)
         if len(found) > 1:
@@ -154,7 +151,18 @@ def _is_fallback(rule: Rule) -> bool:
 
 
 def _entry(name: Name, indices: Set[str], rule: int, term: int) -> Entry:
-    return Entry(name, tuple(capture.name for capture in name.captures), indices, rule, term)
+    return Entry(_joined(name), tuple(c.name for c in name.captures), indices, rule, term)
+
+
+def _joined(name: Name) -> Name:
+    """Return NAME with no two literal parts in a row, which a number could reach across."""
+    parts: list[str | Capture] = []
+    for part in name.parts:
+        if parts and isinstance(part, str) and isinstance(parts[-1], str):
+            parts[-1] += part
+        else:
+            parts.append(part)
+    return Name(tuple(parts))
 
 
 def _is_regular(name: Name) -> bool:
@@ -200,12 +208,22 @@ def _fit(entries: Sequence[Entry], found: re.Match[str]) -> Fit:
             continue
         captured.append(holes.start if text == HOLE else _filled(text, holes))
         indices += holes if part.name in first.indices else ()
-    by_numbers: dict[tuple[str, ...], list[Entry]] = {}
+    key = itemgetter(*fixed) if fixed else _nothing
+    table: dict[object, list[Entry]] = {}
     for entry in entries:
         texts = (part for part in entry.name.parts if isinstance(part, str))
-        numbers = tuple(number for text in texts for number in DIGITS.findall(text))
-        by_numbers.setdefault(numbers, []).append(entry)
-    return Fit(tuple(fixed), by_numbers, captured, tuple(indices))
+        numbers = [number for text in texts for number in DIGITS.findall(text)]
+        literal = itemgetter(*range(len(numbers)))(numbers) if numbers else None
+        table.setdefault(literal, []).append(entry)
+    return Fit(key, table, captured, tuple(indices))
+
+
+def _nothing(_: Numbers) -> None:
+    """Be the key of entries without literal numbers."""
+
+
+def _starts_with_zero(numbers: Numbers, indices: Sequence[int]) -> bool:
+    return any(numbers[at][0] == "0" and len(numbers[at]) > 1 for at in indices)
 
 
 def _filled(text: str, holes: range) -> Callable[[Numbers], str]:

@@ -148,4 +148,5 @@ DROPPED = {
     "original": "{} -> dropped; the way back needs the original checkpoint",
     "tied": "{} -> dropped; it equals {}",
     "needed": "{} <- to be taken from the original checkpoint",
+    "left out": "{} is left out; only the original checkpoint has it",
 }

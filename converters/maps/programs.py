@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import isfinite
 from typing import Any, Final
 
@@ -75,13 +75,10 @@ class Program:
     def __str__(self) -> str:
         return "; ".join(map(str, self.steps))
 
-    def __hash__(self) -> int:
-        """Hash once: a program can have thousands of steps."""
-        return self._hash
-
     @cached_property
-    def _hash(self) -> int:
-        return hash(self.steps)
+    def made(self) -> dict[tuple[Header, ...], tuple[Header, ...]]:
+        """What ``results`` has found out so far; layer after layer asks the same."""
+        return {}
 
     @classmethod
     def parse(cls, text: str) -> Program:
@@ -271,7 +268,6 @@ def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
     return [to_numpy(array) for array in replay(program, [to_mlx(array) for array in arrays])]
 
 
-@lru_cache(maxsize=1024)
 def results(program: Program, headers: tuple[Header, ...]) -> tuple[Header, ...]:
     """Return dtypes and shapes of the targets that PROGRAM makes of tensors with these HEADERS.
 
@@ -285,9 +281,11 @@ def results(program: Program, headers: tuple[Header, ...]) -> tuple[Header, ...]
     """
     import mlx.core as mx
 
-    sources = [mx.zeros(h.shape, mlx_dtype(NUMPY[h.dtype].name)) for h in headers]
-    made = replay(program, sources)
-    return tuple(Header(code(array.dtype), tuple(array.shape)) for array in made)
+    if headers not in program.made:
+        sources = [mx.zeros(h.shape, mlx_dtype(NUMPY[h.dtype].name)) for h in headers]
+        targets = replay(program, sources)
+        program.made[headers] = tuple(Header(code(t.dtype), tuple(t.shape)) for t in targets)
+    return program.made[headers]
 
 
 def step_of(record: Mapping[str, Any], names: Mapping[Any, str]) -> Step:

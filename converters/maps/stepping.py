@@ -22,7 +22,6 @@ from .programs import results
 from .rules import Affine, Bits, Cast, Term, first_line
 from .sizes import Equation, equations, solve
 
-
 Numbered: TypeAlias = tuple[Axes, int]  # axes of all tensors stacked, and how many there are
 
 
@@ -51,7 +50,7 @@ def make_step(
     if instance.rule.renames_only:
         return _rename(instance, headers)
     if isinstance(instance.rule, Computed):
-        return _compute(instance, instance.rule, headers)
+        return _compute(instance, instance.rule, headers, values)
     draft = Draft(instance, headers, values)
     draft.seed(given)
     draft.gather()
@@ -68,20 +67,31 @@ def _rename(instance: Instance, headers: Mapping[str, Header]) -> Made:
     return Made(step, [Target(new, headers[old], captures)])
 
 
-def _compute(instance: Instance, rule: Computed, headers: Mapping[str, Header]) -> Made | list[str]:
-    if problems := list(instance.missing({})):
+def _compute(
+    instance: Instance, rule: Computed, headers: Mapping[str, Header], values: Values
+) -> Made | list[str]:
+    known = {name: size for name, size in values.known.items() if isinstance(size, int)}
+    counts = instance.counts(known)
+    if problems := list(instance.missing(counts)):
         return problems
-    names = [members[()] for members in instance.members]
+    names = [tuple(members[at] for at in sorted(members)) for members in instance.members]
+    if problems := [text for members in names for text in unequal(members, headers)]:
+        return problems
+    family = tuple(counts.values())
     try:
-        made = results(rule.program, tuple(headers[name] for name in names))
+        made = results(rule.program, tuple(headers[name] for name, *_ in names))
     except BadInputError as error:
         return [f"{instance.fill(rule.left[0])}: {error}"]
     targets = [
-        Target(term.name.fill(instance.captures), header, instance.captures)
+        Target(
+            term.name.fill(instance.captures),
+            header._replace(shape=(*family, *header.shape)),
+            instance.captures,
+        )
         for term, header in zip(rule.right, made, strict=True)
     ]
     sources = tuple(
-        Bound(term, (name,), (), ()) for term, name in zip(rule.left, names, strict=True)
+        Bound(term, members, (), family) for term, members in zip(rule.left, names, strict=True)
     )
     bounds = tuple(
         Bound(term, (target.name,), (), ())
@@ -89,6 +99,14 @@ def _compute(instance: Instance, rule: Computed, headers: Mapping[str, Header]) 
     )
     step = Step(rule, sources, bounds, {}, {}, targets[0].name, copies=False, exact=False)
     return Made(step, targets)
+
+
+def unequal(found: tuple[str, ...], headers: Mapping[str, Header]) -> Iterator[str]:
+    """Yield the tensors of a family that are not like its first one."""
+    for name in found[1:]:
+        if headers[name] != headers[found[0]]:
+            pair = f"{headers[name]}, but {found[0]} is {headers[found[0]]}"
+            yield f"{name} is {pair}; tensors that become one must be alike"
 
 
 class Draft:
@@ -132,15 +150,8 @@ class Draft:
             family = tuple(counts[name] for name in term.family(self.rule.indices))
             found = tuple(members[index] for index in sorted(members))
             self.sources.append(Bound(term, found, term.laid_out(self.rule.indices), family))
-            self.problems += self._unequal(found)
+            self.problems += unequal(found, self.headers)
         self.problems += self._dtype_problems()
-
-    def _unequal(self, found: tuple[str, ...]) -> Iterator[str]:
-        """Yield the tensors of a family that are not like its first one."""
-        for name in found[1:]:
-            if self.headers[name] != self.headers[found[0]]:
-                pair = f"{self.headers[name]}, but {found[0]} is {self.headers[found[0]]}"
-                yield f"{name} is {pair}; tensors that become one must be alike"
 
     def _dtype_problems(self) -> Iterator[str]:
         """Yield the terms whose dtype is another than the first one's, or than the rule says."""
@@ -246,7 +257,9 @@ class Draft:
             return False
         if self.rule.left[0].axes is None:
             return True
-        sizes = tuple((name, self.sizes[name]) for name in sorted(self.rule.atoms & self.sizes.keys()))
+        sizes = tuple(
+            (name, self.sizes[name]) for name in sorted(self.rule.atoms & self.sizes.keys())
+        )
         return _copied(_layouts(self.sources), _layouts(bounds), sizes)
 
     def _is_exact(self, targets: list[Target]) -> bool:

@@ -41,8 +41,8 @@ def staged(rule: Rule, family: Family) -> Iterator[Rule]:
     for number, stage in enumerate(family.stages):
         sides = ([in_stage(term, number) for term in side] for side in (rule.left, rule.right))
         left, right = map(tuple, sides)
-        known = {"layer": stage.layers, "channels": stage.width}
-        where = (Definition((name,), Literal(size)) for name, size in known.items())
+        known = {"layer": stage.layers, "channels": stage.width, "part": stage.parts}
+        where = (Definition((name,), Literal(size)) for name, size in known.items() if size)
         whole = Pairing(left, right, rule.where, rule.marker)
         yield replace(
             whole, where=(*rule.where, *(it for it in where if it.names[0] in whole.sizes))

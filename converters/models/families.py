@@ -25,14 +25,22 @@ from .signatures import (
 Config = Mapping[str, Any]
 Heads = Mapping[str, tuple[str, ...]]
 Spelling = tuple[str, str]
+PARTS: Final = {"basic": 2, "bottleneck": 3}  # convolutions of a layer, by its type
 NO_HEADS: Final[Heads] = MappingProxyType({})
 
 
 class Stage(NamedTuple):
-    """Some layers of one width."""
+    """Some layers of one width.
+
+    Attributes:
+        layers: how many.
+        width: channels that each one gives.
+        parts: convolutions of each, 0 where the table need not ask.
+    """
 
     layers: int
     width: int
+    parts: int = 0
 
 
 class Family(NamedTuple):
@@ -163,7 +171,7 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
     """Return the stages of a convolutional backbone.
 
     >>> stages_of({"depths": [3, 4], "hidden_sizes": [256, 512]})[1]
-    Stage(layers=4, width=512)
+    Stage(layers=4, width=512, parts=0)
 
     Raises:
         BadInputError: CONFIG does not say how deep and how wide each one is.
@@ -174,7 +182,8 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
         raise BadInputError(
             "config.json: depths and hidden_sizes should be there, lists of as many integers each"
         )
-    return tuple(Stage(*pair) for pair in zip(*whole, strict=True))
+    parts = PARTS.get(str(config.get("layer_type")), 0)
+    return tuple(Stage(*pair, parts) for pair in zip(*whole, strict=True))
 
 
 def headed_signature(row: Family, suffix: str, config: Config) -> Signature:

@@ -11,7 +11,7 @@ import numpy as np
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from ...errors import MismatchError
+from ...errors import MismatchError, UnsupportedError
 from ..captures import capture
 from ..captures.torch_to_mlx.captured import Captured
 from ..dtypes import dtype_of
@@ -21,7 +21,7 @@ from ..policy import Policy
 from ..values import Array
 from .base import Arrays, Trace
 from .blas import blas_in_use
-from .native import call_native, library_module, misfits
+from .native import call_native, library_module, misfits, sixteen_bit_experts
 
 SIZES = (
     3,
@@ -135,12 +135,27 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
     """Return the module that runs MODEL in DTYPE, and what it is: user, library or captured.
 
     An architecture with a table of its own is captured, whatever class a library has for it.
+
+    Raises:
+        MismatchError: the library's class does not take the directory, and nothing says how it lies.
+        UnsupportedError: neither does it, nor can torch's computation be captured.
     """
     if isinstance(model.factory, nn.Module):
         return native_module(model), "user"
-    if model.factory is None and model.family and not model.family.map and not misfits(model):
+    if model.framework != "mlx" or model.factory or not model.family or model.family.map:
+        return captured_module(model, dtype), "captured"
+    problems = misfits(model)
+    if not problems:
         return from_library(model, dtype), "library"
-    return captured_module(model, dtype), "captured"
+    if not model.map_text:
+        raise MismatchError(f"{model.spec} does not fit {model.library}", problems)
+    try:
+        return captured_module(model, dtype), "captured"
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"{model.spec} does not fit {model.library} ({problems[0]}; {len(problems)} in all),"
+            f" and torch's computation cannot run in its place: {error}"
+        ) from error
 
 
 def name_outputs(result: Any, signature: Signature) -> dict[str, mx.array]:
@@ -187,10 +202,12 @@ class MlxRunner:
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by port name, in the compute dtype."""
         feed = self._feed(inputs)
-        library = self.kind == "library"
-        result = call_native(self.module, feed) if library else self.module(**feed)
-        outputs = name_outputs(result, self.signature)
-        return {name: to_numpy(array) for name, array in outputs.items()}
+        if self.kind != "library":
+            outputs = name_outputs(self.module(**feed), self.signature)
+            return {name: to_numpy(array) for name, array in outputs.items()}
+        with sixteen_bit_experts():
+            outputs = name_outputs(call_native(self.module, feed), self.signature)
+            return {name: to_numpy(array) for name, array in outputs.items()}
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every site; a native module has none, only outputs."""

@@ -5,6 +5,7 @@ Such a class reads MLX's layout without any map of ours, so it can vouch for one
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,29 @@ def library_module(model: Model, read: Mapping[str, Array]) -> nn.Module:
         raise MismatchError(f"{model.spec} does not fit {model.library}", problems)
     module.load_weights(list(weights.items()), strict=True)
     return module
+
+
+@contextlib.contextmanager
+def sixteen_bit_experts() -> Iterator[None]:
+    """Let MLX's CPU multiply gathered matrices in 16 bits: in float32, the result rounded once.
+
+    MLX has that kernel for GPUs in every dtype, and for CPUs in float32 alone (0.32).
+    """
+    import mlx.core as mx
+
+    plain = mx.gather_mm
+
+    def widened(a: mx.array, b: mx.array, *args: Any, **options: Any) -> mx.array:
+        if a.dtype == mx.float32 or mx.default_device() != mx.Device(mx.cpu):
+            return plain(a, b, *args, **options)
+        wide = plain(a.astype(mx.float32), b.astype(mx.float32), *args, **options)
+        return wide.astype(a.dtype)
+
+    mx.gather_mm = widened
+    try:
+        yield
+    finally:
+        mx.gather_mm = plain
 
 
 def call_native(module: nn.Module, feed: Mapping[str, mx.array]) -> Any:

@@ -7,6 +7,7 @@ projections and renames on loading. Its own conversion does that here, so the mo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,8 +34,8 @@ def empty_pretrained(model: Model) -> Any:
     config = transformers_config(torch_config(model))
     row = model.family.torch_class if model.family else ""
     cls = getattr(transformers, row or torch_class(torch_config(model)))
+    config.use_cache = False  # a cache among the outputs cannot be captured
     if not row:
-        config.use_cache = False
         config._attn_implementation = PLAIN["attn_implementation"]
         config._experts_implementation = PLAIN["experts_implementation"]
     return cls(config)
@@ -58,7 +59,7 @@ def load_pretrained(module: Any, tensors: Mapping[str, torch.Tensor], where: str
         where: whose they are, for messages.
 
     Returns:
-        The names, by MODULE's reckoning, that transformers ignores in checkpoints of this class.
+        The names that transformers passes over in checkpoints of this class.
 
     Raises:
         MismatchError: a weight is missing, unexpected or of another shape; all are listed.
@@ -85,4 +86,10 @@ def load_pretrained(module: Any, tensors: Mapping[str, torch.Tensor], where: str
     problems += list(info.error_msgs)
     if problems:
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
-    return unasked
+    patterns = tuple(module._keys_to_ignore_on_load_unexpected or ())
+    own = module.state_dict().keys()
+    return frozenset(
+        name
+        for name in tensors
+        if name not in own and (name in unasked or any(re.search(it, name) for it in patterns))
+    )

@@ -38,7 +38,9 @@ def to_torch(array: Array) -> torch.Tensor:
     """
     array = np.array(array, order="C")  # a copy: tensors may be written to
     if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        # Through float32, which loses nothing: under a mode that widens dtypes, such as the float64
+        # reference's, a reinterpretation of the bits would read others.
+        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(array)
 
 

@@ -69,9 +69,9 @@ class Family:
 
 
 def fill(template: str, values: Iterable[str]) -> str:
-    """Return TEMPLATE with VALUES in its holes.
+    r"""Return TEMPLATE with VALUES in its holes.
 
-    >>> fill("h.\\0.w", ["3"])
+    >>> fill("h.\0.w", ["3"])
     'h.3.w'
     """
     pieces = template.split(HOLE)
@@ -87,7 +87,9 @@ class Name:
     values: tuple[str, ...]
 
 
-def fold(shapes: Shapes, level: str = "all", labels: Mapping[str, str] | None = None) -> list[Family]:
+def fold(
+    shapes: Shapes, level: str = "all", labels: Mapping[str, str] | None = None
+) -> list[Family]:
     """Return the tensors of SHAPES as families.
 
     A number that is a segment of its own may be an index; so may one within a segment
@@ -105,7 +107,9 @@ def fold(shapes: Shapes, level: str = "all", labels: Mapping[str, str] | None = 
     counted = containers(shapes) if level == "all" else frozenset()
     for name in shapes:
         parsed = take_apart(name, counted) if level != "none" else Name(name, ())
-        groups.setdefault((parsed.template, (labels or {}).get(name, "")), []).append((name, parsed))
+        groups.setdefault((parsed.template, (labels or {}).get(name, "")), []).append(
+            (name, parsed)
+        )
     places = {name: at / max(1, len(shapes) - 1) for at, name in enumerate(shapes)}
     found = [
         family
@@ -125,7 +129,7 @@ def containers(shapes: Shapes) -> frozenset[str]:
 
 
 def numbers(name: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield the numbers of NAME's modules: what stands before each, it, and whether it is a segment.
+    r"""Yield the numbers of NAME's modules: what stands before each, it, and whether it is a segment.
 
     >>> list(numbers("h.3.fc1.weight"))
     [('h.', '3', True), ('h.\x00.fc', '1', False)]

@@ -183,7 +183,9 @@ class Hub:
         spoke, onto = self.spokes[at], self.onto[at]
         places = range(len(spoke.family.counts), len(spoke.sizes))
         cut = self.cut_place
-        alone = cut is not None and cut not in onto.values()  # a piece of size 1 has no place of its own
+        alone = (
+            cut is not None and cut not in onto.values()
+        )  # a piece of size 1 has no place of its own
         axes = []
         for place in places:
             target = onto.get(place)

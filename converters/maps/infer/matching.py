@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -62,11 +62,13 @@ class Matching:
         left: parts of torch.
         right: parts of the candidate.
         known: pairs that are proven, by place; they stay and teach.
+        hints: pairs, by place, that come before all others.
     """
 
     left: Sequence[Part]
     right: Sequence[Part]
     known: Mapping[int, int] = field(default_factory=dict)
+    hints: Collection[tuple[int, int]] = ()
 
     @cached_property
     def groups(self) -> dict[Key, tuple[list[int], list[int]]]:
@@ -126,11 +128,14 @@ class Matching:
         for at, row in enumerate(rows):
             if row in self.known:
                 score[at, columns.index(self.known[row])] += 100.0
+            score[at] += [10.0 * ((row, column) in self.hints) for column in columns]
         return score
 
     def taught(self, chosen: Mapping[int, int], sure: Mapping[int, float]) -> dict[Key, Array]:
         """Return scores that count which modules and words went together elsewhere."""
-        modules = Lessons([part.family.modules for part in self.left], [p.family.modules for p in self.right])
+        modules = Lessons(
+            [part.family.modules for part in self.left], [p.family.modules for p in self.right]
+        )
         spoken = Lessons(*self.words)
         for lesson in (modules, spoken):
             lesson.learn(chosen, sure)
@@ -138,7 +143,10 @@ class Matching:
             key: self.own[key]
             + np.array(
                 [
-                    [MODULES * modules.support(i, j) + WORDS * spoken.support(i, j) for j in columns]
+                    [
+                        MODULES * modules.support(i, j) + WORDS * spoken.support(i, j)
+                        for j in columns
+                    ]
                     for i in rows
                 ]
             )

@@ -103,7 +103,11 @@ def alignments(left: Part, right: Part, most: int = 24) -> list[tuple[int, ...]]
         choices = [list(permutations(theirs[size])) for size in sizes]
     ways = []
     for chosen in product(*choices):
-        to = {p: q for size, row in zip(sizes, chosen, strict=True) for p, q in zip(mine[size], row, strict=True)}
+        to = {
+            p: q
+            for size, row in zip(sizes, chosen, strict=True)
+            for p, q in zip(mine[size], row, strict=True)
+        }
         ways.append(tuple(to[place] for place in left.places))
     return sorted(ways, key=lambda way: strangeness(left, right, way))[:most]
 

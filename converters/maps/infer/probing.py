@@ -21,7 +21,7 @@ from ...values import Array
 from .balance import Balance
 from .families import Family
 from .matching import classes
-from .parts import Cut, Key, Part, alignments, parts_of
+from .parts import Cut, Key, Part, parts_of
 
 Weights: TypeAlias = dict[str, Array]
 Run: TypeAlias = Callable[[Weights], Mapping[str, Array]]
@@ -144,9 +144,7 @@ class Teams:
                     found[row] = best
             if len(found) == len(rows):
                 break
-        return {
-            row: (column, self.way(row, column, turn)) for row, (column, turn) in found.items()
-        }
+        return {row: (column, self.way(row, column, turn)) for row, (column, turn) in found.items()}
 
     def way(self, row: int, column: int, turn: tuple[int, ...]) -> tuple[int, ...]:
         """Return TURN as places of the candidate for the places of torch."""
@@ -159,7 +157,9 @@ def nearest(
     mark: Array, seen: Sequence[tuple[int, tuple[int, ...], Array]]
 ) -> tuple[int, tuple[int, ...]] | None:
     """Return whose mark is MARK; ``None`` where none is, or more than one."""
-    ranked = sorted((distance(mark, other) / size(mark), at) for at, (_, _, other) in enumerate(seen))
+    ranked = sorted(
+        (distance(mark, other) / size(mark), at) for at, (_, _, other) in enumerate(seen)
+    )
     if not ranked or ranked[0][0] > SAME:
         return None
     if len(ranked) > 1 and ranked[1][0] < max(SAME, APART * ranked[0][0]):
@@ -251,9 +251,7 @@ def joined(rows: Sequence[Array], cut: Cut | None, first: int) -> Array:
     """Lay the pieces of a tensor end to end, head by head where they take turns."""
     assert cut  # noqa: S101
     axis = first + cut.axis
-    split = [
-        row.reshape(*row.shape[:axis], cut.heads, -1, *row.shape[axis + 1 :]) for row in rows
-    ]
+    split = [row.reshape(*row.shape[:axis], cut.heads, -1, *row.shape[axis + 1 :]) for row in rows]
     whole = np.concatenate(split, axis=axis + 1)
     return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
 
@@ -297,7 +295,9 @@ def ways_to_arrange(
 
 
 def rearranged(
-    cuts: Mapping[Family, Cut], chosen: Mapping[tuple[int, str], tuple[tuple[int, ...], int]], side: int
+    cuts: Mapping[Family, Cut],
+    chosen: Mapping[tuple[int, str], tuple[tuple[int, ...], int]],
+    side: int,
 ) -> dict[Family, Cut]:
     """Return CUTS as CHOSEN, where a cut has the same sizes."""
     found = {}

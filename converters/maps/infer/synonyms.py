@@ -8,12 +8,12 @@ underscores, capitals and digits.
 from typing import Final
 
 CONCEPTS: Final[dict[str, str]] = {
-    "query": "q, query, to q, wq, w q, queries, q lin, q linear",
-    "key": "k, key, to k, wk, w k, keys, k lin, k linear",
-    "value": "v, value, to v, wv, w v, values, v lin, v linear",
+    "query": "q, q proj, query proj, query, to q, wq, w q, queries, q lin, q linear",
+    "key": "k, k proj, key proj, key, to k, wk, w k, keys, k lin, k linear",
+    "value": "v, v proj, value proj, value, to v, wv, w v, values, v lin, v linear",
     "query key value": "qkv, to qkv, wqkv, query key value, c attn, in proj qkv, w pack, qkv mat",
     "key value": "kv, to kv, key value, wkv",
-    "result": "o proj, out proj, to out, wo, w o, out lin, attention output, self attn out, "
+    "result": "o, o proj, out proj, to out, wo, w o, out lin, attention output, self attn out, "
     "attn output, attn out, output proj, attn proj, attn c proj, attention dense",
     "attention": "attn, attention, self attn, self attention, mha, msa, multi head attention, sa, "
     "selfattention, multihead attention, token mixer",

@@ -18,7 +18,7 @@ from ...values import Array
 from .balance import Balance
 from .families import Family
 from .matching import classes
-from .parts import Key, Part, parts_of
+from .parts import Part, parts_of
 from .probing import arrangements, by_size, place, turns
 
 Read = Callable[[str], Array]
@@ -45,15 +45,20 @@ class Held(NamedTuple):
         balance: how tensors are cut, the pieces in their order.
         pairs: for each part of torch (by place) the candidate's, its layout and its change.
         share: of the candidate's elements, how many are explained, from 0 to 1.
+        hints: pairs of places whose values are the same, but also somebody else's.
     """
 
     balance: Balance
     pairs: dict[int, tuple[int, tuple[int, ...], str]]
     share: float
+    hints: frozenset[tuple[int, int]] = frozenset()
 
 
 def decide(
-    left: Sequence[Family], right: Sequence[Family], balances: Sequence[Balance], values: tuple[Values, Values]
+    left: Sequence[Family],
+    right: Sequence[Family],
+    balances: Sequence[Balance],
+    values: tuple[Values, Values],
 ) -> Held | None:
     """Return what values decide in the arrangement that explains most; ``None`` if they decide nothing."""
     stores = Store(values[0]), Store(values[1])
@@ -129,53 +134,73 @@ def explain(
     """Pair the parts of one arrangement whose values are the same and nobody else's."""
     parts = parts_of(left, balance.left), parts_of(right, balance.right)
     pairs: dict[int, tuple[int, tuple[int, ...], str]] = {}
-    for key, (rows, columns) in classes(*parts).items():
+    hints: set[tuple[int, int]] = set()
+    for key, places in classes(*parts).items():
         for change in CHANGES if len(key[0]) < 3 else CHANGES[:1]:
-            free = [row for row in rows if row not in pairs]
-            taken = {pair[0] for pair in pairs.values()}
-            open_columns = [column for column in columns if column not in taken]
-            pairs |= same(key, parts, (free, open_columns), stores, change)
+            rows = [row for row in places[0] if row not in pairs]
+            taken = {column for column, _, _ in pairs.values()}
+            columns = [column for column in places[1] if column not in taken]
+            alike = same(parts, (rows, columns), stores, change)
+            hints |= {(row, column) for row, column in alike if not change}
+            pairs |= laid_out(parts, single(alike), stores, change)
     elements = [int(np.prod(part.sizes)) for part in parts[1]]
     explained = sum(elements[column] for column, _, _ in pairs.values())
-    return Held(balance, pairs, explained / max(1, sum(elements)))
+    return Held(balance, pairs, explained / max(1, sum(elements)), frozenset(hints))
 
 
 def same(
-    key: Key,
     parts: tuple[list[Part], list[Part]],
     places: tuple[list[int], list[int]],
     stores: tuple[Store, Store],
     change: str,
+) -> list[tuple[int, int]]:
+    """Return the pairs of places whose marks are equal."""
+    pairs = []
+    for column in places[1]:
+        dtype = stores[1].dtype(parts[1][column])
+        mark = stores[1].mark(parts[1][column], dtype, "")
+        pairs += [
+            (row, column)
+            for row in places[0]
+            if stores[0].mark(parts[0][row], dtype, change) == mark
+        ]
+    return pairs
+
+
+def single(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the pairs both of whose members are in no other one.
+
+    >>> single([(0, 1), (2, 3), (2, 4)])
+    [(0, 1)]
+    """
+    rows, columns = Counter(row for row, _ in pairs), Counter(column for _, column in pairs)
+    return [(row, column) for row, column in pairs if rows[row] == columns[column] == 1]
+
+
+def laid_out(
+    parts: tuple[list[Part], list[Part]],
+    pairs: Sequence[tuple[int, int]],
+    stores: tuple[Store, Store],
+    change: str,
 ) -> dict[int, tuple[int, tuple[int, ...], str]]:
-    """Return the pairs of one key whose marks are equal and occur once on each side."""
-    rows, columns = places
+    """Return how PAIRS lie; those that lie in no order of axes are left out."""
     found = {}
-    for dtype in {stores[1].dtype(parts[1][column]) for column in columns}:
-        there = {c: stores[1].mark(parts[1][c], dtype, "") for c in columns if stores[1].dtype(parts[1][c]) == dtype}
-        here = {row: stores[0].mark(parts[0][row], dtype, change) for row in rows}
-        once = [Counter(here.values()), Counter(there.values())]
-        known = {mark: column for column, mark in there.items()}
-        for row, mark in here.items():
-            if mark in known and once[0][mark] == once[1][mark] == 1:
-                column = known[mark]
-                arrays = (
-                    kept(stores[0].array(parts[0][row]), dtype, change),
-                    kept(stores[1].array(parts[1][column]), dtype, ""),
-                )
-                way = layout(key, parts[0][row], parts[1][column], arrays)
-                if way is not None:
-                    found[row] = (column, way, change)
+    for row, column in pairs:
+        left, right = parts[0][row], parts[1][column]
+        dtype = stores[1].dtype(right)
+        arrays = kept(stores[0].array(left), dtype, change), kept(stores[1].array(right), dtype, "")
+        way = layout(left, right, arrays)
+        if way is not None:
+            found[row] = (column, way, change)
     return found
 
 
-def layout(
-    key: Key, left: Part, right: Part, arrays: tuple[Array, Array]
-) -> tuple[int, ...] | None:
+def layout(left: Part, right: Part, arrays: tuple[Array, Array]) -> tuple[int, ...] | None:
     """Return how LEFT lies on RIGHT, for every place of LEFT the place of RIGHT; ``None`` if it does not."""
     mine, theirs = by_size(left), by_size(right)
     squeezed = np.squeeze(arrays[0])
     ordered = squeezed.transpose([left.places.index(spot) for spot in mine])
-    for turn in turns(key):
+    for turn in turns(left.key):
         if np.array_equal(place(ordered.transpose(turn), right), arrays[1], equal_nan=True):
             onto = {mine[turn[at]]: theirs[at] for at in range(len(turn))}
             return tuple(onto[spot] for spot in left.places)

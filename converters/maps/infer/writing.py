@@ -11,7 +11,12 @@ from .families import HOLE, NUMBER
 from .links import Link, Term, weakest
 
 CAPTURES: Final = ("n", "m", "k", "i", "j")
-PROOFS: Final = {"value": "by value", "outputs": "by outputs", "shape": "by shape", "guess": "guess"}
+PROOFS: Final = {
+    "value": "by value",
+    "outputs": "by outputs",
+    "shape": "by shape",
+    "guess": "guess",
+}
 
 
 def write(links: Sequence[Link], others: Sequence[str] = (), *, fold: bool = True) -> str:
@@ -50,7 +55,10 @@ def folds(group: Sequence[Link], *, fold: bool) -> list[Link]:
             if len(set(column)) > 1 and column not in columns:
                 columns[column] = next(captures, "")
     named = [
-        [columns.get(tuple(row[term][at] for row in rows), rows[0][term][at]) for at in range(len(rows[0][term]))]
+        [
+            columns.get(tuple(row[term][at] for row in rows), rows[0][term][at])
+            for at in range(len(rows[0][term]))
+        ]
         for term in range(len(rows[0]))
     ]
     used = [{name for name in term if name in columns.values()} for term in named]

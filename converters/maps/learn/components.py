@@ -68,7 +68,9 @@ def sources_of(trace: Trace, name: str, form: Form | None) -> set[str]:
     """Return the inputs that the output NAME is made of."""
     if form is not None:
         return {piece.source for piece in form.pieces}
-    return {trace.names[array] for array in above(trace, [trace.outputs[name]]) & trace.names.keys()}
+    return {
+        trace.names[array] for array in above(trace, [trace.outputs[name]]) & trace.names.keys()
+    }
 
 
 def above(trace: Trace, arrays: list[str], stop: Mapping[str, object] | None = None) -> set[str]:

@@ -94,7 +94,9 @@ def _renaming(component: Component, headers: Mapping[str, Header]) -> Pairing | 
 def _rows(
     component: Component, headers: Mapping[str, Header], layout_of: Mapping[str, Header]
 ) -> Rows:
-    forms = {name: _form(form) for name, form in zip(component.targets, component.forms, strict=True)}
+    forms = {
+        name: _form(form) for name, form in zip(component.targets, component.forms, strict=True)
+    }
     if not component.sources:
         raise Unfit("it is made of no tensor")
     counts_bytes = any(form.width for form in forms.values())
@@ -180,7 +182,9 @@ def _words(rows: Rows, members: Sequence[int]) -> list[str]:
     for tensors_, side in ((rows.targets, "target"), (rows.sources, "source")):
         owners = {getattr(rows.parts[number], side) for number in members}
         if len(owners) == 1 and len(tensors_) > 1:
-            own, *others = (str(tensors_[at].name).split(".") for at in _first(owners.pop(), tensors_))
+            own, *others = (
+                str(tensors_[at].name).split(".") for at in _first(owners.pop(), tensors_)
+            )
             word = next((w for w in own if all(w not in other for other in others)), "")
             short = word.split("_")[0].lower()
             return [short] if short.isidentifier() and not short.startswith("{") else []
@@ -205,4 +209,6 @@ def _where(
             found += equations(axes, tensor.shape, str(term.name))
         solve(found, known)
         needed |= dict.fromkeys(name for name in sizes if name not in known)
+    if any(tensor.family for tensor in (*rows.sources, *rows.targets)):
+        needed = {FAMILY: None, **needed}
     return tuple(Definition((name,), Literal(sizes[name])) for name in needed)

@@ -109,9 +109,13 @@ class Part(NamedTuple):
     piece: Piece
 
 
-def parts(sources: Sequence[Tensor], targets: Sequence[Tensor], pieces: Mapping[str, Sequence[Piece]]) -> list[Part]:
+def parts(
+    sources: Sequence[Tensor], targets: Sequence[Tensor], pieces: Mapping[str, Sequence[Piece]]
+) -> list[Part]:
     """Return the PIECES, given by target, between families; equal steps along an index are joined."""
-    of = {name: (at, i) for at, tensor in enumerate(sources) for i, name in enumerate(tensor.members)}
+    of = {
+        name: (at, i) for at, tensor in enumerate(sources) for i, name in enumerate(tensor.members)
+    }
     groups: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
     for at, tensor in enumerate(targets):
         each = prod(tensor.shape) // len(tensor.members)
@@ -119,13 +123,18 @@ def parts(sources: Sequence[Tensor], targets: Sequence[Tensor], pieces: Mapping[
             for piece in pieces[name]:
                 source, member = of[piece.source]
                 size = prod(sources[source].shape) // len(sources[source].members)
-                local = piece.start if sources[source].family else None, piece.at if tensor.family else None
+                local = (
+                    piece.start if sources[source].family else None,
+                    piece.at if tensor.family else None,
+                )
                 key = (source, at, coalesced(piece.factors), piece.changes, local)
                 groups[key].append((piece.start + member * size, piece.at + index * each))
     found = []
     for (source, target, factors, changes, _), starts in groups.items():
         for start, place, more in progressions(sorted(starts)):
-            found.append(Part(source, target, Piece("", start, place, coalesced((*more, *factors)), changes)))  # type: ignore[arg-type,misc]
+            found.append(
+                Part(source, target, Piece("", start, place, coalesced((*more, *factors)), changes))
+            )  # type: ignore[arg-type,misc]
     return found
 
 

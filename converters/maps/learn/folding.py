@@ -99,7 +99,10 @@ def _fold(group: list[tuple[int, Rule]]) -> Iterator[Folded]:
 def _captured(name: Name, texts: Iterator[str | Capture]) -> Name:
     text = str(name)
     count = len(INTEGER.findall(text))
-    spelled = filled(INTEGER.sub("{}", text.replace("{", "<").replace("}", ">")), [next(texts) for _ in range(count)])
+    spelled = filled(
+        INTEGER.sub("{}", text.replace("{", "<").replace("}", ">")),
+        [next(texts) for _ in range(count)],
+    )
     return parse_name(str(spelled).replace("<", "{").replace(">", "}"))
 
 
@@ -147,7 +150,9 @@ def _replaced(name: Name, word: str, by: str) -> Name:
 def _merged(group: list[tuple[Folded, str]], capture: str) -> Folded:
     group = sorted(group, key=lambda member: member[0].order)
     first, word = group[0]
-    rule = renamed(first.rule, lambda name: parse_name(str(_replaced(name, word, f"{{{capture}}}"))))
+    rule = renamed(
+        first.rule, lambda name: parse_name(str(_replaced(name, word, f"{{{capture}}}")))
+    )
     words = Definition((capture,), Words(tuple(word for _, word in group)))
     if isinstance(rule, Pairing):
         rule = replace(rule, where=(*rule.where, words))
@@ -165,7 +170,9 @@ def called(folded: Folded, names: Mapping[str, str]) -> Rule:
     def name(old: Name) -> Name:
         return Name(
             tuple(
-                Capture(names.get(part.name, part.name), part.deep) if isinstance(part, Capture) else part
+                Capture(names.get(part.name, part.name), part.deep)
+                if isinstance(part, Capture)
+                else part
                 for part in old.parts
             )
         )

@@ -8,15 +8,17 @@ divides an axis, the pieces are divided there, until all tensors agree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ..axes import UNIT, Atom, Axes, Axis, Product, Sum, substitute
 from .components import Groups
 from .families import Part, Tensor
 from .pieces import Factor, Piece, Unfit, split_all, split_factor, strides
 
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 MOST_ROUNDS: Final = 200  # each divides a piece once more
 
 
@@ -76,14 +78,20 @@ def layout(sources: Sequence[Tensor], targets: Sequence[Tensor], parts: Sequence
     Raises:
         Unfit: there are none.
     """
+    shapes = (tuple(tensor.shape for tensor in side) for side in (sources, targets))
+    return _layout(*shapes, tuple(parts))
+
+
+@lru_cache(maxsize=256)  # layers are alike
+def _layout(here: Shapes, there: Shapes, parts: tuple[Part, ...]) -> Layout:
     pieces = [part.piece for part in parts]
     for _ in range(MOST_ROUNDS):
         pieces = [
-            aligned(piece, sources[part.source].shape, targets[part.target].shape)
+            aligned(piece, here[part.source], there[part.target])
             for piece, part in zip(pieces, parts, strict=True)
         ]
         try:
-            return _Attempt(pieces).layout(sources, targets, parts)
+            return _Attempt(pieces).layout(here, there, parts)
         except _Again as again:
             for number, piece in again.changed.items():
                 pieces[number] = piece
@@ -112,18 +120,16 @@ class _Attempt:
         self.flipped = False
         self.unit = 1
 
-    def layout(
-        self, sources: Sequence[Tensor], targets: Sequence[Tensor], parts: Sequence[Part]
-    ) -> Layout:
-        """Return the axes of all tensors."""
+    def layout(self, here: Shapes, there: Shapes, parts: Sequence[Part]) -> Layout:
+        """Return the axes of all tensors, given by their shapes."""
         sides = []
-        for flipped, tensors in ((True, sources), (False, targets)):
+        for flipped, shapes in ((True, here), (False, there)):
             self.flipped = flipped
             of = [part.source if flipped else part.target for part in parts]
             sides.append(
                 [
-                    self.axes(tensor.shape, [i for i, owner in enumerate(of) if owner == at])
-                    for at, tensor in enumerate(tensors)
+                    self.axes(shape, [i for i, owner in enumerate(of) if owner == at])
+                    for at, shape in enumerate(shapes)
                 ]
             )
         left, right = (tuple(self.resolved(axes) for axes in side) for side in sides)
@@ -176,7 +182,9 @@ class _Attempt:
             raise Unfit("axes of size 1 are named in some places only")
         columns = zip(*(run.sides for run in runs), strict=True)
         numbers = [run.part for run in runs]
-        return _product([self.atom(1, list(zip(numbers, column, strict=True))) for column in columns])
+        return _product(
+            [self.atom(1, list(zip(numbers, column, strict=True))) for column in columns]
+        )
 
     def product(self, size: int, runs: list[Run], outer: int) -> Axis:
         """Return an axis whose part of a step of OUTER or more all RUNS run through."""

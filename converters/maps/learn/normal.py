@@ -64,7 +64,9 @@ class Walker:
             self.numbers[node["outputs"][0][0]] = self.numbers[operands[0]]
         elif node["name"] == "AsType":
             dtype = dtype_of(numpy_name(node["arguments"][0]))
-            self.numbers[node["outputs"][0][0]] = np.asarray(self.numbers[operands[0]]).astype(dtype)[()]
+            self.numbers[node["outputs"][0][0]] = np.asarray(self.numbers[operands[0]]).astype(
+                dtype
+            )[()]
 
 
 def _shape(node: Node) -> tuple[int, ...]:

@@ -11,12 +11,13 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ..computed import Computed
+from ..expressions import Definition, Literal
 from ..names import Name
 from ..programs import Program, Step, constant_steps, step_of
 from ..rules import Term
 from .components import Component, above
-from .families import tensors
 from .drafting import FAMILY
+from .families import tensors
 from .opaque import Node
 from .recording import Trace
 
@@ -33,7 +34,9 @@ def computed(component: Component, trace: Trace) -> Computed:
     family = _family(component, trace)
     if family is not None:
         return family
-    program = _program(component.sources, [trace.outputs[name] for name in component.targets], trace)
+    program = _program(
+        component.sources, [trace.outputs[name] for name in component.targets], trace
+    )
     left, right = (
         tuple(Term(Name((name,))) for name in names)
         for names in (component.sources, component.targets)
@@ -47,7 +50,7 @@ def _program(sources: Sequence[str], results: Sequence[str], trace: Trace) -> Pr
     needed = above(trace, list(results))
     steps: list[Step] = []
     for constant in (array for array in trace.constants if array in needed):
-        steps += names.constant(constant)
+        steps += constant_of(names, constant)
     for node in trace.nodes:
         if any(output[0] in needed for output in node["outputs"]):
             steps.append(step_of(node, names.of(node, needed)))
@@ -67,12 +70,6 @@ class Names:
             self.names.setdefault(array, f"${at}")
         self.fresh = (_letters(number) for number in count())
 
-    def constant(self, array: str) -> list[Step]:
-        """Return the steps that make a constant."""
-        value = self.trace.constants[array]
-        name = self.names.setdefault(array, next(self.fresh))
-        return _constant(name, value)
-
     def of(self, node: Node, needed: set[str]) -> Mapping[Any, str]:
         """Return the names of what NODE takes and makes."""
         for output in node["outputs"]:
@@ -87,6 +84,12 @@ class Names:
             for at, array in enumerate(self.results)
             if self.names[array] != f"${at}"
         ]
+
+
+def constant_of(names: Names, array: str) -> list[Step]:
+    """Return the steps that make the constant ARRAY of a trace."""
+    name = names.names.setdefault(array, next(names.fresh))
+    return _constant(name, names.trace.constants[array])
 
 
 def _constant(name: str, value: np.ndarray[Any, Any]) -> list[Step]:
@@ -137,7 +140,8 @@ def _family(component: Component, trace: Trace) -> Computed | None:
     if any(len(tensor.members) not in sizes for tensor in left):
         return None
     programs = set()
-    for index in range(sizes.pop()):
+    [size] = sizes
+    for index in range(size):
         sources = [tensor.members[index] for tensor in left]
         results = [stack[index] for stack in stacks]
         found = above(trace, results) & trace.names.keys()
@@ -147,7 +151,8 @@ def _family(component: Component, trace: Trace) -> Computed | None:
         if len(programs) > 1:
             return None
     right = tuple(Term(Name((name,))) for name in component.targets)
-    return Computed(tuple(Term(tensor.name) for tensor in left), right, program=programs.pop())
+    where = (Definition((FAMILY,), Literal(size)),)
+    return Computed(tuple(Term(t.name) for t in left), right, where, program=programs.pop())
 
 
 def _stacked(trace: Trace, array: str) -> list[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ....errors import UnsupportedError
-from ...checkpoints.base import Header
-from ..computed import Computed
+from ..axes import names
+from ..definitions import values
 from ..expressions import Definition, Expression, Literal, Words
+from ..instances import Expected, is_expected
 from ..matching import Matcher
 from ..names import Name
 from ..rules import Drop, Pairing, Rule, Term, Tie
@@ -20,11 +21,11 @@ from .drafting import FAMILY, pairing
 from .drops import drop_rules
 from .expressing import Speaker
 from .folding import COUNTED, PARTIAL, Folded, called, fold, merge_words, names_of
-from .forms import Form
 from .normal import normal_forms
 from .pieces import Unfit
 from .programming import computed, is_copied
 from .recording import Trace
+from .relearning import Again, Question, settle, sizes_in
 
 
 class Drafts(NamedTuple):
@@ -34,8 +35,16 @@ class Drafts(NamedTuple):
     notes: list[str]
 
 
-def write(trace: Trace, config: Mapping[str, Any]) -> tuple[WeightMap, tuple[str, ...]]:
+def write(
+    trace: Trace, config: Mapping[str, Any], again: Again | None = None
+) -> tuple[WeightMap, tuple[str, ...]]:
     """Return the map of TRACE, and notes on it.
+
+    Args:
+        trace: what a class does.
+        config: of the model.
+        again: gives the ``sanitize`` of the class for another config, to learn what a size comes
+            from.
 
     Raises:
         UnsupportedError: the class makes a tensor of nothing, or a program cannot say what it does.
@@ -44,10 +53,35 @@ def write(trace: Trace, config: Mapping[str, Any]) -> tuple[WeightMap, tuple[str
     speaker = Speaker(config)
     folded = merge_words(fold(drafts.rules))
     counts, rules = named(folded, speaker)
+    asked = questions(folded, drafts.rules, speaker)
+    if again is not None:
+        few = {name: trace.headers[name] for name in examples(folded, drafts.rules, trace)}
+        settle(again, config, few, list(asked.values()))
+    rules = [sized(rule, at, asked, speaker) for at, rule in enumerate(rules)]
     where = [Definition((name,), value) for name, value in counts.items()]
-    rules = [sized(rule, speaker, {n for n in counts}) for rule in rules]
+    where, rules = shared(where, rules)
     weight_map = WeightMap(tuple(rules), tuple(where), "learned")
-    return apart(weight_map, folded, trace), tuple(drafts.notes)
+    return apart(weight_map, folded, trace, config), tuple(drafts.notes)
+
+
+def shared(where: list[Definition], rules: list[Rule]) -> tuple[list[Definition], list[Rule]]:
+    """Return the definitions of the whole map, with the count of a family if all rules agree on it."""
+    found = {
+        str(d.value): d.value
+        for rule in rules
+        if isinstance(rule, Pairing)
+        for d in rule.where
+        if d.names == (FAMILY,)
+    }
+    if len(found) != 1 or any(isinstance(value, Literal) for value in found.values()):
+        return where, rules
+    rules = [
+        replace(rule, where=tuple(d for d in rule.where if d.names != (FAMILY,)))
+        if isinstance(rule, Pairing)
+        else rule
+        for rule in rules
+    ]
+    return [*where, Definition((FAMILY,), next(iter(found.values())))], rules
 
 
 def draft(trace: Trace, config: Mapping[str, Any]) -> Drafts:
@@ -104,16 +138,14 @@ def lost_notes(drops: Mapping[str, Rule], dropped: Sequence[str]) -> Iterator[st
             yield f"{rule.name}: {tensors} dropped by the class; the way home needs the original"
 
 
-def named(
-    folded: Sequence[Folded], speaker: Speaker
-) -> tuple[dict[str, Expression], list[Rule]]:
+def named(folded: Sequence[Folded], speaker: Speaker) -> tuple[dict[str, Expression], list[Rule]]:
     """Return what the counted captures stand for, and the rules with their captures named."""
     counts: dict[str, Expression] = {}
     rules = []
     for item in folded:
         names: dict[str, str] = {}
-        for at, (values, before) in enumerate(zip(item.indices, item.befores, strict=True)):
-            counted = _counted(item, values, before, speaker)
+        for at, (indices, before) in enumerate(zip(item.indices, item.befores, strict=True)):
+            counted = _counted(item, indices, before, speaker)
             taken = set(names.values())
             if counted is not None:
                 known = {str(value): name for name, value in counts.items() if name not in taken}
@@ -136,38 +168,101 @@ def _counted(
     return speaker.count(len(values), before, map(str, names_of(item.rule)))
 
 
-def sized(rule: Rule, speaker: Speaker, taken: set[str]) -> Rule:
+def questions(
+    folded: Sequence[Folded], drafted: Sequence[Rule], speaker: Speaker
+) -> dict[tuple[int, str], Question]:
+    """Return what may be said of the sizes of each rule, by the rule's number and the size's name."""
+    found = {}
+    for number, item in enumerate(folded):
+        rule = drafted[item.order]
+        for atom, value in sizes_in(rule).items() if isinstance(rule, Pairing) else ():
+            if value > 1 and atom != FAMILY:
+                spelled = [str(name) for name in names_of(rule)]
+                found[number, atom] = Question(rule, atom, speaker.sizes(value, spelled))
+    return found
+
+
+def examples(folded: Sequence[Folded], drafted: Sequence[Rule], trace: Trace) -> Iterator[str]:
+    """Yield the sources of the first instance of every rule."""
+    first = [drafted[item.order] for item in folded]
+    matcher = Matcher(first, "left")
+    yield from (name for name in trace.headers if matcher(name))
+
+
+def sized(
+    rule: Rule, number: int, asked: Mapping[tuple[int, str], Question], speaker: Speaker
+) -> Rule:
     """Return RULE with its sizes said by the configuration where it says them."""
     if not isinstance(rule, Pairing) or not rule.where:
         return rule
-    names = [str(term.name) for term in (*rule.left, *rule.right)]
+    spelled = [str(name) for name in names_of(rule)]
     by_value: dict[str, tuple[list[str], Expression | Words]] = {}
     for definition in rule.where:
-        value = definition.value
-        if isinstance(value, Literal) and value.value != 1:
-            value = speaker.size(int(value.value), _speaking(definition.names[0], names)) or value
-        by_value.setdefault(str(value), ([], value))[0].extend(definition.names)
+        value: Expression | Words | None = definition.value
+        [name, *_] = definition.names
+        if name == FAMILY and isinstance(value, Literal):
+            value = speaker.count(int(value.value), "experts", spelled)
+        elif (number, name) in asked:
+            value = asked[number, name].answer()
+        value = definition.value if value is None else value
+        key = FAMILY if name == FAMILY else str(value)
+        by_value.setdefault(key, ([], value))[0].extend(definition.names)
     where = tuple(Definition(tuple(group), value) for group, value in by_value.values())
+    for definition in where:
+        if _is_spare(definition, where, rule):
+            where = tuple(other for other in where if other is not definition)
     return replace(rule, where=where)
 
 
-def _speaking(atom: str, names: Sequence[str]) -> list[str]:
-    """Return the NAMES that a size called ATOM is about: those with its word in them, or all."""
-    about = [name for name in names if any(s.split("_")[0] == atom for s in name.split("."))]
-    return about or list(names)
+def _is_spare(definition: Definition, where: Sequence[Definition], rule: Pairing) -> bool:
+    """Return whether DEFINITION is a bare number that shapes tell where the others are known."""
+    value = definition.value
+    if not isinstance(value, Literal) or value.value == 1 or definition.names == (FAMILY,):
+        return False
+    known = {name for other in where if other is not definition for name in other.names}
+    return all(
+        set(definition.names) <= told(side, known | rule.indices)
+        for side in (rule.left, rule.right)
+    )
 
 
-def apart(weight_map: WeightMap, folded: Sequence[Folded], trace: Trace) -> WeightMap:
-    """Return the map with the indices written out of rules whose names meet those of others."""
+def told(terms: Iterable[Term], known: Set[str]) -> set[str]:
+    """Return the sizes that the shapes of TERMS tell, those in KNOWN included."""
+    found = {*known}
+    axes = [set(names((axis,))) for term in terms for axis in term.axes or ()]
+    while new := {name for axis in axes if len(axis - found) == 1 for name in axis - found}:
+        found |= new
+    return found
+
+
+def apart(
+    weight_map: WeightMap, folded: Sequence[Folded], trace: Trace, config: Mapping[str, Any]
+) -> WeightMap:
+    """Return the map with the indices listed in rules that would take the tensors of others."""
     rules = list(weight_map.rules)
-    for side, names in (("left", trace.headers), ("right", trace.layout)):
+    expected = [_expected(weight_map, rule, config) for rule in rules]
+    for side, tensors in (("left", trace.headers), ("right", trace.layout)):
         matcher = Matcher(rules, side)
-        for name in names:
+        for name in tensors:
             found = matcher(name)
             if len(found) > 1:
-                for match in found:
-                    rules[match.rule] = _listed(rules[match.rule], folded[match.rule])
+                found = [m for m in found if _allows(expected[m.rule], m.captures)]
+            for match in found if len(found) > 1 else ():
+                rules[match.rule] = _listed(rules[match.rule], folded[match.rule])
     return replace(weight_map, rules=tuple(rules))
+
+
+def _expected(weight_map: WeightMap, rule: Rule, config: Mapping[str, Any]) -> dict[str, Expected]:
+    """Return what the captures of RULE may stand for."""
+    if not isinstance(rule, Pairing):
+        return {}
+    found = values(weight_map.definitions(rule), config)
+    counts = {name: value for name, value in found.known.items() if isinstance(value, int)}
+    return {**counts, **found.words}
+
+
+def _allows(expected: Mapping[str, Expected], captures: Mapping[str, str]) -> bool:
+    return all(is_expected(text, expected[n]) for n, text in captures.items() if n in expected)
 
 
 def _listed(rule: Rule, folded: Folded) -> Rule:
@@ -187,6 +282,3 @@ def _listed(rule: Rule, folded: Folded) -> Rule:
 def _index_captures(rule: Pairing) -> list[Any]:
     found = chain.from_iterable(term.name.captures for term in (*rule.left, *rule.right))
     return [c for c in dict.fromkeys(found) if c.name in (*PARTIAL, *COUNTED)]
-
-
-

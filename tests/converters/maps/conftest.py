@@ -11,11 +11,11 @@ import pytest
 from hypothesis import strategies as st
 
 from weighbridge.converters.checkpoints.base import Header
-from weighbridge.converters.dtypes import CODE
+from weighbridge.converters.dtypes import CODE, dtype_of
 from weighbridge.converters.maps.axes import UNIT, Atom, Product, Sum, choices, factors, names
 from weighbridge.converters.maps.expressions import Definition, Literal
 from weighbridge.converters.maps.names import Capture, Name
-from weighbridge.converters.maps.rules import Pairing, Term
+from weighbridge.converters.maps.rules import Bits, Pairing, Term
 from weighbridge.converters.maps.weightmap import WeightMap
 
 DTYPES = [np.float32, np.uint8, np.int64, ml_dtypes.bfloat16]
@@ -120,6 +120,42 @@ def cases(draw):
     return Case(WeightMap((rule,)), arrays)
 
 
+@st.composite
+def bits_cases(draw):
+    """Draw a map of one rule whose axes are of bytes, and random bits for two instances.
+
+    The last axis of each tensor gets a factor of eight bytes, the same in all of them, so that any
+    dtype divides it.
+    """
+    rule = draw(pairings().filter(lambda rule: not rule.indices))
+    sides = [
+        tuple(Term(t.name, _widened(t.axes), (Bits(draw(st.sampled_from(STORED))),)) for t in side)
+        for side in (rule.left, rule.right)
+    ]
+    where = (*rule.where, Definition(("w8",), Literal(8)))
+    rule = Pairing(*sides, where, rule.marker)
+    sizes = {definition.names[0]: definition.value.value for definition in where}
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    arrays = {}
+    for n, term in product(range(2), rule.left):
+        dtype = dtype_of(term.changes[0].dtype)
+        *outer, last = (_size(axis, sizes) for axis in term.axes)
+        raw = random.bytes(int(np.prod(outer)) * last)
+        shape = (*outer, last // dtype.itemsize)
+        arrays[term.name.fill({"n": str(n)})] = np.frombuffer(raw, dtype).reshape(shape)
+    return Case(WeightMap((rule,)), arrays)
+
+
+STORED = ["uint8", "uint32", "float32", "bfloat16", "int64", "float8_e4m3fn", "float16"]
+
+
+def _widened(axes):
+    """Return AXES with the last one multiplied by w8."""
+    *outer, last = axes or (UNIT,)
+    inner = last.factors if isinstance(last, Product) else (last,)
+    return (*outer, Product((*inner, Atom("w8"))) if inner else Atom("w8"))
+
+
 def _size(axis, sizes):
     """Return the size of an axis, from its definition and not from the code under test."""
     if isinstance(axis, Atom):
@@ -132,6 +168,11 @@ def _size(axis, sizes):
 @pytest.fixture(scope="session")
 def any_case():
     return cases()
+
+
+@pytest.fixture(scope="session")
+def any_bits_case():
+    return bits_cases()
 
 
 @pytest.fixture(scope="session")

@@ -115,7 +115,9 @@ def _rule(name: str, c: Sizes, fp8: bool) -> str:
         return f"{name}, {name}_scale_inv => {', '.join(parts)}\n    by {'; '.join(steps)}"
     if "kv_b_proj" in name:
         sizes = f"h = {c.heads}, a = {c.nope}, b = {c.value}"
-        return f"{name} [(h (a + b)) c] <-> {parts[0]} [h c a], {parts[1]} [h b c]\n    where {sizes},"
+        return (
+            f"{name} [(h (a + b)) c] <-> {parts[0]} [h c a], {parts[1]} [h b c]\n    where {sizes},"
+        )
     if fp8 and "proj" in name:
         steps = "; ".join(_scaled(shape, "#0", "#1", "$0"))
         return f"{name}, {name}_scale_inv => {name}\n    by {steps}"
@@ -147,11 +149,18 @@ def _stacked(c: Sizes, part: str) -> str:
 def _stacked_fp8(c: Sizes, part: str) -> str:
     where = "model.layers.{n}.mlp"
     shape = dict(_mlp(c, "", c.expert_width))[f".{part}.weight"]
-    names = [f"{where}.experts.{e}.{part}.weight{s}" for e in range(c.experts) for s in ("", "_scale_inv")]
+    names = [
+        f"{where}.experts.{e}.{part}.weight{s}"
+        for e in range(c.experts)
+        for s in ("", "_scale_inv")
+    ]
     steps = [
         step
         for e in range(c.experts)
-        for step in (*_scaled(shape, f"#{2 * e}", f"#{2 * e + 1}", f"w{e}"), f"x{e} = ExpandDims(w{e}) [0]")
+        for step in (
+            *_scaled(shape, f"#{2 * e}", f"#{2 * e + 1}", f"w{e}"),
+            f"x{e} = ExpandDims(w{e}) [0]",
+        )
     ]
     joined = ", ".join(f"x{e}" for e in range(c.experts))
     steps.append(f"$0 = Concatenate({joined}) 0")

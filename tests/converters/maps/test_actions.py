@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.converters.checkpoints.base import Header
+from weighbridge.converters.dtypes import CODE
 from weighbridge.converters.maps import WeightMap, apply
 from weighbridge.converters.maps.axes import names, shape
 from weighbridge.converters.values import Blocks, Dense, LowRank
@@ -231,3 +233,43 @@ def test_columns_of_blocks_do_not_move(text, values, why):
         apply(plan, values)
     assert text in str(caught.value)
     assert sorted(values)[0] in str(caught.value)
+
+
+@given(data=st.data())
+def test_reinterpreted_bits_come_back_one_and_all(any_bits_case, data):
+    case = data.draw(any_bits_case)
+    assert WeightMap.parse(str(case.map)) == case.map
+    plan = case.map.bind(case.headers)
+    assert all(step.exact for step in plan.steps)
+    values = {name: Dense(array) for name, array in case.arrays.items()}
+    there = apply(plan, values)
+    assert {n: (CODE[v.array.dtype], v.shape) for n, v in there.items()} == {
+        name: tuple(header) for name, header in plan.layout.items()
+    }
+    back = case.map.inverse().bind(plan.layout, sizes=plan.sizes)
+    assert back.layout == case.headers
+    home = apply(back, there)
+    assert {n: v.array.tobytes() for n, v in home.items()} == {
+        name: array.tobytes() for name, array in case.arrays.items()
+    }
+
+
+def test_mxfp4_blocks_are_packed_as_mlx_lm_packs_them():
+    """gpt_oss.py of mlx-lm, `sanitize`: view as uint32, merge, take every other row."""
+    text = """
+x_blocks [e (n (g + u)) k b] bits uint8 <-> gate [e (n g) (k b)] bits uint32, up [e (n u) (k b)] bits uint32
+    where g = u = 1"""
+    packed = np.random.default_rng(0).integers(0, 256, (2, 6, 3, 16), dtype=np.uint8)
+    plan = WeightMap.parse(text).bind({"x_blocks": Header("U8", packed.shape)})
+    made = apply(plan, {"x_blocks": Dense(packed)})
+    whole = mx.flatten(mx.array(packed).view(mx.uint32), -2)
+    np.testing.assert_array_equal(made["gate"].array, np.array(mx.contiguous(whole[:, ::2])))
+    np.testing.assert_array_equal(made["up"].array, np.array(mx.contiguous(whole[:, 1::2])))
+
+
+def test_updates_and_blocks_of_reinterpreted_bits_are_refused_by_name():
+    plan = WeightMap.parse("x bits float32 <-> y bits uint8").bind({"x": Header("F32", (4, 6))})
+    with pytest.raises(UnsupportedError, match="axes here are of bytes"):
+        apply(plan, {"x": lora("x", (4, 6))})
+    with pytest.raises(UnsupportedError, match="keep their last axis and their values"):
+        apply(plan, {"x": blocks("x", (4, 6))})

@@ -249,6 +249,24 @@ def test_changes_of_value_need_their_dtype():
         WeightMap.parse("a <-> b * c where c = m").bind({"a": Header("F16", (3,))}, config={"m": 0})
 
 
+BITS = [
+    ("a [x y] bits uint8 <-> b [x y] bits uint32", Header("U8", (3, 6)),
+     "b would have rows of 6 bytes, no whole number of uint32"),
+    ("a bits uint8 <-> b bits uint32", Header("U8", ()), "a has no axis to count bytes in (rule: a"),
+    ("a bits uint8 <-> b bits uint32", Header("I8", (4,)), "a is I8, expected uint8"),
+    ("a [x (y z)] bits uint16 <-> b [x y z] bits uint8 where y = 3", Header("U16", (2, 4)),
+     "a U16[2, 4]: axis (y z) is 8, which no size of z makes (y = 3)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "header", "problem"), BITS)
+def test_bits_that_make_no_whole_numbers_are_named(text, header, problem):
+    with pytest.raises(MismatchError) as caught:
+        WeightMap.parse(text).bind({"a": header})
+    [found] = caught.value.problems
+    assert found.startswith(problem)
+
+
 COPIES = [
     ("x [a b] <-> y [a b]", True),
     ("x [a 1 b] <-> y [a b 1]", True),
@@ -258,13 +276,17 @@ COPIES = [
     ("x [(q + k) b] <-> y [q b], z [b k]", False),
     ("x [e b] <-> y.{e} [b]", True),
     ("x [b e] <-> y.{e} [b]", False),
+    ("x bits float32 <-> y bits uint16", True),
+    ("x [a b] bits float32 <-> y [(a b)] bits uint8 where a = 6", True),
+    ("x [(q + k) b] bits float32 <-> y [q b] bits uint8, z [k b] bits uint64", True),
+    ("x [a b] bits float32 <-> y [b a] bits uint8", False),
 ]
 
 
 @pytest.mark.parametrize(("text", "copied"), COPIES)
 def test_a_step_knows_whether_it_copies_byte_ranges(text, copied):
     table = WeightMap.parse(text)
-    rank = len(table.rules[0].left[0].axes)
+    rank = len(table.rules[0].left[0].axes or ())
     header = {"x": Header("F32", (6, 1, 5) if rank == 3 else (6, 6))}
     plan = table.bind(header, sizes={"q": 2})
     assert [step.copies for step in plan.steps] == [copied]

@@ -16,7 +16,7 @@ from weighbridge.converters.maps.expressions import (
     Words,
 )
 from weighbridge.converters.maps.names import Capture, Name
-from weighbridge.converters.maps.rules import RESERVED, Affine, Cast, Drop, Pairing, Term, Tie
+from weighbridge.converters.maps.rules import RESERVED, Affine, Bits, Cast, Drop, Pairing, Term, Tie
 from weighbridge.errors import MapSyntaxError
 
 FORMS = """\
@@ -35,6 +35,21 @@ a.weight [a 1 b 4] <-> [4 (b a)]
     where c = multiplier
 ? norm.weight <-> same + 1 as bfloat16
 norm.bias <-> other.bias * 0.5 + -2
+norm.scale + 1 <-> other.scale * -1e-07 as float16
+h.{n}.w [a (g + u)] <-> h.{n}.g [(a g)], h.{n}.u [u a]
+    where g = u = 1, n = 1 | 3
+x_blocks [e (n (g + u)) k b] bits uint8 <-> x.gate [e (n g) (k b)] bits uint32, x.up [e (n u) (k b)] bits uint32
+    where g = u = 1
+scale bits float8_e8m0fnu <-> same bits uint8
+? {m}.weight, {m}.weight_scale => {m}.weight
+    by a = FromFP8(#0) bfloat16;
+       b, _ = Split(#1) [1 -1] 0;
+       c = Constant() float32 [] [-0.5];
+       d = Sqrt(b) true;
+       $0 = Pad(a, c) [0] [1] [2]
+    where m = x | y
+packed <= plain
+    by $0 = Square(#0)
 lm_head.weight == embed_tokens.weight
 rotary_emb.inv_freq -> recomputed
 vision_tower.{**} -> original
@@ -71,6 +86,13 @@ ERRORS = [
     ("a.w [x] <-> [x] where x = __import__('os')", 1, 37, "expected the end of the rule"),
     ("a.w [x] <-> [x] where x = 3 | 4", 1, 1, "x stands for words, so it cannot be an axis"),
     ("a.{x} <-> same where x = 3 | ", 1, 30, "expected a word, found the end of the rule"),
+    ("a.w bits uint8 <-> b.w", 1, 1, "b.w: where one tensor has `bits`, each has it"),
+    ("a.w bits uint8 <-> b.w bits uint8 + 1", 1, 1, "and no other change"),
+    ("a.w [] bits uint8 <-> [] bits uint8", 1, 1, "`bits` needs an axis to count bytes in"),
+    ("a.w bits float33 <-> same", 1, 10, "`float33` is no dtype; known are bfloat16"),
+    ("a => b", 1, 7, "expected `by` and a program, found the end of the rule"),
+    ("a => b by c", 1, 12, "expected `=`, found the end of the rule"),
+    ("a => b by $0 = Squar(#0)", 1, 16, "no operation `Squar`; nearest: Square"),
     ("a.w <-> b.w * 0", 1, 1, "`* 0` has no way back"),
     ("a.w, b.w [x] <-> same", 1, 18, "the only name on the left"),
     ("same <-> a.w", 1, 1, "the only name on the left"),
@@ -112,6 +134,7 @@ VALUES = EXPRESSIONS | st.lists(WORDS.filter(lambda w: not set(w) & set("/:")), 
     lambda words: Words(tuple(words))
 )
 AMOUNTS = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
+BITS = st.builds(Bits, st.sampled_from(["uint8", "uint32", "bfloat16"]))
 CHANGES = st.builds(Cast, st.sampled_from(["float32", "bfloat16", "float8_e4m3fn"])) | st.builds(
     Affine, st.sampled_from("+*"), AMOUNTS.filter(bool)
 )
@@ -131,6 +154,8 @@ def renames(draw):
     tail = draw(WORDS)
     right = draw(st.sampled_from([left, Name((*left.parts[:-1], f"{left.parts[-1]}.{tail}"))]))
     changes = st.lists(CHANGES, max_size=2).map(tuple)
+    if draw(st.booleans()):
+        changes = st.tuples(BITS)
     where = [Definition((c.name,), draw(VALUES)) for c in left.captures if draw(st.booleans())]
     marker = draw(st.sampled_from(["", "?", "else"]))
     return Pairing(
@@ -155,7 +180,7 @@ def test_a_printed_map_parses_to_itself(any_pairing, data):
     assert table.inverse().inverse() == table
 
 
-@given(text=st.text("ab{n*}.[]()+-<>=?,# \n1as\\", max_size=40))
+@given(text=st.text("ab{n*}.[]()+-<>=?,#$; \n1as\\", max_size=40))
 def test_any_text_is_a_map_or_a_syntax_error(text):
     try:
         table = WeightMap.parse(text)

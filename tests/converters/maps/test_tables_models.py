@@ -47,8 +47,10 @@ DISTILBERT = {
     "hidden_dim": 40,
     "max_position_embeddings": 50,
 }
-MODERN = TEXT | {"local_attention": 6, "pad_token_id": 0} | dict.fromkeys(
-    ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1
+MODERN = (
+    TEXT
+    | {"local_attention": 6, "pad_token_id": 0}
+    | dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1)
 )
 BIASED = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
 T5 = {
@@ -254,6 +256,8 @@ def build(name):
     kind, sizes = CASES[name]
     torch.manual_seed(0)
     model = getattr(transformers, name.partition("-")[0])(getattr(transformers, kind)(**sizes))
+    if name.endswith("-1.1"):  # transformers 5 ties the head unless a checkpoint has another one
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for key, tensor in sorted(model.state_dict(keep_vars=True).items()):
@@ -264,7 +268,28 @@ def build(name):
     return model.eval()
 
 
-@pytest.fixture(scope="module", params=CASES)
+# One class of each family is enough for every run; its other heads and dialects are tried by CI in turn.
+QUICK = {
+    "BertForPreTraining",
+    "RobertaForMaskedLM",
+    "XLMRobertaModel",
+    "DistilBertForMaskedLM",
+    "MPNetModel",
+    "ModernBertForMaskedLM",
+    "T5ForConditionalGeneration",
+    "CLIPModel",
+    "CLIPTextModel",
+    "CLIPVisionModelWithProjection",
+    "WhisperForConditionalGeneration",
+    "ViTForImageClassification",
+    "Wav2Vec2ForCTC",
+    "ResNetModel",
+    "ConvNextForImageClassification",
+}
+PARAMS = [pytest.param(it, marks=() if it in QUICK else pytest.mark.heavy) for it in CASES]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def case(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / request.param
     model = build(request.param)
@@ -273,6 +298,7 @@ def case(request, tmp_path_factory):
 
 
 def test_files_say_which_class_they_are(case):
+    assert case.name[-4:] != "-1.1" or "lm_head.weight" in case.arrays
     assert case.family.torch_class == case.name.partition("-")[0]
 
 
@@ -318,17 +344,22 @@ def outputs(model, case, probe):
         array = probe.inputs.get(port.name, made.get(port.name))
         assert len(port.shape) == array.ndim
         for size, expected in zip(array.shape, port.shape, strict=True):
-            assert size == (sizes.setdefault(expected, size) if isinstance(expected, str) else expected)
+            assert size == (
+                sizes.setdefault(expected, size) if isinstance(expected, str) else expected
+            )
     return made
 
 
 def test_the_last_tensor_of_every_rule_is_missed(case):
-    last = {step.rule: step.source_names for step in case.plan.steps if not step.rule.marker}
-    assert last
-    for names in last.values():
-        lacking = {name: head for name, head in case.headers.items() if name not in names}
-        with pytest.raises(MismatchError, match="missing"):
-            case.table.bind(lacking, config=case.config)
+    last = {step.rule: step for step in case.plan.steps if not step.rule.marker}
+    gone = {name for step in last.values() for name in step.source_names}
+    lacking = {name: head for name, head in case.headers.items() if name not in gone}
+    with pytest.raises(MismatchError) as caught:
+        case.table.bind(lacking, config=case.config)
+    missed = {problem.partition(" ")[0] for problem in caught.value.problems}
+    for step in last.values():
+        patterns = [str(term.name) for term in step.rule.left]
+        assert missed & {*step.source_names, *patterns}
 
 
 def keys_of(value):
@@ -388,7 +419,10 @@ def test_other_tensors_are_refused_by_name(tmp_path):
 
 
 OLD = {
-    "BertForPreTraining": (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")),
+    "BertForPreTraining": (
+        ("LayerNorm.weight", "LayerNorm.gamma"),
+        ("LayerNorm.bias", "LayerNorm.beta"),
+    ),
     "Wav2Vec2ForPreTraining": (
         ("parametrizations.weight.original0", "weight_g"),
         ("parametrizations.weight.original1", "weight_v"),
@@ -405,7 +439,6 @@ def respelled(name, pairs):
 @pytest.mark.parametrize("name", OLD)
 def test_an_older_spelling_leads_to_the_same_mlx_names_and_back(name, tmp_path):
     build(name).save_pretrained(tmp_path)
-    new = Case(name, tmp_path / "..", None)
     arrays = load_file(tmp_path / "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
     old = {respelled(key, OLD[name]): array for key, array in arrays.items()}
@@ -420,7 +453,6 @@ def test_an_older_spelling_leads_to_the_same_mlx_names_and_back(name, tmp_path):
     table, plan, _ = plans["old"]
     back = table.inverse().bind(plan.layout, config=config, sizes=plan.sizes)
     assert raw(values(apply(back, dense(made["old"])))) == raw(old)
-    assert new.name == name
 
 
 TIED = {
@@ -457,3 +489,124 @@ def test_every_row_with_a_table_is_tried():
 def test_a_config_that_contradicts_itself_is_bad_input():
     with pytest.raises(WeighbridgeError, match="depths and hidden_sizes"):
         known_family({"model_type": "resnet", "depths": [1], "hidden_sizes": [2, 3]})
+
+
+def mlx_names(case):
+    """Return the MLX name of each torch name."""
+    pairs = ((step.source_names, step.target_names) for step in case.plan.steps)
+    return {name: other for left, right in pairs for name, other in zip(left, right, strict=True)}
+
+
+def mlx_layer(module):
+    """Return the layer of mlx.nn that does what the torch MODULE does; ``None`` for other ones."""
+    from mlx import nn
+
+    if isinstance(module, torch.nn.BatchNorm2d):
+        return nn.BatchNorm(module.num_features, eps=module.eps)
+    plain = {torch.nn.Conv1d: nn.Conv1d, torch.nn.Conv2d: nn.Conv2d}.get(type(module))
+    if plain is None:
+        return None
+    one = plain is nn.Conv1d
+    sizes = {
+        key: getattr(module, key)[0] if one else getattr(module, key)
+        for key in ("kernel_size", "stride", "padding", "dilation")
+    }
+    return plain(
+        module.in_channels,
+        module.out_channels,
+        groups=module.groups,
+        bias=module.bias is not None,
+        **sizes,
+    )
+
+
+def weight_norm(arrays, path):
+    """Return the kernel that mlx-audio computes of a magnitude and a direction at PATH."""
+    import mlx.core as mx
+
+    v, g = (mx.array(arrays[f"{path}.weight_{it}"]) for it in "vg")
+    return g * v / mx.linalg.norm(v, axis=(0, 2), keepdims=True)
+
+
+def test_layers_of_mlx_take_the_kernels_as_they_lie(case):
+    """Shapes agree, strictly, and outputs: through kernels that are not square, strides and groups."""
+    import mlx.core as mx
+
+    names, seen = mlx_names(case), 0
+    generator = torch.Generator().manual_seed(3)
+    for path, module in case.model.named_modules():
+        layer = mlx_layer(module)
+        if layer is None:
+            continue
+        seen += 1
+        home = {k: names.get(f"{path}.{k}") for k in module.state_dict()}
+        weights = [(k, mx.array(case.there[v])) for k, v in home.items() if v]
+        if "weight" not in dict(weights):
+            weights.append(
+                ("weight", weight_norm(case.there, names[f"{path}.bias"][: -len(".bias")]))
+            )
+        layer.load_weights(weights, strict=True)
+        layer.eval()
+        channels = getattr(module, "in_channels", None) or module.num_features
+        spatial = (31,) if isinstance(module, torch.nn.Conv1d) else (17, 19)
+        given = torch.randn((2, channels, *spatial), generator=generator)
+        with torch.no_grad():
+            wanted = module(given).movedim(1, -1).numpy()
+        found = layer(mx.array(given.movedim(1, -1).contiguous().numpy()))
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+    kernels = [
+        array
+        for array in case.arrays.values()
+        if min(array.shape[:2], default=1) > 1 < array.ndim - 1
+    ]
+    assert bool(seen) == bool(kernels)
+
+
+def test_a_table_maps_as_the_librarys_own_sanitize_does(case):
+    """Byte for byte; what is tied the library writes a second time, and tables do not."""
+    import mlx.core as mx
+
+    from weighbridge.converters.libraries import find
+
+    target = find(case.config, "mlx-embeddings")
+    if target is None:
+        pytest.skip("mlx-embeddings does not implement this model type")
+    given = {name: mx.array(array) for name, array in case.arrays.items()}
+    theirs = {n: np.array(a) for n, a in target.sanitize(case.config, given).items()}
+    tied = theirs.keys() - case.there.keys()
+    assert tied <= {"decoder.weight"}
+    assert raw(case.there) == raw({n: a for n, a in theirs.items() if n not in tied})
+    if case.family.native:
+        own = {name: head.shape for name, head in target.parameters(case.config).items()}
+        assert own == {name: array.shape for name, array in theirs.items()}
+
+
+def test_a_mapped_encoder_computes_the_same_in_its_mlx_library(case):
+    import mlx.core as mx
+
+    from weighbridge.converters.libraries import find
+
+    target = find(case.config, "mlx-embeddings") if case.family.native else None
+    if target is None or "last_hidden_state" not in str(case.family.signature(case.config)):
+        pytest.skip("no MLX library runs this class")
+    model = target.build(case.config)
+    given = {name: mx.array(array) for name, array in case.there.items()}
+    model.load_weights(list(target.sanitize(case.config, given).items()), strict=True)
+    model.eval()
+    ids = np.random.default_rng(5).integers(5, 60, size=(2, 11))
+    mask = np.ones((2, 11), np.int64)
+    mask[1, 7:] = 0
+    with torch.no_grad():
+        wanted = case.model(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state
+    found = np.array(encoded(model, mx.array(ids), mx.array(mask.astype(np.float32))))
+    kept = mask.astype(bool)
+    # mlx-embeddings 0.1 computes ModernBERT's GELU by its tanh formula, which is off by 1e-3.
+    near = 2e-3 if case.config["model_type"] == "modernbert" else 1e-5
+    np.testing.assert_allclose(found[kept], wanted.numpy()[kept], atol=near)
+
+
+def encoded(model, ids, mask):
+    """Return the hidden states of MODEL; ModernBERT's own class pools them first."""
+    if hasattr(model, "encoder"):
+        return model(ids, attention_mask=mask).last_hidden_state
+    return model.model(ids, attention_mask=mask)["last_hidden_state"]

@@ -1,4 +1,4 @@
-"""Reductions and cumulative sums; the operand is cast to the result's dtype first, as torch sums."""
+"""Reductions, cumulative sums and differences; the operand is cast to the result's dtype first, as torch sums."""
 
 from __future__ import annotations
 
@@ -51,6 +51,23 @@ def _softmax(x: mx.array, axis: int) -> mx.array:
     if axis == x.ndim - 1:
         return softmax(x)
     return mx.swapaxes(softmax(mx.swapaxes(x, axis, -1)), axis, -1)
+
+
+@operation("diff", promote="result")
+def _diff(
+    self: mx.array,
+    n: int = 1,
+    dim: int = -1,
+    prepend: mx.array | None = None,
+    append: mx.array | None = None,
+) -> mx.array:
+    axis = axis_of(self, dim)
+    made = mx.concatenate([x for x in (prepend, self, append) if x is not None], axis=axis)
+    for _ in range(n):
+        before = (slice(None),) * axis
+        later, earlier = made[(*before, slice(1, None))], made[(*before, slice(None, -1))]
+        made = later != earlier if made.dtype == mx.bool_ else later - earlier
+    return made
 
 
 def logsumexp(x: mx.array, dim: Axes, keepdim: bool = False) -> mx.array:

@@ -18,7 +18,60 @@ from zlib import crc32
 
 import numpy as np
 
-WORDS = ["amber", "anvil", "basil", "birch", "cedar", "cobalt", "coral", "delta", "ember", "fable", "fjord", "garnet", "grove", "harbor", "hazel", "indigo", "ivory", "jasper", "juniper", "kestrel", "lagoon", "larch", "lilac", "maple", "marble", "nectar", "nimbus", "onyx", "opal", "otter", "pebble", "plum", "quartz", "raven", "reed", "saffron", "sierra", "slate", "sorrel", "tango", "teal", "thistle", "topaz", "tulip", "umber", "velvet", "violet", "walnut", "willow", "yarrow", "zephyr", "zinc"]
+WORDS = [
+    "amber",
+    "anvil",
+    "basil",
+    "birch",
+    "cedar",
+    "cobalt",
+    "coral",
+    "delta",
+    "ember",
+    "fable",
+    "fjord",
+    "garnet",
+    "grove",
+    "harbor",
+    "hazel",
+    "indigo",
+    "ivory",
+    "jasper",
+    "juniper",
+    "kestrel",
+    "lagoon",
+    "larch",
+    "lilac",
+    "maple",
+    "marble",
+    "nectar",
+    "nimbus",
+    "onyx",
+    "opal",
+    "otter",
+    "pebble",
+    "plum",
+    "quartz",
+    "raven",
+    "reed",
+    "saffron",
+    "sierra",
+    "slate",
+    "sorrel",
+    "tango",
+    "teal",
+    "thistle",
+    "topaz",
+    "tulip",
+    "umber",
+    "velvet",
+    "violet",
+    "walnut",
+    "willow",
+    "yarrow",
+    "zephyr",
+    "zinc",
+]
 SYNONYMS = {
     "layers": "blocks h encoder_layers stack resblocks blk layer",
     "blocks": "layers h resblocks transformer_layers stack",
@@ -193,10 +246,8 @@ def regroupings(freedom: Any, draw: Any) -> list[Callable[[Arrays], list[tuple[C
     for module, sizes in freedom.split:
         if draw.random() < 0.45:
             steps.append(split(module, sizes, str(draw.choice(PARTS)).split()))
-    for prefix in freedom.stack:
-        if draw.random() < 0.5:
-            steps.append(stack(prefix, int(draw.random() < 0.2)))
-    return steps
+    stacked = [prefix for prefix in freedom.stack if draw.random() < 0.5]
+    return [*steps, *(stack(prefix, int(draw.random() < 0.2)) for prefix in stacked)]
 
 
 def pattern(template: str) -> re.Pattern[str]:
@@ -208,7 +259,7 @@ def fill(template: str, numbers: tuple[str, ...]) -> str:
     return re.sub(r"\*", lambda _: next(rest), template)
 
 
-def fuse(order: list[str], members: tuple[str, ...], heads: int):
+def fuse(order: list[str], members: tuple[str, ...], heads: int):  # noqa: C901  # two ways
     """Lay modules end to end along their first axis, head by head if HEADS is more than 1."""
     last = [member.rsplit(".", 1)[-1] for member in members]
     joined = f"{members[0].rsplit('.', 1)[0]}.{'+'.join(last)}"
@@ -277,7 +328,7 @@ def split(module: str, sizes: tuple[int, ...], parts: list[str]):
     return make
 
 
-def stack(prefix: str, axis: int):
+def stack(prefix: str, axis: int):  # noqa: C901
     """Make one tensor of those of repeated modules, with an axis more."""
 
     def make(arrays: Arrays) -> list[tuple[Change, Change]]:
@@ -388,7 +439,6 @@ class Taste:
         """Return the new name of one level, unlike its siblings'."""
         if (path, segment) not in self.segments:
             taken = {new for (parent, _), new in self.segments.items() if parent == path}
-            base, _, part = segment.partition("_") if segment not in SYNONYMS else (segment, "", "")
             words = SYNONYMS.get(segment, "").split() if self.draw.random() < self.related else []
             free = [word for word in words if word not in taken]
             free = free or [word for word in WORDS if word not in self.segments.values()]

@@ -1,0 +1,253 @@
+"""One row of the atlas: a tiny checkpoint goes to MLX and back, and everything is compared.
+
+    python -m weighbridge.benchmarks.atlas.row TYPE:LAYOUT ...
+
+prints one JSON object a row. The way is the product's own (`jobs.convert`); the oracles are not:
+mlx-lm's loader, its class's own ``sanitize``, and transformers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weighbridge.benchmarks.atlas import logits, tiny
+from weighbridge.errors import WeighbridgeError
+
+Tensors = dict[str, Any]  # numpy arrays by name
+EXACT = "exact"
+
+
+@dataclass
+class Row:
+    """What was measured of one type in one layout; a step that was not reached is empty."""
+
+    kind: str
+    layout: str
+    parameters: int = 0
+    forward: str = ""  # our MLX weights against the class's sanitize: exact, or what differs
+    inverse: str = ""  # MLX -> Hugging Face against the checkpoint
+    trained: str = ""  # MLX -> Hugging Face -> MLX after every weight was changed
+    config: str = ""  # config.json home again against the checkpoint's
+    accepted: str = ""  # mlx-lm's strict loader on our directory: exact, or what it says
+    error: float | None = None  # of mlx-lm's logits, relative to the largest of transformers'
+    bar: float | None = None
+    control: str = (
+        ""  # mlx-lm's own loading of the checkpoint: same logits as ours, or what it says
+    )
+    failed: str = ""  # the step that stopped, and why
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+def measure(kind: str, layout: str, folder: Path) -> Row:
+    """Fill a row, in FOLDER; a step that fails ends it and says so."""
+    row, start = Row(kind, layout), time.monotonic()
+    step = "make"
+    try:
+        made = tiny.make(kind, folder / "hub", layout)
+        row.parameters = sum(value.numel() for value in made.model.parameters())
+        for step in ("go", "come_back", "train", "run"):
+            globals()[step](row, folder, made)
+    except (Exception, SystemExit) as error:
+        row.failed = f"{step}: {said(error)}"
+    row.seconds = round(time.monotonic() - start, 1)
+    return row
+
+
+def go(row: Row, folder: Path, _: tiny.Tiny) -> None:
+    """Convert the checkpoint to MLX and compare with what the class's own code makes of it."""
+    to("mlx", folder / "hub", folder / "mlx")
+    row.forward = difference(read(folder / "mlx"), sanitized(folder))
+
+
+def come_back(row: Row, folder: Path, _: tiny.Tiny) -> None:
+    """Convert back, with the original where the class dropped something."""
+    row.notes += home(folder, "mlx", "home")
+    row.inverse = difference(read(folder / "home"), read(folder / "hub"))
+    here, there = (json.loads((folder / x / "config.json").read_text()) for x in ("home", "hub"))
+    keys = sorted(key for key in {**here, **there} if here.get(key, ...) != there.get(key, ...))
+    row.config = f"differs in {', '.join(keys)}" if keys else EXACT
+
+
+def train(row: Row, folder: Path, _: tiny.Tiny) -> None:
+    """Change every weight of the MLX directory, then go home and to MLX once more."""
+    shutil.copytree(folder / "mlx", folder / "trained")
+    change(folder / "trained")
+    home(folder, "trained", "trained-home")
+    to("mlx", folder / "trained-home", folder / "again")
+    row.trained = difference(read(folder / "again"), read(folder / "trained"))
+    if row.trained != EXACT:
+        row.trained = nearest(folder) or row.trained
+
+
+def nearest(folder: Path) -> str:
+    """Say so if every weight that did not come back has no checkpoint that it could come from.
+
+    ``x + 1`` and ``x * c`` do not reach every number: the two checkpoints next to ours, one step of
+    the last bit up and down, must miss the same weights.
+    """
+    wanted = read(folder / "trained")
+    missed = {name: value != wanted[name] for name, value in read(folder / "again").items()}
+    for sign in (1, -1):
+        step = folder / f"step{sign}"
+        shutil.copytree(folder / "trained-home", step)
+        nudge(step, sign)
+        to("mlx", step, folder / f"stepped{sign}")
+        for name, value in read(folder / f"stepped{sign}").items():
+            if np.any((value == wanted[name]) & missed[name]):
+                return ""
+    count = sum(int(value.sum()) for value in missed.values())
+    return f"exact but {count} weights that no checkpoint gives"
+
+
+def run(row: Row, folder: Path, made: tiny.Tiny) -> None:
+    """Load our directory with mlx-lm, strictly, and compare the logits with transformers."""
+    wanted = logits.reference(made.model)
+    row.bar = wanted.bar
+    found = None
+    try:
+        model = logits.mlx_lm(folder / "mlx")
+        row.accepted = EXACT
+        found = logits.native(model)
+        row.error = logits.error(found, wanted.double)
+    except Exception as error:
+        row.accepted = said(error)
+    if row.error is None or row.error > row.bar:
+        row.control = control(folder, found)
+
+
+def control(folder: Path, ours: logits.Logits | None) -> str:
+    """Let mlx-lm load the checkpoint itself, our configuration beside it, and compare with OURS."""
+    shutil.copytree(folder / "hub", folder / "control")
+    shutil.copy(folder / "mlx" / "config.json", folder / "control")
+    try:
+        theirs = logits.native(logits.mlx_lm(folder / "control"))
+    except Exception as error:
+        return said(error)
+    return "same logits" if ours is not None and np.array_equal(ours, theirs) else "other logits"
+
+
+def to(framework: str, source: Path, target: Path, original: str | None = None) -> None:
+    """Convert SOURCE to FRAMEWORK at TARGET by the product's own way, unchecked."""
+    from weighbridge.jobs.convert import convert
+    from weighbridge.jobs.options import Options
+
+    convert(str(source), target, framework, options=Options(check="none", original=original))
+
+
+def home(folder: Path, source: str, target: str) -> list[str]:
+    """Convert SOURCE to torch, with the original only where it does not go without."""
+    try:
+        to("torch", folder / source, folder / target)
+    except WeighbridgeError as error:
+        if "original" not in str(error):
+            raise
+        to("torch", folder / source, folder / target, str(folder / "hub"))
+        return ["--original"]
+    return []
+
+
+def sanitized(folder: Path) -> Tensors:
+    """Return what mlx-lm's class makes of the checkpoint, given our configuration."""
+    import mlx.core as mx
+    from mlx_lm.utils import _get_classes, load_config
+
+    config = load_config(folder / "mlx")
+    model_class, args_class = _get_classes(config)
+    model = model_class(args_class.from_dict(config))
+    weights = {name: mx.array(value) for name, value in load(folder / "hub").items()}
+    if hasattr(model, "sanitize"):
+        weights = model.sanitize(weights)
+    return {name: np.array(value) for name, value in weights.items()}
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Return the weights in FOLDER as MLX arrays."""
+    import mlx.core as mx
+
+    found: dict[str, Any] = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        found |= dict(mx.load(str(file)).items())
+    return found
+
+
+def read(folder: Path) -> Tensors:
+    """Return the weights in FOLDER, the sidecar not among them."""
+    return {name: np.array(value) for name, value in load(folder).items()}
+
+
+def nudge(folder: Path, sign: int) -> None:
+    """Move every float32 weight in FOLDER by one step of its last bit."""
+    from safetensors.numpy import load_file, save_file
+
+    for file in folder.glob("model*.safetensors"):
+        moved = {
+            name: np.nextafter(value, np.float32(sign * np.inf))
+            if value.dtype == np.float32
+            else value
+            for name, value in load_file(file).items()
+        }
+        save_file(moved, file, {"format": "pt"})
+
+
+def change(folder: Path) -> None:
+    """Move every floating point weight in FOLDER, as training would."""
+    import mlx.core as mx
+
+    noise = np.random.default_rng(5)
+    for file in folder.glob("model*.safetensors"):
+        moved = {
+            name: value + mx.array(noise.normal(0, 0.01, value.shape)).astype(value.dtype)
+            if mx.issubdtype(value.dtype, mx.floating)
+            else value
+            for name, value in mx.load(str(file)).items()
+        }
+        mx.save_safetensors(str(file), moved, {"format": "mlx"})
+
+
+def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Say whether names, dtypes, shapes and bytes are the same, or what differs."""
+    parts = list(differences(found, wanted))
+    return f"{len(parts)} differ: {'; '.join(parts[:3])}" if parts else EXACT
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every tensor that is missing, left over or not the same."""
+    for name in sorted({*found, *wanted}):
+        if name not in found:
+            yield f"{name} is missing"
+        elif name not in wanted:
+            yield f"{name} is left over"
+        elif found[name].dtype != wanted[name].dtype or found[name].shape != wanted[name].shape:
+            yield f"{name}: {found[name].shape} instead of {wanted[name].shape}"
+        elif found[name].tobytes() != wanted[name].tobytes():
+            yield f"{name}: other values"
+
+
+def said(error: BaseException) -> str:
+    """Return an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:400]
+
+
+def main(names: list[str]) -> None:
+    """Print the rows ``TYPE:LAYOUT``."""
+    for name in names:
+        kind, layout = name.split(":")
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+            row = measure(kind, layout, Path(folder))
+        print(json.dumps(asdict(row)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

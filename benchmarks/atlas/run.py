@@ -1,0 +1,108 @@
+"""The atlas: every model type that transformers and mlx-lm share, to MLX and back.
+
+    python benchmarks/atlas/run.py [TYPE ...] [--workers 2] [--out benchmarks/results/atlas.json]
+
+Rows run a few to a process, so that one that crashes costs only itself. With TYPES, only their rows
+are measured again. The table in ``docs/atlas.md`` is printed from the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from weighbridge.benchmarks.atlas import tiny
+from weighbridge.benchmarks.atlas.row import Row
+from weighbridge.benchmarks.atlas.table import write_table
+from weighbridge.benchmarks.atlas.verdicts import UNPAIRED, verdict
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "benchmarks" / "results" / "atlas.json"
+PACKAGES = ("weighbridge", "mlx-lm", "mlx", "transformers", "torch")
+BATCH = 5  # rows to a process: one that dies takes at most these along, and they run again alone
+SECONDS = 120  # a row
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "MLX_DISABLE_COMPILE": "1",  # compiling costs seconds a kernel on a CPU
+}
+
+
+def names(kinds: list[str]) -> list[str]:
+    """Return the rows of KINDS, of all types where there are none, as ``TYPE:LAYOUT``."""
+    wanted = [kind for kind in kinds or tiny.types() if kind not in UNPAIRED]
+    return [f"{kind}:{layout}" for kind in wanted for layout in tiny.layouts(kind)]
+
+
+def batch(rows: list[str]) -> list[dict[str, Any]]:
+    """Measure ROWS in a process; those that it did not come to are measured one by one."""
+    command = [sys.executable, "-m", "weighbridge.benchmarks.atlas.row", *rows]
+    with subprocess.Popen(
+        command, env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            out, problem = process.communicate(timeout=SECONDS * len(rows))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, problem = process.communicate()
+    done = [json.loads(line) for line in out.splitlines()]
+    left = rows[len(done) :]
+    if len(left) > 1:
+        return done + [row for name in left for row in batch([name])]
+    return done + [lost(name, process.returncode, problem) for name in left]
+
+
+def lost(name: str, code: int, problem: bytes) -> dict[str, Any]:
+    """Return the row of a process that ended before it was measured."""
+    last = problem.decode(errors="replace").strip().splitlines()[-1:]
+    kind, layout = name.split(":")
+    return asdict(Row(kind, layout, failed=f"the process ended with {code}: {''.join(last)[:200]}"))
+
+
+def measured(rows: list[str], workers: int) -> Iterator[dict[str, Any]]:
+    """Yield every row, judged, as its batch ends."""
+    batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+    with ThreadPoolExecutor(workers) as pool:
+        for found in pool.map(batch, batches):
+            for row in found:
+                status, why = verdict(row)
+                print(f"{row['kind']}:{row['layout']} {status} {why}", flush=True)
+                yield row | {"status": status, "why": why}
+
+
+def unpaired() -> Iterator[dict[str, Any]]:
+    """Yield the rows of types that have no pair of classes."""
+    for kind, why in UNPAIRED.items():
+        yield asdict(Row(kind, "saved")) | {"status": "unpaired", "why": why}
+
+
+def main() -> None:
+    """Measure, write the result and print the table from it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kinds", metavar="TYPE", nargs="*")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args()
+    before = json.loads(options.out.read_text())["rows"] if options.kinds else []
+    kept = [row for row in before if row["kind"] not in options.kinds]
+    rows = [*kept, *measured(names(options.kinds), options.workers)]
+    rows += [] if options.kinds else unpaired()
+    rows.sort(key=lambda row: (row["kind"], row["layout"] != "saved"))
+    result = {"versions": {name: version(name) for name in PACKAGES}, "rows": rows}
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    if options.out == RESULT:
+        write_table(RESULT, ROOT / "docs" / "atlas.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Print ``docs/atlas.md`` from ``benchmarks/results/atlas.json``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+HEAD = """\
+# Atlas
+
+Every `model_type` that transformers {transformers} and mlx-lm {mlx-lm} both implement: a tiny random checkpoint,
+no two sizes alike, goes to MLX and back. Written by `python benchmarks/atlas/run.py`; do not edit.
+
+| what | means |
+|---|---|
+| layout | *saved*: as `save_pretrained` writes it; *hub*: as the published checkpoints are, where that differs |
+| forward | our MLX weights are, byte for byte, what the class's own `sanitize` makes of the checkpoint |
+| home | MLX to Hugging Face gives the checkpoint's bytes and its config.json (*original*: with `--original`, for what the class drops) |
+| trained | after every MLX weight was changed: MLX to Hugging Face to MLX gives the same bytes (*n*: all but n weights, which no checkpoint gives because the class adds or multiplies) |
+| logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g} |
+
+A row is an **upstream** fault only if mlx-lm, given the same checkpoint without us, computes the same
+wrong logits bit for bit or refuses it; `benchmarks/atlas/faults.py` says why, with the smallest change that
+makes both agree, and a test repeats it: it fails when upstream mends the fault.
+
+{counts}
+
+"""
+TOTALS = {
+    "pass": "pass",
+    "upstream": "upstream fault",
+    "gap": "gap",
+    "unpaired": "no pair of classes",
+}
+
+
+def write_table(source: Path, target: Path) -> None:
+    """Print the result in SOURCE as Markdown to TARGET."""
+    target.write_text(page(json.loads(source.read_text())))
+
+
+def page(result: Mapping[str, Any]) -> str:
+    """Return the page of a result."""
+    from weighbridge.benchmarks.atlas.logits import FLOOR, TIMES
+
+    rows = result["rows"]
+    head = HEAD.format(
+        **result["versions"], floor=FLOOR, times=TIMES, counts="\n".join(counts(rows))
+    )
+    return head + "\n".join([*table(rows), "", *reasons(rows)]) + "\n"
+
+
+def counts(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield how many rows came to what."""
+    found = Counter(row["status"] for row in rows)
+    kinds = len({row["kind"] for row in rows})
+    parts = [f"{found[key]} {name}" for key, name in TOTALS.items() if found[key]]
+    yield f"**{kinds} types, {len(rows)} rows: {', '.join(parts)}.**"
+
+
+def table(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table."""
+    yield "| type | layout | forward | home | trained | logits | verdict |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        cells = (row["kind"], row["layout"], short(row["forward"]), going_home(row))
+        cells = (*cells, short(row["trained"]), errors(row), TOTALS[row["status"]])
+        yield f"| {' | '.join(cells)} |"
+
+
+def short(text: str) -> str:
+    """Return what a cell says of a step."""
+    if text.startswith("exact but "):
+        return text.split()[2]
+    return {"exact": "exact", "": "–"}.get(text, "differs")
+
+
+def going_home(row: Mapping[str, Any]) -> str:
+    """Return what the cell of the way home says."""
+    same = "exact" if row["config"] in ("", "exact") else "config differs"
+    found = short(row["inverse"]) if same == "exact" else same
+    return f"{found}, original" if "--original" in row["notes"] else found
+
+
+def errors(row: Mapping[str, Any]) -> str:
+    """Return the error of the logits and its bar."""
+    if row["error"] is None:
+        return "–" if not row["accepted"] else "refused"
+    return f"{row['error']:.1e} of {row['bar']:.1e}"
+
+
+def reasons(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield why rows do not pass."""
+    for status in ("upstream", "gap", "unpaired"):
+        chosen = [row for row in rows if row["status"] == status]
+        if chosen:
+            yield f"## {TOTALS[status].capitalize()}\n"
+            yield from (f"- **{row['kind']}** ({row['layout']}): {plain(row)}" for row in chosen)
+            yield ""
+
+
+def plain(row: Mapping[str, Any]) -> str:
+    """Return the reason of a row in Markdown."""
+    return row["why"].replace("|", "\\|").replace("<", "&lt;").rstrip(".") + "."

@@ -1,0 +1,63 @@
+"""What a row of the atlas comes to: pass, upstream fault or gap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weighbridge.benchmarks.atlas.faults import FAULTS, Fault
+
+# Types that have no pair of classes, so that there is nothing to convert.
+UNPAIRED = {
+    "olmo": "mlx-lm's module ends the process when it is imported without ai2-olmo",
+    "pixtral": "in transformers the type is a vision tower alone; its checkpoints say llava",
+}
+OURS = ("forward", "inverse", "trained", "config")
+
+
+def verdict(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return ``pass``, ``upstream`` or ``gap``, and the reason.
+
+    A row is an upstream fault only where mlx-lm, given the same checkpoint without us, computes the
+    same logits bit for bit or refuses it in the same way, and where `faults.py` says why; the
+    repro of that fault is a test.
+    """
+    ours = list(broken(row))
+    agrees = row["error"] is not None and row["error"] <= row["bar"]
+    fault = next((f for f in FAULTS if (f.kind, row["layout"]) in keys(f)), None)
+    if not ours and row["accepted"] == "exact" and agrees:
+        return "pass", ""
+    if fault and not ours and is_theirs(row):
+        return "upstream", fault.why
+    if fault and fault.raises and (fault.raises in row["failed"] or fault.raises in row["control"]):
+        return "upstream", fault.why
+    return "gap", "; ".join([*ours, *theirs(row)])
+
+
+def keys(fault: Fault) -> Iterator[tuple[str, str]]:
+    """Yield type and layout of the rows that FAULT speaks of."""
+    return ((fault.kind, layout) for layout in fault.layouts)
+
+
+def broken(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what of our own part is not exact."""
+    if row["failed"]:
+        yield row["failed"]
+    for step in OURS:
+        if row[step] and not row[step].startswith("exact"):
+            yield f"{step}: {row[step]}"
+
+
+def is_theirs(row: Mapping[str, Any]) -> bool:
+    """Say whether mlx-lm without us does just what it does with our directory."""
+    return row["control"] == "same logits" or (
+        row["accepted"] != "exact" and row["control"] == row["accepted"]
+    )
+
+
+def theirs(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what of the other part differs."""
+    if row["accepted"] not in ("", "exact"):
+        yield row["accepted"]
+    if row["error"] is not None and row["error"] > row["bar"]:
+        yield f"logits differ by {row['error']:.1e}, mlx-lm alone has {row['control']}"

@@ -1,0 +1,61 @@
+"""The process that learns: a request on standard input, an answer on standard output.
+
+What the class prints goes to standard error, so that it cannot be taken for an answer.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from contextlib import suppress
+
+from ....errors import UnsupportedError, WeighbridgeError
+from .learning import trace
+from .messages import Answer, Request, dump_error
+
+
+def main() -> None:
+    """Answer one request."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    request = Request.load(sys.stdin.buffer.read())
+    limit(request)
+    try:
+        said = answer(request).dump()
+    except WeighbridgeError as error:
+        said = dump_error(error)
+    except MemoryError:
+        said = dump_error(UnsupportedError(f"{request.target}: {out_of_memory(request)}"))
+    with os.fdopen(answers, "wb") as stream:
+        stream.write(said)
+    sys.stderr.flush()
+    os._exit(0)  # whatever the class left behind, threads for instance, need not be waited for
+
+
+def answer(request: Request) -> Answer:
+    """Learn what REQUEST asks for."""
+    target = request.target
+    learned = trace(target, request.config, request.headers)
+    parameters = {} if request.asked is None else target.parameters(request.asked)
+    return Answer(learned, parameters)
+
+
+def limit(request: Request) -> None:
+    """Hold this process to the time and the memory that REQUEST grants."""
+    for kind, most in (
+        (resource.RLIMIT_CPU, request.seconds),
+        (resource.RLIMIT_AS, request.memory),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        with suppress(ValueError, OSError):  # a system may not know a limit, or have a lower one
+            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+
+
+def out_of_memory(request: Request) -> str:
+    """Say that the memory was not enough."""
+    return f"takes more memory than a map may need ({request.memory >> 20:,} MiB)"
+
+
+if __name__ == "__main__":
+    main()

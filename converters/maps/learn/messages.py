@@ -1,0 +1,96 @@
+"""What is said to and by the process that learns: JSON, one object each way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .... import errors
+from ...checkpoints.base import Header
+from ...libraries import Target
+from .learning import Learned
+
+
+class Request(NamedTuple):
+    """What to learn.
+
+    Attributes:
+        target: the class.
+        config: of the model that is traced.
+        headers: its tensors.
+        asked: the config whose parameters are asked for, ``None`` if they are not.
+        seconds: of processor time that may be used.
+        memory: bytes of address space that may be used.
+    """
+
+    target: Target
+    config: Mapping[str, Any]
+    headers: Mapping[str, Header]
+    asked: Mapping[str, Any] | None
+    seconds: int
+    memory: int
+
+    def dump(self) -> bytes:
+        """Return the request as JSON."""
+        target = self.target
+        parts = [target.library, target.version, target.model_type, target.module]
+        said = self._replace(target=parts, headers=_listed(self.headers))  # type: ignore[arg-type]
+        return json.dumps(said._asdict()).encode()
+
+    @classmethod
+    def load(cls, text: bytes) -> Request:
+        """Return the request that TEXT is."""
+        said = json.loads(text)
+        said["target"] = Target(*said["target"])
+        said["headers"] = _headers(said["headers"])
+        return cls(**said)
+
+
+class Answer(NamedTuple):
+    """What was learned.
+
+    Attributes:
+        learned: the map.
+        parameters: those that were asked for.
+    """
+
+    learned: Learned
+    parameters: dict[str, Header]
+
+    def dump(self) -> bytes:
+        """Return the answer as JSON."""
+        learned = self.learned._replace(layout=_listed(self.learned.layout))  # type: ignore[arg-type]
+        said = {**learned._asdict(), "parameters": _listed(self.parameters)}
+        return json.dumps({"learned": said}).encode()
+
+
+def dump_error(error: errors.WeighbridgeError) -> bytes:
+    """Return ERROR as an answer."""
+    return json.dumps({"error": type(error).__name__, "message": str(error)}).encode()
+
+
+def load_answer(text: bytes) -> Answer:
+    """Return the answer that TEXT is.
+
+    Raises:
+        WeighbridgeError: the answer is one.
+    """
+    said = json.loads(text)
+    if "error" in said:
+        kind = getattr(errors, said["error"], errors.UnsupportedError)
+        if issubclass(kind, errors.MismatchError):
+            kind = errors.UnsupportedError
+        raise kind(said["message"])
+    found = said["learned"]
+    parameters = _headers(found.pop("parameters"))
+    found["notes"], found["layout"] = tuple(found["notes"]), _headers(found["layout"])
+    return Answer(Learned(**found), parameters)
+
+
+def _listed(headers: Mapping[str, Header]) -> dict[str, list[Any]]:
+    return {name: [header.dtype, *header.shape] for name, header in headers.items()}
+
+
+def _headers(listed: Mapping[str, list[Any]]) -> dict[str, Header]:
+    return {name: Header(dtype, tuple(shape)) for name, (dtype, *shape) in listed.items()}

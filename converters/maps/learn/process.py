@@ -1,0 +1,139 @@
+"""Learn a map in a process of its own, which has a time and a memory limit and is never waited for long."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ....errors import UnsupportedError, WeighbridgeError
+from ...checkpoints.base import Header
+from ..plan import Plan
+from ..weightmap import WeightMap
+from .learning import Learned
+from .reduction import reduced
+
+if TYPE_CHECKING:
+    from ...libraries import Target
+    from .messages import Answer
+
+MODULE: Final = __package__
+REMEMBERED: Final = 8  # maps
+
+
+class Limits(NamedTuple):
+    """What a class may use while it is traced.
+
+    Attributes:
+        seconds: of wall-clock time, and of processor time.
+        memory: bytes of address space.
+    """
+
+    seconds: int = 60
+    memory: int = 8 << 30
+
+
+LIMITS: Final = Limits()
+_known: OrderedDict[tuple[object, ...], Learned] = OrderedDict()
+
+
+def learn(
+    target: Target,
+    config: Mapping[str, Any],
+    headers: Mapping[str, Header],
+    limits: Limits = LIMITS,
+) -> Learned:
+    """Return the map from tensors with HEADERS to the class TARGET, proved; remembered in this process.
+
+    Of a mixture of many equal experts a few are traced; the map is then held against all tensors.
+
+    Args:
+        target: the class.
+        config: what the class reads, an MLX config.
+        headers: the source tensors, names and shapes of another framework.
+        limits: what the class may use.
+
+    Raises:
+        UnsupportedError: the class reads values, fails, uses too much time or memory, or does what
+            no map can say; or the proof of a rule fails.
+        BadInputError: the class does not take the config.
+    """
+    key = (target, json.dumps(config, sort_keys=True, default=str), tuple(headers.items()))
+    if key not in _known:
+        _known[key] = _learn(target, config, headers, limits)
+    _known.move_to_end(key)
+    while len(_known) > REMEMBERED:
+        _known.popitem(last=False)
+    return _known[key]
+
+
+def _learn(
+    target: Target, config: Mapping[str, Any], headers: Mapping[str, Header], limits: Limits
+) -> Learned:
+    few = reduced(config, headers)
+    if few is not None:
+        try:
+            answer = ask(target, few.config, few.headers, limits, config)
+            plan = held(answer, config, headers)
+        except WeighbridgeError:
+            plan = None  # the few do not speak for all: look at all of them
+        if plan is not None:
+            return answer.learned._replace(layout=plan.layout)
+    return ask(target, config, headers, limits, None).learned
+
+
+def held(answer: Answer, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Plan | None:
+    """Return the plan for all HEADERS if it makes what the class has, names and shapes."""
+    plan = WeightMap.parse(answer.learned.text, "learned").bind(headers, config=config)
+    made = {name: header.shape for name, header in plan.layout.items()}
+    wanted = {name: header.shape for name, header in answer.parameters.items()}
+    return plan if made == wanted else None
+
+
+def ask(
+    target: Target,
+    config: Mapping[str, Any],
+    headers: Mapping[str, Header],
+    limits: Limits,
+    asked: Mapping[str, Any] | None,
+) -> Answer:
+    """Return what a process of its own learns; see :func:`learn`."""
+    from .messages import Request, load_answer
+
+    request = Request(target, config, headers, asked, limits.seconds, limits.memory)
+    process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
+        [sys.executable, "-m", MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        said, complaints = process.communicate(request.dump(), timeout=limits.seconds)
+    except subprocess.TimeoutExpired:
+        raise UnsupportedError(f"{target}: {_too_slow(limits)}") from None
+    finally:
+        process.kill()
+        process.communicate()
+    if not said:
+        raise UnsupportedError(f"{target}: {_ended(process.returncode, complaints, limits)}")
+    return load_answer(said)
+
+
+def _too_slow(limits: Limits) -> str:
+    return f"does not finish within {limits.seconds} s"
+
+
+def _ended(status: int, complaints: bytes, limits: Limits) -> str:
+    """Say how the process ended without an answer."""
+    if status == -signal.SIGXCPU:
+        return _too_slow(limits)
+    last = complaints.decode(errors="replace").strip().rpartition("\n")[2][:200]
+    how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+    said = f": {last}" if last else ""
+    return f"ends the process {how}{said} (memory limit: {limits.memory >> 20:,} MiB)"
