@@ -175,9 +175,8 @@ main.add_command(map_group)
 def merge(
     base: str, adapter: Path, target: Path, as_json: bool, accept: tuple[str, ...], **chosen: Any
 ) -> None:
-    r"""Merge a LoRA ADAPTER into BASE, keeping BASE's framework.
+    """Merge a LoRA ADAPTER into BASE, keeping BASE's framework.
 
-    \b
     Example: weighbridge merge minilm-mlx run/ minilm-tuned-mlx
     """
     if chosen["check"] != "none":
@@ -219,9 +218,8 @@ def export_coreml(
     accept: tuple[str, ...],
     **chosen: Any,
 ) -> None:
-    r"""Export SOURCE to TARGET.mlpackage with named, flexible inputs.
+    """Export SOURCE to TARGET.mlpackage with named, flexible inputs.
 
-    \b
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
     """
     prepare_mlx()
@@ -297,11 +295,10 @@ def parity_check(
     accept: tuple[str, ...],
     **chosen: Any,
 ) -> None:
-    r"""Weigh CANDIDATE against REFERENCE.
+    """Weigh CANDIDATE against REFERENCE.
 
     Either is a directory, DIRECTORY+ADAPTER, a .mlpackage, MODULE:FUNCTION, or (REFERENCE) a golden.
 
-    \b
     Exit codes: 0 PASS or PASS-REFERENCE, 1 DIFFERS, 2 usage, 3 could not run,
     4 UNVERIFIED or PASS-PRECISION-ONLY, 130 interrupted.
     """
@@ -346,9 +343,8 @@ def train(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    r"""Train a model, writing adapters, checkpoints and metrics to TARGET.
+    """Train a model, writing adapters, checkpoints and metrics to TARGET.
 
-    \b
     Example: weighbridge train run --backend mlx --config minilm-lora --set model=minilm-mlx
     """
     prepare_mlx()

@@ -20,6 +20,8 @@ from rich.progress import (
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .jobs import Outcome
     from .jobs.infer import Inferred
     from .parity.verdict import Verdict
@@ -173,16 +175,23 @@ def show_verdict(verdict: Verdict, *, as_json: bool) -> None:
         render(verdict, out())
 
 
-def show_inferred(inferred: Inferred, target: Any, *, as_json: bool) -> None:
-    """Print what an inferred map rests on, and the verdict over it."""
+def show_inferred(inferred: Inferred, target: Path, *, as_json: bool) -> None:
+    """Print what an inferred map rests on, what was guessed, and the verdict over it."""
     if as_json:
-        dump(inferred.document())
+        verdict = inferred.verdict.to_json() if inferred.verdict else None
+        facts = {"status": inferred.status, "done": inferred.done, "proofs": inferred.proofs}
+        guesses = [str(guess) for guess in inferred.guesses]
+        dump({"target": target, **facts, "guesses": guesses, "verdict": verdict})
         return
-    for line in inferred.summary():
-        click.echo(line)
+    for proof, count in inferred.proofs.items():
+        click.echo(f"{count} tensors by {proof}")
+    for guess in inferred.ambiguous:
+        click.echo(f"ambiguous: {guess}")
+    for note in inferred.notes:
+        click.echo(note)
     if inferred.verdict:
         show_verdict(inferred.verdict, as_json=False)
-    click.echo(f"{inferred.status} {target}")
+    out().print(f"[bold {COLOURS.get(inferred.status, 'yellow')}]{inferred.status}[/] {target}")
 
 
 def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:

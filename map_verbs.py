@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from .arguments import as_json, candidate, opening
+from .arguments import as_json, candidate, opening, own_inputs
+
+UNDECIDED = 4
 
 
 @click.group("map")
@@ -20,12 +22,11 @@ def map_group() -> None:
 @opening
 @as_json
 def show(source: str, as_json: bool, **chosen: Any) -> None:
-    r"""Print the map of SOURCE: a table, one recorded when it was made, or one learned.
+    """Print the map of SOURCE: a table, one recorded when it was made, or one learned.
 
     A learned map is read off the code of the MLX library that will load the model, for the tensors
     that SOURCE has; nothing is loaded. The text can be kept, edited and given to --map.
 
-    \b
     Example: weighbridge map show Mixtral-8x7B > mixtral.wmap
     """
     from .console import dump
@@ -44,26 +45,31 @@ def show(source: str, as_json: bool, **chosen: Any) -> None:
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace TARGET.")
 @candidate
+@own_inputs
 @opening
 @as_json
 @click.pass_context
 def infer(  # a verb's options
     ctx: click.Context, source: str, port: str, target: Path, as_json: bool, **chosen: Any
 ) -> None:
-    r"""Infer the map from the torch model SOURCE to PORT, your own MLX code; write TARGET.wmap.
+    """Infer the map from the torch model SOURCE to PORT, your own MLX code; write TARGET.wmap.
 
     PORT is a directory with converted weights, or MODULE:FUNCTION that builds an mlx.nn module.
     Every guess is marked in the text. It is done only when the port, with SOURCE's weights moved
     through the map, passes a parity check.
 
-    \b
     Exit codes: 0 the check passes, 1 it differs, 4 not shown to be right.
     """
     from .console import show_inferred
     from .converters.runtimes.blas import preload_blas
-    from .jobs.infer import infer_to_file
+    from .jobs.infer import infer_map
+    from .jobs.mapping import write_map
+    from .jobs.options import Options, open_with
 
     preload_blas()
-    inferred = infer_to_file(source, port, target, **chosen)
+    theirs = Options(map=chosen["map_name"], trust_code=chosen["trust_code"])
+    ours = Options(candidate_code=chosen["candidate_code"], inputs=chosen["inputs"])
+    inferred = infer_map(open_with(source, theirs), open_with(port, Options()), ours)
+    write_map(inferred.text, target, force=chosen["force"])
     show_inferred(inferred, target, as_json=as_json)
-    ctx.exit(inferred.exit_code())
+    ctx.exit(inferred.verdict.exit_code() if inferred.verdict else UNDECIDED)

@@ -1,11 +1,14 @@
 """Infer the maps of five small ports whose names and layouts were scrambled.
 
-    python benchmarks/infer_ports.py [--seeds 100-104] [--ports encoder,experts] [--out FILE.json]
+    python benchmarks/infer_ports.py [--seeds 200-204] [--ports encoder,experts] [--out FILE.json]
 
 Each port of ``examples/ports`` is scrambled by ``tests/converters/maps/infer/scramble.py`` and inferred
 three times: by names and structure alone, from an MLX file that holds converted values, and from a
 native module with random weights, by outputs. The scramble knows the truth; every element of every
 tensor is compared with it. The inferrer was tuned on the ports encoder and experts with seeds 0 to 9.
+Seeds 100 to 104 were held out and showed one fault, in how weights to ask with are drawn; it was found
+and mended on the port residual with seeds 0 to 9. Seeds 200 to 204 were held out after that. Both runs
+are in ``results/infer_ports.json``, as they came out.
 """
 
 # ruff: noqa: E402  # the threads of BLAS are chosen before numpy is imported
@@ -164,9 +167,10 @@ def table(results: dict[str, Any]) -> str:
 def main() -> None:
     """Run, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", default="100-104")
+    parser.add_argument("--seeds", default="200-204")
     parser.add_argument("--ports", default=",".join(PORTS))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="JSON to which the run is added")
+    parser.add_argument("--note", default="")
     options = parser.parse_args()
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
@@ -177,8 +181,10 @@ def main() -> None:
                 results.setdefault(name, {})[str(seed)] = measure(name, seed, Path(folder))
     print(table(results))
     if options.out:
-        content = {"tuned_on": TUNED, "seeds": list(seeds), "ports": results}
-        options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        known = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {"runs": []}
+        known |= {"tuned_on": TUNED}
+        known["runs"].append({"note": options.note, "seeds": list(seeds), "ports": results})
+        options.out.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..converters import configs, libraries
 from ..converters.configs import Translation
+from ..converters.configs.translation import difference
 from ..converters.models import Model
+from ..converters.models.specs import read_json
 from ..converters.special_tokens import reconciled
 from .manifest import manifest_of
 
 CONFIG = "config.json"
 
 
-def translated(model: Model, to: str) -> Translation | None:
-    """Return MODEL's configuration as the framework TO reads it; ``None`` where it stays as it is."""
+def translated(model: Model, to: str, original: str | None = None) -> Translation | None:
+    """Return MODEL's configuration as the framework TO reads it; ``None`` where it stays as it is.
+
+    On the way home what the manifest recorded is undone. A directory of another tool recorded
+    nothing, and may have lost parts; then the configuration of the ORIGINAL is taken, if it is there.
+    """
     if model.framework == to or not model.config:
         return None
     if to == "mlx":
         target = libraries.find(model.config)
         return with_tokens(configs.to_mlx(model.config, target), model) if target else None
-    return configs.to_torch(model.config, manifest_of(model).get("config"))
+    recorded = manifest_of(model).get("config")
+    theirs = read_json(Path(original) / CONFIG) if original and not recorded else {}
+    if theirs.get("model_type") == model.config.get("model_type"):
+        return difference(model.config, theirs)
+    return configs.to_torch(model.config, recorded)
 
 
 def with_tokens(translation: Translation, model: Model) -> Translation:
@@ -43,13 +52,7 @@ def with_tokens(translation: Translation, model: Model) -> Translation:
 
 def rewrite_config(folder: Path, translation: Translation | None) -> dict[str, Any]:
     """Write the translated ``config.json`` into FOLDER; return what the manifest says of it."""
-    if translation is None or not (said := record(translation)):
+    if translation is None or not (said := translation.recorded()):
         return {}  # byte for byte as it was
     (folder / CONFIG).write_text(json.dumps(translation.config, indent=2) + "\n", encoding="utf-8")
     return said
-
-
-def record(translation: Translation) -> dict[str, Any]:
-    """Return what undoes TRANSLATION, as JSON."""
-    parts: Mapping[str, Any] = translation._asdict()
-    return {key: parts[key] for key in ("added", "changed", "removed") if parts[key]}

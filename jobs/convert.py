@@ -171,7 +171,8 @@ def plan_job(model: Model, to: str, options: Options) -> Job:
         sizes=model.sizes,
         updates=model.adapter.updates if model.adapter else {},
     )
-    there = source_headers(model) if (model.framework, to) == ("mlx", "torch") else None
+    home = (model.framework, to) == ("mlx", "torch")
+    there = source_headers(model, options.original) if home else None
     if there is None or table is None:
         return Job(model, to, table, directed, plan, model.checkpoint, NOTHING)
     restored = restore(model, table, there, options.original)
@@ -188,7 +189,7 @@ def configuration(model: Model, to: str) -> Mapping[str, Any]:
 def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
     """Write what lies beside the weights into FOLDER; return what the manifest says of it."""
     facts: dict[str, Any] = {"side_files": side_files(job.model, folder)._asdict()}
-    facts["config"] = rewrite_config(folder, translated(job.model, job.to))
+    facts["config"] = rewrite_config(folder, translated(job.model, job.to, options.original))
     if (job.model.framework, job.to) == ("torch", "mlx"):
         kept = keepsakes(job.plan, options.sidecar)
         write_sidecar(kept, job.model.checkpoint, folder)

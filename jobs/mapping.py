@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from ..converters.libraries import find
 from ..converters.maps import WeightMap
 from ..converters.models import Model
-from ..errors import BadInputError
+from ..errors import BadInputError, TargetExistsError
 from .opening import map_of
 from .options import Options, open_with
 
@@ -57,3 +58,16 @@ def origin(model: Model, table: WeightMap) -> str:
         return f"table {model.family.map}"
     target = find(model.config)
     return f"learned from {target.library} {target.version}" if target else f"{table.name}"
+
+
+def write_map(text: str, target: Path, *, force: bool = False) -> None:
+    """Write TEXT to the file TARGET, whole or not at all.
+
+    Raises:
+        TargetExistsError: it is there and FORCE is not given.
+    """
+    if target.exists() and not force:
+        raise TargetExistsError(f"{target} exists; pass --force to replace it")
+    draft = target.with_name(f".{target.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(target)

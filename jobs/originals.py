@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from ..converters.checkpoints import Checkpoint, Header, Writer, open_checkpoint
 from ..converters.checkpoints.safetensors import SafetensorsFile
-from ..converters.configs import to_torch
 from ..converters.maps import Dropped, Plan, Step, WeightMap, apply
+from ..converters.maps.choose import origin_of
 from ..converters.maps.names import Name
 from ..converters.maps.plan import Bound
 from ..converters.maps.rules import Pairing, Term
@@ -93,18 +93,18 @@ def open_original(spec: str) -> Checkpoint:
         ) from None
 
 
-def source_headers(model: Model) -> dict[str, Header] | None:
+def source_headers(model: Model, original: str | None) -> Mapping[str, Header] | None:
     """Return the headers of the checkpoint that MODEL, in MLX's layout, was made from.
 
-    A directory of another tool says nothing of it; then they are what transformers would write for
-    its configuration, where transformers knows it.
+    A directory of another tool says nothing of it; then they are those of the ORIGINAL, or what
+    transformers would write for its configuration.
     """
     recorded = recorded_headers(model)
     if recorded or model.family is None or model.family.map:
         return recorded
-    from ..converters.libraries.transformers import hub_headers
-
-    return hub_headers(to_torch(model.config).config)
+    if original and original != "none":
+        return open_original(original).headers
+    return origin_of(model)
 
 
 def keepers(model: Model, original: str | None) -> list[Checkpoint]:

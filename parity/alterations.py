@@ -165,7 +165,8 @@ def _affine(case: Case) -> Explanation | None:
         detail = f"{source} within rounding; {describe_differences(case, source)}"
     else:
         detail = f"{number:.6g} * {source}" if kind == "scaled" else f"{source} {number:+.6g}"
-    return case.tell(source, kind, detail, ok=case.permitted)
+    found = case.tell(source, kind, detail, ok=case.permitted)
+    return found._replace(amount=number) if kind != "close" else found
 
 
 def _affine_fit(case: Case, name: str) -> tuple[float, str, float, str]:
@@ -177,12 +178,19 @@ def _affine_fit(case: Case, name: str) -> tuple[float, str, float, str]:
     own, theirs = case.sketch.projections, other.projections
     factor = float(own @ theirs / max(float(theirs @ theirs), 1e-300))
     scaled = case.gap(other, factor=factor)
+    return min((scaled, "scaled", factor, name), _offset_fit(case, name, limit))
+
+
+def _offset_fit(case: Case, name: str, limit: float) -> tuple[float, str, float, str]:
+    other = case.book.sketches[name]
     offset = case.sketch.moments.mean - other.moments.mean
     ones = sketch(np.ones(squeeze(case.array.shape), np.float32)).projections
-    moved = case.gap(other, shift=offset * ones)
     # An offset of 1 takes as many digits from the smaller side as it is smaller.
-    moved *= min(1.0, case.sketch.norm / max(other.norm, 1e-300))
-    return min((scaled, "scaled", factor, name), (moved, "offset", offset, name))
+    lost = min(1.0, case.sketch.norm / max(other.norm, 1e-300))
+    whole = float(round(offset))  # rounding in 16 bits moves the mean too
+    gaps = {it: lost * case.gap(other, shift=it * ones) for it in (whole, offset) if it}
+    best = whole if gaps.get(whole, math.inf) <= limit else offset
+    return gaps.get(best, math.inf), "offset", best, name
 
 
 def _rows_scaled(case: Case) -> Explanation | None:

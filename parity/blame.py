@@ -71,7 +71,8 @@ class LocalError(NamedTuple):
 
 def forced(recording: Recording) -> dict[str, Array]:
     """Return RECORDING as corrections for a run in float32 or narrower."""
-    return {site: array.astype(np.float32) for site, array in recording.items()}
+    with np.errstate(over="ignore"):  # a float64 mask's least number is minus infinity in float32
+        return {site: array.astype(np.float32) for site, array in recording.items()}
 
 
 def blame(

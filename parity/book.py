@@ -33,6 +33,7 @@ class Explanation(NamedTuple):
         shape: the candidate's shape.
         constant: all elements are equal, so that no order of axes shows.
         parts: the reference tensors it is made of, in their order in it; empty where it is one.
+        amount: what it is scaled by, or offset by.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Explanation(NamedTuple):
     shape: tuple[int, ...] = ()
     constant: bool = False
     parts: tuple[str, ...] = ()
+    amount: float | None = None
 
 
 KINDS: Final[Mapping[str, str]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +22,12 @@ from .floors import floor
 from .golden import Golden
 from .probes import Probe, make_probes
 from .promises import Promised, changed_names, disagreements, unexplainable
+from .rounding import CONSTANTS, SCALARS
 from .sketches import Weights
 from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
 from .text import compare_sides, read_text_side
 from .verdict import Stage, Verdict, decide
-from .weights import model_hashes, own_copy, storage_dtype, weights_of
+from .weights import as_kept, model_hashes, own_copy, storage_dtype, weights_of
 
 if TYPE_CHECKING:
     from .blame import Fault
@@ -242,15 +243,55 @@ class Weighing:
             unused=self.golden.provenance.get("unused", ()),
             altered=changed_names(self.expected),
         )
-        self.explanations = unexplainable(found, self.expected)
+        self.explanations = self.without_needless(unexplainable(found, self.expected))
         return fingerprint_stage(self.explanations, disagreements(self.explanations, self.expected))
+
+    def without_needless(self, explanations: Sequence[Explanation]) -> Sequence[Explanation]:
+        """Return EXPLANATIONS, those excused that a torch candidate has and no output of it needs.
+
+        A vision tower that comes from the original checkpoint is nowhere in an MLX language model.
+        """
+        model = self.candidate.model
+        unknown = {it.name for it in explanations if it.kind == "unexplained"}
+        source = self.golden.framework
+        if not unknown or (model.framework, source) != ("torch", "mlx") or not self.golden.probes:
+            return explanations
+        from .reference import unneeded
+
+        needless = unneeded(model, self.golden.probes[0])
+        words = "no output needs it, and the reference has nothing like it"
+        return [
+            it._replace(source=None, kind="unused", detail=words, ok=True)
+            if it.name in unknown & needless and it.kind == "unexplained"
+            else it
+            for it in explanations
+        ]
 
     def laid_out(self) -> list[Stage]:
         """Say who vouches for the layout: the map that did the job cannot be its own witness."""
         if self.layout is None:
             return []
         vouched, who = self.layout
-        return [Stage("layout", "pass" if vouched else "unverified", who)]
+        source = self.golden.model
+        if not vouched:
+            return [Stage("layout", "unverified", who)]
+        if source is None or source.framework != "mlx" or source.factory or not self.probes:
+            return [Stage("layout", "pass", who)]
+        return [self.witnessed(Candidate(source, "mlx", self.candidate.policy), who)]
+
+    def witnessed(self, source: Candidate, who: str) -> Stage:
+        """Run the library's own class on the reference's files, where there is one.
+
+        The reference was run in torch, its weights brought home by a map: that the candidate agrees
+        with it says nothing of the map. The class reads the files without one.
+        """
+        runner = source.structure
+        if getattr(runner, "kind", "") != "library" or runner is None:
+            return Stage("layout", "pass", who)
+        storage = self.storage
+        *_, stage = self.measure_variants("layout", runner, source)
+        self.storage = storage  # which recording the class meets says nothing of the candidate
+        return stage._replace(name="layout", detail=f"{who}; it {stage.detail}")
 
     def auxiliary(self) -> Stage:
         """Compare names and roles of the inputs."""
@@ -274,18 +315,53 @@ class Weighing:
         if self.storage not in self.golden.outputs:
             reason = f"the golden has no recording with {self.storage} weights; record it again"
             return [Stage("structure", "unverified", reason)]
-        stages = self.measure("structure", runner, self.storage, "float32")
-        rounded = f"{self.storage}+constants"
-        if (
-            stages[-1].status != "fail"
-            or not self.rounds_constants
-            or rounded not in self.golden.outputs
-        ):
-            return stages
-        self.storage = rounded
-        *others, last = self.measure("structure", runner, rounded, "float32")
-        detail = f"{last.detail}; constants rounded to {self.candidate.storage} on both sides"
-        return [*others, last._replace(detail=detail)]
+        return self.measure_variants("structure", runner, self.candidate)
+
+    def measure_variants(self, name: str, runner: Runner, ran: Candidate) -> list[Stage]:
+        """Measure RUNNER of RAN in float32, against another recording too where the first is not met."""
+        stages = self.measure(name, runner, self.storage, "float32")
+        for storage, words in self.variants(ran) if stages[-1].status == "fail" else ():
+            again = self.measure(name, runner, storage, "float32")
+            if again[-1].status != "fail" or storage.endswith(CONSTANTS):
+                self.storage = storage
+                return [*again[:-1], again[-1]._replace(detail=f"{again[-1].detail}; {words}")]
+        return stages
+
+    def variants(self, ran: Candidate) -> Iterator[tuple[str, str]]:
+        """Yield other recordings that RAN may be compared with, and what they are.
+
+        They differ from the source in what the format or class rounds and the source, in the same 16
+        bits, rounds too or cannot tell.
+        """
+        if self.rounds_constants and f"{self.storage}{CONSTANTS}" in self.golden.outputs:
+            words = f"constants rounded to {ran.storage} on both sides"
+            yield f"{self.storage}{CONSTANTS}", words
+        source, rounded = self.golden.model, ran.storage
+        if source is None or source.path is None or rounded == "float32":
+            return
+        kept = as_kept(source, self.explanations, ran.weights) if ran is self.candidate else None
+        if kept:
+            words = (
+                f"against the source with the {rounded} digits that the candidate keeps of 1 + w"
+            )
+            yield self.record_again(kept, self.storage, "kept"), words
+        scalars = f"{self.storage}{SCALARS}{rounded}"
+        words = f"scalars such as an embedding's scale rounded to {rounded} on both sides"
+        yield self.record_again(kept or source, scalars, "scalars"), words
+
+    def record_again(self, model: Model, storage: str, name: str) -> str:
+        """Record MODEL's outputs with weights kept in STORAGE under NAME; return the name."""
+        from .recorder import Recorder
+
+        recorder = Recorder(model, self.golden.probes)
+        rows = recorder.outputs(storage)
+        errors = {f"{name}/float32": recorder.structure_errors(storage, rows)}
+        self.golden = replace(
+            self.golden,
+            outputs={**self.golden.outputs, name: rows},
+            errors={**self.golden.errors, **errors},
+        )
+        return name
 
     @property
     def rounds_constants(self) -> bool:
@@ -345,6 +421,9 @@ class Weighing:
         failed = {stage.name for stage in stages if stage.status == "fail"}
         runner = self.candidate.structure
         if not failed & {"outputs", "structure"} or runner is None or not self.probes:
+            return ()
+        if getattr(runner, "kind", "captured") != "captured":
+            self.unchecked.append("inner sites: a class of an MLX library shows none")
             return ()
         from .blame import blame
 

@@ -17,6 +17,10 @@ from .tokenizers import load_tokenizer
 
 DEFAULT_LIMIT = 256  # size of a dimension that the signature does not bound
 LONGEST = 1024  # tokens in a probe, whatever the position range: a check must end
+LARGEST = (
+    1 << 25
+)  # numbers in one row's output: logits of a large vocabulary fill memory in float64
+SHORTEST = 64  # tokens in the longest probe, however large the vocabulary
 
 
 class Probe(NamedTuple):
@@ -169,6 +173,38 @@ def hidden(port: Port, context: Context) -> Array:
     return np.asarray(context.random.normal(size=context.shape) * scale, port.dtype)
 
 
+def waveform(port: Port, context: Context) -> Array:
+    """Fill a port with sound: tones that come and go over noise, each row of zero mean and unit variance."""
+    length, draw = context.shape[-1], context.random
+    time, rows = np.arange(length), (*context.shape[:-1], 1)
+    values = 0.1 * draw.normal(size=context.shape)
+    for _ in range(5):
+        pitch, phase = draw.uniform(0.005, 0.4, rows), draw.uniform(0, 2 * np.pi, rows)
+        centre, spread = draw.uniform(0, length, rows), draw.uniform(0.05, 0.4, rows) * length
+        swell = np.exp(-(((time - centre) / spread) ** 2))
+        values = values + draw.uniform(0.2, 1, rows) * swell * np.sin(
+            2 * np.pi * pitch * time + phase
+        )
+    values -= values.mean(axis=-1, keepdims=True)
+    return np.asarray(values / values.std(axis=-1, keepdims=True), port.dtype)
+
+
+def spectrogram(port: Port, context: Context) -> Array:
+    """Fill a port with log-mel energies, bands on the last axis but one, as Whisper scales them.
+
+    What is 8 decades below the loudest is cut off, then (log10 + 4) / 4 (openai/whisper, audio.py).
+    """
+    *_, bands, frames = context.shape
+    draw = context.random
+    rows = np.linspace(0, 1, bands)[:, None] * np.ones((1, frames))
+    sway = np.sin(2 * np.pi * np.arange(frames) / draw.uniform(20, 200) + draw.uniform(0, 6))
+    ridge = np.exp(-(((rows - 0.3 - 0.2 * sway) / 0.1) ** 2))
+    power = 10 ** (4 * ridge - 3 * rows + 0.3 * draw.normal(size=context.shape))
+    logs = np.log10(np.maximum(power, 1e-10))
+    floor = logs.max(axis=(-1, -2), keepdims=True) - 8.0
+    return np.asarray((np.maximum(logs, floor) + 4.0) / 4.0, port.dtype)
+
+
 ROLES: Final[Mapping[str, Fill]] = {
     "token_ids": token_ids,
     "attention_mask": attention_mask,
@@ -177,6 +213,8 @@ ROLES: Final[Mapping[str, Fill]] = {
     "series": series,
     "pixels": pixels,
     "hidden": hidden,
+    "waveform": waveform,
+    "spectrogram": spectrogram,
 }
 TOKEN_ROLES: Final = frozenset(("token_ids", "attention_mask", "token_types", "positions"))
 
@@ -204,8 +242,19 @@ def _sequence_limit(signature: Signature) -> int:
     return min([*named, *fixed], default=DEFAULT_LIMIT)
 
 
+def _affordable(signature: Signature) -> int:
+    """Return how many tokens a row may have, so that its outputs in float64 can be kept.
+
+    >>> logits = Port("logits", "float32", ("batch", "sequence", 151936), "logits")
+    >>> _affordable(Signature((), (logits,)))
+    220
+    """
+    widest = max((int(p.shape[-1]) for p in signature.outputs if _static(p)), default=1)
+    return max(SHORTEST, LARGEST // max(widest, 1))
+
+
 def _static(port: Port) -> bool:
-    return isinstance(port.shape[-1], int)
+    return bool(port.shape) and isinstance(port.shape[-1], int)
 
 
 def _fixed_batch(signature: Signature) -> int | None:
@@ -271,7 +320,7 @@ def make_probes(
     vocabulary = min((p.limit("vocabulary", 256) for p in signature.inputs), default=256)
     encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
     probes: dict[str, Probe] = {}
-    limit = _sequence_limit(signature)
+    limit = min(_sequence_limit(signature), _affordable(signature))
     small = Layout("small", tuple(min(length, limit) for length in QUICK))
     for layout in (small,) if quick else layouts(limit):
         adapted = _adapt(layout, signature)

@@ -182,12 +182,10 @@ class Recorder:
 
     def unused(self) -> list[str]:
         """Return the weights, by the source's own names, that no output needs."""
-        from .reference import float32_module, ignored_weights, unused_weights
+        from .reference import unneeded
 
         own = set(base_weights(self.model).headers)
-        module = float32_module(self.model)
-        unused = set(unused_weights(module, self.signature, self.probes[0]))
-        return sorted(own & (unused | ignored_weights(self.model)))
+        return sorted(own & unneeded(replace(self.model, adapter=None), self.probes[0]))
 
     def key(self, level: str, precisions: tuple[str, ...]) -> str:
         """Return a name that changes when the recording would."""

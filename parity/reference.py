@@ -35,6 +35,7 @@ from ..converters.runtimes.torch import (
 from ..converters.values import Array, LowRank
 from ..errors import UnsupportedError
 from .probes import Probe
+from .rounding import parse_storage
 from .weights import own_copy
 
 NARROW: Final = frozenset((torch.float32, torch.float16, torch.bfloat16))
@@ -43,7 +44,6 @@ CASTS: Final = {
     torch.Tensor.half: torch.Tensor.double,
     torch.Tensor.bfloat16: torch.Tensor.double,
 }
-CONSTANTS: Final = "+constants"  # suffix of a storage in which Python numbers are rounded too
 HALF_MAX: Final = 65504.0
 Outputs = dict[str, Array]
 
@@ -96,7 +96,7 @@ def _half(value: Any) -> Any:
 
 def constants_of(storage: str) -> contextlib.AbstractContextManager[object]:
     """Return the mode in which a source runs whose target keeps its weights in STORAGE."""
-    return RoundedConstants() if storage.endswith(CONSTANTS) else contextlib.nullcontext()
+    return RoundedConstants() if parse_storage(storage).constants else contextlib.nullcontext()
 
 
 class DtypeCensus(TorchDispatchMode):
@@ -161,11 +161,6 @@ def float32_module(model: Model) -> nn.Module:
     return build_module(own_copy(model), "float32")
 
 
-def ignored_weights(model: Model) -> frozenset[str]:
-    """Return the names of MODEL's checkpoint that the source's own loading passes over."""
-    return build(own_copy(model), "float32")[1] if model.path is not None else frozenset()
-
-
 def narrow_module(model: Model, dtype: str) -> nn.Module:
     """Build MODEL as it runs in DTYPE: buffers that it computes itself stay in float32.
 
@@ -211,13 +206,13 @@ def stored_as(
         model: the source.
         compute: ``float64`` or ``float32``.
         storage: ``stored``, the source's own weights with its adapter live, or a dtype, with
-            ``+constants`` where the target rounds its constants too (see ``constants_of``).
+            ``+constants`` where the target rounds its constants too; see ``rounding``.
         names: the weights that the target rounds; ``None`` for all.
     """
     build = float64_module if compute == "float64" else float32_module
+    storage, _, scalars = parse_storage(storage)
     if storage == "stored":
-        return build(model)
-    storage = storage.removesuffix(CONSTANTS)
+        return round_scalars(build(model), scalars)
     module = build(replace(model, adapter=None))
     if model.adapter:
         wide = float64_module(replace(model, adapter=None))
@@ -226,7 +221,15 @@ def stored_as(
         for name in updates:  # rounded once, from the float64 sum
             rounded = wide.get_parameter(name).data.to(DTYPES[storage])
             module.get_parameter(name).data = rounded.to(DTYPES[compute])
-    return round_weights(module, storage, names)
+    return round_scalars(round_weights(module, storage, names), scalars)
+
+
+def round_scalars(module: nn.Module, dtype: str) -> nn.Module:
+    """Round the floating-point buffers of one element through DTYPE, in place; none if it is empty."""
+    for tensor in module.buffers() if dtype else ():
+        if tensor.numel() == 1 and tensor.is_floating_point():
+            tensor.copy_(tensor.to(DTYPES[dtype]).to(tensor.dtype))
+    return module
 
 
 def feed(signature: Signature, probe: Probe, dtype: str) -> dict[str, torch.Tensor]:
@@ -283,10 +286,22 @@ def float64_sites(
     return recorded
 
 
-def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> list[str]:
-    """Return the parameters of MODULE on which no output depends, and its integer buffers.
+def unneeded(model: Model, probe: Probe) -> set[str]:
+    """Return the torch names of MODEL's tensors on which no output depends, or that are not loaded.
 
     A target may lack them: a pooler that no output uses, positions that are counted anew.
+
+    Args:
+        model: what is run, in float32.
+        probe: one is enough, since dependence is on the graph and not on values.
+    """
+    module, found = build(own_copy(model), "float32")
+    unused = {*unused_weights(module, model.signature, probe)}
+    return {name for name, weight in found.items() if weight is None or weight in unused}
+
+
+def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> list[str]:
+    """Return the parameters of MODULE on which no output depends, and its integer buffers.
 
     Args:
         module: built in float32; its gradients are used and cleared.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ..converters.checkpoints import Checkpoint
 from ..converters.checkpoints.base import Header
 from ..converters.dtypes import CODE, FLOATS, NUMPY
 from ..converters.models import Model
 from ..converters.values import Array, LowRank
+from .book import Explanation
 from .sketches import ArrayWeights, Weights
 
 NARROW = {"F16": "float16", "BF16": "bfloat16"}
@@ -30,6 +34,48 @@ class MergedWeights:
         array = self._weights.read(name)
         update = self._updates.get(name)
         return array if update is None else update.applied_to(array).astype(array.dtype)
+
+
+class ReplacedWeights:
+    """A checkpoint in which some tensors have other values."""
+
+    def __init__(self, own: Checkpoint, values: Mapping[str, Array]) -> None:
+        self._own, self._values = own, values
+        self.path, self.files, self.ignored = own.path, own.files, own.ignored
+        self.metadata = own.metadata
+        self.headers: Mapping[str, Header] = own.headers
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME, in float64 where it has another value."""
+        return self._values[name] if name in self._values else self._own.read(name)
+
+    def stream(self, name: str) -> Iterator[memoryview]:
+        """Yield the bytes of tensor NAME as the checkpoint has them."""
+        return self._own.stream(name)
+
+
+def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights) -> Model | None:
+    """Return MODEL with the weights that a candidate keeps scaled or offset, as they are kept there.
+
+    ``1 + w`` in 16 bits has fewer digits of ``w`` than ``w`` has: MLX's classes that store it that
+    way compute something else than the source, however faithful the conversion is.
+
+    Args:
+        model: the source.
+        explanations: of the candidate's tensors.
+        weights: the candidate's.
+
+    Returns:
+        The model, or ``None`` where no weight is kept that way.
+    """
+    values: dict[str, Array] = {}
+    for it in explanations:
+        if it.ok and it.amount is not None and it.source:
+            kept = weights.read(it.name).astype(np.float64)
+            undone = kept - it.amount if it.kind == "offset" else kept / it.amount
+            values[it.source] = undone.reshape(model.checkpoint.headers[it.source].shape)
+    replaced = ReplacedWeights(model.checkpoint, values) if values else None
+    return replace(model, tensors=replaced) if replaced else None
 
 
 def _module_weights(module: Any, framework: str) -> Weights:

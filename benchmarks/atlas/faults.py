@@ -220,6 +220,39 @@ FAULTS = (
     ),
     # Checkpoints that mlx-lm's loader refuses.
     Fault(
+        "bailing_hybrid",
+        "transformers",
+        "save_pretrained names the output projection of the linear layers dense, as in the layers"
+        " with full attention; the published files have o_proj there",
+        mlx={
+            "architectures": ["BailingMoeV3ForCausalLM"],
+            "layer_group_size": 2,
+            "head_dim": 18,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "q_lora_rank": None,
+            "max_position_embeddings": 256,
+            "moe_shared_expert_intermediate_size": 20,
+        },
+        raises="model.layers.0.attention.dense.weight",
+        layouts=SAVED,
+    ),
+    Fault(
+        "bitnet",
+        "mlx-lm",
+        "the class knows packed weights with a scale alone; save_pretrained of an unpacked model,"
+        " as the one published in bfloat16 is, has neither",
+        raises="self_attn.k_proj.weight_scale",
+        layouts=SAVED,
+    ),
+    Fault(
+        "bitnet",
+        "mlx-lm",
+        "the class calls a Metal kernel that has no other version, so it runs on a Mac alone",
+        raises="[metal_kernel] No Metal back-end.",
+        layouts=("hub",),
+    ),
+    Fault(
         "gemma3n",
         "transformers",
         "layers that share keys and values have projections in the published files and in mlx-lm's"

@@ -110,13 +110,46 @@ def with_shared_keys(tensors: Tensors, config: Config) -> Iterator[tuple[str, to
             yield name.format(layer), tensors[name.format(0)].flip(0)
 
 
+def packed_in_fp4(tensors: Tensors, _: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield experts as mxfp4: random codes, 32 to a block, and a power of two for each block."""
+    import torch
+
+    noise = torch.Generator().manual_seed(2)
+    for name, tensor in tensors.items():
+        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            yield name, tensor
+            continue
+        experts, inputs, outputs = tensor.shape
+        shape = (experts, outputs, inputs // 32)
+        codes = torch.randint(0, 256, (*shape, 16), generator=noise)
+        scales = torch.randint(119, 123, shape, generator=noise)
+        yield f"{name}_blocks", codes.to(torch.uint8)
+        yield f"{name}_scales", scales.to(torch.uint8)
+
+
+def packed_in_ternary(tensors: Tensors, _: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the projections of the layers as -1, 0 and 1, four to a byte, and a scale for each."""
+    import torch
+    from transformers.integrations.bitnet import pack_weights
+
+    for name, tensor in tensors.items():
+        if name.endswith("_proj.weight"):
+            scale = tensor.abs().mean()
+            yield name, pack_weights((tensor / scale).round().clamp(-1, 1))
+            yield name.replace("weight", "weight_scale"), torch.tensor([scale])
+        else:
+            yield name, tensor
+
+
 # Model type -> what makes its saved tensors published ones.
 LAYOUTS: dict[str, Change] = {
     "bailing_hybrid": output_by_kind,
+    "bitnet": packed_in_ternary,
     "gemma3": renamed((r"^vision_tower\.", "vision_tower.vision_model.")),
     "gemma3n": with_shared_keys,
     "gpt2": with_masks,
     "gpt_neox": with_buffers,
+    "gpt_oss": packed_in_fp4,
     "kimi_k25": renamed(
         (r"^language_model\.model\.blocks\.", "language_model.model.layers."),
         (r"^model\.mm_projector\.", "mm_projector."),
@@ -129,6 +162,20 @@ LAYOUTS: dict[str, Change] = {
     "qwen3_5_moe": stacked_experts,
     "qwen3_vl_moe": transposed_experts,
 }
+# What the configuration of packed checkpoints says, and the sizes that packing needs.
+PACKED: dict[str, dict[str, Any]] = {
+    "bitnet": {
+        "quant_method": "bitnet",
+        "linear_class": "autobitlinear",
+        "quantization_mode": "offline",
+    },
+    "gpt_oss": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
+    },
+}
+REREAD = {"gpt_oss"}  # whose values are other ones once packed, and which transformers unpacks
+SIZES: dict[str, dict[str, Any]] = {"gpt_oss": {"hidden_size": 96, "intermediate_size": 160}}
 
 
 def publish(model_type: str, folder: Path) -> None:
@@ -139,7 +186,10 @@ def publish(model_type: str, folder: Path) -> None:
     """
     from safetensors.torch import load_file, save_file
 
-    config = json.loads((folder / "config.json").read_text())
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
     tensors = load_file(folder / "model.safetensors")
     changed = dict(LAYOUTS[model_type](tensors, config))
     save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
+    if model_type in PACKED:
+        path.write_text(json.dumps({**config, "quantization_config": PACKED[model_type]}))

@@ -74,7 +74,12 @@ def go(row: Row, folder: Path, _: tiny.Tiny) -> None:
 def come_back(row: Row, folder: Path, _: tiny.Tiny) -> None:
     """Convert back, with the original where the class dropped something."""
     row.notes += home(folder, "mlx", "home")
-    row.inverse = difference(read(folder / "home"), read(folder / "hub"))
+    wanted = read(folder / "hub")
+    row.inverse = difference(read(folder / "home"), wanted)
+    if row.inverse != EXACT and not row.notes:  # what nobody reads, such as masks, is let go
+        to("torch", folder / "mlx", folder / "whole", str(folder / "hub"))
+        row.inverse = difference(read(folder / "whole"), wanted)
+        row.notes.append("--original")
     here, there = (json.loads((folder / x / "config.json").read_text()) for x in ("home", "hub"))
     keys = sorted(key for key in {**here, **there} if here.get(key, ...) != there.get(key, ...))
     row.config = f"differs in {', '.join(keys)}" if keys else EXACT

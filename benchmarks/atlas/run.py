@@ -74,16 +74,21 @@ def measured(rows: list[str], workers: int) -> Iterator[dict[str, Any]]:
     batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
     with ThreadPoolExecutor(workers) as pool:
         for found in pool.map(batch, batches):
-            for row in found:
-                status, why = verdict(row)
-                print(f"{row['kind']}:{row['layout']} {status} {why}", flush=True)
-                yield row | {"status": status, "why": why}
+            for row in map(judged, found):
+                print(f"{row['kind']}:{row['layout']} {row['status']} {row['why']}", flush=True)
+                yield row
+
+
+def judged(row: dict[str, Any]) -> dict[str, Any]:
+    """Return ROW with what it comes to."""
+    status, why = verdict(row)
+    return row | {"status": status, "why": why}
 
 
 def unpaired() -> Iterator[dict[str, Any]]:
     """Yield the rows of types that have no pair of classes."""
     for kind, why in UNPAIRED.items():
-        yield asdict(Row(kind, "saved")) | {"status": "unpaired", "why": why}
+        yield asdict(Row(kind, "saved", failed=why))
 
 
 def main() -> None:
@@ -95,8 +100,8 @@ def main() -> None:
     options = parser.parse_args()
     before = json.loads(options.out.read_text())["rows"] if options.kinds else []
     kept = [row for row in before if row["kind"] not in options.kinds]
-    rows = [*kept, *measured(names(options.kinds), options.workers)]
-    rows += [] if options.kinds else unpaired()
+    rows = [*map(judged, kept), *measured(names(options.kinds), options.workers)]
+    rows += [] if options.kinds else map(judged, unpaired())
     rows.sort(key=lambda row: (row["kind"], row["layout"] != "saved"))
     result = {"versions": {name: version(name) for name in PACKAGES}, "rows": rows}
     options.out.write_text(json.dumps(result, indent=1) + "\n")

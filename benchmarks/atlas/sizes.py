@@ -126,6 +126,7 @@ CONV = ["conv", "full_attention"] * 2
 # head_dim from qk_rope_head_dim.
 # The head size that mlx-lm computes where its class reads none: hidden size by heads.
 EVEN = {"head_dim": 12}
+HEADS = {"head_dim": 16}
 LATENT = {"head_dim": DROP, "num_key_value_heads": 4}
 MAMBA = {
     "mamba_n_heads": 8,
@@ -168,7 +169,13 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v3": LATENT,
     "deepseek_v32": LATENT,
-    "exaone4": {"layer_types": SLIDING, "sliding_window_pattern": "LG"},
+    # Published with a head_dim that the configuration class does not list, and takes all the same.
+    "dots1": HEADS,
+    "ernie4_5_moe": HEADS,
+    "exaone_moe": HEADS,
+    "glm4_moe": HEADS,
+    "qwen3_moe": HEADS,
+    "exaone4": {**HEADS, "layer_types": SLIDING, "sliding_window_pattern": "LG"},
     "falcon_h1": {
         **MAMBA,
         "head_dim": 16,
@@ -272,7 +279,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mixtral": EVEN,
     "muse_glimmer": {"vision_config": {"pos_emb_height": 3, "pos_emb_width": 5}},
     "muse_spark": {
-        "text_config": {"moe_hidden_size": 40},
+        "text_config": {"moe_hidden_size": 44},
         "vision_config": {"pos_emb_height": 4, "pos_emb_width": 4},  # mlx-lm: squares only
         "audio_config": {
             "num_hidden_layers": 2,

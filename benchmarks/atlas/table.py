@@ -75,7 +75,7 @@ def short(text: str) -> str:
     """Return what a cell says of a step."""
     if text.startswith("exact but "):
         return text.split()[2]
-    return {"exact": "exact", "": "–"}.get(text, "differs")
+    return {"exact": "exact", "": "-"}.get(text, "differs")
 
 
 def going_home(row: Mapping[str, Any]) -> str:
@@ -88,7 +88,7 @@ def going_home(row: Mapping[str, Any]) -> str:
 def errors(row: Mapping[str, Any]) -> str:
     """Return the error of the logits and its bar."""
     if row["error"] is None:
-        return "–" if not row["accepted"] else "refused"
+        return "-" if not row["accepted"] else "refused"
     return f"{row['error']:.1e} of {row['bar']:.1e}"
 
 

@@ -67,14 +67,25 @@ def make(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    folder = Path(folder)
+    folder, own = Path(folder), own or {}
+    if layout == "hub":
+        own = merged(hub.SIZES.get(model_type, {}), own)
     if model_type in sizes.BORROWED:
-        made = borrow(sizes.BORROWED[model_type], model_type, folder, own or {})
+        made = borrow(sizes.BORROWED[model_type], model_type, folder, own)
     else:
-        made = build(model_type, folder, own or {})
+        made = build(model_type, folder, own)
     if layout == "hub":
         hub.publish(model_type, folder)
-    return made
+    return reread(made) if layout == "hub" and model_type in hub.REREAD else made
+
+
+def reread(made: Tiny) -> Tiny:
+    """Return MADE with the model that transformers reads from its packed weights."""
+    import torch
+
+    plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    model = type(made.model).from_pretrained(made.folder, dtype=torch.float32, **plain)
+    return made._replace(model=model.eval())
 
 
 def build(model_type: str, folder: Path, own: Mapping[str, Any]) -> Tiny:

@@ -16,15 +16,17 @@ OURS = ("forward", "inverse", "trained", "config")
 
 
 def verdict(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return ``pass``, ``upstream`` or ``gap``, and the reason.
+    """Return ``pass``, ``upstream``, ``gap`` or ``unpaired``, and the reason.
 
     A row is an upstream fault only where mlx-lm, given the same checkpoint without us, computes the
     same logits bit for bit or refuses it in the same way, and where `faults.py` says why; the
     repro of that fault is a test.
     """
+    if row["kind"] in UNPAIRED:
+        return "unpaired", UNPAIRED[row["kind"]]
     ours = list(broken(row))
     agrees = row["error"] is not None and row["error"] <= row["bar"]
-    fault = next((f for f in FAULTS if (f.kind, row["layout"]) in keys(f)), None)
+    fault = known(row)
     if not ours and row["accepted"] == "exact" and agrees:
         return "pass", ""
     if fault and not ours and is_theirs(row):
@@ -34,9 +36,9 @@ def verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     return "gap", "; ".join([*ours, *theirs(row)])
 
 
-def keys(fault: Fault) -> Iterator[tuple[str, str]]:
-    """Yield type and layout of the rows that FAULT speaks of."""
-    return ((fault.kind, layout) for layout in fault.layouts)
+def known(row: Mapping[str, Any]) -> Fault | None:
+    """Return the fault that speaks of ROW's type and layout."""
+    return next((f for f in FAULTS if f.kind == row["kind"] and row["layout"] in f.layouts), None)
 
 
 def broken(row: Mapping[str, Any]) -> Iterator[str]:

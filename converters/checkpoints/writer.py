@@ -15,10 +15,12 @@ import xxhash
 from ..dtypes import NUMPY
 from ..values import Array
 from .base import CHUNK, Header
+from .buffers import BUFFERS
 from .journal import Journal
 from .safetensors import Place
 from .shards import INDEX, arrange, fingerprint, index_text
 from .system import reserve, writing
+from .workers import Workers
 
 Data = Array | Iterable[memoryview]
 
@@ -95,16 +97,15 @@ class Writer:
 
     def _verified(self, hashes: Mapping[str, str]) -> dict[str, str]:
         """Return those of HASHES that the bytes on disk still have."""
-        return {
-            name: value
-            for name, value in hashes.items()
-            if name in self._homes and self._hash(name) == value
-        }
+        found: dict[str, str | None] = {}
+        there = [name for name in hashes if name in self._homes]
+        Workers().each(there, lambda name: found.update({name: self._hash(name)}))
+        return {name: hashes[name] for name in there if found[name] == hashes[name]}
 
     def _hash(self, name: str) -> str | None:
         shard = self._homes[name]
         try:
-            with (self.folder / shard.file).open("rb") as file:
+            with (self.folder / shard.file).open("rb", buffering=0) as file:
                 return _digest_of(file, shard.places[name])
         except FileNotFoundError:
             return None
@@ -162,8 +163,11 @@ def _write_all(file: IO[bytes], piece: memoryview) -> None:
 
 
 def _digest_of(file: IO[bytes], place: Place) -> str:
+    """Return the hash of what FILE, unbuffered, has at PLACE; of less if it ends before."""
     digest = xxhash.xxh3_64()
-    file.seek(place.begin)
-    for position in range(place.begin, place.end, CHUNK):
-        digest.update(file.read(min(CHUNK, place.end - position)))
+    left = place.end - file.seek(place.begin)
+    with BUFFERS.lend() as buffer:
+        while left > 0 and (count := file.readinto(buffer[: min(CHUNK, left)])):  # type: ignore[attr-defined]
+            digest.update(buffer[:count])
+            left -= count
     return f"xxh3:{digest.hexdigest()}"

@@ -53,6 +53,11 @@ LATENT: Final = (
 )
 
 
+DEFAULT_LATENT: Final = (
+    "normalises the latents with 1e-5 where transformers uses 1e-6; outputs differ slightly"
+)
+
+
 def not_1e_6(source: Source) -> bool:
     """Return whether norms have another epsilon than that of transformers' latents."""
     return bool(source.get("rms_norm_eps", 1e-6) != 1e-6)
@@ -132,20 +137,22 @@ LIMITS: Final[dict[str, list[Limit]]] = {
             "normalises queries and keys with 1e-6, not rms_norm_eps; outputs differ slightly",
         )
     ],
-    "longcat_flash": [
-        Limit(always, "normalises the latents with 1e-5, transformers with 1e-6; a slight difference")
-    ],
+    "longcat_flash": [Limit(always, DEFAULT_LATENT)],
     "mamba2": [
         Limit(
             lambda source: source.get("n_groups", 1) > 1,
-            "normalises the gated output otherwise than transformers where n_groups is not 1",
+            "normalises the gated output over all channels; transformers does by group",
         )
     ],
     "minicpm3": [
         Limit(
-            lambda source: source.get("dim_model_base") != source.get("hidden_size"),
-            "scales the output otherwise than transformers where dim_model_base is not hidden_size",
-        )
+            lambda source: (
+                bool(source.get("tie_word_embeddings"))
+                and source.get("dim_model_base") != source.get("hidden_size")
+            ),
+            "does not divide by hidden_size / dim_model_base where the head is tied",
+        ),
+        Limit(always, DEFAULT_LATENT),
     ],
     "minimax": [
         Limit(
@@ -157,10 +164,20 @@ LIMITS: Final[dict[str, list[Limit]]] = {
     "nanochat": [
         Limit(always, "reads the names of the original nanochat, not those of transformers")
     ],
+    "nemotron_h": [
+        Limit(
+            lambda source: source.get("time_step_min", 0) > 0,
+            "clamps time steps at time_step_limit, as NVIDIA's code does; transformers at time_step_min",
+        )
+    ],
     "olmo_hybrid": [
         Limit(always, "reads input_layernorm where transformers writes attention_layer_norm")
     ],
     "recurrent_gemma": [
+        Limit(
+            lambda source: source.get("rms_norm_eps") != 1e-5,
+            "normalises with 1e-5; it does not read rms_norm_eps",
+        ),
         Limit(
             scale_rounds, "scales embeddings in float32; transformers rounds the scale to bfloat16"
         ),

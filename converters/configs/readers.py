@@ -17,7 +17,7 @@ class Reader(NamedTuple):
 
     Attributes:
         part: the key of the part; empty for the config itself.
-        names: under which the class has rows of its own: model type, model file.
+        names: under which the class has rows of its own: library and model type, model type, file.
         fields: of the dataclass, by key.
     """
 
@@ -58,9 +58,9 @@ def readers(target: Target, config: Config) -> Iterator[Reader]:
         found = by_name(dataclass)
         file = dataclass.__module__.rpartition(".")[2]
         kind = str(config[part].get("model_type") or file)
-        yield Reader(part, (kind, file), found)
-    file = target.module.rpartition(".")[2]
-    yield Reader("", (target.model_type, file), target.fields())
+        yield Reader(part, (f"{target.library} {kind}", kind, file), found)
+    kind, file = target.model_type, target.module.rpartition(".")[2]
+    yield Reader("", (f"{target.library} {kind}", kind, file), target.fields())
 
 
 def by_name(dataclass: Any) -> dict[str, Field[Any]]:

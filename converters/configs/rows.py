@@ -208,4 +208,9 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
         ),
     },
     "minimax_m3_vl_text": {"rotary_dim": rotary_dim},
+    # mlx-vlm's towers check the name of the whole model, which transformers 4 wrote.
+    "mlx-vlm qwen2_vl_vision": {"model_type": always("qwen2_vl")},
+    "mlx-vlm qwen2_5_vl_vision": {"model_type": always("qwen2_5_vl")},
+    "mlx-vlm qwen3_vl_vision": {"model_type": always("qwen3_vl")},
+    "mlx-vlm qwen3_vl_moe_vision": {"model_type": always("qwen3_vl_moe")},
 }

@@ -33,6 +33,8 @@ def to_mlx(config: Mapping[str, Any], target: Target) -> Translation:
     whole = Source(config, known(config))
     for reader in readers(target, config):
         fill(result[reader.part] if reader.part else result, whole, reader)
+    if f"{target.library} {target.model_type}" in FLAT:
+        result = {**result["text_config"], **result} if result.get("text_config") else result
     return difference(config, result, notes(target, whole))
 
 
@@ -56,6 +58,8 @@ def fill(place: dict[str, Any], whole: Source, reader: Reader) -> None:
             place[key] = row(source)
 
 
+# Classes that read the text part beside the whole model's keys, as transformers 4 wrote it.
+FLAT = frozenset({"mlx-vlm qwen2_vl", "mlx-vlm qwen2_5_vl"})
 TIED = "tie_word_embeddings"
 
 

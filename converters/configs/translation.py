@@ -37,8 +37,8 @@ def difference(
 ) -> Translation:
     """Return the Translation that leads from BEFORE to AFTER.
 
-    >>> difference({"a": 1, "part": {"b": 2}}, {"a": 3, "part": {"b": 2, "c": 4}})[1:3]
-    ({'part.c': 4}, {'a': (1, 3)})
+    >>> difference({"a": 1, "text_config": {}}, {"a": 3, "text_config": {"c": 4}})[1:3]
+    ({'text_config.c': 4}, {'a': (1, 3)})
     """
     old, new = dict(leaves(before, after)), dict(leaves(after, before))
     return Translation(

@@ -73,11 +73,17 @@ def _stacked(bound: Bound, arrays: Mapping[str, Array]) -> Array:
 
 def _computed(step: Step, program: Program, arrays: Mapping[str, Array]) -> list[Array]:
     """Return what PROGRAM makes of the sources, or what it makes of each index of them, stacked."""
-    members = zip(*(bound.names for bound in step.sources), strict=True)
-    made = [run(program, [arrays[name] for name in names]) for names in members]
+    members = list(zip(*(bound.names for bound in step.sources), strict=True))
+    first = run(program, [arrays[name] for name in members[0]])
     if not step.sources[0].family:
-        return made[0]
-    return [np.stack(results) for results in zip(*made, strict=True)]
+        return first
+    # Filled one index at a time: a stack of experts is gigabytes, and is in memory only once.
+    stacked = [np.empty((len(members), *array.shape), array.dtype) for array in first]
+    for at, names in enumerate(members):
+        made = run(program, [arrays[name] for name in names]) if at else first
+        for whole, array in zip(stacked, made, strict=True):
+            whole[at] = array
+    return stacked
 
 
 def dense(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...errors import MismatchError
@@ -13,15 +14,13 @@ from .computed import Computed
 from .definitions import Values, values
 from .instances import (
     COMPARED,
-    Expected,
     Instance,
     collect,
     gaps,
-    is_expected,
     nearest,
     unmatched,
 )
-from .matching import Match, Matcher
+from .matching import Expected, Match, Matcher, is_expected
 from .plan import Dropped, Plan, Step
 from .rules import Drop, Pairing, Rule, Tie, first_line
 from .stepping import make_step
@@ -64,7 +63,6 @@ class Binder:
     def __init__(self, weight_map: WeightMap, headers: Headers, given: Given) -> None:
         self.map, self.headers, self.given = weight_map, headers, given
         self.rules = weight_map.rules
-        self.here, self.there = Matcher(self.rules, "left"), Matcher(self.rules, "right")
         self.layout: dict[str, Header] = {}
         self.problems: list[str] = []
         self.computed: list[Dropped] = []
@@ -73,6 +71,9 @@ class Binder:
             for number, rule in enumerate(self.rules)
             if isinstance(rule, Pairing)
         }
+        self.expected = {number: _expected(found) for number, found in self.values.items()}
+        self.here = Matcher(self.rules, "left", self.expected)
+        self.there = Matcher(self.rules, "right", self.expected)
 
     def plan(self) -> Plan:
         """Pair everything; what does not fit is in ``problems``."""
@@ -81,7 +82,7 @@ class Binder:
         self.problems += unmatched(
             self.rules, instances, sorted(self.headers.keys() - matches.keys())
         )
-        self.problems += gaps(instances, {number: self.expected(number) for number in self.values})
+        self.problems += gaps(instances, self.expected)
         steps = [step for instance in instances if (step := self.step(instance))]
         return Plan(
             steps=tuple(steps),
@@ -119,13 +120,11 @@ class Binder:
 
     def allows(self, match: Match) -> bool:
         """Return whether the captures of MATCH are among those that its rule expects."""
-        if match.rule not in self.values:
-            return True
-        expected = self.expected(match.rule)
+        expected = self.expected.get(match.rule, {})
         return all(
-            is_expected(value, expected[name])
-            for name, value in match.captures.items()
-            if name in expected
+            is_expected(match.captures[name], words)
+            for name, words in expected.items()
+            if name in match.captures
         )
 
     def patterns(self) -> list[str]:
@@ -150,17 +149,11 @@ class Binder:
                 ],
             )
 
-    def expected(self, number: int) -> dict[str, Expected]:
-        """Return what the definitions of rule NUMBER say that names stand for."""
-        known = self.values[number].known.items()
-        counts = {name: value for name, value in known if isinstance(value, int)}
-        return {**counts, **self.values[number].words}
-
     def step(self, instance: Instance) -> Step | None:
         """Return the step of INSTANCE and note its targets, or note why there is none."""
         if _leads_nowhere(instance.rule):
             self.problems += instance.missing({})
-            self.computed += _without_way(instance)
+            self.computed += _without_way(instance, self.expected[instance.number])
             return None
         known = self.values[instance.number]
         made = make_step(instance, self.headers, known, self.given.sizes)
@@ -260,17 +253,32 @@ class Binder:
         return any(isinstance(rule, Drop | Tie) or _leads_nowhere(rule) for rule in rules)
 
 
+def _expected(found: Values) -> dict[str, Expected]:
+    """Return what the definitions of a rule say that names stand for."""
+    counts = {name: value for name, value in found.known.items() if isinstance(value, int)}
+    return {**counts, **found.words}
+
+
 def _leads_nowhere(rule: Rule) -> bool:
     """Return whether RULE says how the tensors here were computed, so that none can be made."""
     return isinstance(rule, Computed) and not rule.forward
 
 
-def _without_way(instance: Instance) -> Iterator[Dropped]:
-    """Yield the tensors that a program made, then those that it made them from."""
+def _without_way(instance: Instance, expected: Mapping[str, Expected]) -> Iterator[Dropped]:
+    """Yield the tensors that a program made, then those that it made them from.
+
+    Where nothing says how many there are of a family, its name stands for all of it.
+    """
     made = (name for members in instance.members for name in members.values())
     yield from (Dropped(name, "computed") for name in made)
     for term in instance.rule.right:
-        yield Dropped(instance.fill(term), "needed")
+        counts = [expected.get(name) for name in term.family(instance.rule.indices)]
+        known = [count for count in counts if isinstance(count, int)]
+        if len(known) < len(counts):
+            yield Dropped(instance.fill(term), "needed")
+        else:
+            indices = product(*map(range, known))
+            yield from (Dropped(instance.fill(term, index), "needed") for index in indices)
 
 
 def recorded_sizes(steps: list[Step]) -> dict[str, int]:

@@ -66,7 +66,25 @@ def learned_map(model: Model, target: Target) -> WeightMap:
 
 
 def homeward_map(model: Model, target: Target) -> WeightMap:
-    """Return the map of an MLX directory that does not say what it was made from.
+    """Return the map of an MLX directory that does not say what it was made from."""
+    return homeward(model, target)[1]
+
+
+def origin_of(model: Model) -> Mapping[str, Header]:
+    """Return the headers of the checkpoint that an MLX directory must have been made from.
+
+    Raises:
+        BadInputError: no checkpoint that transformers knows becomes what the directory holds.
+    """
+    if model.library is None:
+        raise BadInputError(
+            f"{model.spec}: no MLX library here reads it, so it has no known origin"
+        )
+    return homeward(model, model.library)[0]
+
+
+def homeward(model: Model, target: Target) -> tuple[Mapping[str, Header], WeightMap]:
+    """Return what an MLX directory must have been made from, headers only, and by which map.
 
     Each layout in which transformers may have written such a model is tried: the one out of which
     TARGET makes this directory's names and shapes is taken to be its origin.
@@ -78,7 +96,7 @@ def homeward_map(model: Model, target: Target) -> WeightMap:
         found = learn(target, model.config, headers)
         differences = list(different(found.layout, model.checkpoint.headers))
         if not differences:
-            return WeightMap.parse(found.text, f"{target} (learned)")
+            return headers, WeightMap.parse(found.text, f"{target} (learned)")
     shown = "; ".join(differences[:LISTED])
     more = f"; and {len(differences) - LISTED} more" if len(differences) > LISTED else ""
     raise BadInputError(

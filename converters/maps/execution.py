@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import zip_longest
 from threading import Lock
 from typing import NamedTuple, Protocol
+
+import xxhash
 
 from ...errors import MismatchError
 from ..adapters import Survival, merge
@@ -17,6 +18,7 @@ from .actions import dense, transform
 from .copies import Range, copies
 from .instances import nearest
 from .plan import Dropped, Plan, Step
+from .slabs import slabs
 
 Progress = Callable[[int], None]
 
@@ -127,7 +129,9 @@ def execute(
     """
     mover = Mover(plan, checkpoint, writer, progress or _ignore)
     mover.check()
-    mover.workers.each(plan.steps, mover.move)
+    copied = [step for step in plan.steps if mover.copies(step)]
+    made = [step for step in plan.steps if not mover.copies(step)]
+    mover.workers.each(copied, mover.move, own=made)  # MLX, which programs use, is for one thread
     return Execution(writer.close(), dict(sorted(mover.survival.items())))
 
 
@@ -145,7 +149,7 @@ class Mover:
         self.writer, self._progress = writer, progress
         self.survival: dict[str, Survival] = {}
         self.workers = Workers()
-        self._counting, self._holding = Lock(), Lock()
+        self._counting = Lock()
 
     def check(self) -> None:
         """Refuse a checkpoint that is not the plan's, or in which a tie does not hold."""
@@ -163,20 +167,34 @@ class Mover:
             raise MismatchError(f"{self.checkpoint.path} does not fit the plan", problems)
 
     def equal(self, one: str, other: str) -> bool:
-        """Return whether two tensors have the same bytes, a chunk at a time."""
-        streams = (self.checkpoint.stream(one), self.checkpoint.stream(other))
-        return all(a == b for a, b in zip_longest(*streams))
+        """Return whether two tensors have the same bytes, by their hashes."""
+        return self.digest(one) == self.digest(other)
+
+    def digest(self, name: str) -> bytes:
+        """Return the hash of a source; comparing views of memory would take fifty times as long."""
+        found = xxhash.xxh3_128()
+        for view in self.checkpoint.stream(name):
+            found.update(view)
+        return found.digest()
 
     def move(self, step: Step) -> None:
         """Write the targets of STEP."""
-        done = self.writer.finished.issuperset(step.target_names)
-        merged = any(name in self.plan.updates for name in step.source_names)
-        if step.copies and not merged:
+        if self.copies(step):
             self.copy(step)
-        elif merged or not done:
+        elif parts := None if self.merges(step) else slabs(step, self.plan):
+            self.write({name: parts.pieces(self.checkpoint, name) for name in parts.names})
+        elif self.merges(step) or not self.writer.finished.issuperset(step.target_names):
             self.compute(step)
         for name in self.writer.finished.intersection(step.target_names):
             self.progress(self.plan.layout[name].nbytes)
+
+    def copies(self, step: Step) -> bool:
+        """Whether the targets of STEP are made of byte ranges as they are on disk."""
+        return step.copies and not self.merges(step)
+
+    def merges(self, step: Step) -> bool:
+        """Whether an update is merged into a tensor of STEP."""
+        return any(name in self.plan.updates for name in step.source_names)
 
     def progress(self, size: int) -> None:
         """Report SIZE bytes, one thread at a time."""
@@ -184,13 +202,12 @@ class Mover:
             self._progress(size)
 
     def compute(self, step: Step) -> None:
-        """Make the targets of STEP in memory, one step at a time."""
-        with self._holding:
-            arrays = dense(step, {name: self.load(name) for name in step.source_names})
-            for name, array in arrays.items():
-                if name not in self.writer.finished:
-                    self.writer.write(name, array)
-                    self.progress(array.nbytes)
+        """Make the targets of STEP in memory."""
+        arrays = dense(step, {name: self.load(name) for name in step.source_names})
+        for name, array in arrays.items():
+            if name not in self.writer.finished:
+                self.writer.write(name, array)
+                self.progress(array.nbytes)
 
     def load(self, name: str) -> Array:
         """Return a source tensor, with its update merged if it has one."""
@@ -201,17 +218,26 @@ class Mover:
 
     def copy(self, step: Step) -> None:
         """Stream the byte ranges that the targets of STEP are made of."""
-        for name, ranges in byte_ranges(step, self.plan).items():
-            if name not in self.writer.finished:
-                self.writer.write(name, self.counted(ranges))
+        found = byte_ranges(step, self.plan)
+        self.write({name: self.stream(ranges) for name, ranges in found.items()})
 
-    def counted(self, ranges: list[Range]) -> Iterator[memoryview]:
-        """Yield the bytes of RANGES and tell how many they are."""
+    def stream(self, ranges: list[Range]) -> Iterator[memoryview]:
+        """Yield the bytes of RANGES."""
         for source, start, stop in ranges:
-            for view in self.checkpoint.stream(source, start, stop):
-                self.workers.check()
-                yield view
-                self.progress(view.nbytes)
+            yield from self.checkpoint.stream(source, start, stop)
+
+    def write(self, streams: Mapping[str, Iterator[memoryview]]) -> None:
+        """Write the targets that are not finished, each from its stream of bytes."""
+        for name, stream in streams.items():
+            if name not in self.writer.finished:
+                self.writer.write(name, self.counted(stream))
+
+    def counted(self, stream: Iterator[memoryview]) -> Iterator[memoryview]:
+        """Yield what STREAM yields and tell how many bytes it was; stop when others have failed."""
+        for view in stream:
+            self.workers.check()
+            yield view
+            self.progress(view.nbytes)
 
 
 def byte_ranges(step: Step, plan: Plan) -> dict[str, list[Range]]:

@@ -8,11 +8,10 @@ from itertools import islice, product
 from math import prod
 from typing import NamedTuple, TypeAlias
 
-from .matching import Match
+from .matching import Expected, Match, is_expected
 from .rules import Pairing, Rule, Term, first_line
 
 Index: TypeAlias = tuple[int, ...]
-Expected: TypeAlias = int | tuple[str, ...]
 SHOWN = 8  # names of missing tensors per term; the count says how many there are
 COMPARED = 50  # unmatched names for which the nearest one is looked up
 
@@ -117,17 +116,6 @@ def gaps(
             group[instance.captures[name]] = instance
     for (number, name, _), group in groups.items():
         yield from _gaps(group, name, expected[number][name])
-
-
-def is_expected(value: str, expected: Expected) -> bool:
-    """Return whether a capture may stand for VALUE: an index below a count, or one of the words.
-
-    >>> is_expected("2", 2), is_expected("bias", ("weight", "bias"))
-    (False, True)
-    """
-    if isinstance(expected, int):
-        return value.isdigit() and int(value) < expected
-    return value in expected
 
 
 def _gaps(group: Mapping[str, Instance], name: str, expected: Expected) -> Iterator[str]:

@@ -8,7 +8,7 @@ look-up of its numbers, whatever the number of rules.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -18,6 +18,20 @@ from .rules import Pairing, Rule, Tie
 DIGITS: Final = re.compile(r"([0-9]+)")
 HOLE: Final = "\0"  # stands in a skeleton where the name has a number; no name contains it
 Numbers: TypeAlias = Sequence[str]
+Expected: TypeAlias = int | tuple[str, ...]  # so many indices, or words
+Allowed: TypeAlias = Mapping[int, Mapping[str, Expected]]
+NOTHING: Final[Allowed] = {}
+
+
+def is_expected(value: str, expected: Expected) -> bool:
+    """Return whether a capture may stand for VALUE: an index below a count, or one of the words.
+
+    >>> is_expected("2", 2), is_expected("bias", ("weight", "bias"))
+    (False, True)
+    """
+    if isinstance(expected, int):
+        return value.isdigit() and int(value) < expected
+    return value in expected
 
 
 class Match(NamedTuple):
@@ -69,14 +83,15 @@ class Matcher:
     ([Match(rule=0, term=0, captures={'n': '3'})], [])
     """
 
-    def __init__(self, rules: Sequence[Rule], side: str) -> None:
+    def __init__(self, rules: Sequence[Rule], side: str, expected: Allowed = NOTHING) -> None:
+        """Read the names of RULES on one SIDE; EXPECTED is what captures may stand for, by rule."""
         entries = [
             (_is_fallback(rule), _entry(name, indices, number, term))
             for number, rule in enumerate(rules)
             for term, (name, indices) in enumerate(_names(rule, side))
         ]
-        self.entries = Index([entry for fallback, entry in entries if not fallback])
-        self.fallbacks = Index([entry for fallback, entry in entries if fallback])
+        self.entries = Index([entry for fallback, entry in entries if not fallback], expected)
+        self.fallbacks = Index([entry for fallback, entry in entries if fallback], expected)
         self.has_fallbacks = any(fallback for fallback, _ in entries)
 
     def __call__(self, name: str) -> list[Match]:
@@ -92,7 +107,8 @@ class Matcher:
 class Index:
     """Entries by what they look like without their numbers."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[Entry], expected: Allowed) -> None:
+        self.expected = expected
         self.families: dict[str, list[Entry]] = {}
         self.others: list[tuple[str, Entry]] = []
         for entry in entries:
@@ -100,33 +116,45 @@ class Index:
                 self.families.setdefault(_pattern(entry), []).append(entry)
             else:
                 self.others.append((entry.name.literal, entry))
-        self.fits: dict[str, list[Fit]] = {}
+        self.fits: dict[str, tuple[list[Fit], list[Fit]]] = {}
 
     def matches(self, name: str, skeleton: str, numbers: Numbers) -> list[Match]:
         """Return the matches of NAME, which is SKELETON with NUMBERS, in the order of the rules."""
-        fits = self.fits.get(skeleton)
-        if fits is None:
-            fits = self.fits[skeleton] = list(self.fitting(skeleton))
-        found = []
-        for key, table, captured, indices in fits:  # once per name and fit: no calls here
-            entries = table.get(key(numbers))
-            if entries is None or (indices and _starts_with_zero(numbers, indices)):
-                continue
-            values = [numbers[v] if isinstance(v, int) else v(numbers) for v in captured]
-            for _, captures, _, rule, term in entries:
-                found.append(Match(rule, term, dict(zip(captures, values, strict=True))))
+        if skeleton not in self.fits:
+            self.fits[skeleton] = self.fitting(skeleton)
+        allowed, others = self.fits[skeleton]
+        found = _matches(allowed, numbers)
+        if others and not found:
+            found = _matches(others, numbers)
         if self.others:
             found += self.irregular(name)
         if len(found) > 1:
             found.sort(key=lambda match: match[:2])
         return found
 
-    def fitting(self, skeleton: str) -> Iterator[Fit]:
-        """Yield how each family that fits SKELETON fits it."""
+    def fitting(self, skeleton: str) -> tuple[list[Fit], list[Fit]]:
+        """Return how the families that fit SKELETON fit it: those that allow it, and the others."""
+        fits: tuple[list[Fit], list[Fit]] = ([], [])
         for pattern, entries in self.families.items():
             found = re.fullmatch(pattern, skeleton)
-            if found is not None:
-                yield _fit(entries, found)
+            if found is None:
+                continue
+            sorted_: tuple[list[Entry], list[Entry]] = ([], [])
+            for entry in entries:
+                sorted_[not self.allows(entry, found)].append(entry)
+            for some, fitted in zip(sorted_, fits, strict=True):
+                fitted.extend([_fit(some, found)] if some else [])
+        return fits
+
+    def allows(self, entry: Entry, found: re.Match[str]) -> bool:
+        """Return whether a capture of ENTRY that is the same in all names FOUND may be that."""
+        words = self.expected.get(entry.rule, {})
+        texts = zip(entry.name.parts, found.groups(), strict=True)
+        captured = ((part.name, text) for part, text in texts if isinstance(part, Capture))
+        return all(
+            HOLE in text or name not in words or is_expected(text, words[name])
+            for name, text in captured
+        )
 
     def irregular(self, name: str) -> Iterator[Match]:
         """Yield the matches of NAME among those entries that must see all of it."""
@@ -134,6 +162,18 @@ class Index:
             found = regex(pattern, indices).fullmatch(name) if literal in name else None
             if found is not None:
                 yield Match(rule, term, dict(zip(captures, found.groups(), strict=True)))
+
+
+def _matches(fits: Sequence[Fit], numbers: Numbers) -> list[Match]:
+    found = []
+    for key, table, captured, indices in fits:  # for each of tens of thousands of names
+        entries = table.get(key(numbers))
+        if entries is None or (indices and _starts_with_zero(numbers, indices)):
+            continue
+        values = [numbers[v] if isinstance(v, int) else v(numbers) for v in captured]
+        for _, captures, _, rule, term in entries:
+            found.append(Match(rule, term, dict(zip(captures, values, strict=True))))
+    return found
 
 
 def _names(rule: Rule, side: str) -> Iterator[tuple[Name, Set[str]]]:
@@ -223,7 +263,10 @@ def _nothing(_: Numbers) -> None:
 
 
 def _starts_with_zero(numbers: Numbers, indices: Sequence[int]) -> bool:
-    return any(numbers[at][0] == "0" and len(numbers[at]) > 1 for at in indices)
+    for at in indices:  # noqa: SIM110  (once per name: a generator takes three times as long)
+        if numbers[at][0] == "0" != numbers[at]:
+            return True
+    return False
 
 
 def _filled(text: str, holes: range) -> Callable[[Numbers], str]:

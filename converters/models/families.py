@@ -183,7 +183,7 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
             "config.json: depths and hidden_sizes should be there, lists of as many integers each"
         )
     parts = PARTS.get(str(config.get("layer_type")), 0)
-    return tuple(Stage(*pair, parts) for pair in zip(*whole, strict=True))
+    return tuple(Stage(*pair, parts) for pair in zip(whole[0], whole[1], strict=True))
 
 
 def headed_signature(row: Family, suffix: str, config: Config) -> Signature:

@@ -34,6 +34,7 @@ class Model:
         sizes: of axes that shapes do not tell, recorded when the directory was made.
         config_changes: what the making of the directory ``added``, ``changed`` and ``removed`` in the
             configuration; empty where nobody recorded it.
+        tensors: what stands in for the tensor files at the path, where something does.
     """
 
     spec: str
@@ -47,10 +48,13 @@ class Model:
     sizes: Mapping[str, int] = field(default_factory=dict)
     witness: str | None = None
     config_changes: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Checkpoint | None = None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """The tensor files."""
+        if self.tensors is not None:
+            return self.tensors
         if self.path is None:
             raise BadInputError(f"{self.spec} has no weights on disk; save it to a directory first")
         return open_checkpoint(self.path)

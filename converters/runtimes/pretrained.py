@@ -7,8 +7,10 @@ projections and renames on loading. Its own conversion does that here, so the mo
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MismatchError
@@ -50,16 +52,21 @@ def torch_config(model: Model) -> Mapping[str, Any]:
     return to_torch(model.config, model.config_changes or None).config
 
 
-def load_pretrained(module: Any, tensors: Mapping[str, torch.Tensor], where: str) -> frozenset[str]:
+def load_pretrained(
+    module: Any, tensors: Mapping[str, torch.Tensor], where: str, *, towers: bool = False
+) -> dict[str, str | None]:
     """Load TENSORS, named as in a checkpoint, into MODULE, a model of transformers.
 
     Args:
         module: what to fill.
         tensors: by checkpoint name.
         where: whose they are, for messages.
+        towers: whether whole towers may be absent, as an MLX language model has none for images.
+            They are filled with NaN: an output that needs one cannot pass for right.
 
     Returns:
-        The names that transformers passes over in checkpoints of this class.
+        The weight of MODULE that each of TENSORS is in; ``None`` for one that transformers passes
+        over in checkpoints of this class.
 
     Raises:
         MismatchError: a weight is missing, unexpected or of another shape; all are listed.
@@ -69,13 +76,15 @@ def load_pretrained(module: Any, tensors: Mapping[str, torch.Tensor], where: str
     from transformers.modeling_utils import LoadStateDictConfig
 
     plan = LoadStateDictConfig(weight_mapping=get_model_conversion_mapping(module))
-    info, _ = convert_and_load_state_dict_in_model(module, dict(tensors), plan)
-    unasked = frozenset(info.unexpected_keys)
+    with no_progress_bar():
+        info, _ = convert_and_load_state_dict_in_model(module, dict(tensors), plan)
     module.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
     # What transformers would leave at random here, ``_keys_to_ignore_on_load_missing``, is an error;
     # a buffer has the values that its module computed.
     computed = {name for name, _ in module.named_buffers()}
-    problems = [f"{name} is missing" for name in sorted(info.missing_keys - computed)]
+    absent = info.missing_keys - computed
+    absent -= close_towers(module, absent) if towers else set()
+    problems = [f"{name} is missing" for name in sorted(absent)]
     module._adjust_missing_and_unexpected_keys(info)
     problems += [f"{name} is unexpected" for name in sorted(info.unexpected_keys)]
     problems += [
@@ -86,10 +95,63 @@ def load_pretrained(module: Any, tensors: Mapping[str, torch.Tensor], where: str
     problems += list(info.error_msgs)
     if problems:
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
-    patterns = tuple(module._keys_to_ignore_on_load_unexpected or ())
-    own = module.state_dict().keys()
-    return frozenset(
-        name
-        for name in tensors
-        if name not in own and (name in unasked or any(re.search(it, name) for it in patterns))
-    )
+    return places(module, tensors)
+
+
+def close_towers(module: Any, absent: Collection[str]) -> set[str]:
+    """Fill with NaN those weights ABSENT of MODULE that belong to a tower; return their names.
+
+    A tower is a submodule near the top, of several weights, none of which was there.
+    """
+    own = module.state_dict()
+    there = {part for name in own.keys() - set(absent) for part in heads(name)}
+    of = {name: next((part for part in heads(name) if part not in there), "") for name in absent}
+    counts = Counter(of.values())
+    closed = {name for name, tower in of.items() if tower and counts[tower] > 1}
+    for name in closed:
+        own[name].fill_(math.nan)
+    return closed
+
+
+def heads(name: str) -> list[str]:
+    """Return the names of the submodules near the top that the weight NAME is in.
+
+    >>> heads("model.visual.blocks.0.bias")
+    ['model', 'model.visual']
+    """
+    parts = name.split(".")[:-1]
+    return [".".join(parts[:end]) for end in range(1, min(len(parts), 2) + 1)]
+
+
+@contextlib.contextmanager
+def no_progress_bar() -> Iterator[None]:
+    """Keep transformers from drawing progress bars of its own."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def places(module: Any, names: Iterable[str]) -> dict[str, str | None]:
+    """Return which weight of MODULE each checkpoint tensor of NAMES is loaded into, or ``None``.
+
+    The names are changed as in transformers' ``convert_and_load_state_dict_in_model``. Of several
+    weights that one tensor is cut into it is the first.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    own = module.state_dict()
+    changes = get_model_conversion_mapping(module)
+    kinds = [[it for it in changes if isinstance(it, k)] for k in (WeightRenaming, WeightConverter)]
+    found: dict[str, str | None] = {}
+    for name in names:
+        tries = (kinds, ([], []))
+        new = (rename_source_key(name, *it, module.base_model_prefix, own)[0] for it in tries)
+        found[name] = next((it for it in new if it in own), None)
+    return found

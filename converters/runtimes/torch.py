@@ -23,6 +23,7 @@ from ..values import Array, Dense, LowRank
 from .base import Arrays, Trace
 from .pretrained import empty_pretrained, load_pretrained
 
+Places = Mapping[str, str | None]  # tensor of a checkpoint -> weight of a module
 INPUT = "|in"  # marks what reaches a site, beside the site's own name
 DTYPES = {
     name: getattr(torch, name)
@@ -192,19 +193,20 @@ def build_module(model: Model, dtype: str = "float32") -> nn.Module:
     return build(model, dtype)[0]
 
 
-def build(model: Model, dtype: str = "float32") -> tuple[nn.Module, frozenset[str]]:
-    """Return what :func:`build_module` does, and the names of weights that the module ignores."""
-    module, updates, ignored = empty_module(model), {}, frozenset[str]()
+def build(model: Model, dtype: str = "float32") -> tuple[nn.Module, Places]:
+    """Return what :func:`build_module` does, and which of its weights each torch tensor is in."""
+    module, updates = empty_module(model), {}
+    found: Places = {name: name for name in module.state_dict()}
     if model.path is not None:
         arrays, updates = torch_values(model)
-        ignored = fill(module, model, arrays)
+        found = fill(module, model, arrays)
     module = module.to(DTYPES[dtype])
     attach_adapter(module, updates)
-    return module.requires_grad_(requires_grad=False), ignored
+    return module.requires_grad_(requires_grad=False), found
 
 
-def fill(module: nn.Module, model: Model, arrays: Mapping[str, Array]) -> frozenset[str]:
-    """Load ARRAYS into MODULE, strictly; return the names that it has no use for.
+def fill(module: nn.Module, model: Model, arrays: Mapping[str, Array]) -> Places:
+    """Load ARRAYS into MODULE, strictly; return its weight for each, ``None`` where it has none.
 
     Raises:
         MismatchError: names are missing or unexpected, or shapes differ; all of them are listed.
@@ -213,9 +215,11 @@ def fill(module: nn.Module, model: Model, arrays: Mapping[str, Array]) -> frozen
     known = recomputed(model)
     if model.factory is not None:
         load_weights(module, arrays, where=model.spec, known=known)
-        return frozenset(arrays) - frozenset(module.state_dict())
+        own = module.state_dict()
+        return {name: name if name in own else None for name in arrays}
     tensors = {name: to_torch(array) for name, array in arrays.items() if name not in known}
-    return load_pretrained(module, tensors, model.spec) | frozenset(known)
+    towers = model.framework == "mlx" and not (model.family and model.family.map)
+    return dict.fromkeys(known) | load_pretrained(module, tensors, model.spec, towers=towers)
 
 
 def call(

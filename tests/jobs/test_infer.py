@@ -153,7 +153,7 @@ def test_a_module_that_does_not_fit_the_candidate_is_refused(source, held):
 
 
 def test_code_that_is_not_mlx_is_refused(source, held):
-    with pytest.raises(BadInputError, match="no mlx.nn.Module"):
+    with pytest.raises(BadInputError, match=r"no mlx\.nn\.Module"):
         infer_map(source, open_model(held), Options(candidate_code=TORCH))
 
 

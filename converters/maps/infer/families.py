@@ -145,7 +145,7 @@ def take_apart(name: str, counted: frozenset[str]) -> Name:
     >>> take_apart("h.3.fc1.weight", frozenset()).values
     ('3',)
     """
-    values = []
+    values: list[str] = []
 
     def hole(found: re.Match[str]) -> str:
         start, number, alone = next(known)

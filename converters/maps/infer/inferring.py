@@ -13,7 +13,7 @@ from ...dtypes import FLOATS
 from ..weightmap import WeightMap
 from .balance import Balance, balances
 from .evidence import Evidence, gather
-from .families import Family, fold
+from .families import HOLE, NUMBER, Family, fold
 from .links import Resolved, links_of, shown
 from .matching import Matching, Pair, spoken
 from .parts import alignments, parts_of, strangeness
@@ -21,7 +21,7 @@ from .probing import Runs
 from .settling import settle
 from .tokens import is_recomputed
 from .values import Read, Values
-from .writing import write
+from .writing import CAPTURES, write
 
 # How much is folded on each side; the first combination in which both sides have the same pieces.
 FOLDS: Final = (("all", "all"), ("segments", "all"), ("all", "segments"), ("none", "none"))
@@ -168,7 +168,7 @@ def poses(left: Side, right: Side) -> Iterator[Problem]:
             families = fold(shapes, mine), fold(right.floats(), theirs)
             if options := balances(*families):
                 found = True
-                yield Problem(*families, options, tuple(dropped.values()))
+                yield Problem(*families, options, tuple(folded_rules(dropped)))
         if found:
             return
 
@@ -190,6 +190,30 @@ def drops(left: Side) -> Iterator[dict[str, str]]:
         yield found | made
     if tied := ties(left):
         yield found | made | tied
+
+
+def folded_rules(rules: Mapping[str, str]) -> list[str]:
+    """Return RULES, by the name they drop, those that differ by indices folded into one.
+
+    >>> folded_rules({f"h.{n}.count": f"h.{n}.count -> recomputed" for n in range(2)})
+    ['h.{n}.count -> recomputed']
+    """
+    groups: dict[str, list[str]] = {}
+    for rule in rules.values():
+        groups.setdefault(NUMBER.sub(HOLE, rule), []).append(rule)
+    return [rule for group in groups.values() for rule in folded_group(group)]
+
+
+def folded_group(group: Sequence[str]) -> list[str]:
+    """Return one rule for a GROUP that differs in numbers, or the group where a tie is among it."""
+    columns = list(zip(*(NUMBER.findall(rule) for rule in group), strict=True))
+    varying = [len(set(column)) > 1 for column in columns]
+    if " == " in group[0] or sum(varying) > len(CAPTURES):
+        return list(group)
+    captures = iter(CAPTURES)
+    values = [f"{{{next(captures)}}}" if v else c[0] for v, c in zip(varying, columns, strict=True)]
+    rest = iter(values)
+    return [NUMBER.sub(lambda _: next(rest), group[0])]
 
 
 def ties(left: Side) -> dict[str, str]:

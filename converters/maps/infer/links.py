@@ -220,8 +220,8 @@ class Hub:
                 Term(self.spoke_name(number, chosen), self.spoke_axes(number))
                 for number in range(len(self.spokes))
             )
-            sides = ((hub,), spokes) if self.side == 0 else (spokes, (hub,))
-            yield Link(*sides, where=self.where(), change=change, proof=proof, note=notes)
+            left, right = ((hub,), spokes) if self.side == 0 else (spokes, (hub,))
+            yield Link(left, right, self.where(), change, proof, notes)
 
     def hub_name(self, chosen: Mapping[int, int]) -> str:
         """Return the hub's name for the values CHOSEN, captures elsewhere."""

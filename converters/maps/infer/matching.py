@@ -175,7 +175,7 @@ class Lessons:
 
     def __init__(self, left: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> None:
         self.left, self.right = left, right
-        self.together: dict[str, Counter[str]] = defaultdict(Counter)
+        self.together: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self.chosen: Mapping[int, int] = {}
         self.sure: Mapping[int, float] = {}
 

@@ -123,7 +123,7 @@ def strangeness(left: Part, right: Part, way: tuple[int, ...]) -> float:
     axes = [b for a, b in pairs if not left.is_index(a) and not right.is_index(b)]
     last = axes[:1] + axes[2:] + axes[1:2]
     convolves = len(left.family.shape) > 2 and not mixed
-    turned = inversions(axes)
+    turned = float(inversions(axes))
     if convolves:
         turned = min(inversions(last), 0.5 + turned)
     return 10.0 * inversions([b for _, b in indices]) + mixed + 0.2 * turned

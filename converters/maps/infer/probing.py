@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations, product
-from math import gcd, prod
+from math import gcd
 from typing import Final, TypeAlias
-from zlib import crc32
 
 import numpy as np
 
 from ...values import Array
 from .balance import Balance
+from .drawing import Drawing, by_size, place, turns
 from .families import Family
 from .matching import classes
 from .parts import Cut, Key, Part, parts_of
@@ -29,7 +29,6 @@ AGREE: Final = 2e-4  # relative difference of the outputs, both sides in float32
 SEEN: Final = 2e-5  # a change of the outputs below this is rounding
 SAME: Final = 0.02  # relative difference of two marks that are one
 APART: Final = 5.0  # how much farther the next mark must be
-MOST_TURNS: Final = 24
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ class Probing:
         self.families = (list(left), list(right))
         self.runs = runs
         self.count = 0
+        self.drawing = Drawing(())
 
     def decide(self, balances: Sequence[Balance], most: int = 160) -> Found | None:
         """Return what the outputs decide; ``None`` if the modules agree in no arrangement."""
@@ -78,6 +78,7 @@ class Probing:
             if at >= most:
                 return None
             parts = self.parts(balance)
+            self.drawing = Drawing(parts[0])
             marks = self.outputs(0, parts[0]), self.outputs(1, parts[1])
             if distance(*marks) < AGREE * size(marks[0]):
                 return self.tell_apart(balance, parts, marks)
@@ -90,7 +91,10 @@ class Probing:
     def outputs(self, side: int, parts: Sequence[Part], changed: Mapping[int, Array] = {}) -> Array:
         """Run one SIDE with base values, the parts in CHANGED with others; return all outputs."""
         self.count += 1
-        values = [changed[at] if at in changed else base(part) for at, part in enumerate(parts)]
+        values = [
+            changed[at] if at in changed else self.drawing.base(part)
+            for at, part in enumerate(parts)
+        ]
         weights = assemble(parts, values)
         run = (self.runs.left, self.runs.right)[side]
         found = run({**self.runs.fixed, **weights} if side == 0 else weights)
@@ -122,12 +126,12 @@ class Teams:
 
     def left(self, row: int) -> Array:
         """Return the mark of a part of torch."""
-        value = place(change(self.key), self.parts[0][row])
+        value = place(self.probing.drawing.change(self.key), self.parts[0][row])
         return self.probing.outputs(0, self.parts[0], {row: value}) - self.still[0]
 
     def right(self, column: int, turn: tuple[int, ...]) -> Array:
         """Return the mark of a part of the candidate, the change TURNED among axes of one size."""
-        value = place(change(self.key).transpose(turn), self.parts[1][column])
+        value = place(self.probing.drawing.change(self.key).transpose(turn), self.parts[1][column])
         return self.probing.outputs(1, self.parts[1], {column: value}) - self.still[1]
 
     def match(
@@ -176,61 +180,6 @@ def size(array: Array) -> float:
 def distance(one: Array, other: Array) -> float:
     """Return the norm of the difference; infinite where the shapes differ."""
     return size(one - other) if one.shape == other.shape else np.inf
-
-
-def by_size(part: Part) -> list[int]:
-    """Return the part's places, the smallest dimension first: the order of its key."""
-    return sorted(part.places, key=lambda spot: part.sizes[spot])
-
-
-def draws(key: Key, purpose: str) -> Array:
-    """Return normal numbers that depend on KEY and PURPOSE only, (sizes of the key)."""
-    seed = crc32(f"{key} {purpose}".encode())
-    return np.random.default_rng(seed).normal(size=key[0])
-
-
-def spread(key: Key) -> float:
-    """Return a scale at which matrices neither shrink nor blow up what passes through them."""
-    return 0.3 if len(key[0]) < 2 else float(max(key[0]) ** -0.5)
-
-
-def even(array: Array) -> Array:
-    """Return ARRAY averaged over all orders of its axes of one size, at the same scale."""
-    ways = turns((array.shape, ""))
-    total = sum((array.transpose(way) for way in ways), np.zeros_like(array))
-    return np.asarray(total / len(ways) ** 0.5)
-
-
-def base(part: Part) -> Array:
-    """Return what a part holds while all parts of its key hold the same."""
-    vector = len(part.key[0]) < 2
-    drawn = even(draws(part.key, "base")) * spread(part.key)
-    return place(0.8 + np.abs(drawn) if vector else drawn, part)
-
-
-def change(key: Key) -> Array:
-    """Return what a part holds while it alone differs."""
-    vector = len(key[0]) < 2
-    still = even(draws(key, "base")) * spread(key)
-    moved = draws(key, "change") * spread(key)
-    return 0.8 + np.abs(still) + 0.7 * np.abs(moved) if vector else still + moved
-
-
-def place(array: Array, part: Part) -> Array:
-    """Lay ARRAY, in the order of the key, out as PART's dimensions, 1 included."""
-    order = by_size(part)
-    turned = array.transpose([order.index(spot) for spot in part.places])
-    return turned.reshape(part.sizes)
-
-
-def turns(key: Key) -> list[tuple[int, ...]]:
-    """Return the orders of a key's axes in which only axes of one size change places."""
-    sizes = key[0]
-    groups = [[at for at, s in enumerate(sizes) if s == one] for one in sorted(set(sizes))]
-    ways = product(*(permutations(group) for group in groups))
-    total = prod(prod(range(1, len(group) + 1)) for group in groups)
-    flat = (tuple(at for group in way for at in group) for way in ways)
-    return list(flat) if total <= MOST_TURNS else [tuple(range(len(sizes)))]
 
 
 def assemble(parts: Sequence[Part], values: Sequence[Array]) -> Weights:

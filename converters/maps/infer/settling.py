@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice, permutations, product
 from typing import Final
-from zlib import crc32
-
-import numpy as np
 
 from ...values import Array
 from .evidence import Evidence, Proven
+from .links import shown
 from .parts import Key, Part, alignments
-from .probing import AGREE, distance, size, spread
+from .probing import AGREE, distance, size
 
 MOST_TRIES: Final = 96
 Choice = dict[int, tuple[int, tuple[int, ...]]]
@@ -33,7 +31,7 @@ def settle(
         return
     loose = [row for row in range(len(parts[0])) if row not in evidence.pairs]
     sure: Choice = {row: (it.column, it.way) for row, it in evidence.pairs.items()}
-    values = [drawn(part, row) for row, part in enumerate(parts[0])]
+    values = [probing.drawing.different(part, row) for row, part in enumerate(parts[0])]
     wanted = probing.outputs(0, parts[0], dict(enumerate(values)))
     agreeing = []
     for choice in islice(choices(loose, parts, wished), MOST_TRIES):
@@ -67,8 +65,6 @@ def equal(
     right: Sequence[Part],
 ) -> str:
     """Say that outputs are the same with other PARTNERS."""
-    from .links import shown
-
     others = sorted({shown(right[column]) for column, _ in partners if column != first[0]})
     return f"no output tells it from {', '.join(others) or 'its transpose'}"
 
@@ -102,13 +98,6 @@ def laid(
         {row: (column, way) for row, column, way in zip(rows, columns, chosen, strict=True)}
         for chosen in islice(product(*ways), 8)
     ]
-
-
-def drawn(part: Part, number: int) -> Array:
-    """Return values for a part that no other part has."""
-    draw = np.random.default_rng([crc32(part.family.template.encode()), number])
-    array = draw.normal(size=part.sizes)
-    return 0.6 + np.abs(array) / 2 if len(part.key[0]) < 2 else array * spread(part.key)
 
 
 def carried(

@@ -16,10 +16,11 @@ import numpy as np
 from ...dtypes import NUMPY
 from ...values import Array
 from .balance import Balance
+from .drawing import by_size, place, turns
 from .families import Family
 from .matching import classes
 from .parts import Part, parts_of
-from .probing import arrangements, by_size, place, turns
+from .probing import arrangements
 
 Read = Callable[[str], Array]
 MOST_ARRANGEMENTS: Final = 200

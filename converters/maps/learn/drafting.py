@@ -156,9 +156,10 @@ def atom_names(rows: Rows, found: Layout) -> dict[str, str]:
         *zip(rows.sources, found.left, strict=True),
         *zip(rows.targets, found.right, strict=True),
     ]:
-        if tensor.family:
-            if not isinstance(axes[0], Atom) or names.setdefault(axes[0].name, FAMILY) != FAMILY:
-                raise Unfit("an index is no axis of its own")
+        if tensor.family and isinstance(axes[0], Atom):
+            names[axes[0].name] = FAMILY
+        elif tensor.family:
+            raise Unfit("an index is no axis of its own")
     if len(names) > 1:
         raise Unfit("two families have different indices")
     for atom, members in found.segments.items():

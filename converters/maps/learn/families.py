@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Final, NamedTuple
 
@@ -144,7 +145,7 @@ def progressions(starts: list[tuple[int, int]]) -> list[tuple[int, int, tuple[Fa
     >>> progressions([(0, 0), (6, 12), (12, 24)])
     [(0, 0, (Factor(size=3, here=6, there=12),))]
     """
-    steps = {(b[0] - a[0], b[1] - a[1]) for a, b in zip(starts, starts[1:], strict=False)}
+    steps = {(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(starts)}
     if len(steps) != 1 or min(step := next(iter(steps))) < 1:
         return [(start, place, ()) for start, place in starts]
     return [(*starts[0], (Factor(len(starts), *step),))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -100,7 +101,7 @@ def _split(walker: Walker, node: Node, operands: Sequence[str]) -> list[Form]:
     form = walker.forms[operands[0]]
     stops, axis = node["arguments"]
     bounds = [0, *stops, form.shape[axis]]
-    return [form.sliced(axis, a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [form.sliced(axis, a, b) for a, b in pairwise(bounds)]
 
 
 def _join(walker: Walker, node: Node, operands: Sequence[str]) -> Form:

@@ -75,7 +75,7 @@ def _to_fp8(mx: Any, original: Any, calls: list[Call]) -> Callable[..., Any]:
 
 
 def _dequantize(mx: Any, original: Any, calls: list[Call]) -> Callable[..., Any]:
-    def dequantize(  # noqa: PLR0913  (the signature is MLX's)
+    def dequantize(  # noqa: PLR0913, PLR0917  (the signature is MLX's)
         w: Any,
         scales: Any,
         biases: Any = None,

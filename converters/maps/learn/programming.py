@@ -1,27 +1,23 @@
-"""The program of a component that no layout explains, from the nodes of its trace."""
+"""The rule of a component that no layout explains: a program, made of the nodes of its trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterator
 from math import prod
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from typing import Final
 
 from ....errors import UnsupportedError
 from ..computed import Computed
 from ..expressions import Definition, Literal
 from ..names import Name
-from ..programs import Program, Step, constant_steps, step_of
 from ..rules import Term
 from .components import Component, above
 from .drafting import FAMILY
-from .families import tensors
+from .families import Tensor, tensors
 from .opaque import Node
 from .recording import Trace
+from .steps import program
 
-LONGEST: Final = 64  # numbers of a constant that a program writes out
 MOST_STEPS: Final = 2000
 
 
@@ -31,131 +27,83 @@ def computed(component: Component, trace: Trace) -> Computed:
     Raises:
         UnsupportedError: a program has no such primitive, or would be too long.
     """
-    family = _family(component, trace)
-    if family is not None:
-        return family
-    program = _program(
-        component.sources, [trace.outputs[name] for name in component.targets], trace
-    )
+    made = _family(component, trace) or _plain(component, trace)
+    if len(made.program.steps) > MOST_STEPS:
+        count = len(made.program.steps)
+        raise UnsupportedError(
+            f"{component.targets[0]} is computed in {count} steps; {MOST_STEPS} are the most"
+        )
+    return made
+
+
+def _plain(component: Component, trace: Trace) -> Computed:
+    results = [trace.outputs[name] for name in component.targets]
     left, right = (
         tuple(Term(Name((name,))) for name in names)
         for names in (component.sources, component.targets)
     )
-    return Computed(left, right, program=program)
-
-
-def _program(sources: Sequence[str], results: Sequence[str], trace: Trace) -> Program:
-    """Return the steps from SOURCES to the arrays RESULTS."""
-    names = Names(trace, sources, results)
-    needed = above(trace, list(results))
-    steps: list[Step] = []
-    for constant in (array for array in trace.constants if array in needed):
-        steps += constant_of(names, constant)
-    for node in trace.nodes:
-        if any(output[0] in needed for output in node["outputs"]):
-            steps.append(step_of(node, names.of(node, needed)))
-    steps += names.copies()
-    if len(steps) > MOST_STEPS:
-        raise UnsupportedError(f"its program has {len(steps)} steps; {MOST_STEPS} are the most")
-    return Program(tuple(steps))
-
-
-class Names:
-    """What the arrays of a trace are called in a program."""
-
-    def __init__(self, trace: Trace, sources: Sequence[str], results: Sequence[str]) -> None:
-        self.trace, self.results = trace, results
-        self.names = {trace.inputs[name]: f"#{at}" for at, name in enumerate(sources)}
-        for at, array in enumerate(results):
-            self.names.setdefault(array, f"${at}")
-        self.fresh = (_letters(number) for number in count())
-
-    def of(self, node: Node, needed: set[str]) -> Mapping[Any, str]:
-        """Return the names of what NODE takes and makes."""
-        for output in node["outputs"]:
-            if output[0] in needed and output[0] not in self.names:
-                self.names[output[0]] = next(self.fresh)
-        return self.names
-
-    def copies(self) -> list[Step]:
-        """Return the steps that make results which are sources, or other results, once more."""
-        return [
-            Step((f"${at}",), "Copy", (self.names[array],))
-            for at, array in enumerate(self.results)
-            if self.names[array] != f"${at}"
-        ]
-
-
-def constant_of(names: Names, array: str) -> list[Step]:
-    """Return the steps that make the constant ARRAY of a trace."""
-    name = names.names.setdefault(array, next(names.fresh))
-    return _constant(name, names.trace.constants[array])
-
-
-def _constant(name: str, value: np.ndarray[Any, Any]) -> list[Step]:
-    """Return the steps that make a constant; runs of equal numbers are not written out."""
-    if value.size <= LONGEST:
-        return list(constant_steps(name, value))
-    flat = value.reshape(-1)
-    raw = flat.view(np.dtype(f"u{flat.dtype.itemsize}"))
-    ends = [*(np.flatnonzero(raw[1:] != raw[:-1]) + 1).tolist(), flat.size]
-    if len(ends) > LONGEST:
-        raise UnsupportedError(f"its program has a constant of {value.size} numbers")
-    steps: list[Step] = []
-    for at, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
-        steps += constant_steps(f"{name}_{at}", flat[start : start + 1])
-        steps.append(Step((f"{name}_run{at}",), "Broadcast", (f"{name}_{at}",), ((stop - start,),)))
-    runs = tuple(f"{name}_run{at}" for at in range(len(ends)))
-    whole = f"{name}_flat" if value.ndim != 1 else name
-    steps.append(Step((whole,), "Concatenate", runs, (0,)))
-    if value.ndim != 1:
-        steps.append(Step((name,), "Reshape", (whole,), (tuple(value.shape),)))
-    return steps
-
-
-def _letters(number: int) -> str:
-    """Return a, b ... z, aa, ab ... for 0, 1 ..."""
-    text = ""
-    number += 1
-    while number:
-        number, digit = divmod(number - 1, 26)
-        text = chr(ord("a") + digit) + text
-    return text if text != "as" else "as_"
-
-
-class Member(NamedTuple):
-    """What one index of a family is made of: an array per target, and its sources."""
-
-    results: tuple[str, ...]
-    sources: tuple[str, ...]
+    return Computed(left, right, program=program(trace, component.sources, results))
 
 
 def _family(component: Component, trace: Trace) -> Computed | None:
     """Return the rule of targets that stack what is computed of each member of a family alike."""
-    stacks = [_stacked(trace, trace.outputs[name]) for name in component.targets]
-    sizes = {len(stack) for stack in stacks if stack}
-    if not all(stacks) or len(sizes) != 1 or sizes == {1}:
+    stacks = [stacked(trace, trace.outputs[name]) for name in component.targets]
+    [size, *others] = {len(stack) for stack in stacks}
+    if size < 2 or others:
         return None
     left = tensors(component.sources, trace.headers, FAMILY)
-    if any(len(tensor.members) not in sizes for tensor in left):
+    if any(len(tensor.members) != size for tensor in left):
         return None
-    programs = set()
-    [size] = sizes
-    for index in range(size):
-        sources = [tensor.members[index] for tensor in left]
-        results = [stack[index] for stack in stacks]
-        found = above(trace, results) & trace.names.keys()
-        if {trace.names[array] for array in found} != set(sources):
-            return None
-        programs.add(_program(sources, results, trace))
-        if len(programs) > 1:
-            return None
+    if not _alike(left, stacks, trace):
+        return None
+    sources = [tensor.members[0] for tensor in left]
+    steps = program(trace, sources, [stack[0] for stack in stacks])
     right = tuple(Term(Name((name,))) for name in component.targets)
     where = (Definition((FAMILY,), Literal(size)),)
-    return Computed(tuple(Term(t.name) for t in left), right, where, program=programs.pop())
+    return Computed(tuple(Term(tensor.name) for tensor in left), right, where, program=steps)
 
 
-def _stacked(trace: Trace, array: str) -> list[str]:
+def _alike(left: list[Tensor], stacks: list[list[str]], trace: Trace) -> bool:
+    """Return whether each index of STACKS is made of its own index of LEFT, and all alike."""
+    heads = [trace.inputs[tensor.members[0]] for tensor in left]
+    first = [stack[0] for stack in stacks]
+    if above(trace, first) & trace.names.keys() != set(heads):
+        return False
+    for index in range(1, len(stacks[0])):
+        others = {trace.inputs[tensor.members[index]] for tensor in left}
+        own = dict(zip(heads, (trace.inputs[t.members[index]] for t in left), strict=True))
+        pairs = [(stack[0], stack[index]) for stack in stacks]
+        if len(others) < len(heads) or not _same(trace, pairs, own):
+            return False
+    return True
+
+
+def _same(trace: Trace, pairs: list[tuple[str, str]], known: dict[str, str]) -> bool:
+    """Return whether the arrays in PAIRS are made alike, if KNOWN inputs stand for each other."""
+    while pairs:
+        one, other = pairs.pop()
+        if one in known or one not in trace.makers or other not in trace.makers:
+            if known.get(one, one) != other:
+                return False
+            continue
+        known[one] = other
+        a, b = trace.makers[one], trace.makers[other]
+        if _what(a) != _what(b) or _place(a, one) != _place(b, other):
+            return False
+        pairs += [(x[0], y[0]) for x, y in zip(a["inputs"], b["inputs"], strict=True)]
+    return True
+
+
+def _what(node: Node) -> tuple[object, ...]:
+    shapes = [array[1:] for array in (*node["inputs"], *node["outputs"])]
+    return node["name"], node["arguments"], shapes
+
+
+def _place(node: Node, array: str) -> int:
+    return [output[0] for output in node["outputs"]].index(array)
+
+
+def stacked(trace: Trace, array: str) -> list[str]:
     """Return the arrays that ARRAY stacks along a new first axis, none if it does not."""
     node = trace.makers.get(array)
     if node is None or node["name"] != "Concatenate" or node["arguments"] != [0]:
@@ -172,7 +120,7 @@ def _stacked(trace: Trace, array: str) -> list[str]:
     return found
 
 
-def is_copied(component: Component) -> Iterable[str]:
+def copied(component: Component) -> Iterator[str]:
     """Yield the targets that are whole copies of an earlier one."""
     seen: set[object] = set()
     for name, form in zip(component.targets, component.forms, strict=True):

@@ -25,11 +25,14 @@ from ..plan import Plan, Step
 from ..rules import Affine, Pairing, Tie, first_line
 from ..weightmap import WeightMap
 from .folding import renamed
+from .programming import stacked
 from .recording import Trace
 from .shrinking import Excerpt
+from .steps import program
 
 ALL_BELOW: Final = 64 << 20  # bytes of a model whose every instance is compared
 MOST_BYTES: Final = 64 << 20  # bytes of one instance; a larger one is not compared
+MOST_COMPUTED: Final = 1 << 20  # bytes of one instance that a program computes with
 SEED: Final = 20
 
 
@@ -98,16 +101,27 @@ class Proof:
 
     def compare(self, step: Step) -> str:
         """Compare the values of STEP, on smaller tensors where it is large; return a note."""
-        excerpt = Excerpt(self.trace, step.target_names, shrink=not isinstance(step.rule, Computed))
+        computes = isinstance(step.rule, Computed)
+        excerpt = Excerpt(self.trace, step.target_names, shrink=not computes)
         if set(excerpt.sources) != set(step.source_names):
             raise UnsupportedError(_failed(step, "the class makes it of other tensors"))
-        made = sum(self.trace.layout[name].nbytes for name in step.target_names)
         size = sum(header.nbytes for header in excerpt.headers.values())
-        shrunk = bool(excerpt.sizes)
-        if max(size, 0 if shrunk else made) > MOST_BYTES:
-            return f"{first_line(step.rule)}: values not compared, {size:,} bytes are too many"
+        if computes:
+            self.program(step)
+        if size > (MOST_COMPUTED if computes else MOST_BYTES):
+            return "" if computes else f"{first_line(step.rule)}: {size:,} bytes were not compared"
         self.values(step, excerpt)
         return ""
+
+    def program(self, step: Step) -> None:
+        """Check that the program of STEP is the one of the trace, for the first of a family."""
+        results = [self.trace.outputs[name] for name in step.target_names]
+        if step.sources[0].family:
+            results = [stacked(self.trace, array)[0] for array in results]
+        sources = [bound.names[0] for bound in step.sources]
+        assert isinstance(step.rule, Computed)  # noqa: S101  (only these have programs)
+        if program(self.trace, sources, results) != step.rule.program:
+            raise UnsupportedError(_failed(step, "the class computes otherwise"))
 
     def values(self, step: Step, excerpt: Excerpt) -> None:
         """Compare a step with the replay of EXCERPT, and the way back with what went in."""

@@ -42,6 +42,11 @@ class Trace:
         return {output[0]: node for node in self.nodes for output in node["outputs"]}
 
     @cached_property
+    def places(self) -> dict[str, int]:
+        """The place among the nodes of the one that makes each array, by id."""
+        return {o[0]: at for at, node in enumerate(self.nodes) for o in node["outputs"]}
+
+    @cached_property
     def names(self) -> dict[str, str]:
         """The name of each input, by id."""
         return {array: name for name, array in self.inputs.items()}

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from ...checkpoints.base import Header
 
 FEWEST: Final = 32  # experts that are worth it
-KEPT: Final = 4
+KEPT: Final = 12
 EXPERT: Final = re.compile(r"(.*experts?\.)(0|[1-9][0-9]*)(\..*)")
 
 

@@ -2,8 +2,9 @@
 
 The same tensors are traced under changed configurations: a key halved or doubled, or one made
 smaller and another larger by as much. Of several candidates that come to the size, one is meant if
-the size then changes as that one foretells, and as no other does. Configurations under which the
-class fails tell nothing; neither does a size that stays, for the class may take it from shapes.
+the size then changes as that one foretells, and as no other does. A single key that comes to the size,
+where no other does, needs no such proof unless the size is very small. Configurations under which
+the class fails tell nothing; neither does a size that stays: the class may take it from shapes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .recording import Sanitize, Trace, record
 Config: TypeAlias = Mapping[str, Any]
 Again: TypeAlias = Callable[[Config], Sanitize]  # the sanitize of a class for a config
 Sizes: TypeAlias = dict[str, int]
+SMALL: Final = 16
 MOST_KEYS: Final = 6  # that are changed in turn
 
 
@@ -41,15 +43,19 @@ class Question:
         sources: names of what the instance is made of.
         atom: the size.
         candidates: the plainest expressions that come to it.
+        plain: whether a single candidate is believed: it is a key, and the size is not so small
+            that many things have it.
         confirmed: those that foretold how it changes.
     """
 
-    def __init__(self, rule: Pairing, atom: str, levels: Sequence[list[Expression]]) -> None:
-        captures = {FAMILY: "0"}
-        self.target = rule.right[0].name.fill(captures)
+    def __init__(
+        self, rule: Pairing, atom: str, size: int, levels: Sequence[list[Expression]]
+    ) -> None:
+        self.target = rule.right[0].name.fill({FAMILY: "0"})
         self.sources = tuple(term.name for term in rule.left)
         self.atom = atom
         self.candidates = next((level for level in levels if level), [])
+        self.plain = self.candidates is levels[0] and size >= SMALL
         self.confirmed: list[Expression] = []
 
     def about(self, source: str) -> bool:
@@ -58,12 +64,12 @@ class Question:
 
     @property
     def open(self) -> bool:
-        """Whether there are several candidates and none is known to be meant."""
-        return len(self.candidates) > 1 and len(self.confirmed) != 1
+        """Whether the class has to be asked which candidate is meant."""
+        return len(self.confirmed) != 1 and len(self.candidates) > self.plain
 
     def answer(self) -> Expression | None:
-        """Return the only candidate, or the only one that is confirmed."""
-        found = self.candidates if len(self.candidates) == 1 else self.confirmed
+        """Return the only candidate that is confirmed, or a plain one that is the only one."""
+        found = self.confirmed or (self.candidates if self.plain else [])
         return found[0] if len(found) == 1 else None
 
     def hear(self, size: int, before: int, config: Config) -> None:

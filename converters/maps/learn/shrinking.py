@@ -12,11 +12,11 @@ from math import prod
 from typing import Any, Final, TypeAlias
 
 from ...checkpoints.base import Header
-from ..programs import Program, Step, replay, step_of
+from ..programs import replay
 from .components import Groups, above
 from .opaque import Node
-from .programming import Names, constant_of
 from .recording import Trace
+from .steps import nodes_of, program
 
 Array: TypeAlias = tuple[str, tuple[int, ...], Any]  # id, shape and dtype, as MLX reports them
 SMALL: Final = (3, 5, 7, 2)  # sizes of the axes that are carried along, in turn
@@ -36,9 +36,9 @@ class Excerpt:
 
     def __init__(self, trace: Trace, targets: Sequence[str], shrink: bool = True) -> None:
         self.trace, self.targets = trace, list(targets)
-        results = [trace.outputs[name] for name in targets]
-        self.needed = above(trace, results)
-        self.nodes = [n for n in trace.nodes if any(o[0] in self.needed for o in n["outputs"])]
+        self.results = [trace.outputs[name] for name in targets]
+        self.needed = above(trace, self.results)
+        self.nodes = nodes_of(trace, self.needed)
         self.sources = tuple(n for n, array in trace.inputs.items() if array in self.needed)
         self.sizes = sizes_of(trace, self.nodes, self.sources) if shrink else {}
         self.headers = {
@@ -53,16 +53,8 @@ class Excerpt:
 
     def replay(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return the targets that the trace makes of MLX ARRAYS, by name."""
-        results = [self.trace.outputs[name] for name in self.targets]
-        names = Names(self.trace, self.sources, results)
-        steps: list[Step] = []
-        for array in self.trace.constants:
-            if array in self.needed:
-                steps += constant_of(names, array)
-        for node in self.nodes:
-            steps.append(step_of(self.resized(node), names.of(node, self.needed)))
-        steps += names.copies()
-        made = replay(Program(tuple(steps)), [arrays[name] for name in self.sources])
+        steps = program(self.trace, self.sources, self.results, self.resized)
+        made = replay(steps, [arrays[name] for name in self.sources])
         return dict(zip(self.targets, made, strict=True))
 
     def resized(self, node: Node) -> Node:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ....errors import UnsupportedError
 from ..axes import names
+from ..computed import Computed
 from ..definitions import values
 from ..expressions import Definition, Expression, Literal, Words
-from ..instances import Expected, is_expected
-from ..matching import Matcher
-from ..names import Name
+from ..matching import Expected, Matcher, is_expected
+from ..names import Name, match
 from ..rules import Drop, Pairing, Rule, Term, Tie
 from ..weightmap import WeightMap
 from .components import Component, components
@@ -23,16 +23,25 @@ from .expressing import Speaker
 from .folding import COUNTED, PARTIAL, Folded, called, fold, merge_words, names_of
 from .normal import normal_forms
 from .pieces import Unfit
-from .programming import computed, is_copied
+from .programming import computed, copied
 from .recording import Trace
 from .relearning import Again, Question, settle, sizes_in
 
+HOME: Final = "the way home needs the original"
+
 
 class Drafts(NamedTuple):
-    """The rules of a trace, with the names that its tensors have, and what to say of them."""
+    """The rules of a trace, with the names that its tensors have.
+
+    Attributes:
+        rules: in the order of the tensors.
+        why: for each rule with a program, by its place, why no layout explains it.
+        dropped: the tensors that the class leaves out.
+    """
 
     rules: list[Rule]
-    notes: list[str]
+    why: dict[int, str]
+    dropped: list[str]
 
 
 def write(
@@ -61,7 +70,7 @@ def write(
     where = [Definition((name,), value) for name, value in counts.items()]
     where, rules = shared(where, rules)
     weight_map = WeightMap(tuple(rules), tuple(where), "learned")
-    return apart(weight_map, folded, trace, config), tuple(drafts.notes)
+    return apart(weight_map, folded, trace, config), tuple(notes(folded, rules, drafts))
 
 
 def shared(where: list[Definition], rules: list[Rule]) -> tuple[list[Definition], list[Rule]]:
@@ -89,33 +98,30 @@ def draft(trace: Trace, config: Mapping[str, Any]) -> Drafts:
     found = components(trace, normal_forms(trace))
     dropped = [name for part in found if not part.targets for name in part.sources]
     drops = drop_rules(dropped, trace.headers, config)
-    result = Drafts([], list(lost_notes(drops, dropped)))
+    result = Drafts([], {}, dropped)
     for component in found:
         if not component.sources:
-            names = ", ".join(component.targets[:3])
-            raise UnsupportedError(f"makes {names} of no tensor, which no map can say")
+            names_ = ", ".join(component.targets[:3])
+            raise UnsupportedError(f"makes {names_} of no tensor, which no map can say")
         if component.targets:
-            result.rules.extend(_rules(component, trace, result.notes))
+            _add(component, trace, result)
         else:
             result.rules.extend(drops[name] for name in component.sources if name in drops)
     return result
 
 
-def _rules(component: Component, trace: Trace, notes: list[str]) -> Iterator[Rule]:
-    """Yield the rule of a component, and a tie for each target that is a copy of another."""
-    copied = set(is_copied(component))
-    if copied:
-        component = _without(component, copied)
+def _add(component: Component, trace: Trace, result: Drafts) -> None:
+    """Add the rule of a component to RESULT, and a tie for each target that is a copy of another."""
+    copies = set(copied(component))
+    if copies:
+        component = _without(component, copies)
     try:
-        rule = pairing(component, trace.headers, trace.layout)
+        result.rules.append(pairing(component, trace.headers, trace.layout))
     except Unfit as why:
-        rule = computed(component, trace)
-        notes.append(f"{', '.join(component.targets[:2])}: {why}; the way home needs the original")
-    yield rule
-    for name in sorted(copied):
-        original = component.targets[0]
-        yield Tie(Name((name,)), Name((original,)))
-        notes.append(f"{name} is a copy of {original}: not written, the class makes it on loading")
+        result.why[len(result.rules)] = str(why)
+        result.rules.append(computed(component, trace))
+    original = Name((component.targets[0],))
+    result.rules.extend(Tie(Name((name,)), original) for name in sorted(copies))
 
 
 def _without(component: Component, copied: set[str]) -> Component:
@@ -128,14 +134,18 @@ def _without(component: Component, copied: set[str]) -> Component:
     return replace(component, targets=names, forms=forms)
 
 
-def lost_notes(drops: Mapping[str, Rule], dropped: Sequence[str]) -> Iterator[str]:
-    """Yield what is lost, a line per rule."""
-    for rule in drops.values():
+def notes(folded: Sequence[Folded], rules: Sequence[Rule], drafts: Drafts) -> Iterator[str]:
+    """Yield what a person should know of the RULES that do not lead both ways."""
+    for item, rule in zip(folded, rules, strict=True):
         if isinstance(rule, Drop) and rule.policy == "original":
-            head = str(rule.name).removesuffix("{**}")
-            size = sum(name.startswith(head) for name in dropped)
-            tensors = "1 tensor" if size == 1 else f"{size} tensors"
-            yield f"{rule.name}: {tensors} dropped by the class; the way home needs the original"
+            lost = sum(match(rule.name, name) is not None for name in drafts.dropped)
+            tensors = "1 tensor is" if lost == 1 else f"{lost} tensors are"
+            yield f"{rule.name}: {tensors} dropped by the class; {HOME}"
+        elif isinstance(rule, Computed):
+            made = ", ".join(str(term.name) for term in rule.right)
+            yield f"{made}: {drafts.why[item.order]}; {HOME}"
+        elif isinstance(rule, Tie) and str(rule.alias) not in drafts.dropped:
+            yield f"{rule.alias} is a copy of {rule.original}: not written, the class makes it again"
 
 
 def named(folded: Sequence[Folded], speaker: Speaker) -> tuple[dict[str, Expression], list[Rule]]:
@@ -178,7 +188,7 @@ def questions(
         for atom, value in sizes_in(rule).items() if isinstance(rule, Pairing) else ():
             if value > 1 and atom != FAMILY:
                 spelled = [str(name) for name in names_of(rule)]
-                found[number, atom] = Question(rule, atom, speaker.sizes(value, spelled))
+                found[number, atom] = Question(rule, atom, value, speaker.sizes(value, spelled))
     return found
 
 
@@ -247,8 +257,8 @@ def apart(
             found = matcher(name)
             if len(found) > 1:
                 found = [m for m in found if _allows(expected[m.rule], m.captures)]
-            for match in found if len(found) > 1 else ():
-                rules[match.rule] = _listed(rules[match.rule], folded[match.rule])
+            for one in found if len(found) > 1 else ():
+                rules[one.rule] = _listed(rules[one.rule], folded[one.rule])
     return replace(weight_map, rules=tuple(rules))
 
 

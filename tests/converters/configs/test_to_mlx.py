@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import torch
+from mlx_lm.models.cache import make_prompt_cache
 
 from weighbridge.benchmarks.atlas import tiny
 from weighbridge.converters.configs import to_mlx, to_torch
@@ -32,8 +33,6 @@ SMALL = {
     "gemma4": 5e-6,
     "gemma4_text": 1e-5,
     "gemma4_unified": 5e-6,
-    "kimi_linear": 1e-5,
-    "nemotron_h": 5e-5,
     "qwen3_5": 1e-5,
     "qwen3_next": 5e-6,
 }
@@ -58,7 +57,7 @@ def difference(kind, folder):
     home = to_torch(*json.loads(json.dumps([translation.config, translation.recorded()])))
     assert home.config == config
     native = target.load(translation.config, mx.load(str(folder / "model.safetensors")))
-    found = native(mx.array(IDS))
+    found = native(mx.array(IDS), cache=make_prompt_cache(native))  # gemma3n shares keys by it
     logits = np.array(getattr(found, "logits", found).astype(mx.float32))
     with torch.no_grad():
         expected = model(torch.tensor(IDS), use_cache=False).logits.numpy()
@@ -223,3 +222,18 @@ def test_a_value_that_the_class_does_not_read_is_noted():
     target = find(config)
     assert "hidden_act" in to_mlx({**config, "hidden_act": "gelu_pytorch_tanh"}, target).notes[0]
     assert to_mlx({**config, "hidden_act": "gelu"}, target).notes == ()
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", pytest.param("qwen3_vl", marks=pytest.mark.heavy)])
+def test_mlx_vlm_finds_every_parameter_of_its_class(kind, tmp_path):
+    tiny.make(kind, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    target = find(config, "mlx-vlm")
+    translation = to_mlx(config, target)
+    weights = mx.load(str(tmp_path / "model.safetensors"))
+    found = target.sanitize(translation.config, weights)
+    expected = target.parameters(translation.config)
+    assert {n: tuple(w.shape) for n, w in found.items()} == {
+        n: h.shape for n, h in expected.items()
+    }
+    assert to_torch(translation.config, translation.recorded()).config == config

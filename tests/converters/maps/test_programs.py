@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import ml_dtypes
 import mlx.core as mx
 import numpy as np
@@ -220,7 +222,10 @@ def test_a_program_that_does_not_hold_together_is_a_syntax_error(program, messag
 RULES = [
     ("a [x] => b by $0 = Square(#0)", "a: a name of a program takes no axes"),
     ("a => b + 1 by $0 = Square(#0)", "takes no axes and no change of value"),
-    ("a.{e} => b by $0 = Square(#0)", "{e} is not in every name"),
+    ("a => b.{e} by $0 = Square(#0)", "{e} is not in every name"),
+    ("a.{e} <= b by $0 = Square(#0)", "{e} is not in every name"),
+    ("a.{e}.{d} => b by $0 = Square(#0)", "a program runs along one index, not d, e"),
+    ("a.{e}, b => c by $0 = Add(#0, #1)", "b has no {e}, which the program runs along"),
     ("a => b", "expected `by` and a program"),
     ("a, a => b by $0 = Add(#0, #1)", "a stands twice on one side"),
 ]
@@ -285,6 +290,41 @@ def test_the_way_back_says_what_only_the_original_has():
     assert "x.scale <- to be taken from the original checkpoint" in back.lines()
     made = "x.weight -> dropped; a program made it, so the way back needs the original checkpoint"
     assert made in back.lines()
+
+
+STACKED = """
+h.{n}.{e}.weight, h.{n}.{e}.scale => h.{n}.weight, h.{n}.ones
+    by $0 = Multiply(#0, #1);
+       $1 = Constant() uint8 [1] [1]"""
+
+
+def test_a_program_runs_once_for_each_index_and_its_results_are_stacked():
+    table = WeightMap.parse(STACKED)
+    arrays = {
+        f"h.{n}.{e}.{part}": noise((2, 3), "float32", seed)
+        for seed, (n, e, part) in enumerate(product("01", range(12), ("weight", "scale")))
+    }
+    shuffled = {name: Header("F32", (2, 3)) for name in reversed(arrays)}
+    plan = table.bind(shuffled)
+    assert plan.layout["h.0.weight"] == Header("F32", (12, 2, 3))
+    assert plan.layout["h.1.ones"] == Header("U8", (12, 1))
+    made = apply(plan, {name: Dense(array) for name, array in arrays.items()})
+    each = [to_mlx(arrays[f"h.1.{e}.weight"]) * to_mlx(arrays[f"h.1.{e}.scale"]) for e in range(12)]
+    assert made["h.1.weight"].array.tobytes() == to_numpy(mx.stack(each)).tobytes()
+    assert made["h.0.ones"].array.tolist() == [[1]] * 12
+    back = table.inverse().bind(plan.layout)
+    assert Dropped("h.0.{e}.scale", "needed") in back.dropped
+    counted = WeightMap.parse(f"{STACKED} where e = 12").inverse().bind(plan.layout)
+    assert {d.name for d in counted.dropped if d.policy == "needed"} == arrays.keys()
+
+
+def test_a_family_of_a_program_is_whole_and_alike():
+    headers = {f"h.0.{e}.{p}": Header("F32", (2,)) for e in range(3) for p in ("weight", "scale")}
+    table = WeightMap.parse(STACKED)
+    with pytest.raises(MismatchError, match=r"h\.0\.1\.scale is missing"):
+        table.bind({name: header for name, header in headers.items() if name != "h.0.1.scale"})
+    with pytest.raises(MismatchError, match=r"h\.0\.2\.scale is F32\[3\], but h\.0\.0\.scale is"):
+        table.bind(headers | {"h.0.2.scale": Header("F32", (3,))})
 
 
 def test_what_a_program_lacks_or_cannot_run_is_named():

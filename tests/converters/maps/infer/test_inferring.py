@@ -134,6 +134,28 @@ def test_tensors_that_no_output_tells_apart_are_listed():
     assert draft.text.count("no output tells it from") == 2
 
 
+def test_a_variance_in_repeated_blocks_may_be_asked_about():
+    """A stack of vectors is no matrix: a negative variance would make every output not-a-number."""
+    draw = np.random.default_rng(0)
+    names = [f"h.{n}.{part}" for n in range(3) for part in ("mean", "var", "scale", "shift")]
+    arrays = {name: draw.random(4) + 0.5 for name in names}
+
+    def run(w):
+        x = np.linspace(-1, 2, 12).reshape(3, 4)
+        for n in range(3):
+            mean, var, scale, shift = (w[name] for name in names[4 * n : 4 * n + 4])
+            x = np.maximum((x - mean) / np.sqrt(var) * scale + shift, 0.1 * x)
+        return {"y": x}
+
+    def renamed(w):
+        return run({name: w[name.replace("h.", "x.")[:-2]] for name in names})
+
+    there = {name.replace("h.", "x.")[:-2]: arrays[name] for name in reversed(names)}
+    draft = infer(side("torch", arrays), side("port", there, held=False), Runs(run, renamed))
+    assert draft.proofs == {"outputs": 12}
+    assert "h.{n}.var <-> x.{n}.v " in draft.text
+
+
 def test_modules_that_differ_prove_nothing():
     arrays = weights()
 
@@ -150,13 +172,15 @@ def test_a_tied_tensor_becomes_a_tie_and_buffers_are_recomputed():
     arrays = weights(tied=True) | {
         "rotary.inv_freq": np.ones(3, np.float32),
         "position_ids": np.arange(5),
+        **{f"layers.{n}.count": np.zeros((), np.int64) for n in range(3)},
     }
-    kept = {k: v for k, v in arrays.items() if "_" not in k and k != "head.weight"}
+    kept = {k: v for k, v in arrays.items() if k in weights() and k != "head.weight"}
     text = RENAMED.replace("head.weight <-> ash.w\n", "")
     draft = infer(side("torch", arrays), side("port", ported(text, kept)))
     assert "head.weight == embed.weight" in draft.text
     assert "rotary.inv_freq -> recomputed" in draft.text
     assert "position_ids -> recomputed" in draft.text
+    assert "layers.{n}.count -> recomputed" in draft.text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""What a row comes to: nothing is called upstream's that is not proved to be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from weighbridge.benchmarks.atlas.row import Row
+from weighbridge.benchmarks.atlas.table import page
+from weighbridge.benchmarks.atlas.verdicts import verdict
+
+ROOT = Path(__file__).parents[2]
+EXACT = dict.fromkeys(("forward", "inverse", "trained", "config", "accepted"), "exact")
+
+
+def row(kind="llama", layout="saved", **values):
+    return asdict(Row(kind, layout, **{**EXACT, "error": 1e-7, "bar": 2e-6, **values}))
+
+
+def test_a_row_passes_when_all_of_it_is_exact_and_the_logits_agree():
+    assert verdict(row()) == ("pass", "")
+
+
+@pytest.mark.parametrize("step", ["forward", "inverse", "trained", "config"])
+def test_our_own_faults_are_gaps_even_where_upstream_has_one(step):
+    broken = {step: "1 differ: a", "error": 1.0, "control": "same logits"}
+    assert verdict(row("jamba", **broken))[0] == "gap"
+
+
+def test_other_logits_than_upstream_s_are_ours():
+    assert verdict(row("jamba", error=1.0, control="other logits"))[0] == "gap"
+
+
+def test_upstream_s_logits_without_a_known_cause_are_a_gap():
+    assert verdict(row("llama", error=1.0, control="same logits"))[0] == "gap"
+
+
+def test_upstream_s_own_logits_with_a_known_cause_are_upstream_s():
+    assert verdict(row("jamba", error=1.0, control="same logits"))[0] == "upstream"
+
+
+def test_a_refusal_is_upstream_s_only_in_the_words_that_the_repro_checks():
+    said = "ValueError: Received 12 parameters not in model: a"
+    refused = {"accepted": said, "control": said, "error": None}
+    assert verdict(row("gpt_oss", **refused))[0] == "upstream"
+    assert verdict(row("llama", **refused))[0] == "gap"
+
+
+def test_the_page_is_printed_from_the_result():
+    result = json.loads((ROOT / "benchmarks" / "results" / "atlas.json").read_text())
+    assert (ROOT / "docs" / "atlas.md").read_text() == page(result)
