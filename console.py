@@ -162,7 +162,7 @@ def config_lines(config: Mapping[str, Any]) -> list[str]:
         keys = sorted(config.get(what, ()))
         if keys:
             lines.append(f"config.json: {what} {', '.join(keys)}")
-    return lines
+    return [*lines, *(f"note: {note}" for note in config.get("notes", ()))]
 
 
 def show_verdict(verdict: Verdict, *, as_json: bool) -> None:

@@ -52,7 +52,10 @@ def with_tokens(translation: Translation, model: Model) -> Translation:
 
 def rewrite_config(folder: Path, translation: Translation | None) -> dict[str, Any]:
     """Write the translated ``config.json`` into FOLDER; return what the manifest says of it."""
-    if translation is None or not (said := translation.recorded()):
-        return {}  # byte for byte as it was
-    (folder / CONFIG).write_text(json.dumps(translation.config, indent=2) + "\n", encoding="utf-8")
-    return said
+    if translation is None:
+        return {}
+    said = {key: value for key, value in translation.recorded().items() if value}
+    if said:  # else the file stays byte for byte as it was
+        text = json.dumps(translation.config, indent=2) + "\n"
+        (folder / CONFIG).write_text(text, encoding="utf-8")
+    return said | ({"notes": list(translation.notes)} if translation.notes else {})

@@ -127,6 +127,20 @@ def packed_in_fp4(tensors: Tensors, _: Config) -> Iterator[tuple[str, torch.Tens
         yield f"{name}_scales", scales.to(torch.uint8)
 
 
+def packed_in_fp8(tensors: Tensors, _: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield projections as fp8 with a scale for every 128 by 128 block, a power of two."""
+    import torch
+
+    for name, tensor in tensors.items():
+        if name.endswith("_proj.weight") and tensor.ndim == 2:
+            blocks = [-(-size // 128) for size in tensor.shape]
+            powers = torch.arange(blocks[0] * blocks[1]).reshape(blocks)
+            yield name, (tensor * 32).to(torch.float8_e4m3fn)
+            yield f"{name}_scale_inv", 2.0 ** (-5 - powers)
+        else:
+            yield name, tensor
+
+
 def packed_in_ternary(tensors: Tensors, _: Config) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the projections of the layers as -1, 0 and 1, four to a byte, and a scale for each."""
     import torch
@@ -145,6 +159,7 @@ def packed_in_ternary(tensors: Tensors, _: Config) -> Iterator[tuple[str, torch.
 LAYOUTS: dict[str, Change] = {
     "bailing_hybrid": output_by_kind,
     "bitnet": packed_in_ternary,
+    "deepseek_v3": packed_in_fp8,
     "gemma3": renamed((r"^vision_tower\.", "vision_tower.vision_model.")),
     "gemma3n": with_shared_keys,
     "gpt2": with_masks,
@@ -169,13 +184,26 @@ PACKED: dict[str, dict[str, Any]] = {
         "linear_class": "autobitlinear",
         "quantization_mode": "offline",
     },
+    "deepseek_v3": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    },
     "gpt_oss": {
         "quant_method": "mxfp4",
         "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
     },
 }
-REREAD = {"gpt_oss"}  # whose values are other ones once packed, and which transformers unpacks
-SIZES: dict[str, dict[str, Any]] = {"gpt_oss": {"hidden_size": 96, "intermediate_size": 160}}
+REREAD = {
+    "deepseek_v3",
+    "gpt_oss",
+}  # whose values are other ones once packed, and which transformers unpacks
+SIZES: dict[str, dict[str, Any]] = {
+    "bitnet": {"tie_word_embeddings": True},
+    "deepseek_v3": {"hidden_size": 160, "intermediate_size": 200},
+    "gpt_oss": {"hidden_size": 96, "intermediate_size": 160},
+}
 
 
 def publish(model_type: str, folder: Path) -> None:

@@ -93,9 +93,9 @@ def text(config: Sizes, fp8: bool = False) -> str:
     for some, layers in ((everywhere, range(config.layers)), (dense, range(config.dense)),
                          (sparse, range(config.dense, config.layers))):  # fmt: skip
         rules += [_where(_rule(f"model.layers.{{n}}.{name}", config, fp8), layers) for name in some]
+    sparse_layers = range(config.dense, config.layers)
     for part in ("gate_proj", "up_proj", "down_proj"):
-        stacked = _stacked_fp8 if fp8 else _stacked
-        rules.append(_where(stacked(config, part), range(config.dense, config.layers)))
+        rules.append(_where(_stacked(part, config, fp8), sparse_layers))
     return "\n".join(rules)
 
 
@@ -104,64 +104,44 @@ def _where(rule: str, layers: range) -> str:
 
 
 def _rule(name: str, c: Sizes, fp8: bool) -> str:
-    shape = dict((*_attention(c), *_mlp(c), *_mlp(c, "mlp.shared_experts", c.expert_width))).get(
-        name.partition("{n}.")[2], ()
-    )
+    mlp = _mlp(c, "mlp.shared_experts", c.expert_width)
+    shapes = dict((*_attention(c), *_mlp(c), *mlp))
     parts = name.replace("kv_b_proj", "embed_q"), name.replace("kv_b_proj", "unembed_out")
     if "kv_b_proj" in name and fp8:
-        steps = _scaled(shape, "#0", "#1", "w")
-        steps += [f"h = Reshape(w) [{c.heads} {c.nope + c.value} {c.kv_rank}]",
-                  f"k, v = Split(h) [{c.nope}] 1", "$0 = Transpose(k) [0 2 1]", "$1 = Copy(v)"]  # fmt: skip
+        steps = [*_scaled(shapes["self_attn.kv_b_proj.weight"], "w"),
+                 f"h = Reshape(w) [{c.heads} {c.nope + c.value} {c.kv_rank}]",
+                 f"k, $1 = Split(h) [{c.nope}] 1", "$0 = Transpose(k) [0 2 1]"]  # fmt: skip
         return f"{name}, {name}_scale_inv => {', '.join(parts)}\n    by {'; '.join(steps)}"
     if "kv_b_proj" in name:
         sizes = f"h = {c.heads}, a = {c.nope}, b = {c.value}"
-        return (
-            f"{name} [(h (a + b)) c] <-> {parts[0]} [h c a], {parts[1]} [h b c]\n    where {sizes},"
-        )
+        return f"{name} [(h (a + b)) c] <-> {parts[0]} [h c a], {parts[1]} [h b c]{NEW}{sizes},"
     if fp8 and "proj" in name:
-        steps = "; ".join(_scaled(shape, "#0", "#1", "$0"))
+        steps = "; ".join(_scaled(shapes[name.partition("{n}.")[2]], "$0"))
         return f"{name}, {name}_scale_inv => {name}\n    by {steps}"
     return f"{name} <-> same"
 
 
-def _scaled(shape: tuple[int, ...], weight: str, scale: str, made: str) -> list[str]:
-    """Return the steps of block scaling (mlx-lm deepseek_v3.py, `dequant`)."""
+def _stacked(part: str, c: Sizes, fp8: bool) -> str:
+    experts = f"model.layers.{{n}}.mlp.experts.{{e}}.{part}.weight"
+    whole = f"model.layers.{{n}}.mlp.switch_mlp.{part}.weight"
+    if not fp8:
+        return f"{experts} [o i] <-> {whole} [e o i]"
+    steps = "; ".join(_scaled(dict(_mlp(c, "", c.expert_width))[f".{part}.weight"], "$0"))
+    return f"{experts}, {experts}_scale_inv => {whole}\n    by {steps}"
+
+
+def _scaled(shape: tuple[int, ...], made: str) -> list[str]:
+    """Return the steps that multiply each block by its scale."""
     rows, columns = (-(-size // BLOCK) for size in shape)
-    tag = weight.replace("#", "_")
+    spare = [rows * BLOCK - shape[0], columns * BLOCK - shape[1]]
     return [
-        f"a{tag} = FromFP8({weight}) bfloat16",
-        f"z{tag} = Constant() bfloat16 [] [0.0]",
-        f"b{tag} = Pad(a{tag}, z{tag}) [0 1] [0 0] [{rows * BLOCK - shape[0]} {columns * BLOCK - shape[1]}]",
-        f"c{tag} = Reshape(b{tag}) [{rows} {BLOCK} {columns} {BLOCK}]",
-        f"s{tag} = ExpandDims({scale}) [1 3]",
-        f"t{tag} = AsType(s{tag}) bfloat16",
-        f"d{tag} = Multiply(c{tag}, t{tag})",
-        f"e{tag} = Reshape(d{tag}) [{rows * BLOCK} {columns * BLOCK}]",
-        f"{made} = Slice(e{tag}) [0 0] [{shape[0]} {shape[1]}] [1 1]",
+        "a = FromFP8(#0) bfloat16",
+        "z = Constant() bfloat16 [] [0.0]",
+        f"b = Pad(a, z) [0 1] [0 0] [{spare[0]} {spare[1]}]",
+        f"c = Reshape(b) [{rows} {BLOCK} {columns} {BLOCK}]",
+        "d = ExpandDims(#1) [1 3]",
+        "f = Multiply(c, d)",
+        f"g = Reshape(f) [{rows * BLOCK} {columns * BLOCK}]",
+        f"i = Slice(g) [0 0] [{shape[0]} {shape[1]}] [1 1]",
+        f"{made} = AsType(i) bfloat16",
     ]
-
-
-def _stacked(c: Sizes, part: str) -> str:
-    where = "model.layers.{n}.mlp"
-    return f"{where}.experts.{{e}}.{part}.weight [o i] <-> {where}.switch_mlp.{part}.weight [e o i]"
-
-
-def _stacked_fp8(c: Sizes, part: str) -> str:
-    where = "model.layers.{n}.mlp"
-    shape = dict(_mlp(c, "", c.expert_width))[f".{part}.weight"]
-    names = [
-        f"{where}.experts.{e}.{part}.weight{s}"
-        for e in range(c.experts)
-        for s in ("", "_scale_inv")
-    ]
-    steps = [
-        step
-        for e in range(c.experts)
-        for step in (
-            *_scaled(shape, f"#{2 * e}", f"#{2 * e + 1}", f"w{e}"),
-            f"x{e} = ExpandDims(w{e}) [0]",
-        )
-    ]
-    joined = ", ".join(f"x{e}" for e in range(c.experts))
-    steps.append(f"$0 = Concatenate({joined}) 0")
-    return f"{', '.join(names)} => {where}.switch_mlp.{part}.weight\n    by {'; '.join(steps)}"
