@@ -29,7 +29,7 @@ from side_by_side import convert, environment, machine
 
 RESULT = Path(__file__).parent / "results" / "kill_resume.json"
 SHARD = 0.3  # GB
-EARLY = 5  # of one in so many kills the moment counts from the start of the process
+EARLY = 5  # one kill in so many is at any time; the others while tensors are written
 OLD = b"something that was here before"
 
 
@@ -56,6 +56,8 @@ class Bench:
         self.finish()  # compiles the bytecode
         self.seconds, self.moving = self.timed()
         self.expected = hashes(self.target)
+        facts = json.loads((self.target / "weighbridge.json").read_text(encoding="utf-8"))
+        self.tensors = len(facts["tensors"])
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the command."""
@@ -75,6 +77,12 @@ class Bench:
         while process.poll() is None and not (self.staging / "content").exists():
             time.sleep(0.002)
 
+    def await_tensors(self, process: subprocess.Popen[bytes], count: int) -> None:
+        """Return when PROCESS has written COUNT tensors, or has ended."""
+        self.await_staging(process)
+        while process.poll() is None and self.finished() < count and self.staging.exists():
+            time.sleep(0.001)
+
     def timed(self) -> tuple[float, float]:
         """Return how long the command takes, and how long of that it writes."""
         shutil.rmtree(self.target)
@@ -90,11 +98,14 @@ class Bench:
         """Kill the command at a random moment, give it again, and look at what there is."""
         old = self.prepare(replace=bool(number % 2))
         process = self.start()
+        start = time.perf_counter()
         if number % EARLY:
-            self.await_staging(process)
-        moment = chance.random() * (self.moving if number % EARLY else self.seconds)
-        time.sleep(moment)
+            self.await_tensors(process, chance.randint(0, self.tensors))
+            time.sleep(chance.random() * 2 * self.moving / self.tensors)
+        else:
+            time.sleep(chance.random() * self.seconds)
         process.send_signal(signal.SIGKILL)
+        moment = time.perf_counter() - start
         process.communicate()
         visible = self.visible()
         finished = self.finished()
@@ -120,9 +131,12 @@ class Bench:
         return "new" if found == self.expected else "HALF-WRITTEN"
 
     def finished(self) -> int:
-        """Return how many tensors the journal of the killed run has."""
-        journal = self.staging / "content" / ".model.journal"
-        return max(0, journal.read_bytes().count(b"\n") - 1) if journal.exists() else 0
+        """Return how many tensors the journal has."""
+        try:
+            lines = (self.staging / "content" / ".model.journal").read_bytes().count(b"\n")
+        except FileNotFoundError:  # it goes when all is written
+            return 0
+        return max(0, lines - 1)
 
 
 def hashes(folder: Path) -> dict[str, str]:

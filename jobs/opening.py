@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..converters.adapters import Adapter, fit, read_adapter
-from ..converters.maps import WeightMap
-from ..converters.maps.choose import map_of
+from ..converters.maps import WeightMap, choose
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.values import LowRank
 from ..errors import BadInputError
 
+map_of = choose.map_of
 IDENTITY = "weighbridge map 1\n{**} <-> same\n"
 
 

@@ -60,13 +60,15 @@ def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
     Raises:
         MismatchError: the reference does not fit its own map.
     """
+    from ..parity.promises import Promise
+
     if "mlprogram" in (reference.framework, candidate.framework) or reference.path is None:
         return {}
     if candidate.path is None:
         return {}
     headers = reference.checkpoint.headers
     if reference.framework == candidate.framework:
-        return {name: (name, None) for name in candidate.checkpoint.headers if name in headers}
+        return {name: Promise((name,)) for name in candidate.checkpoint.headers if name in headers}
     table = map_of(reference) or map_of(candidate)
     if table is None:
         return {}

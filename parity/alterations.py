@@ -200,7 +200,8 @@ def _rows_scaled(case: Case) -> Explanation | None:
     base = case.book.arrays(case.by_name).astype(np.float64).reshape(len(case.array), -1)
     found = case.array.astype(np.float64).reshape(base.shape)
     factors = (found * base).sum(axis=1) / np.maximum((base * base).sum(axis=1), 1e-300)
-    gap = np.linalg.norm(found - factors[:, None] * base) / max(np.linalg.norm(found), 1e-300)
+    left = float(np.linalg.norm(found - factors[:, None] * base))
+    gap = left / max(float(np.linalg.norm(found)), 1e-300)
     if gap > CLOSE * unit(case.array, case.book.sketches[case.by_name]):
         return None
     few = np.unique(np.round(factors, 4))

@@ -63,7 +63,7 @@ def explain(
 
 def _by_hash(book: Book, candidate: Weights) -> dict[str, Explanation]:
     """Explain tensors that are one reference tensor, or several of them whole."""
-    found = {}
+    found: dict[str, Explanation] = {}
     for name in candidate.headers:
         array = candidate.read(name)
         it = book.look_up(name, array, fingerprint(array)) or assemble(book, name, array)

@@ -20,6 +20,7 @@ from ..errors import BadInputError
 from .distances import Distance, distance, select_tokens
 from .golden import SCHEMA, Golden, Rows, is_golden
 from .probes import Probe, describe_probe, make_probes, masks_of
+from .routing import RUNS, has_experts, other_rounding, worst_of
 from .sketches import sketches
 from .text import read_text_side
 from .weights import base_weights, model_hashes, storage_dtype
@@ -146,12 +147,16 @@ class Recorder:
         return own_errors(found, wanted, self.masks)
 
     def precision_errors(self, dtype: str, wanted: Rows) -> Errors:
-        """Return the source's own errors where it runs in DTYPE."""
+        """Return the source's own errors where it runs in DTYPE; see ``routing`` for experts."""
         from .reference import module_outputs, narrow_module
 
         module = narrow_module(self.model, dtype)
-        found = module_outputs(module, self.signature, self.probes, dtype)
-        return own_errors(found, wanted, self.masks)
+        runs = [module_outputs(module, self.signature, self.probes, dtype)]
+        for seed in range(RUNS if has_experts(module) else 0):
+            with other_rounding(module, dtype, seed):
+                runs.append(module_outputs(module, self.signature, self.probes, dtype))
+        errors = [own_errors(found, wanted, self.masks) for found in runs]
+        return tuple(worst_of(list(rows)) for rows in zip(*errors, strict=True))
 
     def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:
         """Return the reference's sites, and the source's float32 ones from the same inputs."""

@@ -49,9 +49,9 @@ class ReplacedWeights:
         """Return tensor NAME, in float64 where it has another value."""
         return self._values[name] if name in self._values else self._own.read(name)
 
-    def stream(self, name: str) -> Iterator[memoryview]:
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes of tensor NAME as the checkpoint has them."""
-        return self._own.stream(name)
+        return self._own.stream(name, start, stop)
 
 
 def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights) -> Model | None:

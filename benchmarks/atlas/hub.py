@@ -201,7 +201,10 @@ REREAD = {
 }  # whose values are other ones once packed, and which transformers unpacks
 SIZES: dict[str, dict[str, Any]] = {
     "bitnet": {"tie_word_embeddings": True},
-    "deepseek_v3": {"hidden_size": 160, "intermediate_size": 200},
+    "deepseek_v3": {
+        "hidden_size": 256,
+        "intermediate_size": 384,
+    },  # whole blocks: torch reads no others
     "gpt_oss": {"hidden_size": 96, "intermediate_size": 160},
 }
 

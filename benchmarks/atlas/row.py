@@ -17,15 +17,26 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from weighbridge.benchmarks.atlas import logits, tiny
 from weighbridge.errors import WeighbridgeError
 
-Tensors = dict[str, Any]  # numpy arrays by name
 EXACT = "exact"
+
+
+class Stored(NamedTuple):
+    """A tensor as it lies in a safetensors file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    content: bytes
+
+
+Tensors = dict[str, Stored]
 
 
 @dataclass
@@ -102,18 +113,24 @@ def nearest(folder: Path) -> str:
     ``x + 1`` and ``x * c`` do not reach every number: the two checkpoints next to ours, one step of
     the last bit up and down, must miss the same weights.
     """
-    wanted = read(folder / "trained")
-    missed = {name: value != wanted[name] for name, value in read(folder / "again").items()}
+    wanted, found = (singles(folder / part) for part in ("trained", "again"))
+    missed = {name: value != wanted[name] for name, value in found.items()}
     for sign in (1, -1):
         step = folder / f"step{sign}"
         shutil.copytree(folder / "trained-home", step)
         nudge(step, sign)
         to("mlx", step, folder / f"stepped{sign}")
-        for name, value in read(folder / f"stepped{sign}").items():
+        for name, value in singles(folder / f"stepped{sign}").items():
             if np.any((value == wanted[name]) & missed[name]):
                 return ""
     count = sum(int(value.sum()) for value in missed.values())
     return f"exact but {count} weights that no checkpoint gives"
+
+
+def singles(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the float32 weights in FOLDER."""
+    found = read(folder).items()
+    return {k: np.frombuffer(v.content, np.float32) for k, v in found if v.dtype == "F32"}
 
 
 def run(row: Row, folder: Path, made: tiny.Tiny) -> None:
@@ -174,7 +191,9 @@ def sanitized(folder: Path) -> Tensors:
     weights = {name: mx.array(value) for name, value in load(folder / "hub").items()}
     if hasattr(model, "sanitize"):
         weights = model.sanitize(weights)
-    return {name: np.array(value) for name, value in weights.items()}
+    (folder / "oracle").mkdir()
+    mx.save_safetensors(str(folder / "oracle" / "model.safetensors"), weights)
+    return read(folder / "oracle")
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -188,8 +207,17 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def read(folder: Path) -> Tensors:
-    """Return the weights in FOLDER, the sidecar not among them."""
-    return {name: np.array(value) for name, value in load(folder).items()}
+    """Return the weights in FOLDER as they lie in the files, the sidecar not among them."""
+    found: Tensors = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        content = file.read_bytes()
+        size = int.from_bytes(content[:8], "little")
+        start = 8 + size
+        for name, head in json.loads(content[8:start]).items():
+            if name != "__metadata__":
+                first, last = (start + offset for offset in head["data_offsets"])
+                found[name] = Stored(head["dtype"], tuple(head["shape"]), content[first:last])
+    return found
 
 
 def nudge(folder: Path, sign: int) -> None:
@@ -234,10 +262,15 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator
             yield f"{name} is missing"
         elif name not in wanted:
             yield f"{name} is left over"
-        elif found[name].dtype != wanted[name].dtype or found[name].shape != wanted[name].shape:
-            yield f"{name}: {found[name].shape} instead of {wanted[name].shape}"
-        elif found[name].tobytes() != wanted[name].tobytes():
+        elif found[name][:2] != wanted[name][:2]:
+            yield f"{name}: {describe(found[name])} instead of {describe(wanted[name])}"
+        elif found[name].content != wanted[name].content:
             yield f"{name}: other values"
+
+
+def describe(tensor: Stored) -> str:
+    """Return dtype and shape."""
+    return f"{tensor.dtype}{list(tensor.shape)}"
 
 
 def said(error: BaseException) -> str:

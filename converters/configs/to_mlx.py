@@ -10,8 +10,8 @@ from typing import Any
 
 from ...errors import UnsupportedError
 from ..libraries import Target
+from ..libraries.defaults import config_object
 from ..libraries.target import is_required
-from ..libraries.transformers import transformers_config
 from .notes import notes
 from .readers import Reader, readers
 from .rows import CORRECTED, GENERIC, SPECIFIC
@@ -41,7 +41,7 @@ def to_mlx(config: Mapping[str, Any], target: Target) -> Translation:
 def known(config: Mapping[str, Any]) -> Any:
     """Return transformers' config object, ``None`` where it does not know the model type."""
     try:
-        return transformers_config(config)
+        return config_object(config)
     except UnsupportedError:
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...errors import MismatchError
@@ -153,7 +152,7 @@ class Binder:
         """Return the step of INSTANCE and note its targets, or note why there is none."""
         if _leads_nowhere(instance.rule):
             self.problems += instance.missing({})
-            self.computed += _without_way(instance, self.expected[instance.number])
+            self.computed += _without_way(instance)
             return None
         known = self.values[instance.number]
         made = make_step(instance, self.headers, known, self.given.sizes)
@@ -264,21 +263,11 @@ def _leads_nowhere(rule: Rule) -> bool:
     return isinstance(rule, Computed) and not rule.forward
 
 
-def _without_way(instance: Instance, expected: Mapping[str, Expected]) -> Iterator[Dropped]:
-    """Yield the tensors that a program made, then those that it made them from.
-
-    Where nothing says how many there are of a family, its name stands for all of it.
-    """
+def _without_way(instance: Instance) -> Iterator[Dropped]:
+    """Yield the tensors that a program made, then those that it made them from, or their family."""
     made = (name for members in instance.members for name in members.values())
     yield from (Dropped(name, "computed") for name in made)
-    for term in instance.rule.right:
-        counts = [expected.get(name) for name in term.family(instance.rule.indices)]
-        known = [count for count in counts if isinstance(count, int)]
-        if len(known) < len(counts):
-            yield Dropped(instance.fill(term), "needed")
-        else:
-            indices = product(*map(range, known))
-            yield from (Dropped(instance.fill(term, index), "needed") for index in indices)
+    yield from (Dropped(instance.fill(term), "needed") for term in instance.rule.right)
 
 
 def recorded_sizes(steps: list[Step]) -> dict[str, int]:

@@ -62,7 +62,7 @@ def text_config(config: Config) -> Config:
     Raises:
         BadInputError: the inner configuration is not an object.
     """
-    inner = next((config[key] for key in INNER if config.get(key)), {})
+    inner: Any = next((config[key] for key in INNER if config.get(key)), {})
     if not isinstance(inner, Mapping):
         raise BadInputError(f"config.json: text_config is {type(inner).__name__}, not an object")
     return {**config, **inner}
@@ -89,7 +89,7 @@ def transformers_types() -> frozenset[str] | None:
     table = next(node for node in tree.body if names_of(node) == ["CONFIG_MAPPING_NAMES"])
     pairs = (node for node in ast.walk(table) if isinstance(node, ast.Tuple))
     keys = (pair.elts[0] for pair in pairs if pair.elts)
-    return frozenset(key.value for key in keys if isinstance(key, ast.Constant))
+    return frozenset(str(key.value) for key in keys if isinstance(key, ast.Constant))
 
 
 def names_of(node: ast.stmt) -> list[str]:

@@ -73,7 +73,8 @@ def differences(module: nn.Module, weights: Mapping[str, mx.array]) -> Iterator[
     """Yield how names and shapes of WEIGHTS differ from MODULE's parameters."""
     from mlx.utils import tree_flatten
 
-    own = {name: tuple(array.shape) for name, array in tree_flatten(module.parameters())}
+    parameters: Any = tree_flatten(module.parameters())
+    own = {name: tuple(array.shape) for name, array in parameters}
     yield from (f"{name} is missing" for name in sorted(own.keys() - weights.keys()))
     yield from (f"{name} is unexpected" for name in sorted(weights.keys() - own.keys()))
     for name in sorted(own.keys() & weights.keys()):

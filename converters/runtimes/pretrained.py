@@ -75,7 +75,8 @@ def load_pretrained(
     from transformers.core_model_loading import convert_and_load_state_dict_in_model
     from transformers.modeling_utils import LoadStateDictConfig
 
-    plan = LoadStateDictConfig(weight_mapping=get_model_conversion_mapping(module))
+    changes: Any = get_model_conversion_mapping(module)
+    plan = LoadStateDictConfig(weight_mapping=changes)
     with no_progress_bar():
         info, _ = convert_and_load_state_dict_in_model(module, dict(tensors), plan)
     module.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
@@ -126,8 +127,9 @@ def heads(name: str) -> list[str]:
 @contextlib.contextmanager
 def no_progress_bar() -> Iterator[None]:
     """Keep transformers from drawing progress bars of its own."""
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
+    logging: Any = transformers_logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -148,10 +150,12 @@ def places(module: Any, names: Iterable[str]) -> dict[str, str | None]:
 
     own = module.state_dict()
     changes = get_model_conversion_mapping(module)
-    kinds = [[it for it in changes if isinstance(it, k)] for k in (WeightRenaming, WeightConverter)]
+    renamings = [it for it in changes if isinstance(it, WeightRenaming)]
+    converters = [it for it in changes if isinstance(it, WeightConverter)]
+    prefix = module.base_model_prefix
     found: dict[str, str | None] = {}
     for name in names:
-        tries = (kinds, ([], []))
-        new = (rename_source_key(name, *it, module.base_model_prefix, own)[0] for it in tries)
-        found[name] = next((it for it in new if it in own), None)
+        changed, _ = rename_source_key(name, renamings, converters, prefix, own)
+        prefixed, _ = rename_source_key(name, [], [], prefix, own)
+        found[name] = next((new for new in (changed, prefixed) if new in own), None)
     return found

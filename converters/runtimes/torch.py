@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
-from ..maps import apply
-from ..maps.choose import known_map as map_of
+from ..maps import apply, choose
 from ..maps.rules import Drop
 from ..maps.variants import table_of
 from ..models import Model
@@ -23,6 +22,7 @@ from ..values import Array, Dense, LowRank
 from .base import Arrays, Trace
 from .pretrained import empty_pretrained, load_pretrained
 
+map_of = choose.known_map
 Places = Mapping[str, str | None]  # tensor of a checkpoint -> weight of a module
 INPUT = "|in"  # marks what reaches a site, beside the site's own name
 DTYPES = {
@@ -195,7 +195,8 @@ def build_module(model: Model, dtype: str = "float32") -> nn.Module:
 
 def build(model: Model, dtype: str = "float32") -> tuple[nn.Module, Places]:
     """Return what :func:`build_module` does, and which of its weights each torch tensor is in."""
-    module, updates = empty_module(model), {}
+    module = empty_module(model)
+    updates: dict[str, LowRank] = {}
     found: Places = {name: name for name in module.state_dict()}
     if model.path is not None:
         arrays, updates = torch_values(model)

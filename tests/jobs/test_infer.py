@@ -93,11 +93,11 @@ def test_it_is_not_done_where_parity_was_not_asked(source, code):
     assert "--check none" in found.text.splitlines()[0]
 
 
-def test_a_port_that_computes_something_else_is_not_done(source, made):
+def test_a_port_that_computes_something_else_is_not_done(source):
     import mlx.core as mx
     from mlx import nn
 
-    inner = made.module()
+    inner = scramble("encoder", 2).module()  # nothing fused, so few arrangements to try
 
     class Other(nn.Module):
         def __init__(self) -> None:

@@ -41,7 +41,7 @@ def concepts(name: str) -> tuple[str, ...]:
     """Return the concepts of NAME, and the words that stand for none; the longest phrases first.
 
     >>> concepts("attn.q_proj.weight")
-    ('attention', 'query', 'proj', 'weight')
+    ('attention', 'query', 'weight')
     """
     known, spoken, found, at = phrases(), words(name), [], 0
     while at < len(spoken):

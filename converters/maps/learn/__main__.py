@@ -38,7 +38,7 @@ def main() -> None:
 def answer(request: Request) -> Answer:
     """Learn what REQUEST asks for."""
     target = request.target
-    learned = trace(target, request.config, request.headers)
+    learned = trace(target, request.config, request.headers, request.order)
     parameters = {} if request.asked is None else target.parameters(request.asked)
     return Answer(learned, parameters)
 

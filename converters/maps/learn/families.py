@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from ...checkpoints.base import Header
 from ..names import Capture, Name
+from ..rules import Change
 from .pieces import Factor, Piece
 
 INTEGER: Final = re.compile(r"(?<![^.])(?:0|[1-9][0-9]*)(?![^.])")  # a whole segment of a name
@@ -30,6 +31,11 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     header: Header
     members: tuple[str, ...]
+
+    @property
+    def each(self) -> int:
+        """How much of the shape is one member."""
+        return prod(self.shape) // len(self.members)
 
     @property
     def family(self) -> bool:
@@ -110,33 +116,60 @@ class Part(NamedTuple):
     piece: Piece
 
 
+class Like(NamedTuple):
+    """What is the same of pieces that may be one along an index.
+
+    Attributes:
+        source: number of the tensor that they come from.
+        target: number of the tensor that they are in.
+        factors: their sides.
+        changes: of value.
+        start: where they begin within a member of a family of sources.
+        at: where they begin within a member of a family of targets.
+    """
+
+    source: int
+    target: int
+    factors: tuple[Factor, ...]
+    changes: tuple[Change, ...]
+    start: int | None
+    at: int | None
+
+
 def parts(
     sources: Sequence[Tensor], targets: Sequence[Tensor], pieces: Mapping[str, Sequence[Piece]]
 ) -> list[Part]:
-    """Return the PIECES, given by target, between families; equal steps along an index are joined."""
-    of = {
-        name: (at, i) for at, tensor in enumerate(sources) for i, name in enumerate(tensor.members)
+    """Return the PIECES, by target, between families; those an even step apart become one."""
+    places = {
+        name: (at, index)
+        for at, tensor in enumerate(sources)
+        for index, name in enumerate(tensor.members)
     }
-    groups: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+    groups: dict[Like, list[tuple[int, int]]] = defaultdict(list)
     for at, tensor in enumerate(targets):
-        each = prod(tensor.shape) // len(tensor.members)
         for index, name in enumerate(tensor.members):
             for piece in pieces[name]:
-                source, member = of[piece.source]
-                size = prod(sources[source].shape) // len(sources[source].members)
-                local = (
+                source, member = places[piece.source]
+                like = Like(
+                    source,
+                    at,
+                    coalesced(piece.factors),
+                    piece.changes,
                     piece.start if sources[source].family else None,
                     piece.at if tensor.family else None,
                 )
-                key = (source, at, coalesced(piece.factors), piece.changes, local)
-                groups[key].append((piece.start + member * size, piece.at + index * each))
-    found = []
-    for (source, target, factors, changes, _), starts in groups.items():
-        for start, place, more in progressions(sorted(starts)):
-            found.append(
-                Part(source, target, Piece("", start, place, coalesced((*more, *factors)), changes))
-            )  # type: ignore[arg-type,misc]
-    return found
+                start = piece.start + member * sources[source].each
+                groups[like].append((start, piece.at + index * tensor.each))
+    return [
+        Part(like.source, like.target, _piece(like, run))
+        for like, starts in groups.items()
+        for run in progressions(sorted(starts))
+    ]
+
+
+def _piece(like: Like, run: tuple[int, int, tuple[Factor, ...]]) -> Piece:
+    start, at, more = run
+    return Piece("", start, at, coalesced((*more, *like.factors)), like.changes)
 
 
 def progressions(starts: list[tuple[int, int]]) -> list[tuple[int, int, tuple[Factor, ...]]]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....errors import UnsupportedError
 from ...checkpoints.base import Header
+from ..rules import Pairing, Rule, first_line
 from ..weightmap import WeightMap
+from .drafting import FAMILY
 from .proof import Proof
 from .recording import record
+from .reduction import Reduced
 from .relearning import Again
-from .writing import write
+from .writing import draft, write
 
 if TYPE_CHECKING:
     from ...libraries import Target
@@ -33,10 +37,21 @@ class Learned(NamedTuple):
     layout: dict[str, Header]
 
 
-def trace(target: Target, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Learned:
+def trace(
+    target: Target,
+    config: Mapping[str, Any],
+    headers: Mapping[str, Header],
+    order: Reduced | None = None,
+) -> Learned:
     """Return the map from tensors with HEADERS to the class TARGET, traced, printed and proved here.
 
     Class code runs in this process, without any limit; :func:`learn` gives it its own.
+
+    Args:
+        target: the class.
+        config: an MLX config.
+        headers: the source tensors.
+        order: the same model with more experts in fewer layers, which must lie in the same order.
 
     Raises:
         UnsupportedError: the class reads values, fails, or does what no map can say; or the proof
@@ -46,13 +61,42 @@ def trace(target: Target, config: Mapping[str, Any], headers: Mapping[str, Heade
     try:
         again = _sanitizer(target)
         found = record(again(config), headers)
-        weight_map, notes = write(found, config, again)
+        weight_map, notes, rules = write(found, config, again)
+        if order is not None:
+            check_order(
+                rules, draft(record(again(order.config), order.headers), order.config).rules
+            )
         text = str(weight_map)
         parsed = WeightMap.parse(text, "learned")
         more = Proof(parsed, found, config).run()
     except UnsupportedError as error:
         raise UnsupportedError(f"{target}: {error}") from error
     return Learned(text, False, (*notes, *more), found.layout)
+
+
+def check_order(rules: Sequence[Rule], more: Sequence[Rule]) -> None:
+    """Check that the families of MORE, which have more members, follow the same RULES.
+
+    Raises:
+        UnsupportedError: one does not.
+    """
+    known = {_uncounted(rule) for rule in rules}
+    for rule in more:
+        if has_family(rule) and _uncounted(rule) not in known:
+            raise UnsupportedError(
+                f"treats more experts in another way than few: {first_line(rule)}"
+            )
+    if not any(map(has_family, more)):
+        raise UnsupportedError("treats the experts of one layer in another way than those of all")
+
+
+def has_family(rule: Rule) -> bool:
+    """Return whether RULE takes tensors by an index."""
+    return isinstance(rule, Pairing) and FAMILY in rule.indices
+
+
+def _uncounted(rule: Rule) -> Rule:
+    return replace(rule, where=()) if isinstance(rule, Pairing) else rule
 
 
 def _sanitizer(target: Target) -> Again:

@@ -10,6 +10,7 @@ from .... import errors
 from ...checkpoints.base import Header
 from ...libraries import Target
 from .learning import Learned
+from .reduction import Reduced
 
 
 class Request(NamedTuple):
@@ -20,6 +21,7 @@ class Request(NamedTuple):
         config: of the model that is traced.
         headers: its tensors.
         asked: the config whose parameters are asked for, ``None`` if they are not.
+        order: a model whose experts must lie in the same order, ``None`` if there is none.
         seconds: of processor time that may be used.
         memory: bytes of address space that may be used.
     """
@@ -28,6 +30,7 @@ class Request(NamedTuple):
     config: Mapping[str, Any]
     headers: Mapping[str, Header]
     asked: Mapping[str, Any] | None
+    order: Reduced | None
     seconds: int
     memory: int
 
@@ -35,8 +38,10 @@ class Request(NamedTuple):
         """Return the request as JSON."""
         target = self.target
         parts = [target.library, target.version, target.model_type, target.module]
-        said = self._replace(target=parts, headers=_listed(self.headers))  # type: ignore[arg-type]
-        return json.dumps(said._asdict()).encode()
+        said = {**self._asdict(), "target": parts, "headers": _listed(self.headers)}
+        if self.order is not None:
+            said["order"] = [self.order.config, _listed(self.order.headers)]
+        return json.dumps(said).encode()
 
     @classmethod
     def load(cls, text: bytes) -> Request:
@@ -44,6 +49,9 @@ class Request(NamedTuple):
         said = json.loads(text)
         said["target"] = Target(*said["target"])
         said["headers"] = _headers(said["headers"])
+        if said["order"] is not None:
+            config, headers = said["order"]
+            said["order"] = Reduced(config, _headers(headers))
         return cls(**said)
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....errors import UnsupportedError, WeighbridgeError
@@ -16,14 +16,18 @@ from ...checkpoints.base import Header
 from ..plan import Plan
 from ..weightmap import WeightMap
 from .learning import Learned
-from .reduction import reduced
+from .messages import Answer, Request, load_answer
+from .reduction import MORE, Reduced, one_layer, reduced
 
 if TYPE_CHECKING:
     from ...libraries import Target
-    from .messages import Answer
 
 MODULE: Final = __package__
 REMEMBERED: Final = 8  # maps
+
+
+class LimitError(UnsupportedError):
+    """A class used too much time or memory, or ended the process."""
 
 
 class Limits(NamedTuple):
@@ -75,16 +79,29 @@ def learn(
 def _learn(
     target: Target, config: Mapping[str, Any], headers: Mapping[str, Header], limits: Limits
 ) -> Learned:
-    few = reduced(config, headers)
-    if few is not None:
+    for few, order in attempts(config, headers):
         try:
-            answer = ask(target, few.config, few.headers, limits, config)
+            answer = ask(Request(target, few.config, few.headers, config, order, *limits))
             plan = held(answer, config, headers)
+        except LimitError:
+            raise
         except WeighbridgeError:
-            plan = None  # the few do not speak for all: look at all of them
+            continue  # the few do not speak for all
         if plan is not None:
             return answer.learned._replace(layout=plan.layout)
-    return ask(target, config, headers, limits, None).learned
+    return ask(Request(target, config, headers, None, None, *limits)).learned
+
+
+def attempts(
+    config: Mapping[str, Any], headers: Mapping[str, Header]
+) -> Iterator[tuple[Reduced, Reduced | None]]:
+    """Yield models with few experts, and what shows that more lie in the same order."""
+    few = reduced(config, headers)
+    if few is not None:
+        yield few, one_layer(config, headers)
+        more = reduced(config, headers, MORE)
+        if more is not None:
+            yield more, None
 
 
 def held(answer: Answer, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Plan | None:
@@ -95,17 +112,13 @@ def held(answer: Answer, config: Mapping[str, Any], headers: Mapping[str, Header
     return plan if made == wanted else None
 
 
-def ask(
-    target: Target,
-    config: Mapping[str, Any],
-    headers: Mapping[str, Header],
-    limits: Limits,
-    asked: Mapping[str, Any] | None,
-) -> Answer:
-    """Return what a process of its own learns; see :func:`learn`."""
-    from .messages import Request, load_answer
+def ask(request: Request) -> Answer:
+    """Return what a process of its own learns.
 
-    request = Request(target, config, headers, asked, limits.seconds, limits.memory)
+    Raises:
+        LimitError: the class uses too much, or ends the process.
+        WeighbridgeError: what :func:`learn` says.
+    """
     process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
         [sys.executable, "-m", MODULE],
         stdin=subprocess.PIPE,
@@ -114,26 +127,26 @@ def ask(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     try:
-        said, complaints = process.communicate(request.dump(), timeout=limits.seconds)
+        said, complaints = process.communicate(request.dump(), timeout=request.seconds)
     except subprocess.TimeoutExpired:
-        raise UnsupportedError(f"{target}: {_too_slow(limits)}") from None
+        raise LimitError(f"{request.target}: {_too_slow(request)}") from None
     finally:
         process.kill()
         process.communicate()
     if not said:
-        raise UnsupportedError(f"{target}: {_ended(process.returncode, complaints, limits)}")
+        raise LimitError(f"{request.target}: {_ended(process.returncode, complaints, request)}")
     return load_answer(said)
 
 
-def _too_slow(limits: Limits) -> str:
-    return f"does not finish within {limits.seconds} s"
+def _too_slow(request: Request) -> str:
+    return f"does not finish within {request.seconds} s"
 
 
-def _ended(status: int, complaints: bytes, limits: Limits) -> str:
+def _ended(status: int, complaints: bytes, request: Request) -> str:
     """Say how the process ended without an answer."""
     if status == -signal.SIGXCPU:
-        return _too_slow(limits)
+        return _too_slow(request)
     last = complaints.decode(errors="replace").strip().rpartition("\n")[2][:200]
     how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
     said = f": {last}" if last else ""
-    return f"ends the process {how}{said} (memory limit: {limits.memory >> 20:,} MiB)"
+    return f"ends the process {how}{said} (memory limit: {request.memory >> 20:,} MiB)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from math import prod
 from typing import Final
@@ -10,10 +11,11 @@ from ....errors import UnsupportedError
 from ..computed import Computed
 from ..expressions import Definition, Literal
 from ..names import Name
+from ..programs import Program
 from ..rules import Term
 from .components import Component, above
 from .drafting import FAMILY
-from .families import Tensor, tensors
+from .families import Tensor, slots, tensors
 from .opaque import Node
 from .recording import Trace
 from .steps import program
@@ -21,46 +23,66 @@ from .steps import program
 MOST_STEPS: Final = 2000
 
 
-def computed(component: Component, trace: Trace) -> Computed:
-    """Return the one-way rule of COMPONENT.
+class Programs:
+    """The programs of a trace; what is computed as something else was has the same program."""
 
-    Raises:
-        UnsupportedError: a program has no such primitive, or would be too long.
-    """
-    made = _family(component, trace) or _plain(component, trace)
-    if len(made.program.steps) > MOST_STEPS:
-        count = len(made.program.steps)
-        raise UnsupportedError(
-            f"{component.targets[0]} is computed in {count} steps; {MOST_STEPS} are the most"
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.known: dict[object, list[tuple[list[str], list[str], Program]]] = defaultdict(list)
+
+    def rule(self, component: Component) -> Computed:
+        """Return the one-way rule of COMPONENT.
+
+        Raises:
+            UnsupportedError: a program has no such primitive, or would be too long.
+        """
+        made = self.family(component) or self.plain(component)
+        if len(made.program.steps) > MOST_STEPS:
+            count = len(made.program.steps)
+            raise UnsupportedError(
+                f"{component.targets[0]} is computed in {count} steps; {MOST_STEPS} are the most"
+            )
+        return made
+
+    def plain(self, component: Component) -> Computed:
+        """Return the rule of a component that is no family."""
+        results = [self.trace.outputs[name] for name in component.targets]
+        left, right = (
+            tuple(Term(Name((name,))) for name in names)
+            for names in (component.sources, component.targets)
         )
-    return made
+        return Computed(left, right, program=self.program(list(component.sources), results))
 
+    def family(self, component: Component) -> Computed | None:
+        """Return the rule of targets that stack what is computed of each member of a family alike."""
+        stacks = [stacked(self.trace, self.trace.outputs[name]) for name in component.targets]
+        [size, *others] = {len(stack) for stack in stacks}
+        if size < 2 or others:
+            return None
+        left = tensors(component.sources, self.trace.headers, FAMILY)
+        if any(len(tensor.members) != size for tensor in left):
+            return None
+        if not _alike(left, stacks, self.trace):
+            return None
+        sources = [tensor.members[0] for tensor in left]
+        steps = self.program(sources, [stack[0] for stack in stacks])
+        right = tuple(Term(Name((name,))) for name in component.targets)
+        where = (Definition((FAMILY,), Literal(size)),)
+        return Computed(tuple(Term(tensor.name) for tensor in left), right, where, program=steps)
 
-def _plain(component: Component, trace: Trace) -> Computed:
-    results = [trace.outputs[name] for name in component.targets]
-    left, right = (
-        tuple(Term(Name((name,))) for name in names)
-        for names in (component.sources, component.targets)
-    )
-    return Computed(left, right, program=program(trace, component.sources, results))
-
-
-def _family(component: Component, trace: Trace) -> Computed | None:
-    """Return the rule of targets that stack what is computed of each member of a family alike."""
-    stacks = [stacked(trace, trace.outputs[name]) for name in component.targets]
-    [size, *others] = {len(stack) for stack in stacks}
-    if size < 2 or others:
-        return None
-    left = tensors(component.sources, trace.headers, FAMILY)
-    if any(len(tensor.members) != size for tensor in left):
-        return None
-    if not _alike(left, stacks, trace):
-        return None
-    sources = [tensor.members[0] for tensor in left]
-    steps = program(trace, sources, [stack[0] for stack in stacks])
-    right = tuple(Term(Name((name,))) for name in component.targets)
-    where = (Definition((FAMILY,), Literal(size)),)
-    return Computed(tuple(Term(tensor.name) for tensor in left), right, where, program=steps)
+    def program(self, sources: list[str], results: list[str]) -> Program:
+        """Return the program from SOURCES to the arrays RESULTS."""
+        inputs = [self.trace.inputs[name] for name in sources]
+        key = tuple(slots(name)[0] for name in sources)
+        for others, made, steps in self.known[key]:
+            pairs = list(zip(made, results, strict=False))
+            if len(made) == len(results) and _same(
+                self.trace, pairs, dict(zip(others, inputs, strict=True))
+            ):
+                return steps
+        steps = program(self.trace, sources, results)
+        self.known[key].append((inputs, results, steps))
+        return steps
 
 
 def _alike(left: list[Tensor], stacks: list[list[str]], trace: Trace) -> bool:

@@ -59,8 +59,10 @@ class Proof:
         plan = self.bound()
         notes = []
         for step in self.chosen(plan):
-            note = self.renames(step) if step.rule.renames_only else self.compare(step)
-            notes += [note] if note else []
+            if step.rule.renames_only:
+                self.renames(step)
+            elif note := self.compare(step):
+                notes.append(note)
         return notes
 
     def bound(self) -> Plan:

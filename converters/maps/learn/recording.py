@@ -76,7 +76,7 @@ def record(sanitize: Sanitize, headers: Mapping[str, Header]) -> Trace:
         try:
             # One dict: as keywords, more than 1024 names would be too many.
             mx.export_function(records.append, function, weights)
-        except WeighbridgeError:
+        except (WeighbridgeError, MemoryError):
             raise
         except Exception as error:
             raise UnsupportedError(_reason(error)) from error

@@ -23,7 +23,7 @@ from .expressing import Speaker
 from .folding import COUNTED, PARTIAL, Folded, called, fold, merge_words, names_of
 from .normal import normal_forms
 from .pieces import Unfit
-from .programming import computed, copied
+from .programming import Programs, copied
 from .recording import Trace
 from .relearning import Again, Question, settle, sizes_in
 
@@ -44,10 +44,22 @@ class Drafts(NamedTuple):
     dropped: list[str]
 
 
-def write(
-    trace: Trace, config: Mapping[str, Any], again: Again | None = None
-) -> tuple[WeightMap, tuple[str, ...]]:
-    """Return the map of TRACE, and notes on it.
+class Written(NamedTuple):
+    """The map of a trace.
+
+    Attributes:
+        map: its rules folded, its sizes said by the configuration.
+        notes: what a person should know of it.
+        rules: one for each component, with the names that its tensors have.
+    """
+
+    map: WeightMap
+    notes: tuple[str, ...]
+    rules: list[Rule]
+
+
+def write(trace: Trace, config: Mapping[str, Any], again: Again | None = None) -> Written:
+    """Return the map of TRACE.
 
     Args:
         trace: what a class does.
@@ -70,7 +82,8 @@ def write(
     where = [Definition((name,), value) for name, value in counts.items()]
     where, rules = shared(where, rules)
     weight_map = WeightMap(tuple(rules), tuple(where), "learned")
-    return apart(weight_map, folded, trace, config), tuple(notes(folded, rules, drafts))
+    weight_map = apart(weight_map, folded, trace, config)
+    return Written(weight_map, tuple(notes(folded, rules, drafts)), drafts.rules)
 
 
 def shared(where: list[Definition], rules: list[Rule]) -> tuple[list[Definition], list[Rule]]:
@@ -98,19 +111,19 @@ def draft(trace: Trace, config: Mapping[str, Any]) -> Drafts:
     found = components(trace, normal_forms(trace))
     dropped = [name for part in found if not part.targets for name in part.sources]
     drops = drop_rules(dropped, trace.headers, config)
-    result = Drafts([], {}, dropped)
+    result, programs = Drafts([], {}, dropped), Programs(trace)
     for component in found:
         if not component.sources:
             names_ = ", ".join(component.targets[:3])
             raise UnsupportedError(f"makes {names_} of no tensor, which no map can say")
         if component.targets:
-            _add(component, trace, result)
+            _add(component, trace, programs, result)
         else:
             result.rules.extend(drops[name] for name in component.sources if name in drops)
     return result
 
 
-def _add(component: Component, trace: Trace, result: Drafts) -> None:
+def _add(component: Component, trace: Trace, programs: Programs, result: Drafts) -> None:
     """Add the rule of a component to RESULT, and a tie for each target that is a copy of another."""
     copies = set(copied(component))
     if copies:
@@ -119,7 +132,7 @@ def _add(component: Component, trace: Trace, result: Drafts) -> None:
         result.rules.append(pairing(component, trace.headers, trace.layout))
     except Unfit as why:
         result.why[len(result.rules)] = str(why)
-        result.rules.append(computed(component, trace))
+        result.rules.append(programs.rule(component))
     original = Name((component.targets[0],))
     result.rules.extend(Tie(Name((name,)), original) for name in sorted(copies))
 
@@ -185,7 +198,9 @@ def questions(
     found = {}
     for number, item in enumerate(folded):
         rule = drafted[item.order]
-        for atom, value in sizes_in(rule).items() if isinstance(rule, Pairing) else ():
+        if not isinstance(rule, Pairing):
+            continue
+        for atom, value in sizes_in(rule).items():
             if value > 1 and atom != FAMILY:
                 spelled = [str(name) for name in names_of(rule)]
                 found[number, atom] = Question(rule, atom, value, speaker.sizes(value, spelled))
@@ -239,8 +254,11 @@ def _is_spare(definition: Definition, where: Sequence[Definition], rule: Pairing
 def told(terms: Iterable[Term], known: Set[str]) -> set[str]:
     """Return the sizes that the shapes of TERMS tell, those in KNOWN included."""
     found = {*known}
-    axes = [set(names((axis,))) for term in terms for axis in term.axes or ()]
-    while new := {name for axis in axes if len(axis - found) == 1 for name in axis - found}:
+    axes = [list(names((axis,))) for term in terms for axis in term.axes or ()]
+    # As when a map is bound: an equation with one unknown, in one place, is solved.
+    while new := {
+        rest[0] for axis in axes if len(rest := [n for n in axis if n not in found]) == 1
+    }:
         found |= new
     return found
 

@@ -14,7 +14,7 @@ from weighbridge.converters.checkpoints.base import Header
 from weighbridge.converters.dtypes import CODE
 from weighbridge.converters.maps import WeightMap, apply, execute
 from weighbridge.converters.values import Dense, LowRank
-from weighbridge.errors import MismatchError
+from weighbridge.errors import BadInputError, MismatchError
 
 
 class Memory:
@@ -122,6 +122,26 @@ def test_only_what_is_rearranged_is_read_whole_and_streams_are_read_once():
     execute(back, source, Collector(back.layout))
     copied = sum(array.nbytes for name, array in switched.items() if name != "conv")
     assert source.streamed == copied
+
+
+def test_a_source_that_fails_ends_the_work_of_all_threads():
+    arrays = {f"x.{n}": np.arange(6, dtype=np.float32) for n in range(200)}
+    source = Memory(arrays)
+    stream = source.stream
+
+    def broken(name, start=0, stop=None):
+        if name == "x.5":
+            raise BadInputError("x.5: the disk is broken")
+        return stream(name, start, stop)
+
+    source.stream = broken
+    plan = WeightMap.parse("x.{n} <-> y.{n}").bind(source.headers)
+    writer = Collector(plan.layout)
+    with pytest.raises(BadInputError, match=r"x\.5: the disk is broken"):
+        execute(plan, source, writer)
+    assert not writer.closed
+    assert "y.5" not in writer.bytes
+    assert len(writer.bytes) < len(arrays)
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped():

@@ -314,7 +314,9 @@ def quantized_kv_b(model: Model) -> Model:
         if "kv_b_proj" in name:
             stem, rows = name.removesuffix(".weight"), 4 * (64 + 128)
             headers[name] = Header("U32", (rows, 8))
-            headers |= {f"{stem}.{part}": Header("BF16", (rows, 1)) for part in ("scales", "biases")}
+            headers |= {
+                f"{stem}.{part}": Header("BF16", (rows, 1)) for part in ("scales", "biases")
+            }
         else:
             headers[name] = header
     return Model(model.target, config, headers)

@@ -1,0 +1,78 @@
+"""What transformers' config class fills in, asked of a small process where PyTorch is not loaded yet."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from ...errors import BadInputError, UnsupportedError
+from .floats import decoded
+
+CHILD: Final = Path(__file__).with_name("defaults_child.py")
+SECONDS: Final = 120
+IGNORED: Final = frozenset({"auto_map", "quantization_config"})
+
+
+def config_object(config: Mapping[str, Any]) -> Any:
+    """Return an object with the attributes of transformers' config for CONFIG.
+
+    Where PyTorch is loaded anyway it is that config itself.
+
+    Raises:
+        BadInputError: the class of configs does not take it.
+        UnsupportedError: transformers does not know the ``model_type``, or is not installed.
+    """
+    if "torch" in sys.modules:
+        from .transformers import transformers_config
+
+        return transformers_config(config)
+    own = {key: value for key, value in config.items() if key not in IGNORED}
+    return as_object(answered(json.dumps(decoded(own), sort_keys=True)))
+
+
+@lru_cache(maxsize=16)
+def answered(document: str) -> dict[str, Any]:
+    """Return what the child process says of the config in DOCUMENT."""
+    if importlib.util.find_spec("transformers") is None:
+        raise UnsupportedError("transformers is not installed: pip install 'weighbridge[torch]'")
+    quiet = {"TRANSFORMERS_VERBOSITY": "error", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
+    done = subprocess.run(  # noqa: S603  (this interpreter, a file of this package)
+        [sys.executable, "-P", str(CHILD)],
+        input=document,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, **quiet, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise UnsupportedError(f"transformers cannot be asked for its defaults: {last}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    if "refused" in found:
+        if found["refused"]:
+            raise BadInputError(f"{found['refused']}. Correct config.json")
+        raise UnsupportedError("transformers does not know this model_type")
+    return found
+
+
+def as_object(attributes: Mapping[str, Any]) -> SimpleNamespace:
+    """Return ATTRIBUTES, as the child says them, as an object.
+
+    >>> as_object({"a": {"value": 1}, "text_config": {"config": {"b": {"value": 2}}}}).text_config.b
+    2
+    """
+    return SimpleNamespace(
+        **{
+            name: as_object(said["config"]) if "config" in said else said["value"]
+            for name, said in attributes.items()
+        }
+    )

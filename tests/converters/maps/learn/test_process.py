@@ -1,0 +1,116 @@
+"""Class code runs in a process of its own: what hangs, allocates, prints or ends there is one line here."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from weighbridge.converters.checkpoints.base import Header
+from weighbridge.converters.libraries import user_target
+from weighbridge.converters.maps.learn import Limits, learn, process, trace
+from weighbridge.errors import BadInputError, UnsupportedError
+
+CODE = """
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = mx.zeros((3, 2))
+
+    def sanitize(self, weights):
+        {body}
+        return {{name: array.T for name, array in weights.items()}}
+"""
+HEADERS = {"w": Header("F32", (2, 3))}
+
+
+@pytest.fixture
+def port(tmp_path, monkeypatch):
+    """Return a function that makes a target of a class whose sanitize does BODY first."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = []
+
+    def target(body):
+        name = f"port_{tmp_path.name.replace('-', '_')}_{len(made)}"
+        (tmp_path / f"{name}.py").write_text(CODE.format(body=body))
+        made.append(name)
+        return user_target(f"{name}:Model")
+
+    return target
+
+
+def test_a_map_comes_back_the_same_as_in_this_process(port):
+    target = port("pass")
+    assert learn(target, {}, HEADERS) == trace(target, {}, HEADERS)
+
+
+def test_what_a_class_prints_is_no_answer(port):
+    target = port("import os; print('{\"learned\": 1}', flush=True); os.write(1, b'noise')")
+    assert learn(target, {}, HEADERS).text.endswith("w [a b] <-> [b a]")
+
+
+def test_a_map_is_learned_once(port, monkeypatch):
+    target = port("pass")
+    first = learn(target, {}, HEADERS)
+    monkeypatch.setattr(process, "ask", None)
+    assert learn(target, {}, dict(HEADERS)) is first
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("while True: pass", "does not finish within 2 s"),
+        ("import time; time.sleep(60)", "does not finish within 2 s"),
+        ("hoard = bytearray(1 << 40)", "takes more memory than a map may need"),
+        ("import sys; sys.exit(3)", "ends the process with status 3"),
+        ("import os; os._exit(7)", "ends the process with status 7"),
+        ("import os; os.abort()", "ends the process by signal SIGABRT"),
+        ("weights['w'].sum().item()", "reads values of tensors"),
+        ("raise KeyError('lost')", "fails on these tensors (KeyError: 'lost')"),
+    ],
+)
+def test_whatever_a_class_does_is_one_line(port, body, says):
+    started = time.monotonic()
+    with pytest.raises(UnsupportedError) as caught:
+        learn(port(body), {}, HEADERS, Limits(seconds=2))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - started < 20
+
+
+def test_a_config_that_the_class_does_not_take_is_bad_input():
+    from weighbridge.converters.libraries import find
+
+    config = {"model_type": "llama"}
+    with pytest.raises(BadInputError, match="hidden_size"):
+        learn(find(config), config, HEADERS)
+
+
+def test_a_mixture_of_many_experts_is_learned_from_a_few_and_held_against_all(
+    monkeypatch, model_of
+):
+    small = model_of("mixtral")
+    config = {**small.config, "num_local_experts": 40}
+    headers = {
+        name.replace(".experts.0.", f".experts.{e}."): header
+        for name, header in small.headers.items()
+        for e in (range(40) if ".experts.0." in name else (0,))
+        if ".experts." not in name or ".experts.0." in name
+    }
+    headers = {
+        name: Header(h.dtype, (40, 48)) if name.endswith("moe.gate.weight") else h
+        for name, h in headers.items()
+    }
+    asked = []
+    original = process.ask
+    monkeypatch.setattr(process, "ask", lambda *a: asked.append(len(a[0].headers)) or original(*a))
+    found = learn(small.target, config, headers)
+    assert asked == [len(headers) - 3 * 3 * 36]
+    assert (
+        found.layout["model.layers.0.block_sparse_moe.switch_mlp.gate_proj.weight"].shape[0] == 40
+    )
+    assert "where e = num_local_experts" in found.text

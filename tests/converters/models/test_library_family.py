@@ -1,0 +1,84 @@
+"""Model types that an MLX library and transformers share are known without a row of their own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from weighbridge.converters.models.library_family import family_of, in_transformers, text_config
+from weighbridge.converters.models.model import Model
+from weighbridge.converters.models.signature import causal_signature
+from weighbridge.errors import BadInputError, UntrustedError
+
+SIZES = {"vocab_size": 97, "max_position_embeddings": 48}
+
+
+def model(**config):
+    return Model("here", "torch", None, config)
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama", "mixtral", "deepseek_v3", "mamba", "gemma2", "qwen3_moe"]
+)
+def test_a_language_model_takes_ids_and_gives_logits(kind):
+    signature = model(model_type=kind, **SIZES).signature
+    (ids,), (logits,) = signature.inputs, signature.outputs
+    assert (ids.name, ids.role, dict(ids.upper)) == (
+        "input_ids",
+        "token_ids",
+        {"sequence": 48, "vocabulary": 97},
+    )
+    assert (logits.name, logits.shape) == ("logits", ("batch", "sequence", 97))
+
+
+def test_a_wrapper_has_the_sizes_of_the_language_model_in_it():
+    config = {"model_type": "gemma3", "vocab_size": 3, "text_config": SIZES}
+    assert model(**config).signature.outputs[0].shape[-1] == 97
+
+
+def test_an_inner_configuration_that_is_no_object_is_refused():
+    with pytest.raises(BadInputError, match="text_config"):
+        text_config({"text_config": [1]})
+
+
+@pytest.mark.parametrize("size", [None, "many", 0, True, 1.5])
+def test_a_vocabulary_that_is_no_size_is_refused(size):
+    with pytest.raises(BadInputError, match="vocab_size"):
+        causal_signature({"vocab_size": size})
+
+
+def test_a_tabled_family_keeps_its_row():
+    assert model(model_type="bert", hidden_size=8, **SIZES).family.map == "bert"
+
+
+def test_a_type_that_one_side_alone_knows_is_no_family():
+    assert family_of({"model_type": "albert"}) is None, "transformers has it, no MLX library does"
+    assert not in_transformers("rwkv7"), "mlx-lm has it, transformers does not"
+    assert family_of({"model_type": "rwkv7"}) is None
+
+
+def test_every_type_that_transformers_maps_is_read_from_its_source():
+    from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
+
+    from weighbridge.converters.models.library_family import transformers_types
+
+    assert transformers_types() == set(CONFIG_MAPPING_NAMES)
+
+
+def test_code_in_a_directory_needs_consent_and_a_factory_gives_it():
+    asked = {"model_type": "mine", "auto_map": {"AutoModel": "modeling.Mine"}}
+    with pytest.raises(UntrustedError):
+        _ = model(**asked).family
+    assert Model("here", "torch", None, asked, factory=object()).family is None
+
+
+def test_knowing_a_model_imports_no_framework():
+    config = json.dumps({"model_type": "mixtral", **SIZES})
+    code = (
+        "import sys, json; from weighbridge.converters.models.model import Model;"
+        f"print(Model('x', 'torch', None, json.loads('{config}')).signature.outputs[0].name);"
+        "print([m for m in ('torch', 'mlx', 'transformers', 'mlx_lm') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.split("\n")[:2] == ["logits", "[]"]

@@ -1,0 +1,124 @@
+"""An MLX library's own class runs a directory as the library itself would; it vouches for the layout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from weighbridge.converters.models import open as open_model
+from weighbridge.converters.policy import Policy
+from weighbridge.converters.runtimes import load
+from weighbridge.converters.runtimes.native import misfits, native_witness, sixteen_bit_experts
+from weighbridge.errors import MismatchError
+
+KINDS = ["mixtral", "qwen3_moe", "deepseek_v3", "mamba", "lfm2", "llama", "gemma2", "qwen2",
+         "granitemoe", "phi3", "qwen3_next", "dbrx", "qwen3_vl"]  # fmt: skip
+IDS = np.random.default_rng(0).integers(3, 130, (2, 12))
+INPUTS = {"input_ids": IDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_library_s_class_agrees_with_torch(tiny, tiny_mlx, kind):
+    runner = load(open_model(tiny_mlx(kind)), "mlx")
+    ours = runner.run(INPUTS)["logits"]
+    theirs = load(open_model(tiny(kind)), "torch").run(INPUTS)["logits"]
+    assert (runner.kind, runner.describe()["captured"]) == ("library", "False")
+    assert np.linalg.norm(ours - theirs) < 1e-5 * np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "gemma3_text"])
+def test_it_is_what_mlx_lm_loads(tiny_mlx, kind):
+    from mlx_lm.utils import load_model
+
+    theirs = load_model(tiny_mlx(kind))[0](mx.array(IDS))
+    ours = load(open_model(tiny_mlx(kind)), "mlx").run(INPUTS)["logits"]
+    assert np.array_equal(ours, np.array(theirs))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_class_vouches_by_headers_alone(tiny_mlx, kind, monkeypatch):
+    model = open_model(tiny_mlx(kind))
+    monkeypatch.setattr(type(model.checkpoint), "read", None)
+    assert "mlx-lm" in native_witness(model)
+
+
+def test_nobody_vouches_for_a_torch_directory_or_an_unknown_type(tiny):
+    assert native_witness(open_model(tiny("llama"))) is None
+
+
+def changed(tiny_mlx, folder, change):
+    shutil.copytree(tiny_mlx("mixtral"), folder)
+    weights = mx.load(str(folder / "model.safetensors"))
+    change(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    return open_model(folder)
+
+
+def test_what_does_not_fit_is_listed_together(tiny_mlx, tmp_path):
+    stack = "model.layers.2.block_sparse_moe.switch_mlp.up_proj.weight"
+
+    def change(weights):
+        del weights["model.norm.weight"]
+        weights["odd.weight"] = mx.zeros((2, 3))
+        weights[stack] = weights[stack][:-1]
+
+    model = changed(tiny_mlx, tmp_path / "m", change)
+    assert misfits(model) == [
+        "model.norm.weight is missing",
+        "odd.weight is unexpected",
+        f"{stack}: expected [6, 80, 48], found [5, 80, 48]",
+    ]
+    assert native_witness(model) is None
+    with pytest.raises(MismatchError, match="3 problems"):
+        load(model, "mlx")
+
+
+def test_a_configuration_that_the_class_refuses_is_a_misfit(tiny_mlx, tmp_path):
+    folder = shutil.copytree(tiny_mlx("qwen3_moe"), tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    del config["num_experts"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "num_experts" in misfits(open_model(folder))[0]
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "llama"])
+def test_it_runs_in_sixteen_bits_on_a_cpu(tiny_mlx, kind):
+    model = open_model(tiny_mlx(kind))
+    narrow = load(model, "mlx", Policy(compute="bfloat16")).run(INPUTS)["logits"]
+    wide = load(model, "mlx").run(INPUTS)["logits"]
+    assert narrow.dtype.name == "bfloat16"
+    gap = np.linalg.norm(narrow.astype(np.float32) - wide)
+    assert 1e-4 < gap / np.linalg.norm(wide) < 0.1
+
+
+def test_gathered_products_in_sixteen_bits_are_rounded_once():
+    random = np.random.default_rng(0)
+    a, b = (mx.array(random.normal(size=s).astype(np.float32)) for s in ((3, 1, 1, 7), (5, 7, 9)))
+    chosen = mx.array([[0], [4], [2]])
+    with sixteen_bit_experts():
+        narrow = mx.gather_mm(a.astype(mx.bfloat16), b.astype(mx.bfloat16), rhs_indices=chosen)
+        same = mx.gather_mm(a, b, rhs_indices=chosen)
+    wide = [a.astype(mx.bfloat16).astype(mx.float32), b.astype(mx.bfloat16).astype(mx.float32)]
+    assert mx.array_equal(same, mx.gather_mm(a, b, rhs_indices=chosen))
+    assert mx.array_equal(narrow, mx.gather_mm(*wide, rhs_indices=chosen).astype(mx.bfloat16))
+    assert narrow.dtype == mx.bfloat16
+
+
+def test_a_live_adapter_is_in_the_weights_of_the_class(tiny_mlx):
+    from dataclasses import replace
+
+    from weighbridge.converters.adapters.adapter import Adapter
+    from weighbridge.converters.values import LowRank
+
+    model = open_model(tiny_mlx("llama"))
+    name = "model.layers.1.mlp.up_proj.weight"
+    random = np.random.default_rng(1)
+    update = LowRank(random.normal(size=(3, 48)), random.normal(size=(80, 3)), 0.5)
+    adapter = Adapter(model.path, "mlx", {name: update}, {})
+    module = load(replace(model, adapter=adapter), "mlx").module
+    merged = np.array(module.model.layers[1].mlp.up_proj.weight)
+    assert np.allclose(merged, update.applied_to(model.checkpoint.read(name)), rtol=1e-6)
