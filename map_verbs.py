@@ -50,7 +50,7 @@ def show(source: str, as_json: bool, **chosen: Any) -> None:
 @as_json
 @click.pass_context
 def infer(  # a verb's options
-    ctx: click.Context, source: str, port: str, target: Path, as_json: bool, **chosen: Any
+    ctx: click.Context, /, source: str, port: str, target: Path, as_json: bool, **chosen: Any
 ) -> None:
     """Infer the map from the torch model SOURCE to PORT, your own MLX code; write TARGET.wmap.
 

@@ -11,6 +11,7 @@ from ..converters.checkpoints import Checkpoint, Header, Writer, open_checkpoint
 from ..converters.checkpoints.safetensors import SafetensorsFile
 from ..converters.maps import Dropped, Plan, Step, WeightMap, apply
 from ..converters.maps.choose import origin_of
+from ..converters.maps.computed import Computed
 from ..converters.maps.names import Name
 from ..converters.maps.plan import Bound
 from ..converters.maps.rules import Pairing, Term
@@ -183,7 +184,7 @@ class Search:
             found = {name: source for name, source in located.items() if source}
             if len(found) == len(located) and self.leads_to(step, found):
                 self.taken |= found
-            elif not isinstance(step.rule, Pairing):  # a program, which has no way back
+            elif isinstance(step.rule, Computed):
                 makes = ", ".join(step.target_names)
                 self.missing += [f"{name} does not follow from {makes}" for name in located]
             else:

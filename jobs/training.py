@@ -11,7 +11,7 @@ from .. import __version__
 from ..converters.models import MANIFEST
 from ..converters.models import open as open_model
 from ..converters.sidefiles import copy_side_files
-from .convert import write_manifest
+from .manifest import write_manifest
 
 if TYPE_CHECKING:
     from ..trainers.config import TrainConfig

@@ -39,9 +39,8 @@ def weigh(
     from ..parity.probes import probes_from_file
 
     source = reference.model if isinstance(reference, Golden) else reference
-    # A golden read from disk has no model; one that does not say whose it is counts as torch's.
-    framework = source.framework if source else reference.provenance.get("framework", "torch")
-    vouched = vouch(framework, source, candidate)
+    # A golden of old does not say whose names it has; then it counts as torch's.
+    vouched = vouch(reference.framework or "torch", source, candidate)
     expected = promised(source, candidate) if source else {}
     options: dict[str, Any] = {"quick": quick, "expected": expected, "layout": vouched}
     if inputs and not isinstance(reference, Golden):

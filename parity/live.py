@@ -12,7 +12,8 @@ import numpy as np
 from ..converters.models import Model, Port, Signature
 from ..converters.policy import Policy
 from ..converters.values import Array
-from .check import Candidate, Weighing
+from .candidate import Candidate
+from .check import Weighing
 from .probes import Probe
 from .verdict import Verdict
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 # Lowest first. Units of one row know nothing of each other; within a unit everything may.
 LAYERS = (
     ("errors",),
-    ("converters.policy", "converters.dtypes", "converters.values"),
+    ("converters.cache", "converters.policy", "converters.dtypes", "converters.values"),
     ("converters.checkpoints",),
     ("converters.adapters",),
     ("converters.libraries", "converters.special_tokens"),

@@ -72,6 +72,7 @@ def measure(kind: str, layout: str, folder: Path) -> Row:
             globals()[step](row, folder, made)
     except (Exception, SystemExit) as error:
         row.failed = f"{step}: {said(error)}"
+    row.failed = row.failed.replace(f"{folder}/", "")  # the same wherever it runs
     row.seconds = round(time.monotonic() - start, 1)
     return row
 
@@ -275,7 +276,7 @@ def describe(tensor: Stored) -> str:
 
 def said(error: BaseException) -> str:
     """Return an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:400]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:1000]
 
 
 def main(names: list[str]) -> None:

@@ -29,6 +29,7 @@ makes both agree, and a test repeats it: it fails when upstream mends the fault.
 {counts}
 
 """
+WIDTH = 300  # of a reason
 TOTALS = {
     "pass": "pass",
     "upstream": "upstream fault",
@@ -104,4 +105,5 @@ def reasons(rows: list[Mapping[str, Any]]) -> Iterator[str]:
 
 def plain(row: Mapping[str, Any]) -> str:
     """Return the reason of a row in Markdown."""
-    return row["why"].replace("|", "\\|").replace("<", "&lt;").rstrip(".") + "."
+    why = row["why"] if len(row["why"]) <= WIDTH else row["why"][:WIDTH] + " ..."
+    return why.replace("|", "\\|").replace("<", "&lt;").rstrip(".") + "."

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 from ...errors import BadInputError, UnsupportedError
+from .. import cache
 from .floats import decoded
 
 CHILD: Final = Path(__file__).with_name("defaults_child.py")
@@ -40,9 +41,22 @@ def config_object(config: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=16)
 def answered(document: str) -> dict[str, Any]:
+    """Return what the child process says of the config in DOCUMENT, or has said before."""
+    try:
+        key = [document, metadata.version("transformers")]
+    except metadata.PackageNotFoundError:
+        raise UnsupportedError(
+            "transformers is not installed: pip install 'weighbridge[torch]'"
+        ) from None
+    found = cache.recall("config", key)
+    if found is None:
+        found = checked(asked(document))
+        cache.keep("config", key, found)
+    return dict(found)
+
+
+def asked(document: str) -> dict[str, Any]:
     """Return what the child process says of the config in DOCUMENT."""
-    if importlib.util.find_spec("transformers") is None:
-        raise UnsupportedError("transformers is not installed: pip install 'weighbridge[torch]'")
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
     done = subprocess.run(  # noqa: S603  (this interpreter, a file of this package)
         [sys.executable, "-P", str(CHILD)],
@@ -57,6 +71,11 @@ def answered(document: str) -> dict[str, Any]:
         last = done.stderr.strip().rpartition("\n")[2]
         raise UnsupportedError(f"transformers cannot be asked for its defaults: {last}")
     found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def checked(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what was FOUND, unless it is a refusal."""
     if "refused" in found:
         if found["refused"]:
             raise BadInputError(f"{found['refused']}. Correct config.json")

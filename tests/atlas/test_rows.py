@@ -33,8 +33,10 @@ def test_a_type_goes_both_ways(name, tmp_path):
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", [name for name in MEASURED if name not in QUICK])
 def test_a_row_comes_to_what_the_atlas_says(name, tmp_path):
-    found = measure(name, tmp_path)
-    assert (found["status"], found["why"]) == (ROWS[name]["status"], ROWS[name]["why"])
+    found, wanted = measure(name, tmp_path), ROWS[name]
+    assert found["status"] == wanted["status"], found["why"]
+    if wanted["status"] == "upstream":
+        assert found["why"] == wanted["why"]
 
 
 def test_every_type_and_layout_has_a_row():

@@ -13,7 +13,7 @@ from ..weightmap import WeightMap
 from .drafting import FAMILY
 from .proof import Proof
 from .recording import record
-from .reduction import Reduced
+from .reduction import MORE, Reduced
 from .relearning import Again
 from .writing import draft, write
 
@@ -63,31 +63,27 @@ def trace(
         found = record(again(config), headers)
         weight_map, notes, rules = write(found, config, again)
         if order is not None:
-            check_order(
-                rules, draft(record(again(order.config), order.headers), order.config).rules
-            )
+            more = record(again(order.config), order.headers)
+            check_order(rules, draft(more, order.config, fewest=MORE).rules)
         text = str(weight_map)
         parsed = WeightMap.parse(text, "learned")
-        more = Proof(parsed, found, config).run()
+        unseen = Proof(parsed, found, config).run()
     except UnsupportedError as error:
         raise UnsupportedError(f"{target}: {error}") from error
-    return Learned(text, False, (*notes, *more), found.layout)
+    return Learned(text, False, (*notes, *unseen), found.layout)
 
 
 def check_order(rules: Sequence[Rule], more: Sequence[Rule]) -> None:
-    """Check that the families of MORE, which have more members, follow the same RULES.
+    """Check that all of MORE are families, of more members, that follow one of RULES.
 
     Raises:
         UnsupportedError: one does not.
     """
     known = {_uncounted(rule) for rule in rules}
-    for rule in more:
-        if has_family(rule) and _uncounted(rule) not in known:
-            raise UnsupportedError(
-                f"treats more experts in another way than few: {first_line(rule)}"
-            )
-    if not any(map(has_family, more)):
-        raise UnsupportedError("treats the experts of one layer in another way than those of all")
+    odd = [rule for rule in more if not has_family(rule) or _uncounted(rule) not in known]
+    if odd or not more:
+        which = f": {first_line(odd[0])}" if odd else ""
+        raise UnsupportedError(f"treats more experts in another way than a few{which}")
 
 
 def has_family(rule: Rule) -> bool:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....errors import UnsupportedError, WeighbridgeError
@@ -17,7 +17,7 @@ from ..plan import Plan
 from ..weightmap import WeightMap
 from .learning import Learned
 from .messages import Answer, Request, load_answer
-from .reduction import MORE, Reduced, one_layer, reduced
+from .reduction import Mixture
 
 if TYPE_CHECKING:
     from ...libraries import Target
@@ -79,7 +79,7 @@ def learn(
 def _learn(
     target: Target, config: Mapping[str, Any], headers: Mapping[str, Header], limits: Limits
 ) -> Learned:
-    for few, order in attempts(config, headers):
+    for few, order in Mixture(config, headers).attempts():
         try:
             answer = ask(Request(target, few.config, few.headers, config, order, *limits))
             plan = held(answer, config, headers)
@@ -90,18 +90,6 @@ def _learn(
         if plan is not None:
             return answer.learned._replace(layout=plan.layout)
     return ask(Request(target, config, headers, None, None, *limits)).learned
-
-
-def attempts(
-    config: Mapping[str, Any], headers: Mapping[str, Header]
-) -> Iterator[tuple[Reduced, Reduced | None]]:
-    """Yield models with few experts, and what shows that more lie in the same order."""
-    few = reduced(config, headers)
-    if few is not None:
-        yield few, one_layer(config, headers)
-        more = reduced(config, headers, MORE)
-        if more is not None:
-            yield more, None
 
 
 def held(answer: Answer, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Plan | None:

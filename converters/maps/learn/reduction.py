@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...checkpoints.base import Header
 
@@ -27,45 +27,53 @@ class Reduced(NamedTuple):
     headers: dict[str, Header]
 
 
-Families = dict[tuple[str, str], dict[int, str]]  # before and after the index -> names
+Families: TypeAlias = dict[tuple[str, str], dict[int, str]]  # before and after the index -> names
 
 
-def reduced(
-    config: Mapping[str, Any], headers: Mapping[str, Header], kept: int = FEW
-) -> Reduced | None:
-    """Return CONFIG and HEADERS with KEPT experts, ``None`` where that cannot be done safely.
-
-    Every family of experts must run from 0 without gaps to a number that a key of the configuration
-    with ``expert`` in its name gives, and be of equal tensors.
+class Mixture:
+    """A model, and its experts if they are all alike.
 
     >>> headers = {f"mlp.experts.{e}.w": Header("F32", (2, 3)) for e in range(64)}
-    >>> small = reduced({"num_experts": 64, "hidden_size": 64}, headers)
+    >>> small = Mixture({"num_experts": 64, "hidden_size": 64}, headers).reduced(FEW)
     >>> small.config, len(small.headers)
     ({'num_experts': 4, 'hidden_size': 64}, 4)
     """
-    families = experts(config, headers)
-    if not families:
-        return None
-    size = len(next(iter(families.values())))
-    spare = {name for f in families.values() for at, name in f.items() if at >= kept}
-    few = {name: header for name, header in headers.items() if name not in spare}
-    return Reduced(with_experts(config, size, kept), few)
 
+    def __init__(self, config: Mapping[str, Any], headers: Mapping[str, Header]) -> None:
+        self.config, self.headers = config, headers
+        self.families = experts(config, headers)
 
-def one_layer(config: Mapping[str, Any], headers: Mapping[str, Header]) -> Reduced | None:
-    """Return a model like that of ``reduced`` with more experts, but in the first layer only."""
-    found = reduced(config, headers, MORE)
-    if found is None:
-        return None
-    families = experts(config, headers)
-    first = next(iter(families))[0]
-    spare = {n for head, f in families.items() if head[0] != first for n in f.values()}
-    kept = {name: header for name, header in found.headers.items() if name not in spare}
-    return Reduced(found.config, kept)
+    def reduced(self, kept: int, layer: str | None = None) -> Reduced:
+        """Return the model with KEPT experts, in that LAYER only if one is given."""
+        [size, *_] = map(len, self.families.values())
+        spare = {
+            name
+            for (head, _), members in self.families.items()
+            for at, name in members.items()
+            if at >= kept or layer not in (None, head)
+        }
+        few = {name: header for name, header in self.headers.items() if name not in spare}
+        return Reduced(with_experts(self.config, size, kept), few)
+
+    def attempts(self) -> Iterator[tuple[Reduced, Reduced | None]]:
+        """Yield models that may stand for this one, none if it has no experts that are all alike.
+
+        The first has few experts; beside it is one with more of them in one layer only, which shows
+        whether they lie in the same order. The second has more everywhere, for classes that do not
+        take a layer without experts.
+        """
+        if self.families:
+            [(layer, _), *_] = self.families
+            yield self.reduced(FEW), self.reduced(MORE, layer)
+            yield self.reduced(MORE), None
 
 
 def experts(config: Mapping[str, Any], headers: Mapping[str, Header]) -> Families:
-    """Return the families of experts, none if one of them is not as it should be."""
+    """Return the families of experts, none if one of them is not as it should be.
+
+    Every family must run from 0 without gaps to a number that a key of the configuration with
+    ``expert`` in its name gives, and be of equal tensors.
+    """
     counts = {value for value in expert_counts(config) if value >= FEWEST}
     families: Families = defaultdict(dict)
     for name in headers if counts else ():

@@ -106,9 +106,10 @@ def shared(where: list[Definition], rules: list[Rule]) -> tuple[list[Definition]
     return [*where, Definition((FAMILY,), next(iter(found.values())))], rules
 
 
-def draft(trace: Trace, config: Mapping[str, Any]) -> Drafts:
-    """Return one rule for each component of TRACE."""
+def draft(trace: Trace, config: Mapping[str, Any], fewest: int = 0) -> Drafts:
+    """Return one rule for each component of TRACE that has the FEWEST sources or more."""
     found = components(trace, normal_forms(trace))
+    found = [component for component in found if len(component.sources) >= fewest]
     dropped = [name for part in found if not part.targets for name in part.sources]
     drops = drop_rules(dropped, trace.headers, config)
     result, programs = Drafts([], {}, dropped), Programs(trace)

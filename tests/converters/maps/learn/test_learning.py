@@ -99,3 +99,21 @@ def test_trained_weights_survive_the_way_home_and_back_where_a_number_was_added(
         ):
             own = {name: trained[name] for name in step.target_names}
             assert raw(dense(apply(plan, apply(back, values(own))))) == raw(own)
+
+
+@pytest.mark.parametrize("name", ["mamba", "qwen3_next", "mixtral"])
+def test_a_map_belongs_to_the_tensors_that_are_there(name, model_of):
+    """A class that is given what it makes leaves it alone; the map says so."""
+    model = model_of(name)
+    again = trace(model.target, model.config, trace(*model).layout)
+    assert all(rule.renames_only for rule in WeightMap.parse(again.text).rules)
+    assert all(
+        str(rule).partition("\n")[0].endswith("<-> same")
+        for rule in WeightMap.parse(again.text).rules
+    )
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "falcon_h1", "mixtral"])
+def test_a_class_that_changes_itself_or_its_arrays_can_be_asked_twice(name, model_of):
+    model = model_of(name)
+    assert trace(*model) == trace(*model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -114,3 +115,34 @@ def test_a_mixture_of_many_experts_is_learned_from_a_few_and_held_against_all(
         found.layout["model.layers.0.block_sparse_moe.switch_mlp.gate_proj.weight"].shape[0] == 40
     )
     assert "where e = num_local_experts" in found.text
+
+
+def test_a_class_that_sorts_experts_as_text_is_traced_with_all_of_them(tmp_path, monkeypatch):
+    """Four experts lie in order even so; twelve do not, and no few speak for all."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "port_by_text.py").write_text(SORTED)
+    headers = {f"mlp.experts.{e}.w": Header("F32", (2, 3)) for e in range(32)}
+    asked = []
+    original = process.ask
+    monkeypatch.setattr(process, "ask", lambda r: asked.append(len(r.headers)) or original(r))
+    target = user_target("port_by_text:Model")
+    text = learn(target, {"num_experts": 32}, headers).text
+    assert asked == [4, 12, 32]
+    order = re.findall(r"#(\d+)", text)
+    assert "{e}" not in text
+    assert order == sorted(map(str, range(32)))
+
+
+SORTED = """
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.w = mx.zeros((config["num_experts"], 2, 3))
+
+    def sanitize(self, weights):
+        return {"w": mx.stack([weights[name] for name in sorted(weights)])}
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weighbridge.converters.checkpoints.base import Header
-from weighbridge.converters.maps.learn.reduction import FEW, MORE, one_layer, reduced
+from weighbridge.converters.maps.learn.reduction import FEW, MORE, Mixture
 
 CONFIG = {"n_routed_experts": 64, "inner": {"num_experts": 64}, "hidden_size": 64}
 
@@ -19,7 +19,7 @@ def headers(count=64, layers=2):
 
 
 def test_config_and_tensors_are_reduced_together():
-    found = reduced(CONFIG, {**headers(), "norm": Header("F32", (64,))})
+    (found, _), *_ = Mixture(CONFIG, {**headers(), "norm": Header("F32", (64,))}).attempts()
     assert found.config == {
         "n_routed_experts": FEW, "inner": {"num_experts": FEW}, "hidden_size": 64,
     }  # fmt: skip
@@ -27,7 +27,7 @@ def test_config_and_tensors_are_reduced_together():
 
 
 def test_more_are_kept_than_have_one_digit_so_that_an_order_by_text_would_show():
-    found = one_layer(CONFIG, headers())
+    (_, found), *_ = Mixture(CONFIG, headers()).attempts()
     assert len(found.headers) == MORE > 10
     assert {name.partition(".experts")[0] for name in found.headers} == {"layers.0"}
 
@@ -44,9 +44,9 @@ def test_more_are_kept_than_have_one_digit_so_that_an_order_by_text_would_show()
 def test_an_irregular_family_is_not_reduced(change):
     irregular = headers()
     change(irregular)
-    assert reduced(CONFIG, irregular) is None
+    assert not list(Mixture(CONFIG, irregular).attempts())
 
 
 def test_a_number_that_the_config_does_not_give_is_not_reduced():
-    assert reduced({"hidden_size": 64}, headers()) is None
-    assert reduced({"num_experts": 64}, headers(16)) is None
+    assert not list(Mixture({"hidden_size": 64}, headers()).attempts())
+    assert not list(Mixture({"num_experts": 64}, headers(16)).attempts())

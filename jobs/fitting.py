@@ -1,0 +1,175 @@
+"""Whether weights can be what a configuration says, asked before anything is written.
+
+A class of an MLX library loads exactly the tensors that its configuration asks for; a checkpoint
+that lacks some, has others or other shapes is no model, whatever a map could do with its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ..converters.checkpoints import Header
+from ..converters.libraries import Target
+from ..converters.maps.choose import different
+from ..converters.models import Model
+from ..errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
+from .manifest import manifest_of
+
+Headers = Mapping[str, Header]
+LAYERS: Final = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
+FOREIGN: Final = {".gguf": "GGUF", ".h5": "Keras", ".msgpack": "Flax", ".onnx": "ONNX"}
+
+
+def packed(headers: Iterable[str]) -> list[str]:
+    """Return the weights that MLX's affine quantization made: beside each are scales and biases.
+
+    >>> packed(["a.weight", "a.scales", "a.biases", "b.weight", "b.scales"])
+    ['a.weight']
+    """
+    names = frozenset(headers)
+    stems = [name.removesuffix("biases") for name in names if name.endswith(".biases")]
+    return sorted(f"{s}weight" for s in stems if {f"{s}weight", f"{s}scales"} <= names)
+
+
+def require_dense(model: Model) -> None:
+    """Refuse a quantized MLX directory, which has rounded weights and no way to its originals.
+
+    One that a map was recorded for goes home by it: some checkpoints are packed at home too.
+
+    Raises:
+        UnsupportedError: the weights are packed.
+    """
+    found = [] if model.map_text or model.path is None else packed(model.checkpoint.headers)
+    if not found:
+        return
+    settings = model.config.get("quantization") or {}
+    bits = f", {settings['bits']} bits" if isinstance(settings, dict) and "bits" in settings else ""
+    raise UnsupportedError(
+        f"{model.spec} is quantized ({len(found)} weights such as {found[0]}{bits}), and rounded"
+        " weights are not converted. Take the model that it was made from, or dequantize it first:"
+        f" mlx_lm.convert --hf-path {model.spec} --mlx-path DENSE --dequantize"
+    )
+
+
+def require_possible(model: Model) -> None:
+    """Refuse a configuration with more layers than the checkpoint has tensors, before it is built.
+
+    Raises:
+        BadInputError: it says so; or there is none and nothing else says what the model is.
+    """
+    if model.path is None or model.map_text or model.factory:
+        return
+    if not model.config:
+        raise BadInputError(
+            f"{model.spec}: no config.json beside the weights, so nothing says what they are; add"
+            " the one they came with, or give a map: --map FILE.wmap"
+        )
+    count = len(model.checkpoint.headers)
+    inner = model.config.get("text_config")
+    for config in (model.config, inner if isinstance(inner, Mapping) else {}):
+        for key in LAYERS:
+            said = config.get(key)
+            if isinstance(said, int) and said > count:
+                raise BadInputError(
+                    f"{model.spec}: config.json says {key} = {said:,}, but the checkpoint has"
+                    f" {count:,} tensors; one of them belongs to another model"
+                )
+
+
+def learned_from(model: Model) -> Target | None:
+    """Return the class that the map of MODEL is learned from; ``None`` where it comes otherwise."""
+    tabled = model.family is None or bool(model.family.map)
+    return None if model.map_text or tabled else model.library
+
+
+def misfit(model: Model) -> list[str]:
+    """Return how MODEL, in torch's layout, differs from what transformers writes for its config.
+
+    Raises:
+        BadInputError: transformers does not take the config.
+        UnsupportedError: transformers does not know the model.
+    """
+    from ..converters.libraries.transformers import hub_headers
+
+    found = model.checkpoint.headers
+    layouts = (hub_headers(model.config, layout="saved"), hub_headers(model.config, layout="hub"))
+    return min((list(different(wanted, found)) for wanted in layouts), key=len)
+
+
+def blamed(model: Model, error: UnsupportedError) -> WeighbridgeError:
+    """Return ERROR, the refusal of a class to be learned from, or what of MODEL explains it."""
+    if model.framework != "torch" or learned_from(model) is None:
+        return error
+    try:
+        problems = misfit(model)
+    except (WeighbridgeError, ImportError):
+        return error
+    if not problems:
+        return error
+    summary = f"{error}. And {model.spec} is not what transformers writes for its config.json"
+    return MismatchError(summary, problems)
+
+
+def require_loadable(model: Model, config: Mapping[str, Any], layout: Headers) -> str | None:
+    """Make sure that the class which the map was learned from takes LAYOUT, what is to be written.
+
+    Returns:
+        What is wrong with the class, where it is not the checkpoint: some take nothing that
+        transformers writes. ``None`` if all is well.
+
+    Raises:
+        MismatchError: the checkpoint does not fit its configuration; everything is listed.
+    """
+    target = learned_from(model)
+    problems = list(different(target.parameters(config), layout)) if target else []
+    if not problems:
+        return None
+    try:
+        sound = not misfit(model)
+    except (UnsupportedError, ImportError):
+        sound = False
+    if sound:
+        return (
+            f"{target} will not load this: it is a checkpoint as transformers writes it, but of"
+            f" what the class makes of it {len(problems)} tensors do not fit ({problems[0]})"
+        )
+    raise MismatchError(
+        f"{model.spec} does not fit its config.json, as {target} reads it; correct the one or the"
+        " other",
+        problems,
+    )
+
+
+def require_whole(model: Model, made: Headers, origin: str) -> None:
+    """Make sure that an MLX directory holds what was MADE of ORIGIN, or what its class asks for now.
+
+    Raises:
+        MismatchError: tensors are missing, left over or of other shapes, or the configuration is
+            another model's; everything is listed.
+    """
+    found, said = model.checkpoint.headers, manifest_of(model)
+    recorded = said.get("library") if model.map_text == said.get("map") else None
+    target = vouching(recorded, model) if recorded else None
+    wanted = target.parameters(model.config) if target else made
+    problems = list(different(wanted, found))
+    if problems:
+        source = f"its config.json, as {target} reads it" if target else origin
+        raise MismatchError(f"{model.spec} does not fit {source}", problems)
+
+
+def vouching(recorded: Mapping[str, Any], model: Model) -> Target | None:
+    """Return the class that took the weights of MODEL when they were made, if it is here unchanged.
+
+    Raises:
+        MismatchError: the configuration is of another type now.
+    """
+    kind = model.config.get("model_type")
+    if kind != recorded.get("model_type"):
+        raise MismatchError(
+            f"{model.spec} does not fit its config.json",
+            [f"model_type is {kind}; the weights were made for {recorded.get('model_type')}"],
+        )
+    here = model.library
+    same = here and (here.name_and_version == (recorded.get("name"), recorded.get("version")))
+    return here if same else None
