@@ -122,6 +122,7 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("trained"):
         lines.append(f"{len(facts['trained'])} tensors of the sidecar left aside: trained since")
     lines += config_lines(facts.get("config") or {})
+    lines += [f"note: {note}" for note in facts.get("notes") or ()]
     side = facts.get("side_files") or {}
     if side.get("copied"):
         lines.append(f"{len(side['copied'])} side files copied byte for byte")

@@ -16,8 +16,9 @@ from ..converters.maps import Execution, Plan, WeightMap, execute
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files
-from ..errors import BadInputError
+from ..errors import BadInputError, UnsupportedError
 from .configuring import rewrite_config, translated
+from .fitting import blamed, reading, require_dense, require_loadable, require_possible
 from .manifest import facts_of, manifest_of, write_manifest
 from .opening import add_adapter, directed_map, map_of
 from .options import UNCHECKED, Options, Outcome, open_with
@@ -77,6 +78,7 @@ class Job(NamedTuple):
         plan: what pass 2 does.
         checkpoint: what it reads.
         restored: what is taken as it was before the way to MLX.
+        warning: why the class that the map was learned from will not load what it makes.
     """
 
     model: Model
@@ -86,6 +88,7 @@ class Job(NamedTuple):
     plan: Plan
     checkpoint: Checkpoint
     restored: Restored
+    warning: str | None = None
 
     @property
     def key(self) -> str:
@@ -133,6 +136,7 @@ def convert(
         WeighbridgeError: bad input; nothing is left behind.
     """
     model = open_with(source, options)
+    require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
     return move(model, target, to, adapter, options)
 
@@ -163,21 +167,36 @@ def plan_job(model: Model, to: str, options: Options) -> Job:
         MismatchError: anything does not fit, or is needed and nowhere.
     """
     stays = model.framework == to and not model.map_text  # then nobody needs to know the map
-    table, directed = None if stays else map_of(model), directed_map(model, to)
+    table, directed = (None, directed_map(model, to)) if stays else maps(model, to)
     config = configuration(model, to)
+    home = (model.framework, to) == ("mlx", "torch")
+    there = source_headers(model, options.original) if home else None
+    restored = restore(model, table, there, options.original) if table and there else NOTHING
     plan = directed.bind(
         model.checkpoint.headers,
         config=config,
         sizes=model.sizes,
         updates=model.adapter.updates if model.adapter else {},
     )
-    home = (model.framework, to) == ("mlx", "torch")
-    there = source_headers(model, options.original) if home else None
-    if there is None or table is None:
-        return Job(model, to, table, directed, plan, model.checkpoint, NOTHING)
-    restored = restore(model, table, there, options.original)
+    if table is None or there is None:
+        leaves = (model.framework, to) == ("torch", "mlx")
+        warning = require_loadable(model, config, plan.layout) if leaves else None
+        return Job(model, to, table, directed, plan, model.checkpoint, restored, warning)
     plan, checkpoint = join(plan, model.checkpoint, restored)
     return Job(model, to, table, directed, in_order(plan, there), checkpoint, restored)
+
+
+def maps(model: Model, to: str) -> tuple[WeightMap | None, WeightMap]:
+    """Return MODEL's map between torch and MLX, and the one from its own names to those of TO.
+
+    Raises:
+        WeighbridgeError: there is no map, or MODEL cannot be what it says.
+    """
+    require_possible(model)
+    try:
+        return map_of(model), directed_map(model, to)
+    except UnsupportedError as error:
+        raise blamed(model, error) from error
 
 
 def configuration(model: Model, to: str) -> Mapping[str, Any]:
@@ -196,6 +215,10 @@ def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
         facts["sidecar"] = kept
     if job.model.framework == job.to:
         facts |= carry_origin(job.model, folder)
+    elif job.warning:
+        facts["notes"] = [job.warning]
+    else:
+        facts["library"] = reading(job.model)
     facts["trained"], facts["restored"] = list(job.restored.trained), sorted(job.restored.taken)
     return {key: value for key, value in facts.items() if value}
 

@@ -18,7 +18,6 @@ from .manifest import manifest_of
 
 Headers = Mapping[str, Header]
 LAYERS: Final = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
-FOREIGN: Final = {".gguf": "GGUF", ".h5": "Keras", ".msgpack": "Flax", ".onnx": "ONNX"}
 
 
 def packed(headers: Iterable[str]) -> list[str]:
@@ -77,10 +76,39 @@ def require_possible(model: Model) -> None:
                 )
 
 
-def learned_from(model: Model) -> Target | None:
-    """Return the class that the map of MODEL is learned from; ``None`` where it comes otherwise."""
-    tabled = model.family is None or bool(model.family.map)
-    return None if model.map_text or tabled else model.library
+def reader(model: Model) -> Target | None:
+    """Return the class of an MLX library that takes the weights of MODEL, or what becomes of them.
+
+    It is the one that the map was learned from; ``None`` where the map comes from elsewhere.
+
+    Raises:
+        MismatchError: the configuration is of another type than when the map was recorded.
+        UntrustedError: it asks to run code of its own directory.
+    """
+    if model.map_text is None:
+        return model.library if model.family and not model.family.map else None
+    said = manifest_of(model)
+    recorded = said.get("library") if model.map_text == said.get("map") else None
+    if not isinstance(recorded, Mapping):
+        return None
+    kind, then = model.config.get("model_type"), recorded.get("model_type")
+    if kind != then:
+        raise MismatchError(
+            f"{model.spec} does not fit its config.json",
+            [f"model_type is {kind}; the weights were made for {then}"],
+        )
+    here = model.library
+    same = here and (here.library, here.version) == (recorded.get("name"), recorded.get("version"))
+    return here if same else None
+
+
+def reading(model: Model) -> dict[str, str] | None:
+    """Return what a manifest says of the class that takes the weights of MODEL, if one is known."""
+    target, said = reader(model), manifest_of(model)
+    if target is None:  # or it is not installed now; then what was said of it stays
+        return said.get("library") if model.map_text == said.get("map") else None
+    name, version, kind, module = target.library, target.version, target.model_type, target.module
+    return {"name": name, "version": version, "module": module, "model_type": kind}
 
 
 def misfit(model: Model) -> list[str]:
@@ -99,7 +127,7 @@ def misfit(model: Model) -> list[str]:
 
 def blamed(model: Model, error: UnsupportedError) -> WeighbridgeError:
     """Return ERROR, the refusal of a class to be learned from, or what of MODEL explains it."""
-    if model.framework != "torch" or learned_from(model) is None:
+    if model.framework != "torch":
         return error
     try:
         problems = misfit(model)
@@ -121,7 +149,7 @@ def require_loadable(model: Model, config: Mapping[str, Any], layout: Headers) -
     Raises:
         MismatchError: the checkpoint does not fit its configuration; everything is listed.
     """
-    target = learned_from(model)
+    target = reader(model)
     problems = list(different(target.parameters(config), layout)) if target else []
     if not problems:
         return None
@@ -141,35 +169,31 @@ def require_loadable(model: Model, config: Mapping[str, Any], layout: Headers) -
     )
 
 
-def require_whole(model: Model, made: Headers, origin: str) -> None:
-    """Make sure that an MLX directory holds what was MADE of ORIGIN, or what its class asks for now.
+def require_read(model: Model) -> bool:
+    """Make sure that the class which takes an MLX directory takes it still; say if there is one.
 
     Raises:
-        MismatchError: tensors are missing, left over or of other shapes, or the configuration is
-            another model's; everything is listed.
+        MismatchError: weights and configuration are not of one model; everything is listed.
     """
-    found, said = model.checkpoint.headers, manifest_of(model)
-    recorded = said.get("library") if model.map_text == said.get("map") else None
-    target = vouching(recorded, model) if recorded else None
-    wanted = target.parameters(model.config) if target else made
-    problems = list(different(wanted, found))
+    target = reader(model)
+    if target is None:
+        return False
+    problems = list(different(target.parameters(model.config), model.checkpoint.headers))
     if problems:
-        source = f"its config.json, as {target} reads it" if target else origin
-        raise MismatchError(f"{model.spec} does not fit {source}", problems)
+        raise MismatchError(
+            f"{model.spec} does not fit its config.json, as {target} reads it; correct the one or"
+            " the other",
+            problems,
+        )
+    return True
 
 
-def vouching(recorded: Mapping[str, Any], model: Model) -> Target | None:
-    """Return the class that took the weights of MODEL when they were made, if it is here unchanged.
+def require_made(model: Model, made: Headers, origin: str) -> None:
+    """Make sure that an MLX directory holds what was MADE of ORIGIN, names and shapes.
 
     Raises:
-        MismatchError: the configuration is of another type now.
+        MismatchError: tensors are missing, left over or of other shapes; everything is listed.
     """
-    kind = model.config.get("model_type")
-    if kind != recorded.get("model_type"):
-        raise MismatchError(
-            f"{model.spec} does not fit its config.json",
-            [f"model_type is {kind}; the weights were made for {recorded.get('model_type')}"],
-        )
-    here = model.library
-    same = here and (here.name_and_version == (recorded.get("name"), recorded.get("version")))
-    return here if same else None
+    problems = list(different(made, model.checkpoint.headers))
+    if problems:
+        raise MismatchError(f"{model.spec} does not fit {origin}", problems)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..converters.adapters import Adapter, fit, read_adapter
+from ..converters.checkpoints.open import FORMATS
 from ..converters.maps import WeightMap, choose
 from ..converters.models import Model
 from ..converters.models import open as open_model
@@ -14,6 +15,7 @@ from ..converters.values import LowRank
 from ..errors import BadInputError
 
 map_of = choose.map_of
+FOREIGN = {".gguf": "GGUF", ".h5": "Keras", ".msgpack": "Flax", ".onnx": "ONNX"}
 IDENTITY = "weighbridge map 1\n{**} <-> same\n"
 
 
@@ -25,8 +27,27 @@ def open(spec: str, *, trust_code: str | None = None, map: str | None = None) ->
         MismatchError: the adapter is partial, or made for another model.
         UntrustedError: the directory asks to run code that TRUST_CODE does not name.
     """
+    refuse_foreign(Path(spec))
     model = open_model(spec, trust_code=trust_code, map=map)
     return with_adapter(model, model.adapter) if model.adapter else model
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a directory whose only weights are in a format that is not read, by its name.
+
+    Raises:
+        BadInputError: it is such a directory.
+    """
+    try:
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+    except OSError:
+        return  # opening says what is wrong with it
+    found = [path.name for path in files if path.suffix in FOREIGN]
+    if found and not any(path.name.endswith(tuple(FORMATS)) for path in files):
+        raise BadInputError(
+            f"{folder}: its weights are {FOREIGN[Path(found[0]).suffix]} ({found[0]}), which is not"
+            " read; take the checkpoint in safetensors that they were made from"
+        )
 
 
 def with_adapter(model: Model, adapter: Adapter) -> Model:

@@ -19,6 +19,7 @@ from ..converters.models import Model
 from ..converters.sidefiles import SIDECAR
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, MismatchError
+from .fitting import require_made, require_read
 from .manifest import recorded_headers
 
 SMALL: Final = 1 << 20  # bytes of a tensor that a sidecar keeps unasked
@@ -130,9 +131,14 @@ def restore(
         original: its directory or hub name; ``none`` to do without what only it has.
 
     Raises:
-        MismatchError: something is nowhere; all of it is listed.
+        MismatchError: something is nowhere, or MODEL is not what it was made; all of it is listed.
     """
+    read = require_read(model)
     plan = forward.bind(there, config=model.config, sizes=model.sizes)
+    if not read:
+        said = recorded_headers(model) is not None
+        origin = "what weighbridge.json says it was made from" if said else f"--original {original}"
+        require_made(model, plan.layout, origin)
     search = Search(model, plan, keepers(model, original))
     search.dropped(required=original != "none")
     search.changed()

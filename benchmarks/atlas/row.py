@@ -25,7 +25,7 @@ import numpy.typing as npt
 from weighbridge.benchmarks.atlas import logits, tiny
 from weighbridge.errors import WeighbridgeError
 
-EXACT = "exact"
+EXACT, SAME = "exact", "same weights"
 
 
 class Stored(NamedTuple):
@@ -138,27 +138,41 @@ def run(row: Row, folder: Path, made: tiny.Tiny) -> None:
     """Load our directory with mlx-lm, strictly, and compare the logits with transformers."""
     wanted = logits.reference(made.model)
     row.bar = wanted.bar
-    found = None
     try:
         model = logits.mlx_lm(folder / "mlx")
         row.accepted = EXACT
-        found = logits.native(model)
-        row.error = logits.error(found, wanted.double)
+        row.error = logits.error(logits.native(model), wanted.double)
     except Exception as error:
         row.accepted = said(error)
     if row.error is None or row.error > row.bar:
-        row.control = control(folder, found)
+        row.control = control(folder)
 
 
-def control(folder: Path, ours: logits.Logits | None) -> str:
-    """Let mlx-lm load the checkpoint itself, our configuration beside it, and compare with OURS."""
+def control(folder: Path) -> str:
+    """Let mlx-lm load the checkpoint itself, our configuration beside it, and compare the models.
+
+    Weights are compared, not logits: a transposed view of the same weights is rounded otherwise.
+    """
     shutil.copytree(folder / "hub", folder / "control")
     shutil.copy(folder / "mlx" / "config.json", folder / "control")
     try:
-        theirs = logits.native(logits.mlx_lm(folder / "control"))
+        theirs = logits.mlx_lm(folder / "control")
+        logits.native(theirs)
+        ours = logits.mlx_lm(folder / "mlx")
     except Exception as error:
         return said(error)
-    return "same logits" if ours is not None and np.array_equal(ours, theirs) else "other logits"
+    same = difference(held(ours, folder / "ours"), held(theirs, folder / "theirs"))
+    return SAME if same == EXACT else f"other weights: {same}"
+
+
+def held(model: Any, folder: Path) -> Tensors:
+    """Return the weights that a loaded MLX MODEL computes with."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    folder.mkdir()
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
+    return read(folder)
 
 
 def to(framework: str, source: Path, target: Path, original: str | None = None) -> None:

@@ -22,9 +22,9 @@ no two sizes alike, goes to MLX and back. Written by `python benchmarks/atlas/ru
 | trained | after every MLX weight was changed: MLX to Hugging Face to MLX gives the same bytes (*n*: all but n weights, which no checkpoint gives because the class adds or multiplies) |
 | logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g} |
 
-A row is an **upstream** fault only if mlx-lm, given the same checkpoint without us, computes the same
-wrong logits bit for bit or refuses it; `benchmarks/atlas/faults.py` says why, with the smallest change that
-makes both agree, and a test repeats it: it fails when upstream mends the fault.
+A row is an **upstream** fault only if mlx-lm, given the same checkpoint without us, computes with the same
+weights bit for bit, or refuses it in the same words; `benchmarks/atlas/faults.py` says why, with the smallest
+change that makes both agree, and a test repeats it: it fails when upstream mends the fault.
 
 {counts}
 

@@ -18,8 +18,8 @@ OURS = ("forward", "inverse", "trained", "config")
 def verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return ``pass``, ``upstream``, ``gap`` or ``unpaired``, and the reason.
 
-    A row is an upstream fault only where mlx-lm, given the same checkpoint without us, computes the
-    same logits bit for bit or refuses it in the same way, and where `faults.py` says why; the
+    A row is an upstream fault only where mlx-lm, given the same checkpoint without us, holds the
+    same weights bit for bit or refuses it in the same way, and where `faults.py` says why; the
     repro of that fault is a test.
     """
     if row["kind"] in UNPAIRED:
@@ -52,7 +52,7 @@ def broken(row: Mapping[str, Any]) -> Iterator[str]:
 
 def is_theirs(row: Mapping[str, Any]) -> bool:
     """Say whether mlx-lm without us does just what it does with our directory."""
-    return row["control"] == "same logits" or (
+    return row["control"] == "same weights" or (
         row["accepted"] != "exact" and row["control"] == row["accepted"]
     )
 
@@ -62,4 +62,4 @@ def theirs(row: Mapping[str, Any]) -> Iterator[str]:
     if row["accepted"] not in ("", "exact"):
         yield row["accepted"]
     if row["error"] is not None and row["error"] > row["bar"]:
-        yield f"logits differ by {row['error']:.1e}, mlx-lm alone has {row['control']}"
+        yield f"logits differ by {row['error']:.1e}, mlx-lm alone has the {row['control']}"

@@ -9,6 +9,7 @@ from ...errors import BadInputError
 from ..checkpoints import Header
 from ..libraries import Target
 from ..models import Model
+from .learned import learned
 from .variants import table_of
 from .weightmap import WeightMap
 
@@ -58,10 +59,9 @@ def learned_map(model: Model, target: Target) -> WeightMap:
     if model.framework == "mlx":
         return homeward_map(model, target)
     from ..configs import to_mlx
-    from .learn import learn
 
     config = to_mlx(model.config, target).config
-    found = learn(target, config, model.checkpoint.headers)
+    found = learned(target, config, model.checkpoint.headers)
     return WeightMap.parse(found.text, f"{target} (learned)")
 
 
@@ -89,11 +89,9 @@ def homeward(model: Model, target: Target) -> tuple[Mapping[str, Header], Weight
     Each layout in which transformers may have written such a model is tried: the one out of which
     TARGET makes this directory's names and shapes is taken to be its origin.
     """
-    from .learn import learn
-
     differences: list[str] = []
     for headers in origins(model):
-        found = learn(target, model.config, headers)
+        found = learned(target, model.config, headers)
         differences = list(different(found.layout, model.checkpoint.headers))
         if not differences:
             return headers, WeightMap.parse(found.text, f"{target} (learned)")

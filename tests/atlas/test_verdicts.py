@@ -26,20 +26,20 @@ def test_a_row_passes_when_all_of_it_is_exact_and_the_logits_agree():
 
 @pytest.mark.parametrize("step", ["forward", "inverse", "trained", "config"])
 def test_our_own_faults_are_gaps_even_where_upstream_has_one(step):
-    broken = {step: "1 differ: a", "error": 1.0, "control": "same logits"}
+    broken = {step: "1 differ: a", "error": 1.0, "control": "same weights"}
     assert verdict(row("jamba", **broken))[0] == "gap"
 
 
-def test_other_logits_than_upstream_s_are_ours():
-    assert verdict(row("jamba", error=1.0, control="other logits"))[0] == "gap"
+def test_other_weights_than_upstream_s_are_ours():
+    assert verdict(row("jamba", error=1.0, control="other weights: 1 differ"))[0] == "gap"
 
 
-def test_upstream_s_logits_without_a_known_cause_are_a_gap():
-    assert verdict(row("llama", error=1.0, control="same logits"))[0] == "gap"
+def test_upstream_s_weights_without_a_known_cause_are_a_gap():
+    assert verdict(row("llama", error=1.0, control="same weights"))[0] == "gap"
 
 
-def test_upstream_s_own_logits_with_a_known_cause_are_upstream_s():
-    assert verdict(row("jamba", error=1.0, control="same logits"))[0] == "upstream"
+def test_upstream_s_own_weights_with_a_known_cause_are_upstream_s():
+    assert verdict(row("jamba", error=1.0, control="same weights"))[0] == "upstream"
 
 
 def test_a_refusal_is_upstream_s_only_in_the_words_that_the_repro_checks():

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....errors import UnsupportedError, WeighbridgeError
 from ...checkpoints.base import Header
-from ..plan import Plan
 from ..weightmap import WeightMap
+from .holding import is_made, layout_of_all
 from .learning import Learned
 from .messages import Answer, Request, load_answer
 from .reduction import Mixture
@@ -79,25 +79,20 @@ def learn(
 def _learn(
     target: Target, config: Mapping[str, Any], headers: Mapping[str, Header], limits: Limits
 ) -> Learned:
-    for few, order in Mixture(config, headers).attempts():
+    mixture = Mixture(config, headers)
+    for few, order in mixture.attempts():
         try:
-            answer = ask(Request(target, few.config, few.headers, config, order, *limits))
-            plan = held(answer, config, headers)
+            learned, parameters = ask(
+                Request(target, few.config, few.headers, config, order, *limits)
+            )
+            layout = layout_of_all(WeightMap.parse(learned.text, "learned"), mixture, few)
         except LimitError:
             raise
         except WeighbridgeError:
             continue  # the few do not speak for all
-        if plan is not None:
-            return answer.learned._replace(layout=plan.layout)
+        if is_made(layout, parameters):
+            return learned._replace(layout=layout)
     return ask(Request(target, config, headers, None, None, *limits)).learned
-
-
-def held(answer: Answer, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Plan | None:
-    """Return the plan for all HEADERS if it makes what the class has, names and shapes."""
-    plan = WeightMap.parse(answer.learned.text, "learned").bind(headers, config=config)
-    made = {name: header.shape for name, header in plan.layout.items()}
-    wanted = {name: header.shape for name, header in answer.parameters.items()}
-    return plan if made == wanted else None
 
 
 def ask(request: Request) -> Answer:

@@ -31,7 +31,7 @@ Families: TypeAlias = dict[tuple[str, str], dict[int, str]]  # before and after 
 
 
 class Mixture:
-    """A model, and its experts if they are all alike.
+    """A model, its experts if they are all alike, and how many they are in a layer.
 
     >>> headers = {f"mlp.experts.{e}.w": Header("F32", (2, 3)) for e in range(64)}
     >>> small = Mixture({"num_experts": 64, "hidden_size": 64}, headers).reduced(FEW)
@@ -42,10 +42,10 @@ class Mixture:
     def __init__(self, config: Mapping[str, Any], headers: Mapping[str, Header]) -> None:
         self.config, self.headers = config, headers
         self.families = experts(config, headers)
+        self.size = max(map(len, self.families.values()), default=0)
 
     def reduced(self, kept: int, layer: str | None = None) -> Reduced:
         """Return the model with KEPT experts, in that LAYER only if one is given."""
-        [size, *_] = map(len, self.families.values())
         spare = {
             name
             for (head, _), members in self.families.items()
@@ -53,7 +53,7 @@ class Mixture:
             if at >= kept or layer not in (None, head)
         }
         few = {name: header for name, header in self.headers.items() if name not in spare}
-        return Reduced(with_experts(self.config, size, kept), few)
+        return Reduced(with_experts(self.config, self.size, kept), few)
 
     def attempts(self) -> Iterator[tuple[Reduced, Reduced | None]]:
         """Yield models that may stand for this one, none if it has no experts that are all alike.

@@ -1,0 +1,60 @@
+"""Maps learned from the classes of MLX libraries, kept between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache as once
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import cache
+from ..checkpoints.base import Header
+
+if TYPE_CHECKING:
+    from ..libraries import Target
+
+KIND = "map"
+
+
+class Found(NamedTuple):
+    """A learned map: its text, and names and shapes of what it leads to."""
+
+    text: str
+    layout: dict[str, Header]
+
+
+def learned(target: Target, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Found:
+    """Return the map from tensors with HEADERS to the class TARGET, learned now or before.
+
+    A user's own class is asked each time: its code may change without a version that says so.
+
+    Raises:
+        BadInputError: the class does not take the config.
+        UnsupportedError: the class does more to the tensors than a map can say.
+    """
+    if target.library == "user":
+        return learn_now(target, config, headers)
+    said = {name: [header.dtype, *header.shape] for name, header in headers.items()}
+    key = [target.library, target.version, target.module, revision(), config, said]
+    kept = cache.recall(KIND, key)
+    if kept is None:
+        found = learn_now(target, config, headers)
+        layout = {name: [header.dtype, *header.shape] for name, header in found.layout.items()}
+        cache.keep(KIND, key, {"text": found.text, "layout": layout})
+        return found
+    layout = {name: Header(dtype, tuple(shape)) for name, (dtype, *shape) in kept["layout"].items()}
+    return Found(kept["text"], layout)
+
+
+def learn_now(target: Target, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Found:
+    """Return the map from HEADERS to TARGET, learned in a process of its own."""
+    from .learn import learn
+
+    found = learn(target, config, headers)
+    return Found(found.text, found.layout)
+
+
+@once
+def revision() -> int:
+    """Return when the code that learns was last changed: what older code learned is not taken."""
+    return max(path.stat().st_mtime_ns for path in Path(__file__).parent.rglob("*.py"))
