@@ -10,7 +10,7 @@ MAKING := $(VENV)/.making
 HEAVY := $(if $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy-sample $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-unit demo lint lint-style lint-types lint-docs docs bench constraints clean
+.PHONY: help install test test-unit demo atlas lint lint-style lint-types lint-docs docs bench constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -56,6 +56,9 @@ lint-types: install
 
 lint-docs: install
 	$(RUN) docs/generate.py --check
+
+atlas: install ## Convert a tiny model of every type there and back; write docs/atlas.md (TYPES="llama mixtral" for some)
+	$(RUN) benchmarks/atlas/run.py $(TYPES)
 
 docs: install ## Write the generated parts of the documentation
 	$(RUN) docs/generate.py

@@ -166,7 +166,7 @@ def measure(folder: Path, scratch: Path) -> tuple[float, float]:
     process = psutil.Popen(
         [sys.executable, "-m", "weighbridge", "map", "show", str(folder)],
         stdout=subprocess.DEVNULL,
-        env=environment(scratch),
+        env=environment(scratch) | {"WEIGHBRIDGE_CACHE": ""},  # learned anew each time
     )
     while process.poll() is None:
         peak = max(peak, resident(process))

@@ -14,7 +14,7 @@ from ..converters.maps.choose import origin_of
 from ..converters.maps.computed import Computed
 from ..converters.maps.names import Name
 from ..converters.maps.plan import Bound
-from ..converters.maps.rules import Pairing, Term
+from ..converters.maps.rules import POLICIES, Pairing, Term
 from ..converters.models import Model
 from ..converters.sidefiles import SIDECAR
 from ..converters.values import Array, Dense
@@ -34,18 +34,21 @@ class Restored(NamedTuple):
         taken: where each tensor comes from.
         trained: tensors that are kept but no longer what the weights come from: training wins.
         left_out: tensors that only the original has, and that the user goes without.
+        aliases: second names of a tensor, and the name of that tensor.
     """
 
     taken: Mapping[str, Source]
     trained: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = {}
 
 
 def keepsakes(plan: Plan, sidecar: str) -> list[str]:
     """Return the source tensors that the way back could use, and that a SIDECAR so named keeps.
 
     A rule whose way back is not exact keeps all its tensors or none: with ``small`` only if each of
-    them has at most 1 MiB, with ``all`` always. The same holds for everything that is dropped.
+    them has at most 1 MiB, with ``all`` always. The same holds for everything that is dropped, and
+    for everything that the model makes anew (masks, rotary tables).
     """
     if sidecar == "none":
         return []
@@ -53,10 +56,12 @@ def keepsakes(plan: Plan, sidecar: str) -> list[str]:
     for step in plan.steps:
         if not step.exact:
             groups.setdefault(id(step.rule), []).extend(step.source_names)
-    dropped = [item.name for item in plan.dropped if item.policy == "original"]
+    dropped = [
+        [item.name for item in plan.dropped if item.policy == policy] for policy in POLICIES
+    ]
     return [
         name
-        for names in (*groups.values(), dropped)
+        for names in (*groups.values(), *dropped)
         if sidecar == "all" or all(plan.headers[name].nbytes <= SMALL for name in names)
         for name in names
     ]
@@ -148,7 +153,8 @@ def restore(
             " --original DIR (or --original none to leave these out)",
             sorted(search.missing),
         )
-    return Restored(search.taken, tuple(search.trained), tuple(search.left_out))
+    aliases = {item.name: item.of for item in plan.ties}
+    return Restored(search.taken, tuple(search.trained), tuple(search.left_out), aliases)
 
 
 class Search:
@@ -171,11 +177,16 @@ class Search:
         return None
 
     def dropped(self, *, required: bool) -> None:
-        """Take what has no counterpart in MLX; note it as missing if it is REQUIRED."""
-        for name in (item.name for item in self.plan.dropped if item.policy == "original"):
-            found = self.locate(name)
+        """Take what has no counterpart in MLX; note it as missing if it is REQUIRED.
+
+        What the model makes anew, such as masks, is never missed.
+        """
+        for name, policy, _ in self.plan.dropped:
+            found = self.locate(name) if policy in POLICIES else None
             if found:
                 self.taken[name] = found
+            elif policy != "original":
+                continue
             elif required:
                 self.missing.append(f"{name} {self.plan.headers[name]} is in the original alone")
             else:
@@ -257,11 +268,26 @@ def join(plan: Plan, own: Checkpoint, restored: Restored) -> tuple[Plan, Checkpo
     both = Joined(own, marked)
     kept = [step for step in plan.steps if not taken.keys() >= set(step.target_names)]
     copied = [copy_step(key, name) for key, name in zip(marked, taken, strict=True)]
+    again = list(second_names((*kept, *copied), restored.aliases))
     layout = plan.layout | {name: both.headers[f"{MARK}{name}"] for name in taken}
+    layout |= {step.identity: layout[restored.aliases[step.identity]] for step in again}
     dropped = [item for item in plan.dropped if item.policy != "needed"]
     dropped += [Dropped(name, "left out") for name in restored.left_out]
-    plan = replace(plan, steps=(*kept, *copied), layout=layout, dropped=tuple(dropped))
+    plan = replace(plan, steps=(*kept, *copied, *again), layout=layout, dropped=tuple(dropped))
     return replace(plan, headers=both.headers), both
+
+
+def second_names(steps: Iterable[Step], aliases: Mapping[str, str]) -> Iterator[Step]:
+    """Yield steps that make the ALIASES as STEPS make the tensors that they equal.
+
+    A tensor that is made together with others, which no tied one is, gets no second name.
+    """
+    alone = {step.target_names[0]: step for step in steps if len(step.target_names) == 1}
+    for alias, name in aliases.items():
+        if name in alone:
+            step = alone[name]
+            targets = (step.targets[0]._replace(names=(alias,)),)
+            yield step._replace(targets=targets, identity=alias)
 
 
 def copy_step(source: str, target: str) -> Step:

@@ -17,7 +17,15 @@ import weighbridge
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-ROOT_MODULES = {"__init__.py", "__main__.py", "arguments.py", "cli.py", "console.py", "errors.py"}
+ROOT_MODULES = {
+    "__init__.py",
+    "__main__.py",
+    "arguments.py",
+    "cli.py",
+    "console.py",
+    "errors.py",
+    "map_verbs.py",
+}
 PACKAGES = ("converters", "jobs", "parity", "trainers")
 DATA = {".wmap", ".json", ".yaml", ".typed"}  # besides modules, all that a wheel carries
 BINARY = {".safetensors", ".npz", ".png", ".pt", ".gz", ".zip"}

@@ -53,9 +53,7 @@ class Row:
     accepted: str = ""  # mlx-lm's strict loader on our directory: exact, or what it says
     error: float | None = None  # of mlx-lm's logits, relative to the largest of transformers'
     bar: float | None = None
-    control: str = (
-        ""  # mlx-lm's own loading of the checkpoint: same logits as ours, or what it says
-    )
+    control: str = ""  # mlx-lm loads the checkpoint itself: same weights, or what it says
     failed: str = ""  # the step that stopped, and why
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)

@@ -35,19 +35,40 @@ def config_object(config: Mapping[str, Any]) -> Any:
         from .transformers import transformers_config
 
         return transformers_config(config)
+    return as_object(answered(document_of(config)))
+
+
+def takes_long(config: Mapping[str, Any]) -> bool:
+    """Say whether nobody has asked for the config object of CONFIG before on this machine."""
+    return (
+        "torch" not in sys.modules and cache.recall("config", key_of(document_of(config))) is None
+    )
+
+
+def document_of(config: Mapping[str, Any]) -> str:
+    """Return what of CONFIG the class of configs is given, as JSON."""
     own = {key: value for key, value in config.items() if key not in IGNORED}
-    return as_object(answered(json.dumps(decoded(own), sort_keys=True)))
+    return json.dumps(decoded(own), sort_keys=True)
+
+
+def key_of(document: str) -> list[str]:
+    """Return what the answer to DOCUMENT depends on.
+
+    Raises:
+        UnsupportedError: transformers is not installed.
+    """
+    try:
+        return [document, metadata.version("transformers")]
+    except metadata.PackageNotFoundError:
+        raise UnsupportedError(
+            "transformers is not installed: pip install 'weighbridge[torch]'"
+        ) from None
 
 
 @lru_cache(maxsize=16)
 def answered(document: str) -> dict[str, Any]:
     """Return what the child process says of the config in DOCUMENT, or has said before."""
-    try:
-        key = [document, metadata.version("transformers")]
-    except metadata.PackageNotFoundError:
-        raise UnsupportedError(
-            "transformers is not installed: pip install 'weighbridge[torch]'"
-        ) from None
+    key = key_of(document)
     found = cache.recall("config", key)
     if found is None:
         found = checked(asked(document))

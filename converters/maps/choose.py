@@ -9,7 +9,7 @@ from ...errors import BadInputError
 from ..checkpoints import Header
 from ..libraries import Target
 from ..models import Model
-from .learned import learned
+from .learned import get_ready, learned
 from .variants import table_of
 from .weightmap import WeightMap
 
@@ -59,7 +59,10 @@ def learned_map(model: Model, target: Target) -> WeightMap:
     if model.framework == "mlx":
         return homeward_map(model, target)
     from ..configs import to_mlx
+    from ..libraries.defaults import takes_long
 
+    if takes_long(model.config):
+        get_ready()
     config = to_mlx(model.config, target).config
     found = learned(target, config, model.checkpoint.headers)
     return WeightMap.parse(found.text, f"{target} (learned)")

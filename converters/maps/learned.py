@@ -34,16 +34,30 @@ def learned(target: Target, config: Mapping[str, Any], headers: Mapping[str, Hea
     """
     if target.library == "user":
         return learn_now(target, config, headers)
-    said = {name: [header.dtype, *header.shape] for name, header in headers.items()}
-    key = [target.library, target.version, target.module, revision(), config, said]
+    key = [target.library, target.version, target.module, revision(), config, listed(headers)]
     kept = cache.recall(KIND, key)
     if kept is None:
         found = learn_now(target, config, headers)
-        layout = {name: [header.dtype, *header.shape] for name, header in found.layout.items()}
-        cache.keep(KIND, key, {"text": found.text, "layout": layout})
+        cache.keep(KIND, key, {"text": found.text, "layout": listed(found.layout)})
         return found
     layout = {name: Header(dtype, tuple(shape)) for name, (dtype, *shape) in kept["layout"].items()}
     return Found(kept["text"], layout)
+
+
+def listed(headers: Mapping[str, Header]) -> dict[str, list[Any]]:
+    """Return HEADERS as JSON.
+
+    >>> listed({"a": Header("F32", (2, 3))})
+    {'a': ['F32', 2, 3]}
+    """
+    return {name: [header.dtype, *header.shape] for name, header in headers.items()}
+
+
+def get_ready() -> None:
+    """Start what learns a map, before it is known what to ask."""
+    from .learn import warm
+
+    warm()
 
 
 def learn_now(target: Target, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Found:

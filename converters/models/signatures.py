@@ -69,7 +69,7 @@ def whisper_signature(config: Config) -> Signature:
     """Return the signature of Whisper: log-mel features of full length and token ids in."""
     width, limit = size_of(config, "d_model"), size_of(config, "max_target_positions")
     sizes = size_of(config, "num_mel_bins"), 2 * size_of(config, "max_source_positions")
-    features = Port("input_features", "float32", ("batch", *sizes), "hidden")
+    features = Port("input_features", "float32", ("batch", *sizes), "spectrogram")
     return Signature(
         (features, decoder_input(size_of(config, "vocab_size"), limit)),
         (
@@ -168,7 +168,7 @@ def wav2vec2_signature(config: Config) -> Signature:
         width = size_of(config, "output_hidden_size")
     shape = ("batch", samples_for(config, FRAMES))
     hidden = output("last_hidden_state", "batch", "frames", width)
-    return Signature((Port("input_values", "float32", shape, "series"),), (hidden,))
+    return Signature((Port("input_values", "float32", shape, "waveform"),), (hidden,))
 
 
 def labels_of(config: Config) -> int:

@@ -33,7 +33,7 @@ SIZES = (
 
 def to_mlx(array: Array) -> mx.array:
     """Return ARRAY in MLX, bfloat16 included; float64 stays float64 (CPU only)."""
-    array = np.ascontiguousarray(array)
+    array = np.ascontiguousarray(array).reshape(array.shape)  # which makes a scalar a vector
     if array.dtype.name == "bfloat16":
         return mx.array(array.view(np.uint16)).view(mx.bfloat16)
     return mx.array(array, dtype=mx.float64) if array.dtype == np.float64 else mx.array(array)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .learning import Learned, trace
-from .process import LIMITS, Limits, learn
+from .process import LIMITS, Limits, learn, warm
 
-__all__ = ["LIMITS", "Learned", "Limits", "learn", "trace"]
+__all__ = ["LIMITS", "Learned", "Limits", "learn", "trace", "warm"]

@@ -18,6 +18,8 @@ from .messages import Answer, Request, dump_error
 
 def main() -> None:
     """Answer one request."""
+    import mlx.core  # noqa: F401  # while the request is still being written
+
     gc.disable()  # this process ends before garbage could matter
     answers = os.dup(1)
     os.dup2(2, 1)

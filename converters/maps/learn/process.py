@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -43,6 +44,7 @@ class Limits(NamedTuple):
 
 
 LIMITS: Final = Limits()
+_waiting: list[subprocess.Popen[bytes]] = []
 _known: OrderedDict[tuple[object, ...], Learned] = OrderedDict()
 
 
@@ -102,13 +104,7 @@ def ask(request: Request) -> Answer:
         LimitError: the class uses too much, or ends the process.
         WeighbridgeError: what :func:`learn` says.
     """
-    process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-        [sys.executable, "-m", MODULE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    process = _waiting.pop() if _waiting else start()
     try:
         said, complaints = process.communicate(request.dump(), timeout=request.seconds)
     except subprocess.TimeoutExpired:
@@ -119,6 +115,31 @@ def ask(request: Request) -> Answer:
     if not said:
         raise LimitError(f"{request.target}: {_ended(process.returncode, complaints, request)}")
     return load_answer(said)
+
+
+def start() -> subprocess.Popen[bytes]:
+    """Return a process that waits for a request."""
+    return subprocess.Popen(  # noqa: S603  (this interpreter, this package)
+        [sys.executable, "-m", MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+def warm() -> None:
+    """Start the process now, while what it will be asked is still being found out."""
+    if not _waiting:
+        _waiting.append(start())
+
+
+@atexit.register
+def _end() -> None:
+    """End a process that nobody asked."""
+    for process in _waiting:
+        process.kill()
+        process.communicate()
 
 
 def _too_slow(request: Request) -> str:
