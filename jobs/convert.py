@@ -18,7 +18,9 @@ from ..converters.models import open as open_model
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files
 from ..errors import BadInputError, UnsupportedError
 from .configuring import rewrite_config, translated
+from .dense import as_dense, fitting, said_of
 from .fitting import blamed, reading, require_dense, require_loadable, require_possible
+from .foresight import foresee
 from .manifest import facts_of, manifest_of, write_manifest
 from .opening import add_adapter, directed_map, map_of
 from .options import UNCHECKED, Options, Outcome, open_with
@@ -78,7 +80,8 @@ class Job(NamedTuple):
         plan: what pass 2 does.
         checkpoint: what it reads.
         restored: what is taken as it was before the way to MLX.
-        warning: why the class that the map was learned from will not load what it makes.
+        warning: why the class that the map was learned from will not load what it makes, or what
+            goes home otherwise than it came.
     """
 
     model: Model
@@ -121,7 +124,8 @@ class Job(NamedTuple):
     def lines(self) -> tuple[str, ...]:
         """Return the plan, a line each."""
         trained = f"{len(self.restored.trained)} tensors of the sidecar left aside: trained since"
-        return (*self.plan.lines(), *([trained] if self.restored.trained else []))
+        notes = [f"note: {self.warning}"] if self.warning else []
+        return (*self.plan.lines(), *([trained] if self.restored.trained else []), *notes)
 
 
 def convert(
@@ -135,6 +139,7 @@ def convert(
     Raises:
         WeighbridgeError: bad input; nothing is left behind.
     """
+    foresee(source, options.map, options.trust_code)
     model = open_with(source, options)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
@@ -172,6 +177,13 @@ def plan_job(model: Model, to: str, options: Options) -> Job:
     home = (model.framework, to) == ("mlx", "torch")
     there = source_headers(model, options.original) if home else None
     restored = restore(model, table, there, options.original) if table and there else NOTHING
+    unpacked, note = restored.unpacked, None
+    if unpacked:
+        note = said_of(unpacked, model)
+        model, there, table = as_dense(model)
+        directed, restored = table.inverse(), restore(model, table, there, options.original)
+        spare = tuple(name for name in unpacked.left_out if name not in there)
+        restored = restored._replace(left_out=(*restored.left_out, *spare))
     plan = directed.bind(
         model.checkpoint.headers,
         config=config,
@@ -183,7 +195,7 @@ def plan_job(model: Model, to: str, options: Options) -> Job:
         warning = require_loadable(model, config, plan.layout) if leaves else None
         return Job(model, to, table, directed, plan, model.checkpoint, restored, warning)
     plan, checkpoint = join(plan, model.checkpoint, restored)
-    return Job(model, to, table, directed, in_order(plan, there), checkpoint, restored)
+    return Job(model, to, table, directed, in_order(plan, there), checkpoint, restored, note)
 
 
 def maps(model: Model, to: str) -> tuple[WeightMap | None, WeightMap]:
@@ -208,17 +220,19 @@ def configuration(model: Model, to: str) -> Mapping[str, Any]:
 def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
     """Write what lies beside the weights into FOLDER; return what the manifest says of it."""
     facts: dict[str, Any] = {"side_files": side_files(job.model, folder)._asdict()}
-    facts["config"] = rewrite_config(folder, translated(job.model, job.to, options.original))
+    made = translated(job.model, job.to, options.original)
+    if job.to == "torch":
+        made = fitting(made, job.model, job.plan.layout)
+    facts["config"] = rewrite_config(folder, made)
     if (job.model.framework, job.to) == ("torch", "mlx"):
         kept = keepsakes(job.plan, options.sidecar)
         write_sidecar(kept, job.model.checkpoint, folder)
         facts["sidecar"] = kept
     if job.model.framework == job.to:
         facts |= carry_origin(job.model, folder)
-    elif job.warning:
-        facts["notes"] = [job.warning]
-    else:
+    elif not (job.warning and job.to == "mlx"):
         facts["library"] = reading(job.model)
+    facts["notes"] = [job.warning] if job.warning else []
     facts["trained"], facts["restored"] = list(job.restored.trained), sorted(job.restored.taken)
     return {key: value for key, value in facts.items() if value}
 

@@ -6,7 +6,7 @@ that lacks some, has others or other shapes is no model, whatever a map could do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..converters.checkpoints import Header
@@ -39,16 +39,33 @@ def require_dense(model: Model) -> None:
     Raises:
         UnsupportedError: the weights are packed.
     """
-    found = [] if model.map_text or model.path is None else packed(model.checkpoint.headers)
-    if not found:
-        return
-    settings = model.config.get("quantization") or {}
-    bits = f", {settings['bits']} bits" if isinstance(settings, dict) and "bits" in settings else ""
-    raise UnsupportedError(
-        f"{model.spec} is quantized ({len(found)} weights such as {found[0]}{bits}), and rounded"
-        " weights are not converted. Take the model that it was made from, or dequantize it first:"
+    if model.path is not None and not model.map_text and packed(model.checkpoint.headers):
+        raise UnsupportedError(quantized(model))
+
+
+def quantized(model: Model) -> str:
+    """Say that MODEL is quantized, and what to do."""
+    found = packed(model.checkpoint.headers)
+    settings = model.config.get("quantization")
+    bits = settings.get("bits") if isinstance(settings, Mapping) else None
+    what = f"{len(found)} weight{'s' * (len(found) > 1)} such as {found[0]}"
+    return (
+        f"{model.spec} is quantized ({what}{f', {bits} bits' if bits else ''}), and rounded weights"
+        " are not converted. Take the model that it was made from, or dequantize it first:"
         f" mlx_lm.convert --hf-path {model.spec} --mlx-path DENSE --dequantize"
     )
+
+
+def unfit(model: Model, to: str, problems: Sequence[str]) -> WeighbridgeError:
+    """Return what is raised for a MODEL whose tensors do not fit TO."""
+    if packed(model.checkpoint.headers):
+        return UnsupportedError(quantized(model))
+    return MismatchError(f"{model.spec} does not fit {to}", problems)
+
+
+def as_read(target: Target) -> str:
+    """Say what weights must fit that TARGET reads."""
+    return f"its config.json, as {target} reads it; correct the one or the other"
 
 
 def require_possible(model: Model) -> None:
@@ -151,21 +168,20 @@ def require_loadable(model: Model, config: Mapping[str, Any], layout: Headers) -
     """
     target = reader(model)
     problems = list(different(target.parameters(config), layout)) if target else []
-    if not problems:
+    if target is None or not problems:
         return None
     try:
-        sound = not misfit(model)
-    except (UnsupportedError, ImportError):
-        sound = False
-    if sound:
-        return (
-            f"{target} will not load this: it is a checkpoint as transformers writes it, but of"
-            f" what the class makes of it {len(problems)} tensors do not fit ({problems[0]})"
-        )
-    raise MismatchError(
-        f"{model.spec} does not fit its config.json, as {target} reads it; correct the one or the"
-        " other",
-        problems,
+        if misfit(model):
+            raise unfit(model, as_read(target), problems)
+        said = "it is a checkpoint as transformers writes it"
+    except UnsupportedError as error:
+        if packed(model.checkpoint.headers):
+            raise
+        said = f"it may be incomplete, or the class at fault ({error})"
+    count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "one does not fit"
+    return (
+        f"{target} will not load this: {said}, but of what the class makes of it {count}"
+        f" ({problems[0]})"
     )
 
 
@@ -180,11 +196,7 @@ def require_read(model: Model) -> bool:
         return False
     problems = list(different(target.parameters(model.config), model.checkpoint.headers))
     if problems:
-        raise MismatchError(
-            f"{model.spec} does not fit its config.json, as {target} reads it; correct the one or"
-            " the other",
-            problems,
-        )
+        raise unfit(model, as_read(target), problems)
     return True
 
 
@@ -196,4 +208,4 @@ def require_made(model: Model, made: Headers, origin: str) -> None:
     """
     problems = list(different(made, model.checkpoint.headers))
     if problems:
-        raise MismatchError(f"{model.spec} does not fit {origin}", problems)
+        raise unfit(model, origin, problems)

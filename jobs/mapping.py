@@ -9,6 +9,7 @@ from ..converters.libraries import find
 from ..converters.maps import WeightMap
 from ..converters.models import Model
 from ..errors import BadInputError, TargetExistsError
+from .foresight import foresee
 from .opening import map_of
 from .options import Options, open_with
 
@@ -39,6 +40,7 @@ def show_map(spec: str, *, map_name: str | None = None, trust_code: str | None =
     Raises:
         BadInputError: no map is known for it.
     """
+    foresee(spec, map_name, trust_code)
     model = open_with(spec, Options(map=map_name, trust_code=trust_code))
     table = map_of(model)
     if table is None:

@@ -11,6 +11,7 @@ from ..converters.checkpoints.open import FORMATS
 from ..converters.maps import WeightMap, choose
 from ..converters.models import Model
 from ..converters.models import open as open_model
+from ..converters.models.specs import ADAPTER_FILES
 from ..converters.values import LowRank
 from ..errors import BadInputError
 
@@ -33,7 +34,7 @@ def open(spec: str, *, trust_code: str | None = None, map: str | None = None) ->
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse a directory whose only weights are in a format that is not read, by its name.
+    """Refuse a directory whose only weights are an adapter's, or in a format that is not read.
 
     Raises:
         BadInputError: it is such a directory.
@@ -43,7 +44,13 @@ def refuse_foreign(folder: Path) -> None:
     except OSError:
         return  # opening says what is wrong with it
     found = [path.name for path in files if path.suffix in FOREIGN]
-    if found and not any(path.name.endswith(tuple(FORMATS)) for path in files):
+    known = [path.name for path in files if path.name.endswith(tuple(FORMATS))]
+    if known and not set(known).difference(ADAPTER_FILES):  # beside a config.json as well
+        raise BadInputError(
+            f"{folder} is an adapter, not a model. Name its base too: BASE+{folder},"
+            f" or convert mlx-to-torch BASE OUT --adapter {folder}"
+        )
+    if found and not known:
         raise BadInputError(
             f"{folder}: its weights are {FOREIGN[Path(found[0]).suffix]} ({found[0]}), which is not"
             " read; take the checkpoint in safetensors that they were made from"

@@ -19,6 +19,7 @@ from ..converters.models import Model
 from ..converters.sidefiles import SIDECAR
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, MismatchError
+from .dense import DENSE, Unpacked, can_be_dense
 from .fitting import require_made, require_read
 from .manifest import recorded_headers
 
@@ -35,12 +36,15 @@ class Restored(NamedTuple):
         trained: tensors that are kept but no longer what the weights come from: training wins.
         left_out: tensors that only the original has, and that the user goes without.
         aliases: second names of a tensor, and the name of that tensor.
+        unpacked: the weights that were packed blocks at home, if those do not lead to all of them
+            any more; then nothing else is said, and the model can only go home dense.
     """
 
     taken: Mapping[str, Source]
     trained: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     aliases: Mapping[str, str] = {}
+    unpacked: Unpacked | None = None
 
 
 def keepsakes(plan: Plan, sidecar: str) -> list[str]:
@@ -56,9 +60,7 @@ def keepsakes(plan: Plan, sidecar: str) -> list[str]:
     for step in plan.steps:
         if not step.exact:
             groups.setdefault(id(step.rule), []).extend(step.source_names)
-    dropped = [
-        [item.name for item in plan.dropped if item.policy == policy] for policy in POLICIES
-    ]
+    dropped = [[item.name for item in plan.dropped if item.policy == policy] for policy in POLICIES]
     return [
         name
         for names in (*groups.values(), *dropped)
@@ -138,15 +140,18 @@ def restore(
     Raises:
         MismatchError: something is nowhere, or MODEL is not what it was made; all of it is listed.
     """
-    read = require_read(model)
-    plan = forward.bind(there, config=model.config, sizes=model.sizes)
+    read, origin = require_read(model), origin_said(model, original)
+    try:
+        plan = forward.bind(there, config=model.config, sizes=model.sizes)
+    except MismatchError as error:
+        raise MismatchError(f"{model.spec} does not fit {origin}", error.problems) from error
     if not read:
-        said = recorded_headers(model) is not None
-        origin = "what weighbridge.json says it was made from" if said else f"--original {original}"
         require_made(model, plan.layout, origin)
     search = Search(model, plan, keepers(model, original))
     search.dropped(required=original != "none")
     search.changed()
+    if search.changed_blocks and can_be_dense(model):
+        return Restored({}, (), unpacked=search.unpacked())
     if search.missing:
         raise MismatchError(
             f"{model.spec} cannot go home alone; give the checkpoint it comes from:"
@@ -155,6 +160,13 @@ def restore(
         )
     aliases = {item.name: item.of for item in plan.ties}
     return Restored(search.taken, tuple(search.trained), tuple(search.left_out), aliases)
+
+
+def origin_said(model: Model, original: str | None) -> str:
+    """Say in words what tells which checkpoint MODEL, in MLX's layout, was made from."""
+    if recorded_headers(model) is not None:
+        return "what weighbridge.json says it was made from"
+    return f"--original {original}" if original else "what transformers writes for its config.json"
 
 
 class Search:
@@ -167,12 +179,16 @@ class Search:
         self.trained: list[str] = []
         self.missing: list[str] = []
         self.left_out: list[str] = []
+        self.changed_blocks: list[str] = []
+        self.lost = False
 
     def locate(self, name: str) -> Source | None:
-        """Return which source has tensor NAME, in the shape it had."""
-        shape = self.plan.headers[name].shape
+        """Return which source has tensor NAME, in the shape it had, and not packed unless it was."""
+        wanted = self.plan.headers[name]
         for source in self.sources:
-            if name in source.headers and source.headers[name].shape == shape:
+            found = source.headers.get(name)
+            packed = found and (found.dtype in DENSE) != (wanted.dtype in DENSE)
+            if found and found.shape == wanted.shape and not packed:
                 return source, name
         return None
 
@@ -203,9 +219,18 @@ class Search:
                 self.taken |= found
             elif isinstance(step.rule, Computed):
                 makes = ", ".join(step.target_names)
+                self.changed_blocks += step.target_names
+                self.lost |= len(found) < len(located)
                 self.missing += [f"{name} does not follow from {makes}" for name in located]
             else:
                 self.trained += found
+
+    def unpacked(self) -> Unpacked:
+        """Return what is to be said of weights that a program made, if not all can be undone."""
+        computed = (step for step in self.plan.steps if isinstance(step.rule, Computed))
+        names = tuple(name for step in computed for name in step.target_names)
+        dropped = tuple(item.name for item in self.plan.dropped if item.policy == "original")
+        return Unpacked(names, len(self.changed_blocks), self.lost, dropped)
 
     def leads_to(self, step: Step, found: Mapping[str, Source]) -> bool:
         """Say whether STEP makes the very bytes of the weights out of the tensors FOUND."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from .floats import decoded
 CHILD: Final = Path(__file__).with_name("defaults_child.py")
 SECONDS: Final = 120
 IGNORED: Final = frozenset({"auto_map", "quantization_config"})
+_early: dict[str, subprocess.Popen[str]] = {}  # asked, and not yet wanted
 
 
 def config_object(config: Mapping[str, Any]) -> Any:
@@ -76,22 +78,53 @@ def answered(document: str) -> dict[str, Any]:
     return dict(found)
 
 
-def asked(document: str) -> dict[str, Any]:
-    """Return what the child process says of the config in DOCUMENT."""
+def ask_early(config: Mapping[str, Any]) -> None:
+    """Ask for the config object of CONFIG now, to have it later."""
+    document = document_of(config)
+    if document not in _early:
+        _early[document] = started(document)
+
+
+def started(document: str) -> subprocess.Popen[str]:
+    """Return a child process that was given DOCUMENT."""
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
-    done = subprocess.run(  # noqa: S603  (this interpreter, a file of this package)
+    child = subprocess.Popen(  # noqa: S603  (this interpreter, a file of this package)
         [sys.executable, "-P", str(CHILD)],
-        input=document,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=SECONDS,
-        check=False,
         env={**os.environ, **quiet, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
-    if done.returncode:
-        last = done.stderr.strip().rpartition("\n")[2]
+    if child.stdin:
+        child.stdin.write(document)
+        child.stdin.close()
+        child.stdin = None
+    return child
+
+
+@atexit.register
+def _end() -> None:
+    """End what nobody wanted to know."""
+    for child in _early.values():
+        child.kill()
+        child.communicate()
+
+
+def asked(document: str) -> dict[str, Any]:
+    """Return what the child process says of the config in DOCUMENT."""
+    child = _early.pop(document, None) or started(document)
+    try:
+        output, complaints = child.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        complaints = f"no answer within {SECONDS} s"
+    finally:
+        child.kill()
+        child.wait()
+    if child.returncode:
+        last = complaints.strip().rpartition("\n")[2]
         raise UnsupportedError(f"transformers cannot be asked for its defaults: {last}")
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(output)
     return found
 
 

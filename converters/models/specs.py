@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import BadInputError, UntrustedError
 from ..adapters import read_adapter
-from ..checkpoints import open_checkpoint
+from ..checkpoints import Checkpoint, open_checkpoint
 from .model import Model
 from .signature import Signature
 
@@ -128,9 +128,11 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
             f"{path} is built by code, {code}; if you trust it: --trust-code {code}"
         )
     module, signature = build_factory(trust_code) if trust_code else (None, None)
+    framework = manifest.get("framework")
+    opened = None if framework else open_checkpoint(path)  # headers of many shards take a while
     return Model(
         spec=str(path),
-        framework=detect_framework(path, manifest),
+        framework=str(framework) if opened is None else framework_in(opened),
         path=path,
         config=config,
         factory=module,
@@ -140,6 +142,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         # who vouched for the map of the manifest says nothing of another one
         witness=manifest.get("witness") if map_name is None else None,
         config_changes=manifest.get("config") or {},
+        tensors=opened,
     )
 
 
@@ -170,11 +173,8 @@ def refuse_adapter(path: Path) -> None:
         )
 
 
-def detect_framework(path: Path, manifest: Mapping[str, Any]) -> str:
+def framework_in(checkpoint: Checkpoint) -> str:
     """Return whose names and layouts the weights have: what the files say of themselves, else torch."""
-    if manifest.get("framework"):
-        return str(manifest["framework"])
-    checkpoint = open_checkpoint(path)
     said = str(checkpoint.metadata.get("format", ""))
     return (
         "mlx"

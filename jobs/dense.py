@@ -1,0 +1,118 @@
+"""Packed checkpoints whose weights were trained: they go home as dense ones.
+
+Blocks of fp8 cannot be made again out of weights that moved, and a checkpoint is packed or dense as
+a whole. So such a model goes home as transformers would write it without ``quantization_config``,
+in the dtype that MLX has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from ..converters.checkpoints import Header
+from ..converters.configs import Translation
+from ..converters.configs.translation import difference
+from ..converters.maps import WeightMap
+from ..converters.maps.choose import homeward
+from ..converters.models import Model
+
+PACKING: Final = "quantization_config"
+METHOD: Final = "quant_method"
+DENSE: Final = frozenset({"F16", "F32", "F64", "BF16"})  # dtypes of weights that are not packed
+WHOLE: Final = frozenset({"BOOL", "I64"})  # dtypes of masks and tables, which say nothing of weights
+
+
+Headers = Mapping[str, Header]
+
+
+class Unpacked(NamedTuple):
+    """MLX weights that were packed blocks at home.
+
+    Attributes:
+        names: all of them.
+        changed: how many the blocks at home no longer lead to.
+        lost: whether blocks are nowhere to be found, rather than trained since.
+        left_out: what only the packed checkpoint has, and nobody could read beside dense weights.
+    """
+
+    names: tuple[str, ...]
+    changed: int
+    lost: bool
+    left_out: tuple[str, ...]
+
+
+class Dense(NamedTuple):
+    """A model as it goes home when it cannot be packed again.
+
+    Attributes:
+        model: without the map that was recorded for the packed checkpoint.
+        there: the headers of the dense checkpoint.
+        table: the map from it to MLX.
+    """
+
+    model: Model
+    there: Headers
+    table: WeightMap
+
+
+def can_be_dense(model: Model) -> bool:
+    """Say whether MODEL was packed at home, and transformers knows what it is when it is not."""
+    if model.map_text is None or model.family is None or model.family.map:
+        return False  # without a record, its map is that of a dense checkpoint already
+    return model.library is not None and bool(packings(model.config))
+
+
+def packings(config: Mapping[str, Any]) -> list[str]:
+    """Return how CONFIG, or a part of it, says that weights are packed.
+
+    >>> packings({"text_config": {"quantization_config": {"quant_method": "fp8"}}})
+    ['fp8']
+    """
+    parts = [config, *(part for part in config.values() if isinstance(part, Mapping))]
+    found = [part[PACKING] for part in parts if isinstance(part.get(PACKING), Mapping)]
+    return [str(settings.get(METHOD, "packed")) for settings in found]
+
+
+def as_dense(model: Model) -> Dense:
+    """Return MODEL as it goes home dense: its origin is what transformers would write for it.
+
+    Raises:
+        BadInputError: no checkpoint that transformers knows becomes what the directory holds.
+    """
+    assert model.library is not None  # noqa: S101  (`can_be_dense` was asked)
+    bare = replace(model, map_text=None, sizes={})
+    there, table = homeward(bare, model.library)
+    return Dense(bare, there, table)
+
+
+def said_of(unpacked: Unpacked, model: Model) -> str:
+    """Return the line that tells that the weights of MODEL go home dense, and why."""
+    dtypes = {model.checkpoint.headers[name].dtype for name in unpacked.names}
+    why = (
+        "some are nowhere (--original DIR has them)"
+        if unpacked.lost
+        else f"{unpacked.changed} of them trained since"
+    )
+    [method, *_] = packings(model.config)
+    return (
+        f"{len(unpacked.names)} weights were {method} blocks; {why}, so all of them go home as"
+        f" {' and '.join(sorted(dtypes))}"
+    )
+
+
+def fitting(translation: Translation | None, model: Model, layout: Headers) -> Translation | None:
+    """Return TRANSLATION of MODEL's configuration, packed only if the LAYOUT of the weights is.
+
+    A configuration that says fp8 beside weights without fp8 would not load.
+    """
+    dense = all(head.dtype in DENSE for head in layout.values() if head.dtype not in WHOLE)
+    if translation is None or not dense or not packings(translation.config):
+        return translation
+    config = {
+        key: {k: v for k, v in value.items() if k != PACKING} if isinstance(value, dict) else value
+        for key, value in translation.config.items()
+        if key != PACKING
+    }
+    return difference(model.config, config, translation.notes)
