@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -162,6 +163,7 @@ def move(model: Model, target: Path, to: str, adapter: Path | None, options: Opt
         execution = job.move_weights(staging.folder, options)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
         facts |= beside_weights(job, staging.folder, options)
+        facts |= inexact(job.plan, execution, facts)
         return conclude(job.model, staging, facts, job.lines(), options)
 
 
@@ -235,6 +237,18 @@ def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
     facts["notes"] = [job.warning] if job.warning else []
     facts["trained"], facts["restored"] = list(job.restored.trained), sorted(job.restored.taken)
     return {key: value for key, value in facts.items() if value}
+
+
+def inexact(plan: Plan, execution: Execution, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the manifest says of weights of which no checkpoint gives the very bits."""
+    if not execution.missed:
+        return {}
+    count, all_of_them = sum(execution.missed.values()), 0
+    for name in execution.missed:
+        all_of_them += prod(plan.layout[name].shape)
+    said = f"{count:,} of {all_of_them:,} numbers in {len(execution.missed)} weights have no exact"
+    said += " preimage: what the class multiplies by reaches only the numbers next to them"
+    return {"missed": execution.missed, "notes": [*facts.get("notes", ()), said]}
 
 
 def carry_origin(model: Model, folder: Path) -> dict[str, Any]:

@@ -17,11 +17,14 @@ from ..converters.configs.translation import difference
 from ..converters.maps import WeightMap
 from ..converters.maps.choose import homeward
 from ..converters.models import Model
+from .manifest import recorded_headers
 
 PACKING: Final = "quantization_config"
 METHOD: Final = "quant_method"
 DENSE: Final = frozenset({"F16", "F32", "F64", "BF16"})  # dtypes of weights that are not packed
-WHOLE: Final = frozenset({"BOOL", "I64"})  # dtypes of masks and tables, which say nothing of weights
+WHOLE: Final = frozenset(
+    {"BOOL", "I64"}
+)  # dtypes of masks and tables, which say nothing of weights
 
 
 Headers = Mapping[str, Header]
@@ -105,10 +108,13 @@ def said_of(unpacked: Unpacked, model: Model) -> str:
 def fitting(translation: Translation | None, model: Model, layout: Headers) -> Translation | None:
     """Return TRANSLATION of MODEL's configuration, packed only if the LAYOUT of the weights is.
 
-    A configuration that says fp8 beside weights without fp8 would not load.
+    A configuration that says fp8 beside weights without fp8 would not load; but one that a dense
+    checkpoint came with is not ours to correct.
     """
-    dense = all(head.dtype in DENSE for head in layout.values() if head.dtype not in WHOLE)
-    if translation is None or not dense or not packings(translation.config):
+    if translation is None or not packings(translation.config) or not is_dense(layout):
+        return translation
+    recorded = recorded_headers(model)
+    if recorded and is_dense(recorded):
         return translation
     config = {
         key: {k: v for k, v in value.items() if k != PACKING} if isinstance(value, dict) else value
@@ -116,3 +122,12 @@ def fitting(translation: Translation | None, model: Model, layout: Headers) -> T
         if key != PACKING
     }
     return difference(model.config, config, translation.notes)
+
+
+def is_dense(headers: Headers) -> bool:
+    """Say whether no tensor of HEADERS is packed.
+
+    >>> is_dense({"a": Header("BF16", (2, 3))}), is_dense({"a": Header("F8_E4M3", (2, 3))})
+    (True, False)
+    """
+    return all(head.dtype in DENSE | WHOLE for head in headers.values())

@@ -14,6 +14,7 @@ from ..converters.maps.choose import origin_of
 from ..converters.maps.computed import Computed
 from ..converters.maps.names import Name
 from ..converters.maps.plan import Bound
+from ..converters.maps.preimages import source_header
 from ..converters.maps.rules import POLICIES, Pairing, Term
 from ..converters.models import Model
 from ..converters.sidefiles import SIDECAR
@@ -217,13 +218,21 @@ class Search:
             found = {name: source for name, source in located.items() if source}
             if len(found) == len(located) and self.leads_to(step, found):
                 self.taken |= found
-            elif isinstance(step.rule, Computed):
+            elif isinstance(step.rule, Computed) and not self.can_be_undone(step):
                 makes = ", ".join(step.target_names)
                 self.changed_blocks += step.target_names
                 self.lost |= len(found) < len(located)
                 self.missing += [f"{name} does not follow from {makes}" for name in located]
             else:
                 self.trained += found
+
+    def can_be_undone(self, step: Step) -> bool:
+        """Say whether STEP, which computes, has a way back that leads to tensors of the same shape."""
+        if not isinstance(step.rule, Computed) or not step.rule.undoable:
+            return False
+        [source], [target] = step.source_names, step.target_names
+        back = source_header(step.rule.program, self.plan.layout[target])
+        return back is not None and back.shape == self.plan.headers[source].shape
 
     def unpacked(self) -> Unpacked:
         """Return what is to be said of weights that a program made, if not all can be undone."""

@@ -154,11 +154,11 @@ def _parse(text: str, begin: int, size: int) -> tuple[dict[str, Place], Mapping[
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"tensor {key}: the header names it twice")
-        found[key] = value
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"tensor {twice}: the header names it twice")
     return found
 
 

@@ -118,15 +118,12 @@ def _check(index: Path, homes: Mapping[str, str], shards: Mapping[str, Checkpoin
     for file, shard in shards.items():
         for name in shard.headers:
             stored.setdefault(name, []).append(file)
-    problems = [
-        f"{name} is not in {file}, where the index has it"
-        for name, file in sorted(homes.items())
-        if file not in stored.get(name, ())
-    ]
+    absent = [(name, file) for name, file in homes.items() if file not in stored.get(name, ())]
+    twice = [(name, files) for name, files in stored.items() if len(files) > 1]
+    problems = [f"{name} is not in {file}, where the index has it" for name, file in sorted(absent)]
     problems += [
         f"{name} is stored twice, in {' and in '.join(files)}; nobody says which one is meant"
-        for name, files in sorted(stored.items())
-        if len(files) > 1
+        for name, files in sorted(twice)
     ]
     problems += [
         f"{name} is in a shard, but not in the index"

@@ -8,13 +8,15 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import UnsupportedError
-from ..dtypes import dtype_of
+from ..checkpoints.base import Header
+from ..dtypes import CODE, NUMPY, dtype_of
 from ..values import Array, Blocks, Dense, LowRank, Value
 from .axes import Atom, Pieces, join, split
 from .computed import Computed
 from .expressions import Number
 from .lowrank import low_rank
 from .plan import Bound, Step
+from .preimages import Preimage, preimage, source_header
 from .programs import Program, run
 from .rules import Affine, Bits, Cast, Change, Term, first_line
 
@@ -89,6 +91,8 @@ def _computed(step: Step, program: Program, arrays: Mapping[str, Array]) -> list
 def dense(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return the targets of STEP as arrays: values changed where the rule says so."""
     if isinstance(step.rule, Computed):
+        if not step.rule.forward:
+            return {step.target_names[0]: undo(step, arrays).array}
         return dict(zip(step.target_names, _computed(step, step.rule.program, arrays), strict=True))
     if step.rule.reinterprets:
         return _reinterpreted(step, arrays)
@@ -103,6 +107,15 @@ def dense(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
         for bound in step.targets
         for name in bound.names
     }
+
+
+def undo(step: Step, arrays: Mapping[str, Array]) -> Preimage:
+    """Return what the program of STEP made its source of; see ``preimages``."""
+    assert isinstance(step.rule, Computed)  # noqa: S101  (only these have programs)
+    array = arrays[step.source_names[0]]
+    header = source_header(step.rule.program, Header(CODE[array.dtype], array.shape))
+    assert header is not None  # noqa: S101  (pass 1 found it)
+    return preimage(step.rule.program, array, NUMPY[header.dtype])
 
 
 def _reinterpreted(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -213,7 +213,7 @@ class Binder:
         computed = {
             name: step.rule
             for step in plan.steps
-            if plan.updates and isinstance(step.rule, Computed)
+            if plan.updates and isinstance(step.rule, Computed) and step.rule.forward
             for name in step.source_names
         }
         for name, update in plan.updates.items():
@@ -260,7 +260,7 @@ def _expected(found: Values) -> dict[str, Expected]:
 
 def _leads_nowhere(rule: Rule) -> bool:
     """Return whether RULE says how the tensors here were computed, so that none can be made."""
-    return isinstance(rule, Computed) and not rule.forward
+    return isinstance(rule, Computed) and not rule.forward and not rule.undoable
 
 
 def _without_way(instance: Instance) -> Iterator[Dropped]:

@@ -1,4 +1,4 @@
-"""``sources => targets by program``: a rule with no way back but the original checkpoint."""
+"""``sources => targets by program``: a rule that mostly has no way back but the original."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from .preimages import way
 from .programs import Program
 from .rules import Pairing, Term, repeated, where_text
 
@@ -62,6 +63,12 @@ class Computed(Pairing):
     def forward(self) -> bool:
         """Whether the left side is what the program starts from."""
         return self.arrow == "=>"
+
+    @cached_property
+    def undoable(self) -> bool:
+        """Whether the program takes each number by itself, so that what it was can be sought."""
+        sides = len(self.left), len(self.right)
+        return sides == (1, 1) and not self.indices and way(self.program) is not None
 
     def inverse(self) -> Computed:
         """Return the rule as it is seen from the other side."""

@@ -14,7 +14,8 @@ from ..checkpoints.base import Checkpoint
 from ..checkpoints.workers import Workers
 from ..dtypes import NUMPY
 from ..values import Array, Dense, LowRank, Value
-from .actions import dense, transform
+from .actions import dense, transform, undo
+from .computed import Computed
 from .copies import Range, copies
 from .instances import nearest
 from .plan import Dropped, Plan, Step
@@ -29,10 +30,13 @@ class Execution(NamedTuple):
     Attributes:
         hashes: ``xxh3:<hex>`` of every target tensor.
         survival: how much of each merged update is in the result, by source name.
+        missed: how many numbers of a target that a program was undone for do not lead to the very
+            bits of the source, because no number does.
     """
 
     hashes: dict[str, str]
     survival: dict[str, Survival]
+    missed: dict[str, int]
 
 
 class TargetWriter(Protocol):
@@ -132,7 +136,7 @@ def execute(
     copied = [step for step in plan.steps if mover.copies(step)]
     made = [step for step in plan.steps if not mover.copies(step)]
     mover.workers.each(copied, mover.move, own=made)  # MLX, which programs use, is for one thread
-    return Execution(writer.close(), dict(sorted(mover.survival.items())))
+    return Execution(writer.close(), dict(sorted(mover.survival.items())), mover.missed)
 
 
 def _ignore(size: int) -> None:
@@ -148,6 +152,7 @@ class Mover:
         self.plan, self.checkpoint = plan, checkpoint
         self.writer, self._progress = writer, progress
         self.survival: dict[str, Survival] = {}
+        self.missed: dict[str, int] = {}
         self.workers = Workers()
         self._counting = Lock()
 
@@ -183,7 +188,7 @@ class Mover:
             self.copy(step)
         elif parts := None if self.merges(step) else slabs(step, self.plan):
             self.write({name: parts.pieces(self.checkpoint, name) for name in parts.names})
-        elif self.merges(step) or not self.writer.finished.issuperset(step.target_names):
+        elif self.merges(step) or undoes(step) or not self.writer.finished.issuperset(step.target_names):
             self.compute(step)
         for name in self.writer.finished.intersection(step.target_names):
             self.progress(self.plan.layout[name].nbytes)
@@ -203,11 +208,19 @@ class Mover:
 
     def compute(self, step: Step) -> None:
         """Make the targets of STEP in memory."""
-        arrays = dense(step, {name: self.load(name) for name in step.source_names})
+        sources = {name: self.load(name) for name in step.source_names}
+        arrays = self.undo(step, sources) if undoes(step) else dense(step, sources)
         for name, array in arrays.items():
             if name not in self.writer.finished:
                 self.writer.write(name, array)
                 self.progress(array.nbytes)
+
+    def undo(self, step: Step, sources: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the target of STEP, which undoes a program; note what it could not undo."""
+        [name] = step.target_names
+        found = undo(step, sources)
+        self.missed |= {name: found.missed} if found.missed else {}
+        return {name: found.array}
 
     def load(self, name: str) -> Array:
         """Return a source tensor, with its update merged if it has one."""
@@ -238,6 +251,11 @@ class Mover:
             self.workers.check()
             yield view
             self.progress(view.nbytes)
+
+
+def undoes(step: Step) -> bool:
+    """Return whether STEP seeks what a program made its source of."""
+    return isinstance(step.rule, Computed) and not step.rule.forward
 
 
 def byte_ranges(step: Step, plan: Plan) -> dict[str, list[Range]]:

@@ -132,7 +132,9 @@ class Plan:
     def _line(self, steps: list[Step]) -> str:
         ways = Counter("copied" if step.copies else "rearranged" for step in steps)
         way = ways.most_common(1)[0][0] if len(ways) == 1 else "copied or rearranged"
-        way = COMPUTED if isinstance(steps[0].rule, Computed) else way
+        rule = steps[0].rule
+        if isinstance(rule, Computed):
+            way = COMPUTED if not rule.undoable else "computed" if rule.forward else UNDONE
         sources = sum(len(step.source_names) for step in steps)
         size = sum(self.layout[name].nbytes for step in steps for name in step.target_names)
         targets = sum(len(step.target_names) for step in steps)
@@ -142,6 +144,7 @@ class Plan:
 
 
 COMPUTED = "computed by a program (the way back needs the original checkpoint)"
+UNDONE = "each the number of which its program makes what is there, or the nearest one"
 DROPPED = {
     "computed": "{} -> dropped; a program made it, so the way back needs the original checkpoint",
     "recomputed": "{} -> dropped; the model recomputes it",

@@ -236,10 +236,21 @@ def replay(program: Program, sources: Sequence[Any]) -> list[Any]:
     Raises:
         BadInputError: MLX refuses a step; says which one and why.
     """
+    known = played(program.steps, {f"#{at}": source for at, source in enumerate(sources)})
+    targets = {int(name[1:]): array for name, array in known.items() if name.startswith("$")}
+    return [targets[at] for at in sorted(targets)]
+
+
+def played(steps: Sequence[Step], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the MLX arrays KNOWN by name, and those that STEPS make of them; none is evaluated.
+
+    Raises:
+        BadInputError: MLX refuses a step; says which one and why.
+    """
     import mlx.core as mx
 
-    known = {f"#{at}": source for at, source in enumerate(sources)}
-    for step in program.steps:
+    known = dict(known)
+    for step in steps:
         operands = [known[name] for name in step.operands]
         try:
             made = PRIMITIVES[step.operation].run(mx, operands, step.arguments)
@@ -248,8 +259,7 @@ def replay(program: Program, sources: Sequence[Any]) -> list[Any]:
         except (ValueError, TypeError, IndexError, OverflowError) as error:
             reason = str(error).splitlines()[0]
             raise BadInputError(f"`{_quoted(step)}` cannot run: {reason}") from None
-    targets = {int(name[1:]): array for name, array in known.items() if name.startswith("$")}
-    return [targets[at] for at in sorted(targets)]
+    return known
 
 
 def run(program: Program, arrays: Sequence[Array]) -> list[Array]:

@@ -18,6 +18,7 @@ from .copies import copies
 from .definitions import Values
 from .instances import Instance
 from .plan import Bound, Step
+from .preimages import source_header
 from .programs import results
 from .rules import Affine, Bits, Cast, Term, first_line
 from .sizes import Equation, equations, solve
@@ -50,6 +51,8 @@ def make_step(
     if instance.rule.renames_only:
         return _rename(instance, headers)
     if isinstance(instance.rule, Computed):
+        if not instance.rule.forward:
+            return _undo(instance, instance.rule, headers)
         return _compute(instance, instance.rule, headers, values)
     draft = Draft(instance, headers, values)
     draft.seed(given)
@@ -99,6 +102,17 @@ def _compute(
     )
     step = Step(rule, sources, bounds, {}, {}, targets[0].name, copies=False, exact=False)
     return Made(step, targets)
+
+
+def _undo(instance: Instance, rule: Computed, headers: Mapping[str, Header]) -> Made | list[str]:
+    """Return the step that seeks what a program made its target of."""
+    [[old]] = [members.values() for members in instance.members]
+    header = source_header(rule.program, headers[old])
+    if header is None:
+        return [f"{old} {headers[old]} is not what its program makes (rule: {first_line(rule)})"]
+    target = Target(rule.right[0].name.fill(instance.captures), header, instance.captures)
+    bounds = (Bound(rule.left[0], (old,), (), ()),), (Bound(rule.right[0], (target.name,), (), ()),)
+    return Made(Step(rule, *bounds, {}, {}, old, copies=False, exact=False), [target])
 
 
 def unequal(found: tuple[str, ...], headers: Mapping[str, Header]) -> Iterator[str]:

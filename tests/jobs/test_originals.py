@@ -81,7 +81,10 @@ def test_without_a_sidecar_the_rounding_shows(source, options, tmp_path):
     """The control of the test above: it would pass without a sidecar if nothing were lost."""
     there(source, tmp_path / "mlx", options, sidecar="none")
     home(tmp_path / "mlx", tmp_path / "home", original="none")
-    assert weights(tmp_path / "home")["layers.0.norm.weight"] != weights(source)["layers.0.norm.weight"]
+    assert (
+        weights(tmp_path / "home")["layers.0.norm.weight"]
+        != weights(source)["layers.0.norm.weight"]
+    )
 
 
 def test_mlx_loaders_do_not_take_the_sidecar_for_weights(source, options, tmp_path):
@@ -120,6 +123,66 @@ def test_all_keeps_what_is_large_too(options, tmp_path):
     there(source, tmp_path / "mlx", options, sidecar="all")
     home(tmp_path / "mlx", tmp_path / "home")
     assert weights(tmp_path / "home") == weights(source)
+
+
+BESIDE = """weighbridge map 1
+layers.{n}.norm.weight   <-> same + 1
+layers.{n}.linear.weight [a b] <-> [b a]
+layers.{n}.mask          -> recomputed
+head.weight == layers.0.linear.weight
+other.weight == layers.1.norm.weight
+tower.{**}               -> original
+"""
+
+
+@pytest.fixture
+def beside(tmp_path, options):
+    """Write a checkpoint that has what no MLX class reads: masks, and second names of a tensor."""
+    (tmp_path / "own.wmap").write_text(BESIDE)
+    folder = write(tmp_path / "beside")
+    tensors = load_file(folder / "model.safetensors")
+    tensors |= {f"layers.{n}.mask": np.tril(np.ones((5, 7), np.bool_)) for n in range(2)}
+    tensors["head.weight"] = tensors["layers.0.linear.weight"]
+    tensors["other.weight"] = tensors["layers.1.norm.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_masks_and_aliases_come_home_byte_for_byte(beside, options, tmp_path):
+    there(beside, tmp_path / "mlx", options)
+    home(tmp_path / "mlx", tmp_path / "home")
+    file = "model.safetensors"
+    assert (tmp_path / "home" / file).read_bytes() == (beside / file).read_bytes()
+
+
+def test_masks_come_from_the_original_and_nobody_insists(beside, options, tmp_path):
+    there(beside, tmp_path / "mlx", options, sidecar="none")
+    home(tmp_path / "mlx", tmp_path / "home", original=str(beside))
+    assert weights(tmp_path / "home") == weights(beside)
+    home(tmp_path / "mlx", tmp_path / "less", original="none")
+    gone = weights(beside).keys() - weights(tmp_path / "less").keys()
+    assert gone == {"layers.0.mask", "layers.1.mask", "tower.patch.weight"}
+
+
+def test_a_large_mask_is_not_kept_unasked(beside, options, tmp_path):
+    tensors = load_file(beside / "model.safetensors")
+    tensors["layers.1.mask"] = np.ones((1030, 1031), np.bool_)
+    save_file(tensors, beside / "model.safetensors", metadata={"format": "pt"})
+    there(beside, tmp_path / "mlx", options)
+    home(tmp_path / "mlx", tmp_path / "home")
+    found = weights(tmp_path / "home")
+    assert not {"layers.0.mask", "layers.1.mask"} & found.keys()
+    assert "tower.patch.weight" in found  # another group
+
+
+def test_an_alias_is_the_trained_tensor(beside, options, tmp_path):
+    there(beside, tmp_path / "mlx", options)
+    for name in ("layers.0.linear.weight", "layers.1.norm.weight"):
+        train(tmp_path / "mlx", name)
+    home(tmp_path / "mlx", tmp_path / "home")
+    found, before = weights(tmp_path / "home"), weights(beside)
+    assert found["head.weight"] == found["layers.0.linear.weight"] != before["head.weight"]
+    assert found["other.weight"] == found["layers.1.norm.weight"] != before["other.weight"]
 
 
 def test_another_original_is_not_taken_for_the_right_one(source, options, tmp_path):
