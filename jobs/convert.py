@@ -247,7 +247,7 @@ def inexact(plan: Plan, execution: Execution, facts: Mapping[str, Any]) -> dict[
     for name in execution.missed:
         all_of_them += prod(plan.layout[name].shape)
     said = f"{count:,} of {all_of_them:,} numbers in {len(execution.missed)} weights have no exact"
-    said += " preimage: what the class multiplies by reaches only the numbers next to them"
+    said += " preimage: the class computes with them, and no number found leads to their very bits"
     return {"missed": execution.missed, "notes": [*facts.get("notes", ()), said]}
 
 

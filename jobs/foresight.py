@@ -8,14 +8,20 @@ from ..converters.libraries import find
 from ..converters.libraries.defaults import ask_early, takes_long
 from ..converters.maps.learned import get_ready
 from ..converters.models import FAMILIES, MANIFEST
-from ..converters.models.specs import read_json
+from ..converters.models.specs import exists, read_json
 from ..errors import WeighbridgeError
 
 
 def foresee(spec: str, map_name: str | None, trust_code: str | None) -> None:
     """Start what opening SPEC and finding its map will ask for, if it will; errors are for later."""
     path = Path(spec)
-    if map_name or trust_code or not path.is_dir() or (path / MANIFEST).exists():
+    if (
+        map_name
+        or trust_code
+        or not exists(spec)
+        or not path.is_dir()
+        or (path / MANIFEST).exists()
+    ):
         return
     try:
         config = read_json(path / "config.json")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..converters.maps import Plan, Step
 from ..converters.maps.axes import Atom, Axes
 from ..converters.maps.computed import Computed
+from ..converters.maps.preimages import leads_as_near
 from ..converters.maps.rules import Cast
 from ..converters.models import Model
 from .opening import map_of
@@ -73,4 +75,33 @@ def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
     if table is None:
         return {}
     directed = table if reference.framework == "torch" else table.inverse()
-    return promises_of(directed.bind(headers, config=reference.config, sizes=reference.sizes))
+    plan = directed.bind(headers, config=reference.config, sizes=reference.sizes)
+    return promises_of(plan) | held(plan, reference, candidate)
+
+
+def held(plan: Plan, reference: Model, candidate: Model) -> dict[str, Promise]:
+    """Return the promises of PLAN that can be held against the values by running their programs.
+
+    With an adapter the weights are not what a program was run on.
+    """
+    found = promises_of(plan)
+    if reference.adapter or candidate.adapter:
+        return {}
+    there = candidate.checkpoint.headers
+    return {
+        name: found[name]._replace(holds=partial(agrees, step, reference, candidate))
+        for step in plan.steps
+        if isinstance(step.rule, Computed) and step.rule.undoable
+        for name in step.target_names
+        if name in there
+    }
+
+
+def agrees(step: Step, reference: Model, candidate: Model) -> bool:
+    """Say whether the program of STEP, which can be undone, leads from the one model to the other."""
+    assert isinstance(step.rule, Computed)  # noqa: S101  (only these have programs)
+    [source], [target] = step.source_names, step.target_names
+    mine, theirs = reference.checkpoint.read(source), candidate.checkpoint.read(target)
+    if step.rule.forward:
+        return leads_as_near(step.rule.program, mine, theirs, back=False)
+    return leads_as_near(step.rule.program, theirs, mine, back=True)

@@ -65,6 +65,7 @@ KINDS: Final[Mapping[str, str]] = {
     "close": "the reference but for rounding",
     "scaled": "a multiple of the reference",
     "offset": "the reference plus a constant",
+    "computed": "what a program of the map makes of the reference, run again and compared",
     "cropped": "some rows of the reference",
     "shuffled": "the reference's rows or columns in another order",
     "zeroed": "all zeros, which the reference is not",

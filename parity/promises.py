@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from .book import Explanation
@@ -22,6 +22,7 @@ class Promise(NamedTuple):
         changed: a factor, an offset or packed bits make it another value than its source.
         computed: a program makes it, which values cannot show.
         ordered: whether the order of the sources is that in which they lie in it.
+        holds: says whether the values are what the program makes, where it can be run here.
     """
 
     sources: tuple[str, ...]
@@ -29,6 +30,7 @@ class Promise(NamedTuple):
     changed: bool = False
     computed: bool = False
     ordered: bool = True
+    holds: Callable[[], bool] | None = None
 
 
 Promised = Promise | tuple[str, Axes | None] | str
@@ -38,7 +40,7 @@ def as_promise(given: Promised, found: Axes | None = None) -> Promise:
     """Return GIVEN as a Promise; a name alone promises nothing of the axes, so FOUND are right.
 
     >>> as_promise(("w", (1, 0)))
-    Promise(sources=('w',), axes=(1, 0), changed=False, computed=False)
+    Promise(sources=('w',), axes=(1, 0), changed=False, computed=False, ordered=True)
     """
     if isinstance(given, Promise):
         return given
@@ -114,15 +116,19 @@ def unexplainable(
     """Return EXPLANATIONS with those left open that a program's result, or its sources, cannot have.
 
     What a program makes of fp8 or packed weights has other values than they; its outputs judge it.
+    Where the program can be run here, what it makes is an explanation.
     """
-    made = {
-        name: as_promise(it).sources for name, it in expected.items() if as_promise(it).computed
-    }
+    promises = {name: as_promise(it) for name, it in expected.items()}
+    made = {name: it.sources for name, it in promises.items() if it.computed}
     used = {source for sources in made.values() for source in sources}
     told = []
     for it in explanations:
         if not it.ok and it.kind != "missing" and it.name in made:
             detail = f"a program of the map makes it of {shorten(made[it.name])}"
+            holds = promises[it.name].holds
+            if holds and holds():
+                told.append(it._replace(source=None, kind="computed", detail=detail, ok=True))
+                continue
             told.append(it._replace(source=None, kind="untold", detail=detail))
         elif it.kind == "missing" and it.name in used:
             told.append(it._replace(kind="untold", detail="a program of the map reads it"))

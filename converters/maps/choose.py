@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...errors import BadInputError
+from ...errors import BadInputError, MismatchError
 from ..checkpoints import Header
 from ..libraries import Target
 from ..models import Model
@@ -14,7 +14,6 @@ from .variants import table_of
 from .weightmap import WeightMap
 
 Headers = Mapping[str, Header]
-LISTED = 12  # differences that a message lists before it counts the rest
 
 
 def map_of(model: Model) -> WeightMap | None:
@@ -24,8 +23,9 @@ def map_of(model: Model) -> WeightMap | None:
     the class of the MLX library does to the tensors that are there.
 
     Raises:
-        BadInputError: the map cannot be read, or no checkpoint that transformers knows becomes what
-            an MLX directory holds; what differs is listed.
+        BadInputError: the map cannot be read.
+        MismatchError: no checkpoint that transformers knows becomes what an MLX directory holds;
+            all that differs is listed.
         UnsupportedError: the class does more to the tensors than a map can say.
     """
     if model.map_text:
@@ -53,7 +53,7 @@ def learned_map(model: Model, target: Target) -> WeightMap:
     """Return the map that TARGET's own code is, for the checkpoint of MODEL.
 
     Raises:
-        BadInputError: an MLX directory holds something else than the class makes of a checkpoint.
+        MismatchError: an MLX directory holds something else than the class makes of a checkpoint.
         UnsupportedError: the class does more to the tensors than a map can say.
     """
     if model.framework == "mlx":
@@ -77,7 +77,7 @@ def origin_of(model: Model) -> Mapping[str, Header]:
     """Return the headers of the checkpoint that an MLX directory must have been made from.
 
     Raises:
-        BadInputError: no checkpoint that transformers knows becomes what the directory holds.
+        MismatchError: no checkpoint that transformers knows becomes what the directory holds.
     """
     if model.library is None:
         raise BadInputError(
@@ -98,11 +98,10 @@ def homeward(model: Model, target: Target) -> tuple[Mapping[str, Header], Weight
         differences = list(different(found.layout, model.checkpoint.headers))
         if not differences:
             return headers, WeightMap.parse(found.text, f"{target} (learned)")
-    shown = "; ".join(differences[:LISTED])
-    more = f"; and {len(differences) - LISTED} more" if len(differences) > LISTED else ""
-    raise BadInputError(
-        f"{model.spec} is not what {target} makes of a checkpoint with its config.json: {shown}{more}."
-        " If the class that reads it is your own, give its map: --map FILE.wmap"
+    raise MismatchError(
+        f"{model.spec} is not what {target} makes of a checkpoint with its config.json; if the class"
+        " that reads it is your own, give its map: --map FILE.wmap",
+        differences,
     )
 
 

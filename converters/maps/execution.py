@@ -188,7 +188,11 @@ class Mover:
             self.copy(step)
         elif parts := None if self.merges(step) else slabs(step, self.plan):
             self.write({name: parts.pieces(self.checkpoint, name) for name in parts.names})
-        elif self.merges(step) or undoes(step) or not self.writer.finished.issuperset(step.target_names):
+        elif (
+            self.merges(step)
+            or undoes(step)
+            or not self.writer.finished.issuperset(step.target_names)
+        ):
             self.compute(step)
         for name in self.writer.finished.intersection(step.target_names):
             self.progress(self.plan.layout[name].nbytes)

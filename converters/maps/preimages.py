@@ -3,12 +3,14 @@
 Such a program takes each number by itself, so what a number was is sought by itself: the one that is
 nearest to what exact arithmetic says, and of which the program makes the very bits that are there.
 Rounding leaves some numbers without one; then the one that comes nearest is taken, and counted.
+One or two operations by constants are undone whenever they can be; after more of them a number that
+is further away than the few that are tried may be overlooked.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -16,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checkpoints.base import Header
-from ..dtypes import NUMPY
+from ..dtypes import CODE, NUMPY
 from ..values import Array
 from .exchange import UNSIGNED, to_numpy
 from .programs import Program, Step, played, results, run
@@ -26,7 +28,7 @@ Undo: TypeAlias = Callable[[Doubles, Any], Doubles]
 
 SOURCE, TARGET = "#0", "$0"
 FLOATS: Final = ("F32", "BF16", "F16")
-LAST_BITS: Final = (1, -1, 2, -2)  # how far from what exact arithmetic says, nearest first
+REACH: Final = 2  # last bits that are looked at beside what exact arithmetic says, at least
 KEPT: Final = frozenset({"Copy", "Contiguous", "StopGradient", "AsType"})  # the numbers stay
 # What undoes an operation whose first operand is the number, and whose second one is.
 UNDONE: Final[dict[str, tuple[Undo, Undo]]] = {
@@ -104,7 +106,9 @@ def can_be_undone(step: Step) -> bool:
     return step.operation in KEPT | UNDONE.keys() | {"Negative", "Transpose"}
 
 
-def constant(step: Step, at: int, known: dict[str, Any], makers: dict[str, Step]) -> Array | None:
+def constant(
+    step: Step, at: int, known: Mapping[str, Any], makers: Mapping[str, Step]
+) -> Array | None:
     """Return the operand of STEP that is not on the way, before it was broadcast."""
     if len(step.operands) == 1:
         return None
@@ -162,7 +166,7 @@ def preimage(program: Program, target: Array, dtype: np.dtype[Any]) -> Preimage:
         trial = Trial(program, target)
         hit, gap = trial(found)
         if not hit.all():
-            for other in neighbours(found.copy(), exact):
+            for other in neighbours(found.copy(), exact, max(REACH, roundings(program) + 1)):
                 now, distance = trial(other)
                 better = ~hit & (now | (distance < gap))
                 found = np.where(better, other, found)
@@ -186,15 +190,38 @@ def undone(program: Program, target: Array) -> Doubles:
     return np.ascontiguousarray(numbers)
 
 
-def neighbours(found: Array, exact: Doubles) -> Iterator[Array]:
-    """Yield the numbers beside FOUND, first those on the side of EXACT, as far as two last bits."""
-    side = np.where(exact.astype(np.float64) >= found.astype(np.float64), 1.0, -1.0)
-    for far in LAST_BITS:
-        end = (side * np.sign(far) * np.inf).astype(found.dtype)
-        moved = found
-        for _ in range(abs(far)):
-            moved = np.nextafter(moved, end)
-        yield moved
+def roundings(program: Program) -> int:
+    """Return how often PROGRAM rounds a number."""
+    return sum(link.step.operation in {*UNDONE, "AsType"} for link in way(program) or ())
+
+
+def neighbours(found: Array, exact: Doubles, reach: int) -> Iterator[Array]:
+    """Yield the numbers up to REACH last bits beside FOUND, the nearest to EXACT first."""
+    side = np.where(exact >= found.astype(np.float64), np.inf, -np.inf)
+    ends = side.astype(found.dtype), (-side).astype(found.dtype)
+    moved = [found, found]
+    for _ in range(reach):
+        for at, end in enumerate(ends):
+            moved[at] = np.nextafter(moved[at], end)
+            yield moved[at]
+
+
+def leads_as_near(program: Program, source: Array, target: Array, *, back: bool) -> bool:
+    """Return whether PROGRAM makes the very bits of TARGET out of SOURCE.
+
+    On the way BACK, where SOURCE was sought for a given TARGET, it is enough that what ``preimage``
+    gives comes no nearer.
+    """
+    head, made = (Header(CODE[array.dtype], array.shape) for array in (source, target))
+    if results(program, (head,)) != (made,):
+        return False
+    with np.errstate(all="ignore"):
+        trial = Trial(program, target)
+        hit, gap = trial(source)
+        if hit.all() or not back:
+            return bool(hit.all())
+        _, least = trial(preimage(program, target, source.dtype).array)
+    return bool((hit | (gap <= least)).all())
 
 
 class Trial:
@@ -202,7 +229,9 @@ class Trial:
 
     def __init__(self, program: Program, target: Array) -> None:
         self.program, self.target = program, target
-        self.turn = [back(link.step) for link in way(program) or () if link.step.operation == "Transpose"]
+        self.turn = [
+            back(link.step) for link in way(program) or () if link.step.operation == "Transpose"
+        ]
 
     def __call__(self, source: Array) -> tuple[npt.NDArray[np.bool_], Doubles]:
         """Return both for each number of SOURCE."""

@@ -92,7 +92,7 @@ def test_what_the_class_drops_is_left_out_and_listed(source, tmp_path):
     """Layers that predict further tokens are packed too: dense weights cannot stand beside them."""
     more = shutil.copytree(source, tmp_path / "more")
     tensors = load_file(more / "model.safetensors")
-    name = "model.layers.4.eh_proj.weight"
+    name = "model.layers.61.eh_proj.weight"
     tensors[name] = tensors["model.layers.3.mlp.gate.weight"].clone()
     save_file(tensors, more / "model.safetensors", metadata={"format": "pt"})
     mlx = convert(more, tmp_path / "mlx", "mlx")

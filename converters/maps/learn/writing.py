@@ -155,7 +155,7 @@ def notes(folded: Sequence[Folded], rules: Sequence[Rule], drafts: Drafts) -> It
             lost = sum(match(rule.name, name) is not None for name in drafts.dropped)
             tensors = "1 tensor is" if lost == 1 else f"{lost} tensors are"
             yield f"{rule.name}: {tensors} dropped by the class; {HOME}"
-        elif isinstance(rule, Computed):
+        elif isinstance(rule, Computed) and not rule.undoable:
             made = ", ".join(str(term.name) for term in rule.right)
             yield f"{made}: {drafts.why[item.order]}; {HOME}"
         elif isinstance(rule, Tie) and str(rule.alias) not in drafts.dropped:

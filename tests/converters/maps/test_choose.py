@@ -16,7 +16,7 @@ from weighbridge.converters.maps.choose import different, known_map, map_of
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.models.model import Model
 from weighbridge.converters.values import Dense
-from weighbridge.errors import BadInputError
+from weighbridge.errors import BadInputError, MismatchError
 
 IDENTITY = "weighbridge map 1\n{**} <-> same\n"
 
@@ -79,7 +79,7 @@ def test_a_directory_that_the_class_would_not_make_is_refused_with_all_that_diff
     tensors["model.norm.weight"] = tensors["model.norm.weight"][:-1]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "mlx"})
     (tmp_path / "config.json").write_text((mixtral[1] / "config.json").read_text())
-    with pytest.raises(BadInputError) as caught:
+    with pytest.raises(MismatchError) as caught:
         map_of(open_model(tmp_path))
     assert "model.odd.weight is unexpected" in str(caught.value)
     assert "model.norm.weight: expected [48], found [47]" in str(caught.value)
