@@ -25,7 +25,16 @@ from .foresight import foresee
 from .manifest import facts_of, manifest_of, write_manifest
 from .opening import add_adapter, directed_map, map_of
 from .options import UNCHECKED, Options, Outcome, open_with
-from .originals import Restored, in_order, join, keepsakes, restore, source_headers, write_sidecar
+from .originals import (
+    Restored,
+    in_order,
+    join,
+    keepsakes,
+    map_for,
+    restore,
+    source_headers,
+    write_sidecar,
+)
 from .weighing import weigh
 
 if TYPE_CHECKING:
@@ -178,6 +187,9 @@ def plan_job(model: Model, to: str, options: Options) -> Job:
     config = configuration(model, to)
     home = (model.framework, to) == ("mlx", "torch")
     there = source_headers(model, options.original) if home else None
+    if table and there:
+        table = map_for(model, table, there)
+        directed = table.inverse()
     restored = restore(model, table, there, options.original) if table and there else NOTHING
     unpacked, note = restored.unpacked, None
     if unpacked:

@@ -60,10 +60,10 @@ class Dense(NamedTuple):
     table: WeightMap
 
 
-def can_be_dense(model: Model) -> bool:
-    """Say whether MODEL was packed at home, and transformers knows what it is when it is not."""
-    if model.map_text is None or model.family is None or model.family.map:
-        return False  # without a record, its map is that of a dense checkpoint already
+def can_be_dense(model: Model, there: Headers) -> bool:
+    """Say whether MODEL, packed at home as THERE, is known to transformers when it is not."""
+    if is_dense(there) or model.family is None or model.family.map:
+        return False
     return model.library is not None and bool(packings(model.config))
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ..converters.checkpoints import Checkpoint, Header, Writer, open_checkpoint
 from ..converters.checkpoints.safetensors import SafetensorsFile
 from ..converters.maps import Dropped, Plan, Step, WeightMap, apply
-from ..converters.maps.choose import origin_of
+from ..converters.maps.choose import map_from, origin_of
 from ..converters.maps.computed import Computed
 from ..converters.maps.names import Name
 from ..converters.maps.plan import Bound
@@ -19,8 +19,8 @@ from ..converters.maps.rules import POLICIES, Pairing, Term
 from ..converters.models import Model
 from ..converters.sidefiles import SIDECAR
 from ..converters.values import Array, Dense
-from ..errors import BadInputError, MismatchError
-from .dense import DENSE, Unpacked, can_be_dense
+from ..errors import BadInputError, MismatchError, WeighbridgeError
+from .dense import DENSE, Unpacked, can_be_dense, is_dense
 from .fitting import require_made, require_read
 from .manifest import recorded_headers
 
@@ -117,6 +117,20 @@ def source_headers(model: Model, original: str | None) -> Mapping[str, Header] |
     return origin_of(model)
 
 
+def map_for(model: Model, usual: WeightMap, there: Mapping[str, Header]) -> WeightMap:
+    """Return the map from THERE to MODEL: the USUAL one, or where that does not fit, a learned one.
+
+    A directory of another tool says nothing of the layout that it was made from: its usual map is
+    that of a dense checkpoint, and the original may be packed.
+    """
+    if model.map_text or recorded_headers(model) or is_dense(there):
+        return usual
+    try:
+        return map_from(model, there)
+    except WeighbridgeError:
+        return usual  # what differs is said where it is bound
+
+
 def keepers(model: Model, original: str | None) -> list[Checkpoint]:
     """Return the checkpoints that may hold what MODEL lacks, the nearest first."""
     own = model.path / SIDECAR if model.path and model.path.is_dir() else None
@@ -151,7 +165,7 @@ def restore(
     search = Search(model, plan, keepers(model, original))
     search.dropped(required=original != "none")
     search.changed()
-    if search.changed_blocks and can_be_dense(model):
+    if search.changed_blocks and can_be_dense(model, there):
         return Restored({}, (), unpacked=search.unpacked())
     if search.missing:
         raise MismatchError(

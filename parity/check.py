@@ -214,7 +214,7 @@ class Weighing:
         runner = source.structure
         if getattr(runner, "kind", "") != "library" or runner is None:
             return Stage("layout", "pass", who)
-        storage = self.storage
+        storage, self.storage = self.storage, "stored"  # the class runs the files as they are
         *_, stage = self.measure_variants("layout", runner, source)
         self.storage = storage  # which recording the class meets says nothing of the candidate
         return stage._replace(name="layout", detail=f"{who}; it {stage.detail}")

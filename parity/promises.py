@@ -39,8 +39,8 @@ Promised = Promise | tuple[str, Axes | None] | str
 def as_promise(given: Promised, found: Axes | None = None) -> Promise:
     """Return GIVEN as a Promise; a name alone promises nothing of the axes, so FOUND are right.
 
-    >>> as_promise(("w", (1, 0)))
-    Promise(sources=('w',), axes=(1, 0), changed=False, computed=False, ordered=True)
+    >>> as_promise(("w", (1, 0)))[:2]
+    (('w',), (1, 0))
     """
     if isinstance(given, Promise):
         return given

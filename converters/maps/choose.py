@@ -73,6 +73,20 @@ def homeward_map(model: Model, target: Target) -> WeightMap:
     return homeward(model, target)[1]
 
 
+def map_from(model: Model, headers: Headers) -> WeightMap:
+    """Return the map of an MLX directory that was made from a checkpoint with these HEADERS.
+
+    Raises:
+        BadInputError: the class that reads the directory makes something else of them.
+        UnsupportedError: it does more to them than a map can say.
+    """
+    target = model.library
+    found = learned(target, model.config, headers) if target else None
+    if found is None or list(different(found.layout, model.checkpoint.headers)):
+        raise BadInputError(f"{model.spec} is not what {target} makes of this checkpoint")
+    return WeightMap.parse(found.text, f"{target} (learned)")
+
+
 def origin_of(model: Model) -> Mapping[str, Header]:
     """Return the headers of the checkpoint that an MLX directory must have been made from.
 

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
-from ..maps import apply, choose
+from ..maps import Plan, apply, choose
+from ..maps.computed import Computed
 from ..maps.rules import Drop
 from ..maps.variants import table_of
 from ..models import Model
@@ -62,7 +63,8 @@ def to_numpy(tensor: torch.Tensor) -> Array:
 def torch_values(model: Model) -> tuple[dict[str, Array], dict[str, LowRank]]:
     """Return MODEL's weights and adapter updates under their torch names.
 
-    Weights in MLX naming come home through the inverse of the model's map.
+    Weights in MLX naming come home through the inverse of the model's map, in float32 where it changes
+    values: ``w - 1`` in 16 bits may have fewer digits than ``w``, and would be another model.
     """
     checkpoint = model.checkpoint
     updates = dict(model.adapter.updates) if model.adapter else {}
@@ -71,11 +73,26 @@ def torch_values(model: Model) -> tuple[dict[str, Array], dict[str, LowRank]]:
         return arrays, updates
     home = map_of(model).inverse()
     plan = home.bind(checkpoint.headers, config=model.config, sizes=model.sizes)
-    values = apply(plan, {name: Dense(array) for name, array in arrays.items()})
+    values = apply(plan, {name: Dense(array) for name, array in widened(plan, arrays).items()})
     return (
         {name: value.array for name, value in values.items() if isinstance(value, Dense)},
         home.rename_updates(updates, checkpoint.headers, config=model.config),
     )
+
+
+def widened(plan: Plan, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return ARRAYS, in float32 those that PLAN changes in value without a program."""
+    changed = {
+        name
+        for step in plan.steps
+        if not step.exact and not isinstance(step.rule, Computed)
+        for name in step.source_names
+        if arrays[name].dtype.itemsize < np.dtype(np.float32).itemsize
+    }
+    return {
+        name: array.astype(np.float32) if name in changed else array
+        for name, array in arrays.items()
+    }
 
 
 def empty_module(model: Model) -> nn.Module:

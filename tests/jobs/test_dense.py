@@ -88,6 +88,18 @@ def test_a_directory_without_a_record_comes_home_without_a_false_configuration(t
     assert "model.layers.0.mlp.up_proj.weight" in row.read(tmp_path / "home")
 
 
+def test_without_a_record_the_original_brings_the_blocks_back(source, mlx, trained, tmp_path):
+    for folder in (bare := shutil.copytree(mlx, tmp_path / "bare"), trained):
+        (folder / "weighbridge.json").unlink()
+        (folder / SIDECAR).unlink()
+    home(bare, tmp_path / "home", original=str(source))
+    assert row.read(tmp_path / "home") == row.read(source)
+    assert packing(tmp_path / "home") == packing(source)
+    facts = home(trained, tmp_path / "dense", original=str(source))
+    assert "41 of them trained since" in facts["notes"][0]
+    assert packing(tmp_path / "dense") is None
+
+
 def test_what_the_class_drops_is_left_out_and_listed(source, tmp_path):
     """Layers that predict further tokens are packed too: dense weights cannot stand beside them."""
     more = shutil.copytree(source, tmp_path / "more")

@@ -43,9 +43,12 @@ UNBUILT = {
 }
 
 
+PACKED = {"bitnet", "deepseek_v3", "gpt_oss"}  # published quantized, which a loader unpacks
+
+
 def raw(kind, folder):
-    """Save a tiny KIND as published; return the torch model, the config and the class for it."""
-    made = tiny.make(kind, folder, tiny.layouts(kind)[-1])
+    """Save a tiny KIND as published, but dense; return the torch model, the config and the class."""
+    made = tiny.make(kind, folder, "saved" if kind in PACKED else tiny.layouts(kind)[-1])
     config = json.loads((folder / "config.json").read_text())
     return made.model, config, find(config, "mlx-lm")
 
