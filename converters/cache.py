@@ -34,8 +34,12 @@ def place(kind: str, key: Sequence[Any]) -> Path | None:
     """Return the file of the answer of KIND to KEY, which must be JSON."""
     where = folder()
     text = json.dumps([__version__, kind, *key], sort_keys=True)
-    name = f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
-    return where / name if where else None
+    return where / f"{kind}-{fingerprint(text)}.json" if where else None
+
+
+def fingerprint(text: str) -> str:
+    """Return a short hash of TEXT; before an answer it tells that the answer is whole and unedited."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def recall(kind: str, key: Sequence[Any]) -> Any:
@@ -44,11 +48,11 @@ def recall(kind: str, key: Sequence[Any]) -> Any:
     if path is None:
         return None
     try:
-        answer = json.loads(path.read_text(encoding="utf-8"))
+        seal, _, text = path.read_text(encoding="utf-8").partition("\n")
         path.touch()
     except (OSError, ValueError):
         return None
-    return answer
+    return json.loads(text) if seal == fingerprint(text) else None
 
 
 def keep(kind: str, key: Sequence[Any], answer: Any) -> None:
@@ -59,7 +63,8 @@ def keep(kind: str, key: Sequence[Any], answer: Any) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(answer), encoding="utf-8")
+        text = json.dumps(answer)
+        draft.write_text(f"{fingerprint(text)}\n{text}", encoding="utf-8")
         draft.replace(path)
         forget(path.parent)
 

@@ -28,11 +28,13 @@ def translated(model: Model, to: str, original: str | None = None) -> Translatio
     if to == "mlx":
         target = libraries.find(model.config)
         return with_tokens(configs.to_mlx(model.config, target), model) if target else None
-    recorded = manifest_of(model).get("config")
-    theirs = read_json(Path(original) / CONFIG) if original and not recorded else {}
+    manifest = manifest_of(model)
+    if manifest.get("source"):  # it says where it comes from, if only that nothing was changed
+        return configs.to_torch(model.config, manifest.get("config") or {})
+    theirs = read_json(Path(original) / CONFIG) if original else {}
     if theirs.get("model_type") == model.config.get("model_type"):
         return difference(model.config, theirs)
-    return configs.to_torch(model.config, recorded)
+    return configs.to_torch(model.config)
 
 
 def with_tokens(translation: Translation, model: Model) -> Translation:

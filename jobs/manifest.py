@@ -11,7 +11,7 @@ from .. import __version__
 from ..converters.checkpoints import Header
 from ..converters.maps import Execution, Plan, WeightMap
 from ..converters.models import MANIFEST, Model
-from ..converters.models.specs import read_json
+from ..converters.models.specs import read_manifest
 from ..errors import BadInputError
 
 
@@ -53,7 +53,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
 
 def manifest_of(model: Model) -> dict[str, Any]:
     """Return what the directory of MODEL says of its making, empty where it says nothing."""
-    return read_json(model.path / MANIFEST) if model.path and model.path.is_dir() else {}
+    return read_manifest(model.path / MANIFEST) if model.path and model.path.is_dir() else {}
 
 
 def recorded_headers(model: Model) -> dict[str, Header] | None:

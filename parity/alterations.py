@@ -13,7 +13,7 @@ from ..converters.dtypes import CODE, NUMPY
 from ..converters.values import Array
 from .book import Book, Explanation, lossless, unit
 from .case import CLOSE, Case, row_tolerance
-from .casts import fingerprint
+from .casts import cast, fingerprint, roundoff
 from .differences import describe_differences
 from .folding import explain_folded
 from .orders import describe_order, match_rows
@@ -165,8 +165,61 @@ def _affine(case: Case) -> Explanation | None:
         detail = f"{source} within rounding; {describe_differences(case, source)}"
     else:
         detail = f"{number:.6g} * {source}" if kind == "scaled" else f"{source} {number:+.6g}"
-    found = case.tell(source, kind, detail, ok=case.permitted)
-    return found._replace(amount=number) if kind != "close" else found
+    if kind == "close" or not case.permitted:
+        found = case.tell(source, kind, detail, ok=case.permitted)
+        return found if kind == "close" else found._replace(amount=number)
+    wrong = _wrong_digits(case, source, kind, number)
+    detail = f"{detail}, but {wrong}" if wrong else detail
+    return case.tell(source, kind, detail, ok=not wrong)._replace(amount=number)
+
+
+def _wrong_digits(case: Case, source: str, kind: str, number: float) -> str:
+    """Return which elements are not what SOURCE scaled or offset rounds to; empty if all are.
+
+    A sketch cannot see 1 % in 16 bits, and the outputs are compared with the digits kept here.
+    """
+    if case.book.arrays is None:
+        return ""
+    found = case.array.reshape(-1)
+    base = case.book.arrays(source).reshape(-1)
+    right = (near_scaled if kind == "scaled" else is_offset)(found, base, number)
+    if right.all():
+        return ""
+    at = int(np.argmin(right))
+    count = f"{len(right) - int(right.sum())} of {len(right)} elements are not that, rounded"
+    return f"{count}: element {at} is {float(found[at]):.6g}, {source} has {float(base[at]):.6g}"
+
+
+def is_offset(found: Array, base: Array, amount: float) -> Array:
+    """Say which of FOUND are BASE plus AMOUNT, rounded once to either dtype, or the way back is.
+
+    >>> base = np.array([0.3, 0.3], np.float16)
+    >>> is_offset(np.array([1.3, 1.31], np.float16), base, 1.0).tolist()
+    [True, False]
+    """
+    own, theirs = CODE[found.dtype], CODE[base.dtype]
+    first = cast(base, own).astype(np.float64) + amount
+    exact = base.astype(np.float64) + amount
+    back = cast(found.astype(np.float64) - amount, theirs)
+    ways = [cast(exact, own), cast(first, own), cast(cast(exact, theirs), own)]
+    near = np.logical_or.reduce([found == way for way in ways]) | (back == base)
+    if amount == round(amount):
+        return np.asarray(near)
+    return np.asarray(near | (_gap(found, exact) <= 2 * _unit(found, base) * np.abs(exact)))
+
+
+def near_scaled(found: Array, base: Array, factor: float) -> Array:
+    """Say which of FOUND are BASE times FACTOR, a fitted number, but for two roundings."""
+    exact = base.astype(np.float64) * factor
+    return np.asarray(_gap(found, exact) <= 3 * _unit(found, base) * np.abs(exact) + 1e-300)
+
+
+def _gap(found: Array, exact: Array) -> Array:
+    return np.abs(found.astype(np.float64) - exact)
+
+
+def _unit(found: Array, base: Array) -> float:
+    return max(roundoff(CODE[found.dtype]), roundoff(CODE[base.dtype]), 2.0**-53)
 
 
 def _affine_fit(case: Case, name: str) -> tuple[float, str, float, str]:

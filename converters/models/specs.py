@@ -121,7 +121,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
     if path.suffix == ".mlpackage":
         return Model(str(path), "mlprogram", path, {})
     refuse_adapter(path)
-    config, manifest = read_json(path / "config.json"), read_json(path / MANIFEST)
+    config, manifest = read_json(path / "config.json"), read_manifest(path / MANIFEST)
     code = config.get("weighbridge_factory")
     if code and not trust_code:
         raise UntrustedError(
@@ -181,6 +181,25 @@ def framework_in(checkpoint: Checkpoint) -> str:
         if said == "mlx" or any(file.suffix == ".npz" for file in checkpoint.files)
         else "torch"
     )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest in PATH, empty where there is none.
+
+    Raises:
+        BadInputError: it is damaged.
+    """
+    manifest = read_json(path)
+    changes = manifest.get("config") or {}
+    places = dict.fromkeys(("sizes", "config", "source"), manifest)
+    if isinstance(changes, dict):
+        places |= dict.fromkeys(("added", "changed", "removed"), changes)
+    wrong = [key for key, place in places.items() if not isinstance(place.get(key) or {}, dict)]
+    pairs = {} if wrong else changes.get("changed") or {}
+    wrong += [key for key, pair in pairs.items() if not (isinstance(pair, list) and len(pair) == 2)]
+    if wrong:
+        raise BadInputError(f"{path} is damaged ({', '.join(wrong)}); convert the model again")
+    return manifest
 
 
 def read_json(path: Path) -> dict[str, Any]:

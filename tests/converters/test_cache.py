@@ -30,6 +30,21 @@ def test_a_damaged_answer_is_none(tmp_path):
     assert cache.recall("map", [1]) is None
 
 
+@pytest.mark.parametrize("text", ["[]", "null", "5", '{"text": "", "layout": {}}', "x\n[]", "\n"])
+def test_json_that_is_not_what_was_kept_is_no_answer(tmp_path, text):
+    cache.keep("map", [1], {"text": "x"})
+    [path] = (tmp_path / "cache").iterdir()
+    path.write_text(text)
+    assert cache.recall("map", [1]) is None
+
+
+def test_an_edited_answer_is_no_answer(tmp_path):
+    cache.keep("map", [1], {"text": "where h = 4"})
+    [path] = (tmp_path / "cache").iterdir()
+    path.write_text(path.read_text().replace("h = 4", "h = 8"))
+    assert cache.recall("map", [1]) is None
+
+
 def test_an_empty_variable_keeps_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv(cache.VARIABLE, "")
     cache.keep("map", [1], "x")

@@ -33,6 +33,23 @@ def test_the_manifest_outranks_the_files(tmp_path):
     assert open_model(folder).framework == "mlx"
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"sizes": [1]},
+        {"source": "x"},
+        {"config": [1]},
+        {"config": {"added": [1]}},
+        {"config": {"changed": {"a": 1}}},
+    ],
+)
+def test_a_damaged_manifest_is_one_line(tmp_path, manifest):
+    folder = save(tmp_path / "model", "mlx")
+    (folder / "weighbridge.json").write_text(json.dumps({"framework": "mlx", **manifest}))
+    with pytest.raises(BadInputError, match="weighbridge.json is damaged"):
+        open_model(folder)
+
+
 def test_a_directory_with_a_plus_in_its_name_is_a_directory(tmp_path):
     folder = save(tmp_path / "a+b", "pt")
     assert split_adapter(str(folder)) == (folder, None)

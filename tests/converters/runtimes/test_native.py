@@ -30,6 +30,17 @@ def test_a_library_s_class_agrees_with_torch(tiny, tiny_mlx, kind):
     assert np.linalg.norm(ours - theirs) < 1e-5 * np.linalg.norm(theirs)
 
 
+def test_norms_kept_as_one_and_more_in_16_bits_run_in_torch_as_they_are(tiny_mlx, tmp_path):
+    folder = tmp_path / "bfloat16"
+    shutil.copytree(tiny_mlx("qwen3_next"), folder)
+    weights = {k: v.astype(mx.bfloat16) for k, v in mx.load(f"{folder}/model.safetensors").items()}
+    for name in [name for name in weights if name.endswith("layernorm.weight")]:
+        weights[name] = weights[name] * 0.3  # 1 + w below 0.5: w has a digit less in bfloat16
+    mx.save_safetensors(f"{folder}/model.safetensors", weights, metadata={"format": "mlx"})
+    ours, theirs = (load(open_model(folder), to).run(INPUTS)["logits"] for to in ("mlx", "torch"))
+    assert np.linalg.norm(ours - theirs) < 1e-5 * np.linalg.norm(theirs)
+
+
 @pytest.mark.parametrize("kind", ["mixtral", "gemma3_text"])
 def test_it_is_what_mlx_lm_loads(tiny_mlx, kind):
     from mlx_lm.utils import load_model
