@@ -16,7 +16,7 @@ from ..converters.checkpoints import Checkpoint, Staging, Writer
 from ..converters.maps import Execution, Plan, WeightMap, execute
 from ..converters.models import Model
 from ..converters.models import open as open_model
-from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files
+from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
 from ..errors import BadInputError, UnsupportedError
 from .configuring import rewrite_config, translated
 from .dense import as_dense, fitting, said_of
@@ -168,12 +168,24 @@ def move(model: Model, target: Path, to: str, adapter: Path | None, options: Opt
     if options.dry_run:
         return Outcome(None, job.lines())
     require_apart(job.model, target)
-    with Staging(target, force=options.force, key=job.key) as staging:
+    files = f"{options.max_shard_size}-{options.sidecar}"  # which files of weights there are
+    with Staging(target, force=options.force, key=f"{job.key}-{files}") as staging:
+        forget_side_files(staging.folder)
         execution = job.move_weights(staging.folder, options)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
         facts |= beside_weights(job, staging.folder, options)
         facts |= inexact(job.plan, execution, facts)
         return conclude(job.model, staging, facts, job.lines(), options)
+
+
+def forget_side_files(folder: Path) -> None:
+    """Remove what an interrupted run left beside the weights in FOLDER; the source may lack it now."""
+    for path in folder.iterdir():
+        ours = path.name.lstrip(".").startswith(SIDECAR) or path.suffix == ".journal"
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif not ours and not is_weights(path):
+            path.unlink()
 
 
 def plan_job(model: Model, to: str, options: Options) -> Job:

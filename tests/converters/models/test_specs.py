@@ -46,7 +46,7 @@ def test_the_manifest_outranks_the_files(tmp_path):
 def test_a_damaged_manifest_is_one_line(tmp_path, manifest):
     folder = save(tmp_path / "model", "mlx")
     (folder / "weighbridge.json").write_text(json.dumps({"framework": "mlx", **manifest}))
-    with pytest.raises(BadInputError, match="weighbridge.json is damaged"):
+    with pytest.raises(BadInputError, match=r"weighbridge\.json is damaged"):
         open_model(folder)
 
 
