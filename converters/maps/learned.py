@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache as once
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +37,8 @@ def learned(target: Target, config: Mapping[str, Any], headers: Mapping[str, Hea
     """
     if target.library == "user" or not cache.folder():
         return learn_now(target, config, headers)
-    key = [target.library, target.version, target.module, revision(), config, digest(headers)]
+    made_by = [target.library, target.version, target.module, *edited(target.library)]
+    key = [*made_by, revision(), config, digest(headers)]
     kept = cache.recall(KIND, key)
     if kept is None:
         found = learn_now(target, config, headers)
@@ -74,6 +76,19 @@ def learn_now(target: Target, config: Mapping[str, Any], headers: Mapping[str, H
 
     found = learn(target, config, headers)
     return Found(found.text, found.layout)
+
+
+@once
+def edited(library: str) -> list[Any]:
+    """Return what else a map depends on: when LIBRARY's files were last changed, and MLX.
+
+    A library may be installed as a working copy, whose version stays when its code changes.
+    """
+    from ..libraries.packages import folder
+
+    place = folder(library)
+    times = [path.stat().st_mtime_ns for path in place.rglob("*.py")] if place else []
+    return [metadata.version("mlx"), max(times, default=0)]
 
 
 @once
