@@ -27,6 +27,7 @@ from .opening import add_adapter, directed_map, map_of
 from .options import UNCHECKED, Options, Outcome, open_with
 from .originals import (
     Restored,
+    fingerprints,
     in_order,
     join,
     keepsakes,
@@ -134,8 +135,13 @@ class Job(NamedTuple):
     def lines(self) -> tuple[str, ...]:
         """Return the plan, a line each."""
         trained = f"{len(self.restored.trained)} tensors of the sidecar left aside: trained since"
-        notes = [f"note: {self.warning}"] if self.warning else []
+        notes = [f"note: {note}" for note in self.notes]
         return (*self.plan.lines(), *([trained] if self.restored.trained else []), *notes)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of the result."""
+        return [*([self.warning] if self.warning else []), *self.restored.notes]
 
 
 def convert(
@@ -254,11 +260,12 @@ def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
         kept = keepsakes(job.plan, options.sidecar)
         write_sidecar(kept, job.model.checkpoint, folder)
         facts["sidecar"] = kept
+        facts["dropped_hashes"] = fingerprints(job.plan, job.model.checkpoint)
     if job.model.framework == job.to:
         facts |= carry_origin(job.model, folder)
     elif not (job.warning and job.to == "mlx"):
         facts["library"] = reading(job.model)
-    facts["notes"] = [job.warning] if job.warning else []
+    facts["notes"] = job.notes
     facts["trained"], facts["restored"] = list(job.restored.trained), sorted(job.restored.taken)
     return {key: value for key, value in facts.items() if value}
 
@@ -280,7 +287,7 @@ def carry_origin(model: Model, folder: Path) -> dict[str, Any]:
     manifest = manifest_of(model)
     if model.path and (model.path / SIDECAR).is_file():
         shutil.copyfile(model.path / SIDECAR, folder / SIDECAR)
-    kept = {key: manifest.get(key) for key in ("config", "sidecar", "library")}
+    kept = {key: manifest.get(key) for key in ("config", "dropped_hashes", "library", "sidecar")}
     return kept | {"witness": model.witness}
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import xxhash
+
 from ..converters.checkpoints import Checkpoint, Header, Writer, open_checkpoint
 from ..converters.checkpoints.safetensors import SafetensorsFile
 from ..converters.maps import Dropped, Plan, Step, WeightMap, apply
@@ -22,7 +24,7 @@ from ..converters.values import Array, Dense
 from ..errors import BadInputError, MismatchError, WeighbridgeError
 from .dense import DENSE, Unpacked, can_be_dense, is_dense
 from .fitting import require_made, require_read
-from .manifest import recorded_headers
+from .manifest import manifest_of, recorded_headers
 
 SMALL: Final = 1 << 20  # bytes of a tensor that a sidecar keeps unasked
 MARK: Final = "original:"  # before the names of tensors that another checkpoint gives
@@ -37,6 +39,7 @@ class Restored(NamedTuple):
         trained: tensors that are kept but no longer what the weights come from: training wins.
         left_out: tensors that only the original has, and that the user goes without.
         aliases: second names of a tensor, and the name of that tensor.
+        notes: what a person should know of it.
         unpacked: the weights that were packed blocks at home, if those do not lead to all of them
             any more; then nothing else is said, and the model can only go home dense.
     """
@@ -45,6 +48,7 @@ class Restored(NamedTuple):
     trained: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     aliases: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
     unpacked: Unpacked | None = None
 
 
@@ -68,6 +72,20 @@ def keepsakes(plan: Plan, sidecar: str) -> list[str]:
         if sidecar == "all" or all(plan.headers[name].nbytes <= SMALL for name in names)
         for name in names
     ]
+
+
+def fingerprints(plan: Plan, source: Checkpoint) -> dict[str, str]:
+    """Return the xxh3 of what PLAN drops of SOURCE, so that nothing else is taken for it later."""
+    names = [item.name for item in plan.dropped if item.policy in POLICIES]
+    return {name: fingerprint(source, name) for name in names}
+
+
+def fingerprint(source: Checkpoint, name: str) -> str:
+    """Return the xxh3 of tensor NAME of SOURCE."""
+    digest = xxhash.xxh3_64()
+    for piece in source.stream(name):
+        digest.update(piece)
+    return f"xxh3:{digest.hexdigest()}"
 
 
 def write_sidecar(names: Iterable[str], source: Checkpoint, folder: Path) -> None:
@@ -163,6 +181,7 @@ def restore(
     if not read:
         require_made(model, plan.layout, origin)
     search = Search(model, plan, keepers(model, original))
+    search.hashes = manifest_of(model).get("dropped_hashes") or {}
     search.dropped(required=original != "none")
     search.changed()
     if search.changed_blocks and can_be_dense(model, there):
@@ -174,7 +193,19 @@ def restore(
             sorted(search.missing),
         )
     aliases = {item.name: item.of for item in plan.ties}
-    return Restored(search.taken, tuple(search.trained), tuple(search.left_out), aliases)
+    notes = (*lost_notes(model, search.sources), *search.notes())
+    return Restored(search.taken, tuple(search.trained), tuple(search.left_out), aliases, notes)
+
+
+def lost_notes(model: Model, sources: Iterable[Checkpoint]) -> Iterator[str]:
+    """Yield what is to be said of tensors that were kept for MODEL and are nowhere now."""
+    held = {name for source in sources for name in source.headers}
+    lost = [name for name in manifest_of(model).get("sidecar") or () if name not in held]
+    if lost:
+        yield (
+            f"{len(lost)} tensors were kept in {SIDECAR} and are not there any more, {lost[0]} among"
+            " them; what cannot be told without them is rounded (--original has them)"
+        )
 
 
 def origin_said(model: Model, original: str | None) -> str:
@@ -196,6 +227,8 @@ class Search:
         self.left_out: list[str] = []
         self.changed_blocks: list[str] = []
         self.lost = False
+        self.hashes: Mapping[str, str] = {}
+        self.unknown: list[str] = []
 
     def locate(self, name: str) -> Source | None:
         """Return which source has tensor NAME, in the shape it had, and not packed unless it was."""
@@ -214,14 +247,32 @@ class Search:
         """
         for name, policy, _ in self.plan.dropped:
             found = self.locate(name) if policy in POLICIES else None
-            if found:
+            if found and self.is_right(name, found):
                 self.taken[name] = found
+            elif found and policy == "original" and required:
+                where = found[0].path.name
+                self.missing.append(f"{name} of {where} is not what the model was made from")
             elif policy != "original":
                 continue
             elif required:
                 self.missing.append(f"{name} {self.plan.headers[name]} is in the original alone")
             else:
                 self.left_out.append(name)
+
+    def is_right(self, name: str, found: Source) -> bool:
+        """Say whether tensor NAME as FOUND is the one that was dropped, where that was recorded."""
+        if name not in self.hashes:
+            self.unknown.append(name)
+            return True
+        return fingerprint(*found) == self.hashes[name]
+
+    def notes(self) -> Iterator[str]:
+        """Yield what is to be said of what was taken."""
+        if self.unknown:
+            yield (
+                f"{len(self.unknown)} tensors that MLX's class drops are taken as they are in the"
+                " original; nothing recorded says that they belong to this model"
+            )
 
     def changed(self) -> None:
         """Take what was changed in value, where it still leads to the weights."""

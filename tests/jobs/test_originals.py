@@ -209,3 +209,40 @@ def test_a_damaged_manifest_is_named(source, options, tmp_path):
     path.write_text(json.dumps(manifest))
     with pytest.raises(BadInputError, match=r"source\.tensors"):
         home(tmp_path / "mlx", tmp_path / "home")
+
+
+def test_what_was_dropped_comes_home_only_if_it_is_what_was_there(options, tmp_path):
+    source = write(tmp_path / "large", tower=(700, 800))
+    there(source, tmp_path / "mlx", options)
+    other = tmp_path / "other"
+    shutil.copytree(source, other)
+    train(other, "tower.patch.weight")
+    with pytest.raises(MismatchError, match=r"tower\.patch\.weight of .* is not what the model"):
+        home(tmp_path / "mlx", tmp_path / "home", original=str(other))
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_sidecar_that_somebody_changed_is_refused(source, options, tmp_path):
+    there(source, tmp_path / "mlx", options)
+    kept = load_file(tmp_path / "mlx" / SIDECAR)
+    kept["tower.patch.weight"] = -kept["tower.patch.weight"]
+    save_file(kept, tmp_path / "mlx" / SIDECAR)
+    with pytest.raises(MismatchError, match=r"tower\.patch\.weight"):
+        home(tmp_path / "mlx", tmp_path / "home")
+
+
+def test_a_lost_sidecar_is_said(source, options, tmp_path):
+    there(source, tmp_path / "mlx", options)
+    (tmp_path / "mlx" / SIDECAR).unlink()
+    outcome = home(tmp_path / "mlx", tmp_path / "home", original="none")
+    assert any("are not there any more" in note for note in outcome.facts["notes"])
+
+
+def test_what_nobody_recorded_is_said_to_be_unverified(options, tmp_path):
+    source = write(tmp_path / "large", tower=(700, 800))
+    there(source, tmp_path / "mlx", options)
+    manifest = json.loads((tmp_path / "mlx" / "weighbridge.json").read_text())
+    del manifest["dropped_hashes"]
+    (tmp_path / "mlx" / "weighbridge.json").write_text(json.dumps(manifest))
+    outcome = home(tmp_path / "mlx", tmp_path / "home", original=str(source))
+    assert any("nothing recorded says" in note for note in outcome.facts["notes"])
