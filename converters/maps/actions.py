@@ -96,8 +96,9 @@ def dense(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
         return dict(zip(step.target_names, _computed(step, step.rule.program, arrays), strict=True))
     if step.rule.reinterprets:
         return _reinterpreted(step, arrays)
+    wider = _kept_as(step.targets)
     stored = {
-        name: _undo(bound.term.changes, arrays[name], step.amounts)
+        name: _undo(bound.term.changes, arrays[name], step.amounts, wider)
         for bound in step.sources
         for name in bound.names
     }
@@ -147,11 +148,22 @@ def _do(changes: tuple[Change, ...], array: Array, amounts: Mapping[str, Number]
     return array
 
 
-def _undo(changes: tuple[Change, ...], array: Array, amounts: Mapping[str, Number]) -> Array:
+def _kept_as(bounds: tuple[Bound, ...]) -> str | None:
+    """Return the dtype that the terms of BOUNDS say they are kept in, if they say one."""
+    casts = [c.dtype for bound in bounds for c in bound.term.changes if isinstance(c, Cast)]
+    return casts[0] if casts else None
+
+
+def _undo(
+    changes: tuple[Change, ...], array: Array, amounts: Mapping[str, Number], wider: str | None
+) -> Array:
+    """Undo CHANGES; what was cast after it was changed is taken back to the WIDER dtype before."""
     with np.errstate(all="ignore"):
         for change in reversed(changes):
             if isinstance(change, Affine):
                 array = _affine(INVERSE[change.symbol], array, change.value(amounts))
+            elif wider and np.can_cast(array.dtype, dtype_of(wider), "safe"):
+                array = array.astype(dtype_of(wider), copy=False)
     return array
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -273,3 +274,13 @@ def test_updates_and_blocks_of_reinterpreted_bits_are_refused_by_name():
         apply(plan, {"x": lora("x", (4, 6))})
     with pytest.raises(UnsupportedError, match="keep their last axis and their values"):
         apply(plan, {"x": blocks("x", (4, 6))})
+
+
+def test_what_is_narrowed_after_a_change_comes_back_through_the_wider_dtype():
+    """A bfloat16 less one is not a bfloat16, but a float32; in bfloat16 it would be rounded."""
+    rule = WeightMap.parse("w as float32 <-> same + 1 as bfloat16")
+    kept = np.linspace(0.01, 3, 301).astype(ml_dtypes.bfloat16)
+    home = rule.inverse().bind({"w": Header("BF16", kept.shape)})
+    there = rule.bind({"w": Header("F32", kept.shape)})
+    again = apply(there, apply(home, {"w": Dense(kept)}))
+    assert again["w"].array.tobytes() == kept.tobytes()
