@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ import numpy as np
 from ....errors import UnsupportedError
 from ..exchange import numpy_name
 from ..programs import Program, Step, constant_steps, step_of
-from .components import above
 from .opaque import Node
 from .recording import Trace
 
@@ -36,7 +35,7 @@ def program(
     Raises:
         UnsupportedError: a program has no such primitive.
     """
-    nodes = nodes_of(trace, above(trace, list(results)))
+    nodes = in_turn(trace, results)
     writer = Writer(trace, sources, results)
     if resized is None:
         nodes = [node for node in nodes if not writer.passes(node)]
@@ -46,10 +45,24 @@ def program(
     return Program(tuple(steps))
 
 
-def nodes_of(trace: Trace, needed: Collection[str]) -> list[Node]:
-    """Return the nodes that make arrays in NEEDED, in an order in which they can run."""
-    places = {trace.places[array] for array in needed if array in trace.places}
-    return [trace.nodes[place] for place in sorted(places)]
+def in_turn(trace: Trace, results: Sequence[str]) -> list[Node]:
+    """Return the nodes that make RESULTS, operands first.
+
+    The order follows from the computation alone: a trace may list two equal ones in other orders.
+    """
+    found: dict[int, Node] = {}
+    pending = [(array, False) for array in reversed(results)]
+    while pending:
+        array, ready = pending.pop()
+        place = trace.places.get(array)
+        if place is None or place in found:
+            continue
+        if ready:
+            found[place] = trace.nodes[place]
+            continue
+        operands = [operand[0] for operand in trace.nodes[place]["inputs"]]
+        pending += [(array, True), *((operand, False) for operand in reversed(operands))]
+    return list(found.values())
 
 
 class Writer:
