@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -63,6 +63,12 @@ def in_turn(trace: Trace, results: Sequence[str]) -> list[Node]:
         operands = [operand[0] for operand in trace.nodes[place]["inputs"]]
         pending += [(array, True), *((operand, False) for operand in reversed(operands))]
     return list(found.values())
+
+
+def nodes_of(trace: Trace, needed: Collection[str]) -> list[Node]:
+    """Return the nodes that make arrays in NEEDED, in an order in which they can run."""
+    places = {trace.places[array] for array in needed if array in trace.places}
+    return [trace.nodes[place] for place in sorted(places)]
 
 
 class Writer:
