@@ -270,7 +270,7 @@ def fill_mlx(module: Any, weights: Mapping[str, Array]) -> None:
     """Put WEIGHTS into an MLX module, strictly."""
     from ..converters.runtimes.mlx import to_mlx
 
-    arrays = [(name, to_mlx(array).reshape(array.shape)) for name, array in weights.items()]
+    arrays = [(name, to_mlx(array)) for name, array in weights.items()]
     module.load_weights(arrays, strict=True)
 
 
