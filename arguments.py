@@ -8,11 +8,14 @@ from typing import Any, TypeVar
 
 import click
 
+DESTINATIONS = ("vllm", "mlx-lm", "mlx-swift", "llama.cpp")  # converters.adapters.destinations
 LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED")
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers"),
     "mlx": ("mlx",),
     "coreml": ("coremltools",),
+    "gguf": ("gguf",),
+    "dev": ("peft",),
     "train": ("matplotlib", "pydantic", "yaml"),
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -85,6 +88,25 @@ def leaving(command: Command) -> Command:
         default="small",
         show_default=True,
         help="Tensors to keep aside for an exact way home: those up to 1 MiB, or all it may need.",
+    )(command)
+
+
+def trained_on(command: Command) -> Command:
+    """Add ``--trained-on``."""
+    return click.option(
+        "--trained-on",
+        metavar="DIR",
+        help="The quantized model that the adapter was trained on: kinship with BASE is proven.",
+    )(command)
+
+
+def destined(command: Command) -> Command:
+    """Add ``--for``."""
+    return click.option(
+        "--for",
+        "destination",
+        type=click.Choice(DESTINATIONS),
+        help="Keep the limits of this program, and say the command to run next.",
     )(command)
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 if not __package__:  # run as a file: relative imports cannot work, so say what does
     sys.exit(
@@ -17,7 +17,7 @@ if not __package__:  # run as a file: relative imports cannot work, so say what 
 
 import click
 
-from . import __version__
+from . import __version__, adapter_verbs
 from .arguments import (
     accepting,
     as_json,
@@ -28,16 +28,14 @@ from .arguments import (
     missing_package,
     opening,
     own_inputs,
-    parse_size,
     shards,
     writing,
 )
 from .converters.routes import CONVERSIONS, Route
 from .errors import WeighbridgeError
+from .export_verbs import export
 from .map_verbs import map_group
-
-if TYPE_CHECKING:
-    from .jobs import Options, Outcome
+from .running import finish, options_of, prepare_mlx
 
 DIFFERENT, FAILED, UNDECIDED, BUG, INTERRUPTED = 1, 3, 4, 70, 130
 # What a full or forbidding disk answers; any other OSError is a bug.
@@ -98,42 +96,6 @@ def convert() -> None:
     """Convert weights from one framework to another."""
 
 
-def options_of(chosen: dict[str, Any]) -> Options:
-    """Collect the shared options of a verb that writes."""
-    from .console import Display
-    from .jobs import Options
-
-    return Options(
-        force=chosen["force"],
-        dry_run=chosen.get("dry_run", False),
-        check=chosen.get("check", "quick"),
-        map=chosen["map_name"],
-        trust_code=chosen["trust_code"],
-        candidate_code=chosen.get("candidate_code"),
-        inputs=chosen.get("inputs"),
-        original=chosen.get("original"),
-        sidecar=chosen.get("sidecar", "small"),
-        max_shard_size=int(chosen.get("max_shard_size", 5.0) * 1e9),
-        report=Display().task,
-    )
-
-
-def finish(outcome: Outcome, *, as_json: bool, accept: tuple[str, ...] = ()) -> None:
-    """Print what was done, the verdict last, and exit with its code."""
-    from .console import show_outcome
-
-    show_outcome(outcome, as_json=as_json)
-    code = outcome.verdict.exit_code(accept) if outcome.verdict and outcome.wanted else 0
-    click.get_current_context().exit(code)
-
-
-def prepare_mlx() -> None:
-    """Give MLX a fast BLAS; only verbs that run MLX call it."""
-    from .converters.runtimes.blas import preload_blas
-
-    preload_blas()
-
-
 def add_conversion(route: Route) -> None:
     """Add the verb of ROUTE to ``convert``."""
 
@@ -166,74 +128,10 @@ def add_conversion(route: Route) -> None:
 
 for _route in CONVERSIONS:
     add_conversion(_route)
-main.add_command(map_group)
-
-
-@main.command()
-@click.argument("base")
-@click.argument("adapter", type=click.Path(path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
-@writing
-def merge(
-    base: str, adapter: Path, target: Path, as_json: bool, accept: tuple[str, ...], **chosen: Any
-) -> None:
-    """Merge a LoRA ADAPTER into BASE, keeping BASE's framework.
-
-    Example: weighbridge merge minilm-mlx run/ minilm-tuned-mlx
-    """
-    if chosen["check"] != "none":
-        prepare_mlx()
-    from . import jobs
-
-    finish(
-        jobs.merge(base, adapter, target, options=options_of(chosen)),
-        as_json=as_json,
-        accept=accept,
-    )
-
-
-@main.group()
-def export() -> None:
-    """Export a model to the format of a device."""
-
-
-@export.command("coreml")
-@click.argument("source")
-@click.argument("target", type=click.Path(path_type=Path))
-@click.option(
-    "--compute",
-    type=click.Choice(("float16", "float32")),
-    default="float16",
-    show_default=True,
-    help="Precision of the package.",
-)
-@click.option(
-    "--upper", metavar="DIMENSION=SIZE", multiple=True, help="Largest size of a flexible dimension."
-)
-@writing
-def export_coreml(
-    source: str,
-    target: Path,
-    compute: str,
-    upper: tuple[str, ...],
-    as_json: bool,
-    accept: tuple[str, ...],
-    **chosen: Any,
-) -> None:
-    """Export SOURCE to TARGET.mlpackage with named, flexible inputs.
-
-    Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
-    """
-    prepare_mlx()
-    from . import jobs
-
-    limits = {
-        name: parse_size(item, size) for item in upper for name, _, size in [item.partition("=")]
-    }
-    outcome = jobs.export_coreml(
-        source, target, compute=compute, upper=limits, options=options_of(chosen)
-    )
-    finish(outcome, as_json=as_json, accept=accept)
+for _verb in adapter_verbs.CONVERSIONS:
+    convert.add_command(_verb)
+for _command in (map_group, adapter_verbs.merge, export):
+    main.add_command(_command)
 
 
 @main.group()

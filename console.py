@@ -91,6 +91,8 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     out().print(f"[bold {COLOURS.get(outcome.status, 'yellow')}]{label}[/] {outcome.target}")
     if rejected:
         click.echo("The result was rejected; it is kept under that name for inspection.")
+    elif outcome.facts.get("next"):
+        click.echo(f"Next: {outcome.facts['next']}")
 
 
 def outcome_document(outcome: Outcome) -> dict[str, Any]:
@@ -111,11 +113,10 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     if "tensors" in facts:
         lines.append(f"{len(facts['tensors'])} tensors written, hashed with xxh3")
     if facts.get("merged"):
-        survival = [merged["cosine"] for merged in facts["merged"].values()]
-        lines.append(
-            f"{len(survival)} of {len(survival)} adapter updates merged;"
-            f" the delta that survived rounding has cosine {min(survival):.6f} or better"
-        )
+        lines += survival_lines(facts["merged"])
+    if "updates" in facts:
+        lines.append(f"{facts['updates']} of {facts['updates']} updates converted")
+    lines += figure_lines(facts.get("figures") or {})
     lines += dropped_lines(facts.get("dropped", ()))
     if facts.get("restored"):
         lines.append(f"{len(facts['restored'])} tensors taken as they were before the way to MLX")
@@ -129,6 +130,36 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     if side.get("left_out"):
         lines.append(f"left out: {', '.join(side['left_out'])}")
     return lines
+
+
+def figure_lines(figures: Mapping[str, float]) -> list[str]:
+    """Return what a live adapter's outputs differ by: through its conversion, and through its base.
+
+    >>> figure_lines({"conversion": 3.5e-7, "change of base": 0.21})
+    ['live outputs differ by 3.5e-07 (conversion)', 'live outputs differ by 2.1e-01 (change of base)']
+    """
+    shown = ("conversion", "change of base")
+    return [
+        f"live outputs differ by {figures[name]:.1e} ({name})" for name in shown if name in figures
+    ]
+
+
+def survival_lines(merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what survived of each merged update, the worst first; the manifest has them all."""
+    from .converters.adapters.survival import Survival, judge, lines
+
+    named = {f"{name}{told(it)}": it for name, it in merged.items()}
+    fields = Survival._fields
+    table = lines({name: Survival(*(it[key] for key in fields)) for name, it in named.items()})
+    more = [f"  ... {len(merged) - MANY} more, none worse"] if len(merged) > MANY else []
+    kept = sum(judge(Survival(*(it[key] for key in fields))) != "refuse" for it in merged.values())
+    head = f"{len(merged)} of {len(merged)} adapter updates merged, {kept} of them survived the rounding:"
+    return [head, *table[: MANY + 1], *more]
+
+
+def told(merged: Mapping[str, Any]) -> str:
+    """Return in which form a merged weight is stored, where the manifest says it."""
+    return f"  ({merged['form']})" if merged.get("form") else ""
 
 
 def dropped_lines(dropped: Sequence[Mapping[str, str]]) -> list[str]:

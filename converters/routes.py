@@ -60,3 +60,46 @@ ROUTES: Final = (
     ),
 )
 CONVERSIONS: Final = tuple(route for route in ROUTES if route.verb.startswith("convert "))
+
+
+class Dialect(NamedTuple):
+    """A dialect that adapters are converted to.
+
+    Attributes:
+        name: what the jobs call it.
+        verb: what the command line calls the conversion.
+        summary: one line of help.
+        help: all of the help.
+    """
+
+    name: str
+    verb: str
+    summary: str
+    help: str
+
+
+_CHECKS: Final = """
+
+    Every pair must be complete, every module that the adapter names must be in BASE, nothing may be
+    left over; then both adapters run live, each by the loader of its own dialect, and are compared.
+"""
+DIALECTS: Final = (
+    Dialect(
+        "peft",
+        "mlx-to-peft",
+        "Make a PEFT adapter of one trained with MLX.",
+        f"""Make a PEFT adapter of ADAPTER, one trained with MLX.
+{_CHECKS}
+    Example: weighbridge convert mlx-to-peft run/ adapter-peft --base Qwen3-8B --trained-on Qwen3-8B-4bit
+    """,
+    ),
+    Dialect(
+        "mlx",
+        "peft-to-mlx",
+        "Make an mlx-lm adapter of a PEFT one.",
+        f"""Make an mlx-lm adapter of ADAPTER, a PEFT one.
+{_CHECKS}
+    Example: weighbridge convert peft-to-mlx adapter-peft adapter-mlx --base Qwen3-8B
+    """,
+    ),
+)

@@ -1,8 +1,11 @@
 """Plan, stage, check, publish: the one way in which every verb that writes does its work."""
 
+from .adapters import AdapterRequest as AdapterRequest
+from .adapters import convert_adapter as convert_adapter
 from .convert import convert as convert
-from .convert import merge as merge
 from .export import export_coreml as export_coreml
+from .export_gguf import export_gguf as export_gguf
+from .merge import merge as merge
 from .options import Options as Options
 from .options import Outcome as Outcome
 from .parity import check as check

@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import __version__
+from ..converters.adapters import Survival, read_adapter
+from ..converters.adapters.survival import refusal
 from ..converters.checkpoints import Checkpoint, Staging, Writer
 from ..converters.maps import Execution, Plan, WeightMap, execute
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
-from ..errors import BadInputError, UnsupportedError
+from ..errors import BadInputError, MismatchError, UnsupportedError
+from .bases import live_on
 from .configuring import rewrite_config, translated
 from .dense import as_dense, fitting, said_of
+from .directions import directed_map, map_of
 from .fitting import blamed, reading, require_dense, require_loadable, require_possible
 from .foresight import foresee
 from .manifest import facts_of, manifest_of, write_manifest
-from .opening import add_adapter, directed_map, map_of
 from .options import UNCHECKED, Options, Outcome, open_with
 from .originals import (
     Restored,
@@ -159,18 +162,17 @@ def convert(
     model = open_with(source, options)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
-    return move(model, target, to, adapter, options)
+    return move(live_on(model, read_adapter(adapter)) if adapter else model, target, to, options)
 
 
-def merge(base: str, adapter: Path, target: Path, *, options: Options = Options()) -> Outcome:
-    """Merge ADAPTER into BASE, names and layouts as they are."""
-    model = open_with(base, options)
-    return move(model, target, model.framework, adapter, options)
+def move(model: Model, target: Path, to: str, options: Options) -> Outcome:
+    """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish.
 
-
-def move(model: Model, target: Path, to: str, adapter: Path | None, options: Options) -> Outcome:
-    """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish."""
-    job = plan_job(add_adapter(model, adapter) if adapter else model, to, options)
+    Raises:
+        WeighbridgeError: bad input, or an adapter that is live on MODEL would be rounded away;
+            nothing is left behind.
+    """
+    job = plan_job(model, to, options)
     if options.dry_run:
         return Outcome(None, job.lines())
     require_apart(job.model, target)
@@ -178,10 +180,26 @@ def move(model: Model, target: Path, to: str, adapter: Path | None, options: Opt
     with Staging(target, force=options.force, key=f"{job.key}-{files}") as staging:
         forget_side_files(staging.folder)
         execution = job.move_weights(staging.folder, options)
+        require_surviving(execution.survival, force=options.force)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
         facts |= beside_weights(job, staging.folder, options)
         facts |= inexact(job.plan, execution, facts)
         return conclude(job.model, staging, facts, job.lines(), options)
+
+
+def require_surviving(survival: Mapping[str, Survival], *, force: bool) -> None:
+    """Refuse a merge that rounds an update away, unless FORCE.
+
+    Raises:
+        MismatchError: lists such weights, the worst first, and what to do instead.
+    """
+    lost = refusal(survival)
+    if lost and not force:
+        raise MismatchError(
+            f"{len(lost)} of {len(survival)} updates would be rounded away; keep the adapter live, or"
+            " merge into the same weights in float32 (--force merges all the same)",
+            lost,
+        )
 
 
 def forget_side_files(folder: Path) -> None:

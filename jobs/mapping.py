@@ -9,8 +9,8 @@ from ..converters.libraries import find
 from ..converters.maps import WeightMap
 from ..converters.models import Model
 from ..errors import BadInputError, TargetExistsError
+from .directions import map_of
 from .foresight import foresee
-from .opening import map_of
 from .options import Options, open_with
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..converters.adapters import Adapter, fit, read_adapter
+import numpy as np
+
+from ..converters.adapters import Adapter, fit
+from ..converters.adapters.rounding import round_once
+from ..converters.adapters.saved import differing
 from ..converters.checkpoints.open import FORMATS
-from ..converters.maps import WeightMap, choose
+from ..converters.checkpoints.overlay import Overlay
+from ..converters.dtypes import NUMPY
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.models.specs import ADAPTER_FILES
-from ..converters.values import LowRank
-from ..errors import BadInputError
+from ..converters.quantization import Dequantized
+from ..errors import BadInputError, MismatchError, UnsupportedError
+from .sides import Side, side_of
 
-map_of = choose.map_of
 FOREIGN = {".gguf": "GGUF", ".h5": "Keras", ".msgpack": "Flax", ".onnx": "ONNX"}
-IDENTITY = "weighbridge map 1\n{**} <-> same\n"
 
 
 def open(spec: str, *, trust_code: str | None = None, map: str | None = None) -> Model:  # noqa: A001, A002
@@ -60,46 +63,62 @@ def refuse_foreign(folder: Path) -> None:
 def with_adapter(model: Model, adapter: Adapter) -> Model:
     """Return MODEL with ADAPTER live on it, its updates under MODEL's own names.
 
+    Whole tensors of the adapter stand in for MODEL's own from here on.
+
     Raises:
         MismatchError: the adapter is partial, or made for another model.
+        UnsupportedError: it has whole tensors, and MODEL is quantized.
     """
-    bare = replace(model, adapter=None)
-    fitted = replace(adapter, updates=fitted_updates(bare, adapter))
+    fitted = fitted_to(replace(model, adapter=None), adapter)
     spec = model.spec if model.adapter else f"{model.spec}+{adapter.path}"
-    return replace(model, spec=spec, adapter=fitted)
+    live = replace(model, spec=spec, adapter=replace(fitted, saved={}))
+    return replace(live, tensors=overlaid(model, fitted)) if fitted.saved else live
 
 
-def add_adapter(model: Model, path: Path) -> Model:
-    """Return MODEL with the adapter at PATH live on it."""
-    return with_adapter(model, read_adapter(path))
-
-
-def fitted_updates(model: Model, adapter: Adapter) -> Mapping[str, LowRank]:
-    """Return ADAPTER's updates under MODEL's own names, after checking that they fit."""
+def overlaid(model: Model, adapter: Adapter) -> Overlay:
+    """Return MODEL's tensors, those that ADAPTER has whole taken from it, in MODEL's dtypes."""
+    if isinstance(model.tensors, Dequantized):
+        raise UnsupportedError(
+            f"{adapter.path} has whole tensors ({', '.join(sorted(adapter.saved))}), which a quantized"
+            " base does not take; merge it into the model that the base was made from"
+        )
     headers = model.checkpoint.headers
-    if (adapter.dialect == "mlx") == (model.framework == "mlx"):
-        fit(adapter, headers)
-        return adapter.updates
-    there = directed_map(model, "mlx" if adapter.dialect == "mlx" else "torch")
-    plan = there.bind(headers, config=model.config, sizes=model.sizes)
-    fit(adapter, plan.layout)
-    back = there.inverse()
-    return back.rename_updates(
-        adapter.updates, plan.layout, config=model.config, sizes={**model.sizes, **plan.sizes}
-    )
+    whole = {
+        name: round_once(array.astype(np.float64), NUMPY[headers[name].dtype])
+        for name, array in adapter.saved.items()
+    }
+    return Overlay(model.checkpoint, whole)
 
 
-def directed_map(model: Model, to: str) -> WeightMap:
-    """Return MODEL's map from its own names to TO's; the identity where they are the same.
+def fitted_to(model: Model, adapter: Adapter) -> Adapter:
+    """Return ADAPTER under MODEL's own names, after checking that it fits.
+
+    Whole tensors that are the base's own are left out.
 
     Raises:
-        BadInputError: no map is known for it.
+        MismatchError: it is partial, or made for another model.
     """
-    if model.framework == to:
-        return WeightMap.parse(IDENTITY, "identity")
-    forward = map_of(model)
-    if forward is None:
-        if not model.factory:
-            model.signature  # noqa: B018  # raises, and says what is unknown
-        raise BadInputError(f"{model.spec}: no map is known for it; give one with --map FILE.wmap")
-    return forward if to == "mlx" else forward.inverse()
+    side, fitted = laid(model, adapter)
+    updates, saved = side.back(fitted.updates, fitted.saved)
+    return replace(fitted, updates=updates, saved=differing(saved, model.checkpoint))
+
+
+def laid(model: Model, adapter: Adapter) -> tuple[Side, Adapter]:
+    """Return how ADAPTER names MODEL's parameters, and ADAPTER with every update laid as its own.
+
+    An adapter of transformers 4 names experts one by one, as checkpoints still do.
+
+    Raises:
+        MismatchError: it fits neither way; what is wrong the usual way is said.
+    """
+    side = side_of(model, adapter.framework)
+    try:
+        return side, fit(adapter, side.headers, side.kinds, tied=side.tied)
+    except MismatchError as error:
+        older = side_of(model, adapter.framework, modules=False)
+        if older.headers.keys() == side.headers.keys():
+            raise
+        try:
+            return older, fit(adapter, older.headers)
+        except MismatchError:
+            raise error from None

@@ -11,7 +11,7 @@ from ..converters.maps.computed import Computed
 from ..converters.maps.preimages import leads_as_near
 from ..converters.maps.rules import Cast
 from ..converters.models import Model
-from .opening import map_of
+from .directions import map_of
 
 if TYPE_CHECKING:
     from ..parity.promises import Promise

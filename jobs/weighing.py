@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..converters.maps.variants import table_of
 from ..converters.models import Model
 from ..converters.policy import Policy
-from .opening import map_of
+from .directions import map_of
 from .promises import promised
 
 if TYPE_CHECKING:

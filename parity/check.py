@@ -27,7 +27,7 @@ from .rounding import CONSTANTS, SCALARS
 from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
 from .text import compare_sides, read_text_side
 from .verdict import Stage, Verdict, decide
-from .weights import as_kept, model_hashes
+from .weights import as_kept, base_weights, model_hashes
 
 if TYPE_CHECKING:
     from .blame import Fault
@@ -160,7 +160,7 @@ class Weighing:
             return Stage(
                 "fingerprints", "unverified", "the golden holds no sketches; record it again"
             )
-        readable = source.checkpoint.read if source and source.path else None
+        readable = base_weights(source).read if source and source.path else None
         found = explain(
             self.golden.sketches,
             self.candidate.weights,

@@ -6,7 +6,9 @@ promised is compared afterwards, by ``promises.disagreements``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
 
 from ..converters.values import Array, LowRank
 from .alterations import explain_altered
@@ -14,9 +16,11 @@ from .assembly import Cutter, assemble, carried, untold
 from .book import Book, Explanation
 from .casts import fingerprint
 from .promises import disagreements
-from .sketches import Sketch, Weights
+from .sketches import Sketch, Weights, sketch
 
 __all__ = ["Explanation", "Weights", "disagreements", "explain"]
+
+OPEN: Final = frozenset({"unexplained", "cropped", "shuffled"})  # what a sum may explain after all
 
 
 def explain(
@@ -53,18 +57,19 @@ def explain(
     [('transposed', (1, 0), True)]
     """
     book = Book(reference, reference_arrays, updates or {}, frozenset(altered))
-    found = _by_parts(book, candidate, _by_hash(book, candidate))
-    rest = (name for name in candidate.headers if name not in found)
+    found = _by_parts(book, candidate, _by_hash(book, candidate, candidate.headers))
+    rest = [name for name in candidate.headers if name not in found]
     found |= {name: explain_altered(book, name, candidate.read(name)) for name in rest}
+    found |= _by_sums(book, candidate, found)
     explanations = [found[name] for name in candidate.headers]
     missing = _missing(book, explanations, unused)
     return untold(book, explanations, missing)
 
 
-def _by_hash(book: Book, candidate: Weights) -> dict[str, Explanation]:
-    """Explain tensors that are one reference tensor, or several of them whole."""
+def _by_hash(book: Book, candidate: Weights, names: Iterable[str]) -> dict[str, Explanation]:
+    """Explain those tensors of NAMES that are one reference tensor, or several of them whole."""
     found: dict[str, Explanation] = {}
-    for name in candidate.headers:
+    for name in names:
         array = candidate.read(name)
         it = book.look_up(name, array, fingerprint(array)) or assemble(book, name, array)
         found |= {name: it} if it else {}
@@ -78,7 +83,39 @@ def _by_parts(
     known = carried(found.values())
     free = [name for name in book.sketches if name not in known]
     pending = [name for name in candidate.headers if name not in found]
-    return found | Cutter(book, candidate, free).explain(pending)
+    return {**found, **Cutter(book, candidate, free).explain(pending)}
+
+
+def _by_sums(
+    book: Book, candidate: Weights, found: Mapping[str, Explanation]
+) -> dict[str, Explanation]:
+    """Explain tensors that base and update together explain where the base and its update do not.
+
+    An expert with its update is a part of a stack, or a stack is made of such experts: then every
+    update is in, rounded once from float64, before anything is compared.
+    """
+    due = [name for name in book.updates if name in book.sketches]
+    failing = [name for name, it in found.items() if not it.ok and it.kind in OPEN]
+    if not due or not failing or book.arrays is None:
+        return {}
+    read = partial(_merged, book.arrays, book.updates)
+    sketches = {name: sketch(read(name)) for name in due}
+    sums = Book({**book.sketches, **sketches}, read, {}, book.altered)
+    known = {name: it for name, it in found.items() if name not in failing}
+    made = _by_parts(sums, candidate, known | _by_hash(sums, candidate, failing))
+    rest = [name for name in failing if name not in made]
+    made |= {name: explain_altered(sums, name, candidate.read(name)) for name in rest}
+    return {
+        name: it._replace(detail=f"{it.detail}; updates merged")
+        for name, it in made.items()
+        if name in failing and it.ok
+    }
+
+
+def _merged(arrays: Callable[[str], Array], updates: Mapping[str, LowRank], name: str) -> Array:
+    """Return reference tensor NAME, in float64 with its update where one is due."""
+    array = arrays(name)
+    return updates[name].applied_to(array) if name in updates else array
 
 
 def _missing(

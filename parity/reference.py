@@ -24,13 +24,13 @@ from torch.utils._pytree import tree_leaves
 from ..converters.models import Model, Signature
 from ..converters.runtimes.torch import (
     DTYPES,
+    bare,
     build,
     build_module,
     call,
     recording,
     to_numpy,
     to_torch,
-    torch_values,
 )
 from ..converters.values import Array, LowRank
 from ..errors import UnsupportedError
@@ -213,10 +213,12 @@ def stored_as(
     storage, _, scalars = parse_storage(storage)
     if storage == "stored":
         return round_scalars(build(model), scalars)
-    module = build(replace(model, adapter=None))
-    if model.adapter:
-        wide = float64_module(replace(model, adapter=None))
-        updates = torch_values(model)[1]
+    if model.adapter is None:
+        module = build(model)
+    else:
+        whole = replace(model, adapter=replace(model.adapter, updates={}))
+        module, wide = build(whole), float64_module(whole)
+        updates = bare(own_copy(model)).updates
         fold(wide, updates)
         for name in updates:  # rounded once, from the float64 sum
             rounded = wide.get_parameter(name).data.to(DTYPES[storage])

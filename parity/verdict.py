@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 SCHEMA: Final = 1
 STATUSES: Final = ("PASS", "PASS-REFERENCE", "PASS-PRECISION-ONLY", "DIFFERS", "UNVERIFIED")
 STAGES: Final = (
+    "kinship",
+    "pairs",
     "text",
     "fingerprints",
     "layout",
     "auxiliary",
     "outputs",
     "structure",
+    "live",
     "precision",
 )  # in the order in which the first failure explains the later ones
+RUN: Final = frozenset({"structure", "live"})  # without one of them nothing was seen to compute
 EXIT: Final = {"PASS": 0, "PASS-REFERENCE": 0, "DIFFERS": 1}
 EXIT_UNVERIFIED: Final = 4
 
@@ -126,6 +130,6 @@ def decide(stages: Collection[Stage], runtime: str) -> str:
     answered = by_status.get("pass", set())
     if open_questions == {"structure"} and "precision" in answered:
         return "PASS-PRECISION-ONLY"
-    if open_questions or "structure" not in answered:
+    if open_questions or not answered & RUN:
         return "UNVERIFIED"
     return "PASS-REFERENCE" if runtime == "reference" else "PASS"

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..converters.checkpoints import Checkpoint
 from ..converters.checkpoints.base import Header
+from ..converters.checkpoints.overlay import Overlay
 from ..converters.dtypes import CODE, FLOATS, NUMPY
 from ..converters.models import Model
 from ..converters.values import Array, LowRank
@@ -36,24 +36,6 @@ class MergedWeights:
         return array if update is None else update.applied_to(array).astype(array.dtype)
 
 
-class ReplacedWeights:
-    """A checkpoint in which some tensors have other values."""
-
-    def __init__(self, own: Checkpoint, values: Mapping[str, Array]) -> None:
-        self._own, self._values = own, values
-        self.path, self.files, self.ignored = own.path, own.files, own.ignored
-        self.metadata = own.metadata
-        self.headers: Mapping[str, Header] = own.headers
-
-    def read(self, name: str) -> Array:
-        """Return tensor NAME, in float64 where it has another value."""
-        return self._values[name] if name in self._values else self._own.read(name)
-
-    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
-        """Yield the bytes of tensor NAME as the checkpoint has them."""
-        return self._own.stream(name, start, stop)
-
-
 def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights) -> Model | None:
     """Return MODEL with the weights that a candidate keeps scaled or offset, as they are kept there.
 
@@ -74,21 +56,20 @@ def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights)
             kept = weights.read(it.name).astype(np.float64)
             undone = kept - it.amount if it.kind == "offset" else kept / it.amount
             values[it.source] = undone.reshape(model.checkpoint.headers[it.source].shape)
-    replaced = ReplacedWeights(model.checkpoint, values) if values else None
-    return replace(model, tensors=replaced) if replaced else None
+    return replace(model, tensors=Overlay(model.checkpoint, values)) if values else None
 
 
-def _module_weights(module: Any, framework: str) -> Weights:
+def _module_arrays(module: Any, framework: str) -> dict[str, Array]:
     if framework == "torch":
         from ..converters.runtimes.torch import to_numpy as from_torch
 
-        return ArrayWeights({name: from_torch(t) for name, t in module.state_dict().items()})
+        return {name: from_torch(t) for name, t in module.state_dict().items()}
     from mlx.utils import tree_flatten
 
     from ..converters.runtimes.mlx import to_numpy as from_mlx
 
     parameters: Any = tree_flatten(module.parameters())
-    return ArrayWeights({name: from_mlx(array) for name, array in parameters})
+    return {name: from_mlx(array) for name, array in parameters}
 
 
 def _program_weights(path: Path) -> Weights:
@@ -99,18 +80,19 @@ def _program_weights(path: Path) -> Weights:
 
 
 def weights_of(model: Model) -> Weights:
-    """Return MODEL's tensors under its own names, a live adapter merged.
+    """Return MODEL's tensors under its own names, a live adapter merged, whole tensors of it in.
 
     Raises:
         BadInputError: its files cannot be read.
     """
     weights: Weights
+    saved = model.adapter.saved if model.adapter else {}
     if model.framework == "mlprogram" and model.path:
         weights = _program_weights(model.path)
     elif model.path is not None:
-        weights = model.checkpoint
+        weights = Overlay(model.checkpoint, saved) if saved else model.checkpoint
     else:
-        weights = _module_weights(model.factory, model.framework)
+        weights = ArrayWeights({**_module_arrays(model.factory, model.framework), **saved})
     return MergedWeights(weights, model.adapter.updates) if model.adapter else weights
 
 
@@ -122,7 +104,7 @@ def own_copy(model: Model) -> Model:
 
 
 def base_weights(model: Model) -> Weights:
-    """Return MODEL's tensors without its adapter."""
+    """Return MODEL's tensors without the updates of its adapter, whose whole tensors are in."""
     weights = weights_of(model)
     return weights._weights if isinstance(weights, MergedWeights) else weights
 

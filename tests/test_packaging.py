@@ -20,11 +20,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ROOT_MODULES = {
     "__init__.py",
     "__main__.py",
+    "adapter_verbs.py",
     "arguments.py",
     "cli.py",
     "console.py",
     "errors.py",
+    "export_verbs.py",
     "map_verbs.py",
+    "running.py",
 }
 PACKAGES = ("converters", "jobs", "parity", "trainers")
 DATA = {".wmap", ".json", ".yaml", ".typed"}  # besides modules, all that a wheel carries

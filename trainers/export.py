@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import save_file
 
+from .. import __version__
 from ..converters.checkpoints import Header
 from ..converters.dtypes import CODE
+from ..converters.models import MANIFEST
+from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank
 from .adapters import updates_of
 from .config import AdapterSection
@@ -30,8 +34,10 @@ def write_result(
     if adapter:
         from ..converters.adapters import write_adapter
 
-        updates = mlx_updates(task, updates_of(parameters, adapter.scale, PREFIX))
+        torch = updates_of(parameters, adapter.scale, PREFIX)
+        updates = mlx_updates(task, torch)
         write_adapter(folder, updates, config={"model": task.model.spec} if task.model else {})
+        record_base(folder, task, {*updates, *torch})
         return
     weights = _torch_weights(task) | {
         name.removeprefix(PREFIX): value for name, value in parameters.items()
@@ -41,6 +47,20 @@ def write_result(
         return
     named, naming = mlx_weights(task, weights)
     save_file(named, folder / "model.safetensors", metadata={"format": naming})
+
+
+def record_base(folder: Path, task: Task, touched: Collection[str]) -> None:
+    """Write into FOLDER which weights TOUCHED were trained on, so that no other base takes them."""
+    if task.model is None or task.model.path is None:
+        return
+    base = {
+        "spec": task.model.spec,
+        "framework": task.model.framework,
+        "tensors": fingerprints(task.model.checkpoint, sorted(touched)),
+        "quantization": None,
+    }
+    text = json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def mlx_updates(task: Task, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:

@@ -1,13 +1,13 @@
-"""An adapter: low-rank updates by the name of the weight that each one changes."""
+"""An adapter: low-rank updates by the name of the parameter that each one changes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..values import LowRank
+from ..values import Array, LowRank
 
 
 @dataclass(frozen=True)
@@ -15,14 +15,42 @@ class Adapter:
     """Low-rank updates read from disk.
 
     Attributes:
-        path: the directory.
-        dialect: ``mlx`` (mlx-lm's files and naming) or ``peft``.
-        updates: weight name in the naming of the adapter's framework, such as
-            ``encoder.layer.0.attention.self.query.weight`` -> update.
-        config: ``adapter_config.json``.
+        path: the directory, or the file if it stands alone.
+        dialect: ``mlx`` (mlx-lm), ``mlx-vlm`` (its older files), ``npz`` (of the old examples) or
+            ``peft``.
+        updates: by parameter in the adapter's own naming, such as
+            ``encoder.layer.0.attention.self.query.weight`` or ``...mlp.experts.gate_up_proj``.
+            As they are read, every one is laid as that of a linear layer, ``y + x @ update.T``;
+            ``fit`` lays those of an embedding or of a ``Conv1D`` as their weights are.
+        config: ``adapter_config.json``, or what stands for it.
+        saved: whole tensors that replace those of the base, by name.
+        base: what ``weighbridge.json`` beside it records of its base.
+        forms: what a file says of a parameter by the form of its tensors: ``embedding``,
+            ``experts`` or ``parameter`` (laid as it is, whatever its module).
+        notes: what a person should know of how the files were read.
+        fitted: whether ``fit`` has laid the updates as their parameters.
     """
 
     path: Path
     dialect: str
     updates: Mapping[str, LowRank]
     config: Mapping[str, Any]
+    saved: Mapping[str, Array] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    forms: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    fitted: bool = False
+
+    @property
+    def framework(self) -> str:
+        """Whose names the adapter uses: ``torch`` or ``mlx``."""
+        return "torch" if self.dialect == "peft" else "mlx"
+
+
+def module_of(parameter: str) -> str:
+    """Return what an adapter calls PARAMETER: the path of its module, or of one that is no weight.
+
+    >>> module_of("model.embed_tokens.weight"), module_of("mlp.experts.down_proj")
+    ('model.embed_tokens', 'mlp.experts.down_proj')
+    """
+    return parameter.removesuffix(".weight")

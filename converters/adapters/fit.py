@@ -4,77 +4,141 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ...errors import MismatchError
 from ..checkpoints import Header
 from ..dtypes import FLOATS
 from ..values import LowRank
-from .adapter import Adapter
-from .promises import promised
+from .adapter import Adapter, module_of
+from .laying import lay
+from .nesting import in_order_of
+from .peft_targets import kept_whole
+from .promises import Promise, promised
 
 HINTS: Final = 20  # nearest names are searched for so many problems; the search is quadratic
+MATRIX: Final = 2
+TIED: Final = (
+    "is tied: the base has one parameter under two names, and PEFT changes it under one of them,"
+    " mlx-lm under both. Untie it first, or merge with the program that trained it"
+)
 
 
-def fit(adapter: Adapter, headers: Mapping[str, Header]) -> None:
-    """Check ADAPTER against the tensors of a base, in the naming of the adapter's framework.
+def fit(
+    adapter: Adapter,
+    headers: Mapping[str, Header],
+    kinds: Mapping[str, str] | None = None,
+    *,
+    tied: frozenset[str] = frozenset(),
+) -> Adapter:
+    """Check ADAPTER against the parameters of a base, and lay every update as its parameter.
+
+    Args:
+        adapter: as read; one that is fitted already is only checked.
+        headers: the base's parameters in the naming of the adapter's framework, in the order in
+            which its class registers them.
+        kinds: what the base's modules are (``libraries.modules``); without them shapes decide.
+        tied: parameters that are one with another.
 
     Raises:
-        MismatchError: updates of weights that the base does not have or has in another shape, and
-            modules that the configuration promises without an update; all of them together.
+        MismatchError: updates of parameters that the base does not have or has in another shape,
+            modules that the configuration promises without an update, tied parameters; all together.
     """
-    strangers = sorted(set(adapter.updates) - set(headers))
-    misshapen = [
-        problem
-        for name, update in sorted(adapter.updates.items())
-        if name in headers and (problem := _misfit(name, update, headers[name]))
-    ]
-    promise = promised(adapter, _modules(headers))
-    missing = sorted({f"{module}.weight" for module in promise.modules} - set(adapter.updates))
+    adapter = _ordered(adapter, headers)
+    names = set(adapter.updates)
+    strangers = sorted((names | set(adapter.saved)) - set(headers))
+    promise = promised(adapter, modules_in(headers, kinds), headers)
+    missing = sorted(promise.parameters - names)
+    laid, misshapen = _laid(adapter, headers, kinds)
     problems = [
         *_unknown(strangers, headers),
         *misshapen,
+        *_whole(adapter, headers),
+        *(f"{name} {TIED}" for name in sorted(_tied(adapter, tied))),
         *(f"{name} has no update, but adapter_config.json names it" for name in missing),
-        *_unknown_keys(promise.unknown, headers),
+        *(f"{name} is named in modules_to_save, but not in the file" for name in promise.whole),
+        *_unknown_keys(promise.unknown, modules_in(headers, kinds)),
     ]
     if problems:
-        raise MismatchError(
-            _summary(adapter, len(strangers), len(missing), len(promise.modules)), problems
-        )
+        raise MismatchError(_summary(adapter, strangers, missing, promise), problems)
+    return replace(adapter, updates=laid, fitted=True)
 
 
-def _modules(headers: Mapping[str, Header]) -> set[str]:
-    """Return the paths of the modules of which a weight is a matrix."""
+def _ordered(adapter: Adapter, headers: Mapping[str, Header]) -> Adapter:
+    """Return ADAPTER with updates that lie in PEFT's wrappers under the names that the base gives."""
+    nested = [name for name in adapter.updates if adapter.forms.get(name) == "experts"]
+    if adapter.fitted or not nested:
+        return adapter
+    shapes = {name: header.shape for name, header in headers.items()}
+    updates = in_order_of(adapter.updates, adapter.config, shapes, nested)
+    forms = {name: adapter.forms.get(name, "experts") for name in updates}
+    known = {
+        name: form
+        for name, form in forms.items()
+        if name in adapter.forms or name not in adapter.updates
+    }
+    return replace(adapter, updates=updates, forms=known)
+
+
+def _laid(
+    adapter: Adapter, headers: Mapping[str, Header], kinds: Mapping[str, str] | None
+) -> tuple[dict[str, LowRank], list[str]]:
+    """Return the updates laid as their parameters, and what does not fit."""
+    updates, problems = {}, []
+    for name, update in sorted(adapter.updates.items()):
+        updates[name] = update
+        if name not in headers:
+            continue
+        if headers[name].dtype not in FLOATS:
+            what = f"is quantized in the base ({headers[name]})"
+            problems.append(f"{name} {what}; fit it to the original weights")
+        elif adapter.fitted:
+            if update.shape != headers[name].shape:
+                problems.append(f"{name}: expected an update of {list(headers[name].shape)}")
+        else:
+            updates[name], problem = lay(adapter, name, headers[name].shape, kinds)
+            problems += [problem] if problem else []
+    return updates, problems
+
+
+def _whole(adapter: Adapter, headers: Mapping[str, Header]) -> list[str]:
+    """Say which whole tensors have another shape than those of the base."""
+    return [
+        f"{name}: the whole tensor has shape {list(array.shape)}, that of the base"
+        f" {list(headers[name].shape)}; resize the base's embeddings as they were for training"
+        for name, array in sorted(adapter.saved.items())
+        if name in headers and array.shape != headers[name].shape
+    ]
+
+
+def _tied(adapter: Adapter, tied: frozenset[str]) -> set[str]:
+    """Return the parameters among TIED that ADAPTER trains."""
+    kept = {name for name in adapter.saved if kept_whole(adapter.config, name.rpartition(".")[0])}
+    return kept.union(adapter.updates) & tied
+
+
+def modules_in(headers: Mapping[str, Header], kinds: Mapping[str, str] | None) -> set[str]:
+    """Return the paths of the modules that an adapter can be put on, by their ``weight``."""
     return {
-        name.removesuffix(".weight")
+        module_of(name)
         for name, header in headers.items()
-        if name.endswith(".weight") and len(header.shape) == 2
+        if name.endswith(".weight")
+        and (len(header.shape) == MATRIX if kinds is None else module_of(name) in kinds)
     }
 
 
-def _summary(adapter: Adapter, strangers: int, missing: int, expected: int) -> str:
-    count = len(adapter.updates)
-    if strangers == count:
+def _summary(adapter: Adapter, strangers: list[str], missing: list[str], promise: Promise) -> str:
+    count = len(adapter.updates) + len(adapter.saved)
+    if len(strangers) == count:
         return (
             f"adapter {adapter.path} is for another model, the base has none of its {count} weights"
         )
     if missing:
-        found = expected - missing
+        expected = len(promise.parameters)
+        found = expected - len(missing)
         return f"adapter {adapter.path} is partial: {expected} updates expected, {found} found"
     return f"adapter {adapter.path} does not fit the base"
-
-
-def _misfit(name: str, update: LowRank, base: Header) -> str:
-    """Say why UPDATE cannot be an update of BASE."""
-    if base.dtype not in FLOATS:
-        return f"{name} is quantized in the base ({base}); fit it to the original weights"
-    if update.shape == base.shape:
-        return ""
-    turned = update.shape == base.shape[::-1]
-    hint = (
-        "; transposed, as an embedding's update would be, which is not supported" if turned else ""
-    )
-    return f"{name}: expected an update of {list(base.shape)}, found {list(update.shape)}{hint}"
 
 
 def _unknown(names: list[str], headers: Mapping[str, Header]) -> list[str]:
@@ -84,8 +148,7 @@ def _unknown(names: list[str], headers: Mapping[str, Header]) -> list[str]:
     ]
 
 
-def _unknown_keys(keys: Iterable[str], headers: Mapping[str, Header]) -> list[str]:
-    modules = _modules(headers)
+def _unknown_keys(keys: Iterable[str], modules: set[str]) -> list[str]:
     return [
         f"{key} is named in adapter_config.json, but not in the base{nearest(key, modules)}"
         for key in keys

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ...errors import BadInputError
 from .adapter import Adapter
 from .config import CONFIG, Config, read_config
+from .legacy import NPZ, read_npz, read_vlm
 from .mlx import TENSORS, read_mlx
 from .peft import read_peft
 
 PEFT_TENSORS: Final = ("adapter_model.safetensors", "adapter_model.bin")
-READERS: Final = {"mlx": read_mlx, "peft": read_peft}
-FILES: Final = {"mlx": (TENSORS,), "peft": PEFT_TENSORS}
+READERS: Final[Mapping[str, Callable[[Path, Path, Config], Adapter]]] = {
+    "mlx": read_mlx,
+    "mlx-vlm": read_vlm,
+    "npz": read_npz,
+    "peft": read_peft,
+}
+FILES: Final = {
+    "mlx": (TENSORS,),
+    "mlx-vlm": (TENSORS,),
+    "npz": (NPZ,),
+    "peft": PEFT_TENSORS,
+}
+RECORD: Final = "weighbridge.json"
 
 
 def read_adapter(path: Path) -> Adapter:
@@ -25,30 +40,65 @@ def read_adapter(path: Path) -> Adapter:
         MismatchError: halves of updates are missing, shapes differ, or tensors are unknown.
     """
     folder = path.parent if path.is_file() else path
-    config = read_config(folder)
-    dialect = dialect_of(folder, config)
+    config = _config(path, folder)
+    dialect = dialect_of(folder, config, path)
     tensors = path if path.is_file() else _tensors(folder, dialect)
-    return READERS[dialect](folder, tensors, config)
+    return replace(READERS[dialect](folder, tensors, config), base=recorded_base(folder))
 
 
-def dialect_of(folder: Path, config: Config) -> str:
-    """Return whose CONFIG it is: ``mlx`` or ``peft``.
+def _config(path: Path, folder: Path) -> Config:
+    """Return the configuration; the old examples wrote none."""
+    bare = path.name.endswith(".npz") or (folder / NPZ).is_file()
+    return {} if bare and not (folder / CONFIG).exists() else read_config(folder)
+
+
+def dialect_of(folder: Path, config: Config, path: Path | None = None) -> str:
+    """Return whose CONFIG it is: ``mlx``, ``mlx-vlm``, ``npz`` or ``peft``.
 
     Raises:
-        BadInputError: it has marks of both, or of none.
+        BadInputError: it has marks of several, or of none, or FOLDER has the files of several and
+            PATH names none of them.
     """
+    path = path or folder
     marks = {
         "peft": "peft_type" in config,
         "mlx": not config.keys().isdisjoint({"fine_tune_type", "lora_parameters"}),
     }
     found = [dialect for dialect, marked in marks.items() if marked]
-    if len(found) != 1:
+    if len(found) > 1:
+        raise BadInputError(
+            f"{folder / CONFIG}: has both mlx-lm's and PEFT's fields; keep one of the two"
+        )
+    if found != ["peft"] and _is_npz(path, folder):
+        found = ["npz"]
+    if not found and {"rank", "alpha"} & config.keys():
+        found = ["mlx-vlm"]
+    if not found:
         raise BadInputError(
             f"{folder / CONFIG}: neither mlx-lm's (lora_parameters) nor PEFT's (peft_type)"
-            if not found
-            else f"{folder / CONFIG}: has both mlx-lm's and PEFT's fields; keep one of the two"
         )
+    if not path.is_file():
+        _require_one(folder)
     return found[0]
+
+
+def _is_npz(path: Path, folder: Path) -> bool:
+    if path.is_file():
+        return path.name.endswith(".npz")
+    return (folder / NPZ).is_file() and not (folder / TENSORS).is_file()
+
+
+def _require_one(folder: Path) -> None:
+    """Refuse a directory with tensors of more than one dialect.
+
+    Raises:
+        BadInputError: it is one.
+    """
+    groups = ((TENSORS,), (NPZ,), PEFT_TENSORS)
+    found = [next((n for n in group if (folder / n).is_file()), "") for group in groups]
+    if len(names := [name for name in found if name]) > 1:
+        what = f"has adapters of several dialects ({', '.join(names)})"
+        raise BadInputError(f"{folder}: {what}; name one file")
 
 
 def _tensors(folder: Path, dialect: str) -> Path:
@@ -56,3 +106,20 @@ def _tensors(folder: Path, dialect: str) -> Path:
         if (folder / file).is_file():
             return folder / file
     raise BadInputError(f"{folder}: {FILES[dialect][0]} is missing; copy it beside {CONFIG}")
+
+
+def recorded_base(folder: Path) -> Mapping[str, Any]:
+    """Return what ``weighbridge.json`` in FOLDER records of the adapter's base; empty if nothing.
+
+    Raises:
+        BadInputError: the file is not what Weighbridge writes.
+    """
+    path = folder / RECORD
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInputError(f"{path}: not readable JSON ({error}); remove it") from error
+    base = said.get("base") if isinstance(said, dict) else None
+    return base if isinstance(base, dict) else {}

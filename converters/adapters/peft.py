@@ -1,158 +1,143 @@
-"""PEFT's LoRA of linear layers, DoRA included; every other kind is refused by name.
+"""PEFT's LoRA: linear layers and Conv1D, embeddings, experts, DoRA, and whole modules.
 
-Format: ``peft/utils/save_and_load.py``, ``peft/tuners/lora/config.py``.
+Format: ``peft/utils/save_and_load.py``, ``peft/tuners/lora/layer.py``.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
 from pathlib import Path
-from types import NoneType
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from ...errors import BadInputError, UnsupportedError
 from ..checkpoints.open import open_checkpoint
+from . import nesting
 from .adapter import Adapter
-from .config import CONFIG, Config, check_types, number
-from .pairing import Dialect, Terms, pair
+from .config import Config
+from .forms import PEFT_EMBEDDING, PEFT_EXPERTS, PEFT_LINEAR
+from .pairing import Dialect, Found, Pair, group, read_pairs, read_whole, require_tensors
+from .peft_fields import refusals
+from .peft_targets import check_fields, kept_whole, parameters_of, targeted, terms_of
 
+PREFIX: Final = "base_model.model."
 DIALECT: Final = Dialect(
-    "peft",
-    "base_model.model.",
-    {"a": ".lora_A.weight", "b": ".lora_B.weight", "magnitude": ".lora_magnitude_vector"},
-    transposed=False,
+    "PEFT",
+    PREFIX,
+    {
+        "a": ".lora_A.weight",
+        "b": ".lora_B.weight",
+        "magnitude": ".lora_magnitude_vector",
+        "embedding:a": ".lora_embedding_A",
+        "embedding:b": ".lora_embedding_B",
+    },
 )
-# Fields that tell how an adapter came about, or that are read here; any other must be unset.
-READ: Final = frozenset(
-    {"peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern"}
-    | {"target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"}
-)
-HISTORY: Final = frozenset(
-    {"task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"}
-    | {"inference_mode", "lora_dropout", "runtime_config", "qalora_group_size", "eva_config"}
-    | {"loftq_config", "corda_config", "lora_ga_config", "megatron_config", "megatron_core"}
-)
-# Initialisations that leave the base as it is; PiSSA, OLoRA, CorDA, LoftQ ... change it.
-TYPES: Final = {
-    "rank_pattern": (dict, NoneType),
-    "alpha_pattern": (dict, NoneType),
-    "target_modules": (str, list, NoneType),
-    "exclude_modules": (str, list, NoneType),
-    "layers_to_transform": (int, list, NoneType),
-    "layers_pattern": (str, list, NoneType),
-}
-INITIALISATIONS: Final = (True, False, None, "gaussian", "eva", "orthogonal")
-UNSET: Final[tuple[Any, ...]] = (None, False, "none", [], {})
+
+
+class Level(NamedTuple):
+    """Where the tensors of an update lie: so many wrappers deep in a module."""
+
+    depth: int
+    path: str
+    kind: str
 
 
 def read_peft(folder: Path, tensors: Path, config: Config) -> Adapter:
     """Read the adapter of FOLDER, whose CONFIG is read already, from the file TENSORS.
 
     Raises:
-        UnsupportedError: it is not plain LoRA or DoRA of linear layers; names the fields.
+        UnsupportedError: it is of a kind that is refused; names the fields.
         BadInputError: the configuration lacks rank or alpha.
         MismatchError: the tensors are not a whole adapter.
     """
     if refused := refusals(config):
-        raise UnsupportedError(
-            f"{folder}: only LoRA and DoRA of linear layers are read, not {', '.join(refused)};"
-            " merge it with PEFT and convert the merged model"
-        )
-    check_types(config, TYPES, folder)
-    for pattern in _patterns(config):
-        _check_pattern(pattern, folder)
-    updates = pair(open_checkpoint(tensors), DIALECT, lambda module: terms_of(config, module))
-    return Adapter(folder, "peft", updates, config)
+        raise UnsupportedError(f"{folder}: this kind of adapter is not read: {'; '.join(refused)}")
+    check_fields(config, folder)
+    checkpoint = open_checkpoint(tensors)
+    require_tensors(checkpoint)
+    found = group(checkpoint.headers, DIALECT)
+    pairs, problems = _pairs(found, config)
+    whole, strange = _whole(found, config)
+    updates = read_pairs(checkpoint, DIALECT, pairs, [*problems, *strange])
+    if not updates and not whole:
+        raise BadInputError(f"{tensors}: holds no update; save the adapter again")
+    forms = {pair.parameter: pair.form.name for pair in pairs if pair.form.name}
+    return Adapter(folder, "peft", updates, config, read_whole(checkpoint, whole), forms=forms)
 
 
-def _patterns(config: Config) -> Iterator[Any]:
-    """Yield everything in CONFIG that is used as a regular expression."""
-    for field in ("rank_pattern", "alpha_pattern"):
-        yield from config.get(field) or ()
-    for field in ("target_modules", "exclude_modules"):
-        if isinstance(config.get(field), str):
-            yield config[field]
-    layers = config.get("layers_pattern") or ()
-    yield from (layers,) if isinstance(layers, str) else layers
+def _pairs(found: Found, config: Config) -> tuple[list[Pair], list[str]]:
+    """Return the updates that FOUND names, and what cannot be one."""
+    modules: dict[str, list[Level]] = defaultdict(list)
+    for path, kind in found.modules:
+        module, depth = nesting.split(path)
+        modules[module].append(Level(depth, path, kind))
+    pairs, problems = [], []
+    for module, levels in modules.items():
+        if len({level.kind for level in levels}) > 1:
+            what = "has an embedding's halves and others; DoRA of embeddings is not read, merge it"
+            problems.append(f"{PREFIX}{module} {what} with PEFT and convert the merged model")
+            continue
+        pairs += _of_module(module, sorted(levels, reverse=True), found, config)
+        problems += _too_deep(module, levels, config)
+    return pairs, problems
 
 
-def _check_pattern(pattern: Any, folder: Path) -> None:
-    try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
-        what = f"{pattern!r} is not a regular expression ({error})"
-        raise BadInputError(f"{folder / CONFIG}: {what}") from error
-
-
-def refusals(config: Config) -> list[str]:
-    """Return the fields of CONFIG that ask for more than LoRA or DoRA of linear layers.
-
-    >>> refusals({"peft_type": "LORA", "r": 8, "bias": "all", "init_lora_weights": "pissa"})
-    ['bias=all', 'init_lora_weights=pissa']
-    """
-    rules = {
-        "peft_type": config.get("peft_type") == "LORA",
-        "init_lora_weights": config.get("init_lora_weights") in INITIALISATIONS,
-    }
-    fields = sorted(set(config) - READ - HISTORY | set(rules))
+def _of_module(module: str, levels: list[Level], found: Found, config: Config) -> list[Pair]:
+    """Return the updates of MODULE, the deepest first."""
+    names = nesting.deepest_first(parameters_of(config, module))
+    if not names or levels[0].kind or targeted(config, [module]):
+        form = PEFT_EMBEDDING if levels[0].kind else PEFT_LINEAR
+        terms = terms_of(config, module)
+        return [
+            Pair(path, kind, found.modules[path, kind], form, terms, f"{module}.weight")
+            for _, path, kind in levels
+        ]
+    names = names[: len(levels)] if len(names) >= len(levels) else [*names, *("?" * len(levels))]
     return [
-        f"{field}={config.get(field)}"
-        for field in fields
-        if not rules.get(field, config.get(field) in UNSET)
+        _of_parameter(found, level, f"{module}.{name}", config)
+        for level, name in zip(levels, names, strict=False)
     ]
 
 
-def terms_of(config: Config, module: str) -> Terms:
-    """Return rank and scale of MODULE: ``alpha / r``, or ``alpha / sqrt(r)`` with rsLoRA.
+def _of_parameter(found: Found, level: Level, parameter: str, config: Config) -> Pair:
+    _, path, kind = level
+    terms = terms_of(config, parameter)
+    return Pair(path, kind, found.modules[path, kind], PEFT_EXPERTS, terms, parameter)
 
-    >>> config = {"r": 4, "lora_alpha": 8, "alpha_pattern": {"v_proj": 2}, "use_rslora": True}
-    >>> terms_of(config, "layers.0.v_proj")
-    Terms(rank=4, scale=1.0, magnitude=False)
+
+def _too_deep(module: str, levels: list[Level], config: Config) -> list[str]:
+    """Say that there are more wrappers than targets."""
+    allowed = len(parameters_of(config, module)) or 1
+    if len(levels) <= allowed and max(level.depth for level in levels) < allowed:
+        return []
+    what = f"lies {max(level.depth for level in levels)} wrappers deep"
+    return [f"{PREFIX}{module} {what}, but target_parameters names {allowed} of its parameters"]
+
+
+def _whole(found: Found, config: Config) -> tuple[dict[str, str], list[str]]:
+    """Return the whole tensors among FOUND's others, new name by name, and what is none.
+
+    PEFT writes ``modules_to_save``, embeddings that were resized, and beside an update of an
+    embedding the weight that it updates (``save_embedding_layers``).
     """
-    rank = int(_by_pattern(config, "rank_pattern", "r", module))
-    alpha = float(_by_pattern(config, "alpha_pattern", "lora_alpha", module))
-    divisor = math.sqrt(rank) if config.get("use_rslora") else rank
-    return Terms(rank, alpha / divisor, bool(config.get("use_dora")))
+    updated = {nesting.split(path)[0] for path, _ in found.modules}
+    whole, problems = {}, []
+    for name in found.others:
+        path, _, leaf = name.removeprefix(PREFIX).rpartition(".")
+        module, depth = nesting.split(path)
+        copied = bool(depth) and module in updated
+        resized = leaf == "weight" or f"{PREFIX}{path}.weight" in found.others
+        if (
+            not name.startswith(PREFIX)
+            or "lora_" in name
+            or not (copied or resized or kept_whole_above(config, path))
+        ):
+            problems.append(f"{name} is no part of a PEFT adapter that is read")
+        else:
+            whole[f"{module}.{leaf}"] = name
+    return whole, problems
 
 
-def _by_pattern(config: Config, field: str, default: str, module: str) -> float:
-    """Return the value of the first pattern under FIELD that matches the end of MODULE, as PEFT."""
-    patterns = config.get(field) or {}
-    for pattern in patterns:
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return number(patterns, pattern)
-    return number(config, default)
-
-
-def targeted(config: Config, modules: Iterable[str]) -> set[str]:
-    """Return those of MODULES that CONFIG targets; empty where only PEFT could tell."""
-    wanted = config.get("target_modules")
-    if not wanted or wanted == "all-linear":
-        return set()
-    chosen = {module for module in modules if _named(wanted, module)}
-    if excluded := config.get("exclude_modules"):
-        chosen -= {module for module in chosen if _named(excluded, module)}
-    layers = config.get("layers_to_transform")
-    if layers in (None, []) or isinstance(wanted, str):
-        return chosen
-    indices = {layers} if isinstance(layers, int) else set(layers)
-    pattern = _layer_pattern(config.get("layers_pattern"))
-    there = {m for m in chosen if (found := pattern.match(m)) and int(found["index"]) in indices}
-    return there | (chosen & set(wanted))  # a full path counts in any layer
-
-
-def _named(wanted: str | list[str], module: str) -> bool:
-    """Say whether MODULE matches: a string is a regular expression, a list has ends of paths."""
-    if isinstance(wanted, str):
-        return re.fullmatch(wanted, module) is not None
-    return any(module == name or module.endswith(f".{name}") for name in wanted)
-
-
-def _layer_pattern(pattern: str | list[str] | None) -> re.Pattern[str]:
-    """Return the expression that finds the index of a layer in a module's path."""
-    if not pattern:
-        return re.compile(r".*?\.[^.]*\.(?P<index>\d+)\.")
-    names = [pattern] if isinstance(pattern, str) else pattern
-    return re.compile(rf"(?:^|.*?\.)(?:{'|'.join(names)})\.(?P<index>\d+)\.")
+def kept_whole_above(config: Config, path: str) -> bool:
+    """Say whether ``modules_to_save`` names PATH or a module that it lies in."""
+    parts = path.split(".")
+    return any(kept_whole(config, ".".join(parts[: end + 1])) for end in range(len(parts)))

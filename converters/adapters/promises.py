@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from .adapter import Adapter
+from .adapter import Adapter, module_of
 from .config import Config
-from .peft import targeted
+from .peft_targets import kept_whole, targeted, targeted_parameters
 
 _LAYER: Final = re.compile(r"(?:(?P<stack>.*?)\.)?(?P<layer>\d+)\.(?P<rest>.+)")
+
+PARTS: Final = ("language_model", "model")  # what mlx-vlm's keys may be relative to
 
 
 class Position(NamedTuple):
@@ -25,12 +27,21 @@ class Promise(NamedTuple):
     """What a configuration promises of a base.
 
     Attributes:
-        modules: paths that must have an update.
+        modules: paths that must have an update of their weight.
         unknown: names in the configuration that no module of the base has.
+        named: other parameters that must have an update.
+        whole: parameters that must be there as whole tensors, and are not.
     """
 
     modules: frozenset[str]
     unknown: tuple[str, ...] = ()
+    named: frozenset[str] = frozenset()
+    whole: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The parameters that must have an update."""
+        return self.named | {f"{module}.weight" for module in self.modules}
 
 
 def position(module: str) -> Position | None:
@@ -43,17 +54,33 @@ def position(module: str) -> Position | None:
     return found and Position(found["stack"] or "", int(found["layer"]), found["rest"])
 
 
-def promised(adapter: Adapter, modules: Iterable[str]) -> Promise:
-    """Return which of a base's MODULES the configuration of ADAPTER promises to change.
+def promised(adapter: Adapter, modules: Iterable[str], parameters: Collection[str] = ()) -> Promise:
+    """Return which of a base's MODULES and PARAMETERS the configuration of ADAPTER promises to change.
 
     Where it names none (mlx-lm without ``keys``, PEFT's ``all-linear``), what is changed in one
     layer is promised in all.
     """
     modules = frozenset(modules)
-    touched = [name.removesuffix(".weight") for name in adapter.updates]
+    touched = [module_of(name) for name in adapter.updates]
     if adapter.dialect == "peft":
-        return Promise(frozenset(targeted(adapter.config, modules) or _regular(touched, modules)))
+        return _promised_peft(adapter, touched, modules, parameters)
+    if adapter.config.get("fine_tune_type") == "full":
+        return Promise(frozenset())
     return _promised_mlx(adapter.config, touched, modules)
+
+
+def _promised_peft(
+    adapter: Adapter, touched: list[str], modules: frozenset[str], parameters: Collection[str]
+) -> Promise:
+    config = adapter.config
+    named = targeted_parameters(config, parameters)
+    chosen = targeted(config, modules)
+    if not chosen and (not named or config.get("target_modules")):
+        chosen = _regular(touched, modules)
+    kept = {name for name in parameters if kept_whole(config, name.rpartition(".")[0])}
+    missing = sorted(kept - set(adapter.saved))
+    weights = {f"{module}.weight" for module in chosen}
+    return Promise(frozenset(chosen), named=frozenset(named - weights), whole=tuple(missing))
 
 
 def _regular(touched: Iterable[str], modules: Iterable[str]) -> set[str]:
@@ -67,10 +94,16 @@ def _promised_mlx(config: Config, touched: list[str], modules: frozenset[str]) -
     last = config.get("num_layers")
     if keys is None:
         return Promise(frozenset(_last(_regular(touched, modules), modules, last)))
-    named = {key: {key} & modules | set(_last(_at(key, modules), modules, last)) for key in keys}
+    named = {key: _meant(key, modules, last) for key in keys}
     return Promise(
         frozenset().union(*named.values()), tuple(key for key, found in named.items() if not found)
     )
+
+
+def _meant(key: str, modules: frozenset[str], last: int | None) -> set[str]:
+    """Return the modules that KEY names: in full, within a layer, or as mlx-vlm, within a part."""
+    there = {key} & modules | set(_last(_at(key, modules), modules, last))
+    return there or {f"{part}.{key}" for part in PARTS} & modules
 
 
 def _at(key: str, modules: Iterable[str]) -> Iterator[str]:

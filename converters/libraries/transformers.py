@@ -134,8 +134,12 @@ def quiet() -> Iterator[None]:
         set_verbosity(before)
 
 
-def meta_model(config: Config) -> Any:
+def meta_model(config: Config, name: str = "") -> Any:
     """Return the transformers model for CONFIG on the meta device: names and shapes, no memory.
+
+    Args:
+        config: a config that transformers reads.
+        name: of another class than the one that CONFIG asks for.
 
     Raises:
         BadInputError: transformers does not take the config.
@@ -144,7 +148,7 @@ def meta_model(config: Config) -> Any:
     import torch
     import transformers
 
-    name = torch_class(config)
+    name = name or torch_class(config)
     known = transformers_config(config)
     try:
         with torch.device("meta"):

@@ -10,6 +10,7 @@ import xxhash
 
 from ...errors import MismatchError
 from ..adapters import Survival, merge
+from ..adapters.merging import Merging
 from ..checkpoints.base import Checkpoint
 from ..checkpoints.workers import Workers
 from ..dtypes import NUMPY
@@ -125,7 +126,8 @@ def execute(
     """Write the targets of PLAN, copying byte ranges where the plan can, else step by step.
 
     Tensors that WRITER has finished already are passed over; an update merged into one is merged
-    once more, only to measure it. PROGRESS gets the bytes that were written or passed over.
+    once more, only to measure it. Updates are merged as their weights are read, a block at a time.
+    PROGRESS gets the bytes that were written or passed over.
 
     Raises:
         MismatchError: the checkpoint is not the one of the plan, or a tensor differs from the one
@@ -133,10 +135,11 @@ def execute(
     """
     mover = Mover(plan, checkpoint, writer, progress or _ignore)
     mover.check()
-    copied = [step for step in plan.steps if mover.copies(step)]
-    made = [step for step in plan.steps if not mover.copies(step)]
+    copied = [step for step in plan.steps if step.copies]
+    made = [step for step in plan.steps if not step.copies]
     mover.workers.each(copied, mover.move, own=made)  # MLX, which programs use, is for one thread
-    return Execution(writer.close(), dict(sorted(mover.survival.items())), mover.missed)
+    survival = mover.source.survival() if isinstance(mover.source, Merging) else {}
+    return Execution(writer.close(), survival, mover.missed)
 
 
 def _ignore(size: int) -> None:
@@ -150,8 +153,8 @@ class Mover:
         self, plan: Plan, checkpoint: Checkpoint, writer: TargetWriter, progress: Progress
     ) -> None:
         self.plan, self.checkpoint = plan, checkpoint
+        self.source = checkpoint  # with the updates in it once it is known to be the right one
         self.writer, self._progress = writer, progress
-        self.survival: dict[str, Survival] = {}
         self.missed: dict[str, int] = {}
         self.workers = Workers()
         self._counting = Lock()
@@ -170,6 +173,8 @@ class Mover:
         ]
         if problems:
             raise MismatchError(f"{self.checkpoint.path} does not fit the plan", problems)
+        if self.plan.updates:
+            self.source = Merging(self.checkpoint, self.plan.updates)
 
     def equal(self, one: str, other: str) -> bool:
         """Return whether two tensors have the same bytes, by their hashes."""
@@ -184,26 +189,14 @@ class Mover:
 
     def move(self, step: Step) -> None:
         """Write the targets of STEP."""
-        if self.copies(step):
+        if step.copies:
             self.copy(step)
-        elif parts := None if self.merges(step) else slabs(step, self.plan):
-            self.write({name: parts.pieces(self.checkpoint, name) for name in parts.names})
-        elif (
-            self.merges(step)
-            or undoes(step)
-            or not self.writer.finished.issuperset(step.target_names)
-        ):
+        elif parts := slabs(step, self.plan):
+            self.write({name: parts.pieces(self.source, name) for name in parts.names})
+        elif undoes(step) or not self.writer.finished.issuperset(step.target_names):
             self.compute(step)
         for name in self.writer.finished.intersection(step.target_names):
             self.progress(self.plan.layout[name].nbytes)
-
-    def copies(self, step: Step) -> bool:
-        """Whether the targets of STEP are made of byte ranges as they are on disk."""
-        return step.copies and not self.merges(step)
-
-    def merges(self, step: Step) -> bool:
-        """Whether an update is merged into a tensor of STEP."""
-        return any(name in self.plan.updates for name in step.source_names)
 
     def progress(self, size: int) -> None:
         """Report SIZE bytes, one thread at a time."""
@@ -212,7 +205,7 @@ class Mover:
 
     def compute(self, step: Step) -> None:
         """Make the targets of STEP in memory."""
-        sources = {name: self.load(name) for name in step.source_names}
+        sources = {name: self.source.read(name) for name in step.source_names}
         arrays = self.undo(step, sources) if undoes(step) else dense(step, sources)
         for name, array in arrays.items():
             if name not in self.writer.finished:
@@ -226,13 +219,6 @@ class Mover:
         self.missed |= {name: found.missed} if found.missed else {}
         return {name: found.array}
 
-    def load(self, name: str) -> Array:
-        """Return a source tensor, with its update merged if it has one."""
-        array = self.checkpoint.read(name)
-        if name in self.plan.updates:
-            array, self.survival[name] = merge(array, self.plan.updates[name])
-        return array
-
     def copy(self, step: Step) -> None:
         """Stream the byte ranges that the targets of STEP are made of."""
         found = byte_ranges(step, self.plan)
@@ -241,7 +227,7 @@ class Mover:
     def stream(self, ranges: list[Range]) -> Iterator[memoryview]:
         """Yield the bytes of RANGES."""
         for source, start, stop in ranges:
-            yield from self.checkpoint.stream(source, start, stop)
+            yield from self.source.stream(source, start, stop)
 
     def write(self, streams: Mapping[str, Iterator[memoryview]]) -> None:
         """Write the targets that are not finished, each from its stream of bytes."""

@@ -9,6 +9,7 @@ from typing import Final
 from ...errors import UnsupportedError
 from ..models import Model
 from ..policy import Policy
+from ..values import Array
 from .base import Runner
 
 RUNNERS: Final = {
@@ -42,3 +43,10 @@ def load(model: Model, runtime: str | None = None, policy: Policy = Policy()) ->
     module, attribute = RUNNERS[name]
     runner: Runner = getattr(importlib.import_module(module, __package__), attribute)(model, policy)
     return runner
+
+
+def own_values(model: Model) -> dict[str, Array]:
+    """Return MODEL's weights under its own names, those replaced that its adapter holds whole."""
+    saved = model.adapter.saved if model.adapter else {}
+    names = {**model.checkpoint.headers, **saved}
+    return {name: saved[name] if name in saved else model.checkpoint.read(name) for name in names}

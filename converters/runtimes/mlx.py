@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -18,10 +17,18 @@ from ..dtypes import dtype_of
 from ..models import Model
 from ..models.signature import Signature
 from ..policy import Policy
-from ..values import Array
+from ..values import Array, LowRank
 from .base import Arrays, Trace
 from .blas import blas_in_use
-from .native import call_native, library_module, misfits, sixteen_bit_experts
+from .loading import own_values
+from .mlx_adapters import attach_adapter
+from .native import (
+    call_native,
+    library_module,
+    misfits,
+    parameter_names,
+    sixteen_bit_experts,
+)
 
 SIZES = (
     3,
@@ -70,16 +77,17 @@ def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, 
 
 def captured_module(model: Model, dtype: str = "float32") -> Captured:
     """Capture MODEL's torch computation with its weights, its adapter live."""
-    from .torch import build_module, to_torch, torch_values
+    from .torch import bare, to_torch
 
     examples = example_inputs(model.signature, dtype)
+    module, updates, _ = bare(model, dtype)
     captured = capture(
-        build_module(replace(model, adapter=None), dtype),
+        module,
         inputs={name: to_torch(array) for name, array in examples.items()},
         dynamic=model.signature.dynamic,
     )
-    if model.adapter:
-        captured.set_adapters(torch_values(model)[1])
+    if updates:
+        captured.set_adapters(updates)
     return captured
 
 
@@ -110,16 +118,14 @@ def native_module(model: Model) -> nn.Module:
 
 
 def from_library(model: Model, dtype: str) -> nn.Module:
-    """Return the MLX library's class with MODEL's weights in DTYPE, a live adapter folded in.
+    """Return the MLX library's class with MODEL's weights in DTYPE, its adapter live.
 
     In a 16-bit DTYPE the parameters stay wider that the class itself keeps wider.
+
+    Raises:
+        UnsupportedError: no layer of mlx-lm runs the adapter live.
     """
-    checkpoint = model.checkpoint
-    arrays = {name: checkpoint.read(name) for name in checkpoint.headers}
-    for name, update in (model.adapter.updates if model.adapter else {}).items():
-        own = dtype_of("float32") if dtype == "float32" else arrays[name].dtype
-        arrays[name] = update.applied_to(arrays[name]).astype(own)
-    module = library_module(model, arrays)
+    module = library_module(model, own_values(model))
     narrows = getattr(module, "cast_predicate", None) if dtype != "float32" else None
     parameters: Any = tree_flatten(module.parameters())
     cast = [
@@ -128,7 +134,25 @@ def from_library(model: Model, dtype: str) -> nn.Module:
         if mx.issubdtype(array.dtype, mx.floating) and (narrows is None or narrows(name))
     ]
     module.load_weights(cast, strict=False)
+    if model.adapter:
+        attach_adapter(module, library_updates(model), dtype)
     return module
+
+
+def library_updates(model: Model) -> dict[str, LowRank]:
+    """Return MODEL's adapter by parameters of the library's class.
+
+    Raises:
+        UnsupportedError: the class's loading makes another tensor of an updated one.
+    """
+    updates = dict(model.adapter.updates) if model.adapter else {}
+    names = parameter_names(model) if updates else {}
+    if changed := sorted(updates.keys() & model.checkpoint.headers.keys() - names.keys()):
+        raise UnsupportedError(
+            f"{model.library} changes {', '.join(changed)} as it loads, so an adapter cannot run live"
+            " there; merge it first: weighbridge merge BASE ADAPTER TARGET"
+        )
+    return {names.get(name, name): update for name, update in updates.items()}
 
 
 def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:

@@ -69,6 +69,16 @@ def loaded(model: Model, weights: Mapping[str, mx.array]) -> tuple[nn.Module, di
     return parts[0], renamed
 
 
+def parameter_names(model: Model) -> dict[str, str]:
+    """Return which parameter of the library's class each tensor of MODEL is, whole and as it lies.
+
+    Tensors that the class's loading changes, other than in name, are left out.
+    """
+    lazy = {name: unread(head) for name, head in model.checkpoint.headers.items()}
+    own = {id(array): name for name, array in loaded(model, lazy)[1].items()}
+    return {name: own[id(array)] for name, array in lazy.items() if id(array) in own}
+
+
 def differences(module: nn.Module, weights: Mapping[str, mx.array]) -> Iterator[str]:
     """Yield how names and shapes of WEIGHTS differ from MODULE's parameters."""
     from mlx.utils import tree_flatten

@@ -6,13 +6,15 @@ import contextlib
 import copy
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from ...errors import BadInputError, MismatchError, UnsupportedError
+from ...errors import BadInputError, MismatchError
+from ..checkpoints import Header
+from ..dtypes import CODE
 from ..maps import Plan, apply, choose
 from ..maps.computed import Computed
 from ..maps.rules import Drop
@@ -21,6 +23,7 @@ from ..models import Model
 from ..policy import Policy
 from ..values import Array, Dense, LowRank
 from .base import Arrays, Trace
+from .loading import own_values
 from .pretrained import empty_pretrained, load_pretrained
 
 map_of = choose.known_map
@@ -61,23 +64,29 @@ def to_numpy(tensor: torch.Tensor) -> Array:
 
 
 def torch_values(model: Model) -> tuple[dict[str, Array], dict[str, LowRank]]:
-    """Return MODEL's weights and adapter updates under their torch names.
+    """Return MODEL's weights and adapter updates under the torch names of a checkpoint.
 
     Weights in MLX naming come home through the inverse of the model's map, in float32 where it changes
-    values: ``w - 1`` in 16 bits may have fewer digits than ``w``, and would be another model.
+    values: ``w - 1`` in 16 bits may have fewer digits than ``w``, and would be another model. Whole
+    tensors that the adapter brings along stand in for the model's own.
     """
-    checkpoint = model.checkpoint
+    arrays = own_values(model)
     updates = dict(model.adapter.updates) if model.adapter else {}
-    arrays: dict[str, Array] = {name: checkpoint.read(name) for name in checkpoint.headers}
     if model.framework != "mlx":
         return arrays, updates
     home = map_of(model).inverse()
-    plan = home.bind(checkpoint.headers, config=model.config, sizes=model.sizes)
+    plan = home.bind(headers_of(arrays), config=model.config, sizes=model.sizes)
     values = apply(plan, {name: Dense(array) for name, array in widened(plan, arrays).items()})
+    moved = apply(plan, updates)
     return (
         {name: value.array for name, value in values.items() if isinstance(value, Dense)},
-        home.rename_updates(updates, checkpoint.headers, config=model.config),
+        {name: value for name, value in moved.items() if isinstance(value, LowRank)},
     )
+
+
+def headers_of(arrays: Mapping[str, Array]) -> dict[str, Header]:
+    """Return what the header of a file with ARRAYS would say."""
+    return {name: Header(CODE[array.dtype], array.shape) for name, array in arrays.items()}
 
 
 def widened(plan: Plan, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -156,50 +165,6 @@ def recomputed(model: Model) -> tuple[str, ...]:
     return tuple(str(rule.name) for rule in rules if isinstance(rule, Drop))
 
 
-def attach_adapter(module: nn.Module, updates: Mapping[str, LowRank]) -> None:
-    """Add ``scale * b @ a @ x`` to the output of each linear layer named in UPDATES, live.
-
-    The sum is never folded into the weight, so this is independent of the merge. With DoRA
-    magnitudes m the output without bias is scaled by ``m / ||W + delta||``.
-
-    Raises:
-        UnsupportedError: an update of something else than a linear layer.
-    """
-    for name, update in updates.items():
-        layer = module.get_submodule(name.removesuffix(".weight"))
-        if not isinstance(layer, nn.Linear):
-            raise UnsupportedError(
-                f"{name}: a live adapter on {type(layer).__name__} is not supported; merge it first"
-            )
-        layer.register_forward_hook(LiveUpdate(layer, update))
-
-
-class LiveUpdate:
-    """A forward hook that adds a low-rank update to the output of a linear layer."""
-
-    def __init__(self, layer: nn.Linear, update: LowRank) -> None:
-        dtype = layer.weight.dtype
-        self.a = to_torch(update.a).to(dtype)
-        self.b = to_torch(update.b).to(dtype) * update.scale
-        self.bias: torch.Tensor | float = (
-            0.0 if getattr(layer, "bias", None) is None else layer.bias
-        )
-        self.factor: torch.Tensor | None = None
-        if update.magnitude is not None:
-            total = to_numpy(layer.weight.double()) + update.delta()
-            norms = np.linalg.norm(total, axis=1)
-            self.factor = to_torch(update.magnitude.astype(np.float64) / norms).to(dtype)
-
-    def __call__(self, _: nn.Linear, args: Any, out: torch.Tensor) -> torch.Tensor:
-        """Return OUT with the update in it."""
-        added: torch.Tensor = args[0] @ self.a.T @ self.b.T
-        if self.factor is None:
-            return out + added
-        bias: torch.Tensor | float = self.bias
-        scaled: torch.Tensor = (out - bias + added) * self.factor + bias
-        return scaled
-
-
 def build_module(model: Model, dtype: str = "float32") -> nn.Module:
     """Return MODEL as a torch module in evaluation mode, weights loaded and adapter live.
 
@@ -212,15 +177,41 @@ def build_module(model: Model, dtype: str = "float32") -> nn.Module:
 
 def build(model: Model, dtype: str = "float32") -> tuple[nn.Module, Places]:
     """Return what :func:`build_module` does, and which of its weights each torch tensor is in."""
+    from .torch_adapters import attach_adapter  # which needs this module
+
+    module, updates, found = bare(model, dtype)
+    attach_adapter(module, updates)
+    return module, found
+
+
+class Bare(NamedTuple):
+    """A module without its adapter.
+
+    Attributes:
+        module: in evaluation mode, weights loaded.
+        updates: the adapter, by parameter of the module.
+        places: which weight of the module each torch tensor is in.
+    """
+
+    module: nn.Module
+    updates: dict[str, LowRank]
+    places: Places
+
+
+def bare(model: Model, dtype: str = "float32") -> Bare:
+    """Return what :func:`build_module` does, the adapter aside: nothing in the module runs it."""
+    from .torch_adapters import module_updates, whole_places
+
     module = empty_module(model)
     updates: dict[str, LowRank] = {}
     found: Places = {name: name for name in module.state_dict()}
     if model.path is not None:
         arrays, updates = torch_values(model)
         found = fill(module, model, arrays)
-    module = module.to(DTYPES[dtype])
-    attach_adapter(module, updates)
-    return module.requires_grad_(requires_grad=False), found
+        names = whole_places(module, {name: arrays[name] for name in updates}, found)
+        updates = module_updates(model, headers_of(arrays), updates, names)
+    module = module.to(DTYPES[dtype]).requires_grad_(requires_grad=False)
+    return Bare(module, updates, found)
 
 
 def fill(module: nn.Module, model: Model, arrays: Mapping[str, Array]) -> Places:

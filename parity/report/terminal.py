@@ -39,12 +39,15 @@ MARKS: Final = {
     "unverified": ("?", "yellow"),
 }
 QUESTIONS: Final = {
+    "kinship": "the base that it was trained on",
+    "pairs": "every pair, every module, nothing over",
     "text": "same words, same ids",
     "fingerprints": "every weight explained",
     "layout": "vouched for besides the map",
     "auxiliary": "same inputs",
     "outputs": "names, shapes, finite",
     "structure": "float32 against float64",
+    "live": "live against live",
     "precision": "the dtype that ships",
 }
 BAR: Final = 10  # cells of a full bar: all that is allowed

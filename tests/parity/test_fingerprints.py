@@ -300,6 +300,55 @@ def test_magnitudes_of_dora_are_merged_as_peft_merges_them() -> None:
     assert judge(base, base, updates={"w": update})["w"].kind == "unmerged"
 
 
+EXPERTS: Arrays = {f"experts.{i}.{p}": normal(7, 5) for i in range(3) for p in ("gate", "up")}
+STACKED: Arrays = {"gate_up": np.stack([np.concatenate([EXPERTS[f"experts.{i}.{p}"]
+                   for p in ("gate", "up")]) for i in range(3)])}  # fmt: skip
+STACK_UPDATE = LowRank(normal(3, 2, 5), normal(3, 14, 2), scale=0.5)
+PART_UPDATES = {
+    f"experts.{i}.{p}": STACK_UPDATE.part(i).rows(slice(7 * half, 7 * half + 7))
+    for i in range(3)
+    for half, p in enumerate(("gate", "up"))
+}
+
+
+def with_updates(arrays: Arrays, updates: dict[str, LowRank], dtype: Any) -> Arrays:
+    wide = {
+        name: updates[name].applied_to(it) if name in updates else it for name, it in arrays.items()
+    }
+    return {name: it.astype(dtype) for name, it in wide.items()}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+def test_experts_with_their_updates_are_told_apart_in_a_stack(dtype: Any) -> None:
+    whole = with_updates(STACKED, {"gate_up": STACK_UPDATE}, dtype)
+    assert judge(whole, STACKED, updates={"gate_up": STACK_UPDATE})["gate_up"].kind == "merged"
+    halves = {"gate": whole["gate_up"][:, :7].copy(), "up": whole["gate_up"][:, 7:].copy()}
+    found = judge(halves, EXPERTS, updates=PART_UPDATES)
+    assert {name: it.kind for name, it in found.items()} == {"gate": "stacked", "up": "stacked"}
+    assert found["gate"].parts == tuple(f"experts.{i}.gate" for i in range(3))
+    assert all(it.ok for it in found.values())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+def test_experts_with_their_updates_are_found_in_a_stack_with_one(dtype: Any) -> None:
+    apart = with_updates(EXPERTS, PART_UPDATES, dtype)
+    found = judge(apart, STACKED, updates={"gate_up": STACK_UPDATE})
+    assert {it.kind for it in found.values()} == {"split"}
+    turned = np.swapaxes(with_updates(STACKED, {"gate_up": STACK_UPDATE}, dtype)["gate_up"], 1, 2)
+    found = judge({"w": turned.copy()}, STACKED, updates={"gate_up": STACK_UPDATE})
+    assert (found["w"].kind, found["w"].axes) == ("permuted", (0, 2, 1))
+
+
+def test_one_expert_without_its_update_in_a_stack_is_a_fault() -> None:
+    whole = with_updates(EXPERTS, PART_UPDATES, np.float32) | {
+        "experts.1.up": EXPERTS["experts.1.up"]
+    }
+    stack = {p: np.stack([whole[f"experts.{i}.{p}"] for i in range(3)]) for p in ("gate", "up")}
+    found = judge(stack, EXPERTS, updates=PART_UPDATES)
+    assert found["gate"].ok
+    assert not found["up"].ok
+
+
 # ------------------------------------------------------------------ folding
 
 

@@ -195,3 +195,19 @@ def test_an_adapter_is_folded_once_and_then_rounded(monkeypatch):
     expected = module.weight.detach().double() + torch.from_numpy(update.delta())
     reference.fold(module, {"weight": update})
     assert torch.equal(module.weight, expected.float())
+
+
+def test_experts_are_folded_one_by_one():
+    from weighbridge.parity import reference
+
+    module = nn.Module()
+    module.experts = nn.Module()
+    module.experts.down = nn.Parameter(torch.randn(3, 5, 4))
+    random = np.random.default_rng(1)
+    update = LowRank(random.normal(size=(3, 2, 4)), random.normal(size=(3, 5, 2)), scale=0.5)
+    expected = [
+        part.detach().double() + torch.from_numpy(update.part(index).delta())
+        for index, part in enumerate(module.experts.down)
+    ]
+    reference.fold(module, {"experts.down": update})
+    assert torch.equal(module.experts.down, torch.stack(expected).float())

@@ -53,6 +53,28 @@ def test_a_live_module_is_read_by_its_state():
     )
 
 
+def test_updates_of_all_experts_are_merged_expert_by_expert():
+    random = np.random.default_rng(0)
+    base = random.normal(size=(3, 5, 4)).astype(np.float32)
+    update = LowRank(random.normal(size=(3, 2, 4)), random.normal(size=(3, 5, 2)), 0.5)
+    found = MergedWeights(ArrayWeights({"w": base}), {"w": update}).read("w")
+    wanted = [base[e] + 0.5 * update.b[e] @ update.a[e] for e in range(3)]
+    assert np.array_equal(found, np.stack(wanted).astype(np.float32))
+
+
+def test_whole_tensors_of_an_adapter_stand_in_for_the_base_s():
+    module = torch.nn.Linear(3, 2)
+    bias = np.array([4, 5], np.float16)
+    adapter = Adapter(Path("adapter"), "peft", {"weight": UPDATE}, {}, saved={"bias": bias})
+    model = Model("m", "torch", None, {}, factory=module, declared=Signature((), ()))
+    for weights in (
+        weights_of(model.with_adapter(adapter)),
+        base_weights(model.with_adapter(adapter)),
+    ):
+        assert weights.headers["bias"].dtype == "F16"
+        assert weights.read("bias").tolist() == [4, 5]
+
+
 def test_a_copy_can_be_cast_alone():
     model = Model("m", "torch", None, {}, factory=torch.nn.Linear(3, 2))
     own_copy(model).factory.half()

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import mlx.core as mx
 
 from ....errors import MismatchError
+from ...values import Array, LowRank
 from .dispatch import Call, Environment, resolve
 from .graph import Graph, Run, Step, weight_of
 
@@ -23,6 +24,28 @@ class Slot(NamedTuple):
     down: str
     up: str
     scale: float
+
+
+class Sum(NamedTuple):
+    """An update of a parameter that its uses see: ``W + scale * b @ a``, by DoRA scaled by row.
+
+    For whatever is not called with what an update applies to: a ``Conv1D``, the experts of a layer.
+    """
+
+    a: mx.array
+    b: mx.array
+    scale: float
+    magnitude: mx.array | None
+
+    def applied_to(self, weight: mx.array) -> mx.array:
+        """Return WEIGHT with the update in it."""
+        update = (self.scale * (self.b @ self.a)).reshape(weight.shape)
+        total = weight + update.astype(weight.dtype)
+        if self.magnitude is None:
+            return total
+        norms = mx.linalg.norm(total.reshape(len(total), -1), axis=1)
+        factor = (self.magnitude / norms).astype(weight.dtype)
+        return factor.reshape(-1, *[1] * (total.ndim - 1)) * total
 
 
 def _linear(call: Call, slot: Slot) -> Run:
@@ -88,6 +111,16 @@ def insert(graph: Graph, slots: Mapping[str, Slot]) -> Graph:
         return form(use[0], slots[use[1]])
 
     return graph.rewritten(rewrite)
+
+
+def factors(step: Step, update: LowRank) -> tuple[Array, Array]:
+    """Return ``lora_a`` and ``lora_b`` of UPDATE, which is laid out as the weight that STEP uses."""
+    return (update.b, update.a) if _form(step) is _embedding else (update.a.T, update.b.T)
+
+
+def laid_out(step: Step, down: Array, up: Array, scale: float) -> LowRank:
+    """Return what :func:`factors` has taken apart."""
+    return LowRank(up, down, scale) if _form(step) is _embedding else LowRank(down.T, up.T, scale)
 
 
 def _factor_shapes(

@@ -10,11 +10,11 @@ import mlx.core as mx
 import numpy as np
 import torch
 
-from ....errors import MismatchError, UnsupportedError
+from ....errors import MismatchError
 from ...values import Array, LowRank
 from ..specs import AdapterSpec
 from . import adapters
-from .adapters import Slot
+from .adapters import Slot, Sum
 from .dtypes import to_torch
 from .graph import Graph, Step, Tap
 from .parameters import Branch, Location, Tensor, plant
@@ -53,6 +53,9 @@ class _Wiring:
     graph: Graph
     locations: dict[str, Location] = field(default_factory=dict)  # by first name, or graph value
     slots: dict[str, Slot] = field(default_factory=dict)  # by name of the weight
+    sums: dict[str, tuple[Sum, LowRank]] = field(
+        default_factory=dict
+    )  # by first name, and as given
 
 
 def _arranged(structure: Any, results: Any) -> Output:
@@ -104,6 +107,9 @@ class Captured(Branch):
         values.update((value, self._location(n).get()) for value, n in recording.reads.items())
         for slot in wiring.slots.values():
             values.update((name, wiring.locations[name].get()) for name in (slot.down, slot.up))
+        for value, name in recording.reads.items() if wiring.sums else ():
+            if name in wiring.sums:
+                values[value] = wiring.sums[name][0].applied_to(values[value])
         results = wiring.graph.run(values, tap)
         for position, name in recording.writes.items():
             self._location(name).set(mx.stop_gradient(results[position]))
@@ -200,34 +206,70 @@ class Captured(Branch):
         wiring.graph = adapters.insert(self._recording.graph, slots)
 
     def set_adapters(self, updates: Mapping[str, LowRank]) -> None:
-        """Insert the adapters of UPDATES (weight name -> update), or replace those that are there."""
-        for name, update in updates.items():
-            if update.magnitude is not None:
-                raise UnsupportedError(f"{name}: a captured module runs no DoRA adapter; merge it")
-        self.insert_adapters({n: AdapterSpec(u.rank, u.scale) for n, u in updates.items()})
-        for name, update in updates.items():
-            slot = self._wiring.slots[name]
-            for key, array in ((slot.down, update.a.T), (slot.up, update.b.T)):
+        """Insert the adapters of UPDATES (weight name -> update), or replace those that are there.
+
+        An update lies as its weight. Linear layers, embeddings and convolutions compute with the
+        factors, which can be trained; for DoRA and any other parameter (a ``Conv1D``, the experts
+        of a layer) the weight and its update are summed anew in each call, and frozen.
+
+        Raises:
+            MismatchError: a name is no parameter, or an update has another shape; all are listed.
+        """
+        uses, known = self._adaptable(), self._recording.names
+        adapters.check_names(updates, {**uses, **known})
+        check_shapes(updates, {name: self._location(name).get() for name in updates})
+        plain = {n: u for n, u in updates.items() if n in uses and u.magnitude is None}
+        self.insert_adapters({n: AdapterSpec(u.rank, u.scale) for n, u in plain.items()})
+        for name, update in plain.items():
+            slot, pair = self._wiring.slots[name], adapters.factors(uses[name][1], update)
+            for key, array in zip((slot.down, slot.up), pair, strict=True):
                 location = self._wiring.locations[key]
-                location.set(_fitting(key, array, location.get()))
+                location.set(_fitting(array, location.get()))
+        for name in updates.keys() - plain.keys():
+            first, _ = known.get(name, (name, None))
+            self._wiring.sums[first] = self._sum(name, updates[name]), updates[name]
+
+    def _sum(self, name: str, update: LowRank) -> Sum:
+        weight = self._location(name).get()
+        a, b = (_fitting(array, weight) for array in (update.a, update.b))
+        magnitude = None if update.magnitude is None else _fitting(update.magnitude, weight)
+        return Sum(a, b, update.scale, magnitude)
 
     def adapter_updates(self) -> dict[str, LowRank]:
-        """Return weight name -> update, in float32."""
-        locations = self._wiring.locations
-        return {
-            name: LowRank(
-                _numpy(locations[slot.down].get()).T, _numpy(locations[slot.up].get()).T, slot.scale
+        """Return weight name -> update, those that can be trained in float32."""
+        locations, uses = self._wiring.locations, self._adaptable()
+        trained = {
+            name: adapters.laid_out(
+                uses[name][1],
+                _numpy(locations[slot.down].get()),
+                _numpy(locations[slot.up].get()),
+                slot.scale,
             )
             for name, slot in self._wiring.slots.items()
         }
+        return trained | {name: update for name, (_, update) in self._wiring.sums.items()}
 
 
-def _fitting(key: str, array: Array, present: mx.array) -> mx.array:
-    if array.shape != tuple(present.shape):
-        raise MismatchError(
-            "adapters do not fit the captured module",
-            [f"{key}: expected shape {tuple(present.shape)}, found {array.shape}"],
-        )
+def check_shapes(updates: Mapping[str, LowRank], weights: Mapping[str, mx.array]) -> None:
+    """Check that each of UPDATES has as many rows and columns as its weight, kernel axes in one.
+
+    Raises:
+        MismatchError: all that have not are listed.
+    """
+    problems = [
+        f"{name}: expected an update of {list(weights[name].shape)}, found {list(update.shape)}"
+        for name, update in sorted(updates.items())
+        if update.shape != tuple(weights[name].shape)
+        and update.shape != (len(weights[name]), weights[name].size // len(weights[name]))
+    ]
+    if problems:
+        raise MismatchError("adapters do not fit the captured module", problems)
+
+
+def _fitting(array: Array, present: mx.array) -> mx.array:
+    """Return ARRAY in the dtype of PRESENT."""
+    if present.dtype == mx.float64:
+        return mx.array(array.astype(np.float64), dtype=mx.float64)
     return mx.array(array.astype(np.float32)).astype(present.dtype)
 
 

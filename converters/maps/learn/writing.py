@@ -70,7 +70,13 @@ def write(trace: Trace, config: Mapping[str, Any], again: Again | None = None) -
     Raises:
         UnsupportedError: the class makes a tensor of nothing, or a program cannot say what it does.
     """
-    drafts = draft(trace, config)
+    return written(draft(trace, config), trace, config, again)
+
+
+def written(
+    drafts: Drafts, trace: Trace, config: Mapping[str, Any], again: Again | None = None
+) -> Written:
+    """Return the map of DRAFTS, the rules of TRACE; as for :func:`write`."""
     speaker = Speaker(config)
     folded = merge_words(fold(drafts.rules))
     counts, rules = named(folded, speaker)
@@ -79,7 +85,8 @@ def write(trace: Trace, config: Mapping[str, Any], again: Again | None = None) -
         few = {name: trace.headers[name] for name in examples(folded, drafts.rules, trace)}
         settle(again, config, few, list(asked.values()))
     rules = [sized(rule, at, asked, speaker) for at, rule in enumerate(rules)]
-    where = [Definition((name,), value) for name, value in counts.items()]
+    used = {name for rule in rules if isinstance(rule, Pairing) for name in rule.defined}
+    where = [Definition((name,), value) for name, value in counts.items() if name in used]
     where, rules = shared(where, rules)
     weight_map = WeightMap(tuple(rules), tuple(where), "learned")
     weight_map = apart(weight_map, folded, trace, config)

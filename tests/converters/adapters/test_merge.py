@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+
 import ml_dtypes
 import numpy as np
+import peft
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.converters.adapters import merge
-from weighbridge.converters.adapters import merge as function
 from weighbridge.converters.adapters.rounding import round_once
-from weighbridge.converters.values import LowRank
+from weighbridge.converters.dtypes import unit_roundoff
+from weighbridge.converters.values import LowRank, stack
 from weighbridge.errors import MismatchError, UnsupportedError
 
 DTYPES = {
@@ -42,7 +46,7 @@ def test_the_sum_is_rounded_once(name):
 @given(st.integers(1, 7), st.integers(1, 200))
 def test_blocks_of_rows_do_not_change_the_result(rows, block):
     base, update = pair((rows, 5), 2, seed=rows)
-    module = __import__("sys").modules[function.__module__]
+    module = sys.modules[merge.__module__]
     whole = merge(base.astype(np.float32), update)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK", block)
@@ -88,13 +92,90 @@ def test_an_update_too_small_for_the_dtype_survives_in_nothing():
     base = np.ones((4, 3), ml_dtypes.bfloat16)
     merged, survival = merge(base, LowRank(np.ones((1, 3)), np.full((4, 1), 1e-6)))
     assert (merged == base).all()
-    assert survival == (0.0, 1.0, 0, 12)
+    assert survival[:3] == (0.0, 0.0, 1.0)
+    assert survival[4:] == (0, 12)
 
 
-def test_an_update_of_nothing_survives_whole():
+@pytest.mark.parametrize("name", DTYPES)
+def test_an_update_of_nothing_survives_whole_and_leaves_the_bytes(name):
     base, update = pair()
-    _, survival = merge(base.astype(np.float16), LowRank(update.a, 0 * update.b))
-    assert survival == (1.0, 0.0, 0, 54)
+    base[0, :4] = np.nan, np.inf, -np.inf, -0.0
+    base = base.astype(DTYPES[name])
+    merged, survival = merge(base, LowRank(update.a, 0 * update.b))
+    assert survival == (1.0, 1.0, 0.0, 0.0, 0, 54)
+    assert merged.tobytes() == base.tobytes()
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_rows_that_an_update_leaves_alone_keep_their_bytes(name):
+    base, update = pair()
+    update.b[3:6] = 0
+    base[3:6, 1] = -0.0
+    base = base.astype(DTYPES[name])
+    merged, survival = merge(base, update)
+    assert merged[3:6].tobytes() == base[3:6].tobytes()
+    assert survival.changed == 36
+
+
+def test_what_was_infinite_stays_so_and_out_of_the_figures():
+    base, update = pair()
+    base[2, 3], base[4, 4] = np.inf, np.nan
+    merged, survival = merge(base.astype(np.float32), update)
+    assert np.isinf(merged[2, 3])
+    assert np.isnan(merged[4, 4])
+    assert survival.gain == pytest.approx(1, abs=1e-6)
+    assert survival.cosine == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("block", [1, 30, 1 << 19])
+def test_a_stack_of_matrices_is_merged_one_by_one(name, block, monkeypatch):
+    monkeypatch.setattr(sys.modules[merge.__module__], "BLOCK", block)
+    matrices = [pair(seed=seed) for seed in range(4)]
+    bases = [base.astype(DTYPES[name]) for base, _ in matrices]
+    whole, survival = merge(np.stack(bases), stack([update for _, update in matrices]))
+    alone = [merge(base, update) for base, (_, update) in zip(bases, matrices, strict=True)]
+    assert whole.tobytes() == np.stack([merged for merged, _ in alone]).tobytes()
+    assert survival.size == sum(it.size for _, it in alone)
+    gains = [it.gain for _, it in alone]
+    assert min(gains) - 1e-12 <= survival.gain <= max(gains) + 1e-12
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+def test_a_sum_in_32_bits_is_the_one_in_64_but_for_its_rounding(name):
+    base, update = pair((64, 48))
+    base = base.astype(DTYPES[name])
+    wide, narrow = (merge(base, update, accumulate=it)[0] for it in ("float64", "float32"))
+    error = np.abs(wide.astype(np.float64) - narrow.astype(np.float64))
+    spacing = 2.0 * unit_roundoff(name) * np.abs(wide.astype(np.float64))
+    assert (error <= spacing + 1e-6).all()
+    assert np.mean(error == 0) > (0.5 if name == "float32" else 0.99)
+
+
+@pytest.mark.parametrize("magnitude", [None, np.arange(1.0, 10.0, dtype=np.float32)])
+@pytest.mark.parametrize("square", [True, False])
+def test_the_merge_is_that_of_peft(magnitude, square):
+    """The oracle is PEFT's own; it sums in float32."""
+    base, update = pair((9, 9) if square else (9, 6), rank=9 if square else 3)
+    base = base.astype(np.float32)
+    update = LowRank(update.a, update.b, 2.0, magnitude)
+    layer = torch.nn.Linear(base.shape[1], 9, bias=False)
+    layer.weight.data = torch.from_numpy(base.copy())
+    config = peft.LoraConfig(
+        r=update.rank, lora_alpha=2 * update.rank, target_modules=["0"],
+        use_dora=magnitude is not None,
+    )  # fmt: skip
+    model = peft.get_peft_model(torch.nn.Sequential(layer), config)
+    tensors = {"lora_A.weight": update.a, "lora_B.weight": update.b}
+    if magnitude is not None:
+        tensors["lora_magnitude_vector"] = magnitude
+    named = {f"base_model.model.0.{name}": torch.from_numpy(it) for name, it in tensors.items()}
+    peft.set_peft_model_state_dict(model, named)
+    expected = model.merge_and_unload()[0].weight.detach().numpy()
+    merged, _ = merge(base, update)
+    size = np.abs(expected) + np.abs(base) + 2 * np.abs(update.b) @ np.abs(update.a)
+    assert (np.abs(merged - expected) <= 8 * 2.0**-24 * size).all()
+    assert np.abs(merged - base).max() > 0.5
 
 
 def test_dora_gives_every_row_its_magnitude():

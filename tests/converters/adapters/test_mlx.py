@@ -82,7 +82,8 @@ def test_ranks_and_scales_that_differ_keep_their_effect(tmp_path_factory, terms)
     write_adapter(folder, updates, config={})
     found = read_adapter(folder).updates
     assert {update.rank for update in found.values()} == {max(rank for rank, _ in terms)}
-    assert {update.scale for update in found.values()} == {terms[0][1]}
+    scales = [scale for _, scale in terms]
+    assert {update.scale for update in found.values()} == {max(scales, key=scales.count)}
     for name, update in updates.items():
         np.testing.assert_allclose(found[name].delta(), update.delta(), rtol=1e-5, atol=1e-5)
 
@@ -122,14 +123,30 @@ def test_writing_again_replaces_the_adapter_and_nothing_else(tmp_path):
 
 
 REFUSED = {
-    "nothing": {},
-    "mixture": {"a.weight": lowrank(0), "b.weight": lowrank(0, magnitude=True)},
-    "no weight": {"experts.gate_up_proj": lowrank(0)},
+    "nothing": ({}, {}, "nothing to write"),
+    "mixture": (
+        {"a.weight": lowrank(0), "b.weight": lowrank(0, magnitude=True)},
+        {},
+        "1 of 2 updates are DoRA; all must be, or none",
+    ),
+    "no weight": ({"experts.gate_up_proj": lowrank(0)}, {}, "gate_up_proj is not a parameter call"),
+    "no module": ({"gate.weight": lowrank(0)}, {"kinds": {}}, "gate.weight is not of a Linear"),
+    "DoRA of an embedding": (
+        {"e.weight": lowrank(0, magnitude=True)},
+        {"kinds": {"e": "embedding"}},
+        "e.weight is an embedding with DoRA norms",
+    ),
+    "whole tensors": (
+        {"a.weight": lowrank(0)},
+        {"saved": {"head.weight": np.zeros(3, np.float32)}},
+        r"whole tensors beside updates \(head.weight\); merge the adapter instead",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_mlx_lm_has_no_form_for_is_refused(case, tmp_path):
-    with pytest.raises(UnsupportedError, match="all LoRA or all DoRA"):
-        write_adapter(tmp_path / "out", REFUSED[case], config={})
+    updates, options, message = REFUSED[case]
+    with pytest.raises(UnsupportedError, match=message):
+        write_adapter(tmp_path / "out", updates, config={}, **options)
     assert not (tmp_path / "out").exists()

@@ -20,7 +20,15 @@ def config(content):
         text = content if isinstance(content, str) else json.dumps(content)
         (folder / "adapter_config.json").write_text(text)
         safetensors.numpy.save_file({"w": np.zeros(1)}, folder / "adapters.safetensors")
-        safetensors.numpy.save_file({"w": np.zeros(1)}, folder / "adapter_model.safetensors")
+
+    return make
+
+
+def files(*names, **content):
+    def make(folder):
+        (folder / "adapter_config.json").write_text(json.dumps(content))
+        for name in names:
+            safetensors.numpy.save_file({"w": np.zeros(1)}, folder / name)
 
     return make
 
@@ -43,7 +51,27 @@ REFUSED = {
     "a list": (config([]), BadInputError, "not a JSON object"),
     "no dialect": (config({}), BadInputError, "neither mlx-lm's"),
     "both dialects": (config(MLX | PEFT), BadInputError, "has both mlx-lm's and PEFT's"),
-    "full": (config({"fine_tune_type": "full"}), UnsupportedError, "full is not low-rank"),
+    "files of two dialects": (
+        files("adapters.safetensors", "adapter_model.safetensors", **PEFT),
+        BadInputError,
+        r"several dialects \(adapters.safetensors, adapter_model.safetensors\); name one file",
+    ),
+    "an old archive beside": (
+        files("adapters.safetensors", "adapters.npz", **MLX),
+        BadInputError,
+        "several dialects",
+    ),
+    "another kind": (config({"fine_tune_type": "x"}), UnsupportedError, "x is not lora, dora or"),
+    "scale zero": (
+        config({"lora_parameters": {"rank": 2, "scale": 0}}),
+        BadInputError,
+        "scale is 0",
+    ),
+    "alpha zero": (
+        files("adapter_model.safetensors", **(PEFT | {"lora_alpha": 0})),
+        BadInputError,
+        "lora_alpha is 0, expected a positive number",
+    ),
     "no parameters": (config({"fine_tune_type": "lora"}), BadInputError, "lora_parameters is None"),
     "no scale": (config({"lora_parameters": {"rank": 2}}), BadInputError, "scale is None, expect"),
     "rank as text": (

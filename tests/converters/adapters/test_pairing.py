@@ -81,15 +81,26 @@ PROBLEMS = {
     ),
     "experts": (
         tensors(**{"q.lora_a": np.zeros((4, 5, 2), "f4")}),
-        "q: F32[4, 5, 2] and F32[2, 7] are not matrices; expert-wise updates are not supported",
+        (
+            "q: F32[4, 5, 2] and F32[2, 7] are not of 3 axes; only linear layers, embeddings and"
+            " experts are read"
+        ),
+    ),
+    "counts of experts": (
+        tensors(**{"q.lora_a": np.zeros((4, 2, 5), "f4"), "q.lora_b": np.zeros((3, 7, 2), "f4")}),
+        "q: the halves are of 4 and 3 experts",
     ),
     "integers": (
         tensors(**{"q.lora_a": np.zeros((5, 2), "i4")}),
         "q: not floating point (I32[5, 2], F32[2, 7])",
     ),
     "unknown": (
-        tensors(**{"q.bias": np.zeros(7, "f4")}),
-        "q.bias is not part of a mlx LoRA of linear layers",
+        tensors(**{"q.lora_c": np.zeros(7, "f4")}),
+        "q.lora_c is no part of an adapter",
+    ),
+    "NaN": (
+        tensors(**{"q.lora_b": np.array([[np.nan] * 7, [np.inf] + [0] * 6], "f4")}),
+        "q: 7 NaN and 1 infinite of 14 numbers (b)",
     ),
     "unexpected magnitude": (
         tensors(**{"q.m": np.zeros(7, "f4")}),
@@ -113,14 +124,14 @@ def test_problems_of_several_modules_are_told_together(tmp_path):
     arrays = {
         "k.lora_a": np.zeros((5, 2), "f4"),
         "q.lora_b": np.zeros((2, 7), "f4"),
-        "x": np.zeros(1, "f4"),
+        "x.lora": np.zeros(1, "f4"),
     }
     safetensors.numpy.save_file(arrays, tmp_path / "adapters.safetensors")
     (tmp_path / "adapter_config.json").write_text(json.dumps(CONFIG))
     with pytest.raises(MismatchError) as caught:
         read_adapter(tmp_path)
     assert set(caught.value.problems) == {
-        "x is not part of a mlx LoRA of linear layers",
+        "x.lora is no part of an adapter",
         "k.lora_b is missing",
         "q.lora_a is missing",
     }

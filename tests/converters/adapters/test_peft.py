@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import re
 
 import numpy as np
 import peft
@@ -17,7 +16,8 @@ from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils.other import get_pattern_key
 
 from weighbridge.converters.adapters import fit, merge, read_adapter
-from weighbridge.converters.adapters.peft import HISTORY, READ, targeted, terms_of
+from weighbridge.converters.adapters.peft_fields import ADVICE, HISTORY, READ, refused
+from weighbridge.converters.adapters.peft_targets import targeted, terms_of
 from weighbridge.converters.checkpoints import Header
 from weighbridge.converters.dtypes import CODE
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
@@ -85,7 +85,7 @@ def test_the_merge_is_the_one_that_peft_makes(case, tmp_path):
     base, expected = train(tmp_path, **READABLE[case])
     adapter = read_adapter(tmp_path)
     arrays = {name: tensor.numpy() for name, tensor in base.items()}
-    fit(adapter, {name: Header(CODE[a.dtype], a.shape) for name, a in arrays.items()})
+    adapter = fit(adapter, {name: Header(CODE[a.dtype], a.shape) for name, a in arrays.items()})
     assert adapter.dialect == "peft"
     changed = {name for name in base if not torch.equal(base[name], expected[name])}
     assert set(adapter.updates) == changed
@@ -125,51 +125,116 @@ def test_a_lost_half_is_told_by_its_name_in_the_file(tmp_path):
 
 
 PLAIN = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["query"]}
-REFUSED = {
+# A value that sets a field; every one of these is refused.
+SET = {
     "bias": "all",
     "lora_bias": True,
-    "fan_in_fan_out": True,
-    "modules_to_save": ["head"],
     "layer_replication": [[0, 2]],
-    "target_parameters": ["experts.down_proj"],
     "trainable_token_indices": [1],
     "alora_invocation_tokens": [1],
     "use_qalora": True,
     "use_bdlora": {"x": 1},
     "arrow_config": {"x": 1},
+    "kasa_config": {"x": 1},
+    "velora_config": {"x": 1},
+    "monteclora_config": {"x": 1},
+    "ensure_weight_tying": True,
     "init_lora_weights": "pissa_niter_4",
     "peft_type": "LOHA",
     "a_field_of_the_future": 1,
 }
+CHANGING = ("pissa", "olora", "loftq", "corda", "lora_ga", "mica")  # initialisations
 
 
-@pytest.mark.parametrize("field", REFUSED)
-def test_every_other_kind_is_refused_by_name(field, tmp_path):
-    (tmp_path / "adapter_config.json").write_text(json.dumps(PLAIN | {field: REFUSED[field]}))
-    (tmp_path / "adapter_model.safetensors").touch()
-    with pytest.raises(UnsupportedError, match=re.escape(f"{field}={REFUSED[field]}")):
-        read_adapter(tmp_path)
+def refusal(folder, **fields) -> str:
+    (folder / "adapter_config.json").write_text(json.dumps(PLAIN | fields))
+    (folder / "adapter_model.safetensors").touch()
+    with pytest.raises(UnsupportedError) as caught:
+        read_adapter(folder)
+    return str(caught.value)
 
 
-def test_every_default_of_peft_is_accepted_and_every_field_is_known():
-    from weighbridge.converters.adapters.peft import refusals
+@pytest.mark.parametrize("field", SET)
+def test_every_other_kind_is_refused_by_name_with_what_to_do(field, tmp_path):
+    said = refusal(tmp_path, **{field: SET[field]})
+    assert f"{field}={SET[field]} (" in said
+    assert "merge" in said or "save it again" in said or "only PEFT can run it" in said
+    assert "\n" not in said
 
+
+@pytest.mark.parametrize("value", CHANGING)
+def test_an_initialisation_that_moved_the_base_is_refused(value, tmp_path):
+    assert f"init_lora_weights={value} (it moved" in refusal(tmp_path, init_lora_weights=value)
+
+
+def test_several_refused_fields_are_told_together(tmp_path):
+    said = refusal(tmp_path, bias="all", use_qalora=True)
+    assert "bias=all" in said
+    assert "use_qalora=True" in said
+
+
+def test_every_default_of_peft_is_accepted():
     defaults = json.loads(json.dumps(peft.LoraConfig().to_dict(), default=list))
-    assert refusals(defaults) == []
-    assert {
-        f.name for f in dataclasses.fields(peft.LoraConfig)
-    } >= READ | HISTORY  # none is spelled wrong here
+    assert refused(defaults) == {}
+
+
+def test_every_field_of_peft_is_read_or_history_or_refused_by_name():
+    fields = {field.name for field in dataclasses.fields(peft.LoraConfig)}
+    assert fields >= READ | HISTORY  # none is spelled wrong here
+    assert not READ & HISTORY
+    for field in fields - READ - HISTORY:
+        assert field in SET, f"{field}: new in PEFT; say here what becomes of it"
+        assert list(refused(PLAIN | {field: SET[field]})) == [field]
+        assert field in ADVICE
+    for field in HISTORY:
+        assert refused(PLAIN | {field: {"x": 1}}) == {}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_update_of_an_embedding_is_refused_by_name(tmp_path):
-    train(tmp_path, target_modules=["embed", "query"])
+def test_history_changes_nothing(tmp_path):
+    train(tmp_path)
+    expected = read_adapter(tmp_path).updates
+    path = tmp_path / "adapter_config.json"
+    config = json.loads(path.read_text())
+    odd = {"lora_dropout": 0.5, "task_type": "CAUSAL_LM", "revision": "x", "inference_mode": True}
+    path.write_text(json.dumps(config | odd | {"eva_config": {"rho": 2}}))
+    found = read_adapter(tmp_path).updates
+    assert all(found[name].scale == update.scale for name, update in expected.items())
+    assert all((found[name].b == update.b).all() for name, update in expected.items())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_dora_of_an_embedding_is_refused(tmp_path):
+    train(tmp_path, target_modules=["embed", "query"], use_dora=True)
     with pytest.raises(MismatchError) as caught:
         read_adapter(tmp_path)
-    assert any(
-        problem.startswith("base_model.model.embed.lora_embedding_A is not part")
-        for problem in caught.value.problems
+    assert any("DoRA of embeddings is not read" in problem for problem in caught.value.problems)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_numbers_that_are_not_finite_are_refused_all_together(tmp_path):
+    train(tmp_path)
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(file := tmp_path / "adapter_model.safetensors")
+    tensors["base_model.model.layers.0.query.lora_B.weight"][1, 2] = float("nan")
+    tensors["base_model.model.layers.1.value.lora_A.weight"][0, 0] = float("inf")
+    save_file(tensors, file)
+    with pytest.raises(MismatchError) as caught:
+        read_adapter(tmp_path)
+    assert caught.value.problems == (
+        "base_model.model.layers.0.query: 1 NaN and 0 infinite of 40 numbers (b)",
+        "base_model.model.layers.1.value: 0 NaN and 1 infinite of 40 numbers (a)",
     )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_rank_that_the_configuration_denies_is_refused(tmp_path):
+    train(tmp_path)
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"r": 3}))
+    with pytest.raises(MismatchError, match=r"rank 4, but adapter_config\.json says 3"):
+        read_adapter(tmp_path)
 
 
 MALFORMED = {

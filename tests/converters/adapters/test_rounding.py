@@ -79,3 +79,18 @@ def test_what_is_not_a_number_stays_so(name):
 def test_what_is_too_large_is_infinite(name):
     found = round_once(np.array([1e300, -1e300, np.inf]), DTYPES[name]).astype(np.float64)
     assert found.tolist() == [np.inf, -np.inf, np.inf]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@given(values=st.lists(st.floats(width=32), min_size=1))
+def test_of_32_bits_the_result_is_that_of_the_same_numbers_in_64(name, values):
+    narrow = np.array(values, np.float32)
+    one, other = (round_once(it, DTYPES[name]) for it in (narrow, narrow.astype(np.float64)))
+    np.testing.assert_array_equal(one.astype(np.float64), other.astype(np.float64))
+
+
+@given(st.lists(st.floats(width=64), min_size=1, max_size=20))
+def test_numbers_of_all_sizes_side_by_side_are_each_rounded_as_alone(values):
+    together = round_once(np.array(values), DTYPES["bfloat16"])
+    alone = np.concatenate([round_once(np.array([it]), DTYPES["bfloat16"]) for it in values])
+    np.testing.assert_array_equal(together.astype(np.float64), alone.astype(np.float64))

@@ -114,8 +114,8 @@ def test_an_update_is_moved_exactly_or_refused(drawn):
 
 
 REFUSED = [
-    ("x.{e} [o i] <-> y [e o i]", {"x.0": (4, 6)}, "do not stack"),
-    ("x [(h o) i] <-> y [h o i]", {"x": (4, 6)}, "of weights with two axes"),
+    ("x [(h o) i] <-> y [h o i]", {"x": (4, 6)}, "counts matrices on the other"),
+    ("x [o i] <-> y [(o i)]", {"x": (4, 6)}, "of weights with two axes or more"),
     ("x [(h o) (h2 i)] <-> y [(h h2) (o i)]", {"x": (4, 6)}, "rows and columns mix"),
 ]
 

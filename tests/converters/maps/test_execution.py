@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -182,6 +184,39 @@ def test_updates_are_merged_before_the_layout_changes():
     resumed = Collector(plan.layout, plan.layout)
     assert execute(plan, Memory(moe()), resumed).survival == result.survival
     assert not resumed.bytes
+
+
+MERGED = {
+    "copied": ("x <-> y", {"x": (6, 5)}),
+    "transposed": ("x [o i] <-> y [i o]", {"x": (6, 5)}),
+    "heads taken apart": ("x [(h (q + k)) i] <-> q [(h q) i], k [(h k) i] where h = 3", {"x": (9, 5)}),
+    "columns taken apart": ("x [o (q + k)] <-> q [o q], k [o k] where q = 2", {"x": (6, 5)}),
+    "rows joined": ("x [m i], z [k i] <-> y [(m + k) i]", {"x": (6, 5), "z": (2, 5)}),
+    "experts": ("x [e (g + u) i] <-> g [e g i], u.{e} [u i] where g = 2", {"x": (3, 6, 5)}),
+    "experts turned": ("x [e o i] <-> y [e i o]", {"x": (3, 6, 5)}),
+    "changed afterwards": ("x <-> y + 1", {"x": (6, 5)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MERGED)
+@pytest.mark.parametrize("block", [1, 11, 1 << 19])
+@pytest.mark.parametrize("slab", [1, 1 << 24])
+def test_an_update_is_merged_in_pieces_as_it_is_whole(case, block, slab, monkeypatch):
+    monkeypatch.setattr("weighbridge.converters.maps.slabs.SLAB", slab)
+    monkeypatch.setattr(sys.modules[merge.__module__], "BLOCK", block)
+    text, shapes = MERGED[case]
+    normal = np.random.default_rng(0).normal
+    arrays = {name: normal(size=shape).astype("bfloat16") for name, shape in shapes.items()}
+    *lead, out, into = shapes["x"]
+    updates = {"x": LowRank(normal(size=(*lead, 2, into)), normal(size=(*lead, out, 2)), 0.5)}
+    plan = WeightMap.parse(text).bind(
+        Memory(arrays).headers, updates=updates, sizes={"h": 3, "q": 2}
+    )
+    writer = Collector(plan.layout)
+    result = execute(plan, Memory(arrays), writer)
+    in_memory = apply(plan, dense(arrays))
+    assert {n: v.array.tobytes() for n, v in in_memory.items()} == writer.bytes
+    assert result.survival == {"x": merge(arrays["x"], updates["x"])[1]}
 
 
 TIED = WeightMap.parse("embed <-> wte\nhead == embed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -12,7 +13,12 @@ import pytest
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.policy import Policy
 from weighbridge.converters.runtimes import load
-from weighbridge.converters.runtimes.native import misfits, native_witness, sixteen_bit_experts
+from weighbridge.converters.runtimes.native import (
+    misfits,
+    native_witness,
+    parameter_names,
+    sixteen_bit_experts,
+)
 from weighbridge.errors import MismatchError
 
 KINDS = ["mixtral", "qwen3_moe", "deepseek_v3", "mamba", "lfm2", "llama", "gemma2", "qwen2",
@@ -119,17 +125,10 @@ def test_gathered_products_in_sixteen_bits_are_rounded_once():
     assert narrow.dtype == mx.bfloat16
 
 
-def test_a_live_adapter_is_in_the_weights_of_the_class(tiny_mlx):
-    from dataclasses import replace
-
-    from weighbridge.converters.adapters.adapter import Adapter
-    from weighbridge.converters.values import LowRank
-
-    model = open_model(tiny_mlx("llama"))
-    name = "model.layers.1.mlp.up_proj.weight"
-    random = np.random.default_rng(1)
-    update = LowRank(random.normal(size=(3, 48)), random.normal(size=(80, 3)), 0.5)
-    adapter = Adapter(model.path, "mlx", {name: update}, {})
-    module = load(replace(model, adapter=adapter), "mlx").module
-    merged = np.array(module.model.layers[1].mlp.up_proj.weight)
-    assert np.allclose(merged, update.applied_to(model.checkpoint.read(name)), rtol=1e-6)
+def test_parameters_are_told_from_tensors_that_loading_changes(tiny, tiny_mlx):
+    model = open_model(tiny_mlx("qwen3_moe"))
+    assert parameter_names(model) == {name: name for name in model.checkpoint.headers}
+    dense = replace(model, tensors=open_model(tiny("qwen3_moe")).checkpoint)  # as torch has it
+    found = parameter_names(dense)
+    assert "model.layers.0.self_attn.q_proj.weight" in found
+    assert not any("experts" in name for name in found)

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 from weighbridge.converters.captures import AdapterSpec, capture
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 from weighbridge.converters.values import LowRank
-from weighbridge.errors import MismatchError, UnsupportedError
+from weighbridge.errors import MismatchError
 
 TARGETS = ["query", "dense", "word_embeddings"]
 RANK, ALPHA = 3, 6.0
@@ -54,8 +54,10 @@ def adapted(targets):
     return model, updates
 
 
-def low_rank(a, b):
-    return LowRank(a.detach().numpy(), b.detach().numpy(), ALPHA / RANK)
+def low_rank(name, a, b):
+    """Return PEFT's factors as an update laid out as its weight; an embedding's lies turned."""
+    update = LowRank(a.detach().numpy(), b.detach().numpy(), ALPHA / RANK)
+    return update.transposed() if "embeddings" in name else update
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def pair():
     }
     base.load_state_dict(state)
     captured = capture(base, inputs=inputs())
-    captured.set_adapters({name: low_rank(a, b) for name, (a, b) in factors.items()})
+    captured.set_adapters({name: low_rank(name, a, b) for name, (a, b) in factors.items()})
     return model, factors, captured
 
 
@@ -124,8 +126,9 @@ def test_updates_come_back_as_they_went_in(pair):
     found = captured.adapter_updates()
     assert found.keys() == factors.keys()
     for name, (a, b) in factors.items():
-        np.testing.assert_array_equal(found[name].a, a.detach().numpy())
-        np.testing.assert_array_equal(found[name].b, b.detach().numpy())
+        wanted = low_rank(name, a, b)
+        np.testing.assert_array_equal(found[name].a, wanted.a)
+        np.testing.assert_array_equal(found[name].b, wanted.b)
         assert found[name].scale == ALPHA / RANK
 
 
@@ -165,12 +168,42 @@ def test_unknown_weights_are_listed_with_the_nearest_name():
 
 def test_an_update_of_the_wrong_shape_is_refused():
     captured = capture(nn.Linear(3, 4), inputs={"input": torch.randn(2, 3)})
-    with pytest.raises(MismatchError, match=r"lora_a: expected shape \(3, 2\), found \(5, 2\)"):
+    with pytest.raises(MismatchError, match=r"weight: expected .*\[4, 3\], found \[4, 5\]"):
         captured.set_adapters({"weight": LowRank(np.ones((2, 5)), np.ones((4, 2)))})
 
 
-def test_magnitudes_are_refused_by_name():
-    captured = capture(nn.Linear(3, 4), inputs={"input": torch.randn(2, 3)})
-    update = LowRank(np.ones((2, 3)), np.ones((4, 2)), magnitude=np.ones(4))
-    with pytest.raises(UnsupportedError, match="DoRA"):
-        captured.set_adapters({"weight": update})
+def test_what_is_no_linear_layer_computes_with_the_sum(assert_same):
+    from transformers import GPT2Config, GPT2Model
+
+    sizes = {"n_embd": 24, "n_head": 3, "n_layer": 1, "vocab_size": 50, "n_positions": 20}
+    module = GPT2Model(GPT2Config(**sizes, use_cache=False)).eval()
+    batch = {"input_ids": torch.randint(0, 50, (2, 7))}
+    captured = capture(module, inputs=batch)
+    name = "h.0.attn.c_attn.weight"  # [in, out]
+    update = LowRank(torch.randn(2, 72).numpy(), torch.randn(24, 2).numpy(), 0.3)
+    captured.set_adapters({name: update})
+    with torch.no_grad():
+        module.get_parameter(name).add_(torch.from_numpy(update.delta()).float())
+        wanted = module(**batch).last_hidden_state
+    found = captured(input_ids=to_mlx(batch["input_ids"]))["last_hidden_state"]
+    assert_same(found, wanted, 2e-6)
+    assert captured.adapter_updates() == {name: update}
+
+
+def test_dora_computes_what_peft_computes(assert_same):
+    config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=["0"], use_dora=True)
+    module = nn.Sequential(nn.Linear(5, 4))
+    captured = capture(module, inputs={"input": torch.randn(2, 5)})
+    theirs = LoraModel(module, config, "default")
+    layer = theirs.model[0]
+    with torch.no_grad():
+        layer.lora_B["default"].weight.normal_()
+        layer.lora_magnitude_vector["default"].weight.mul_(1.5)
+    a, b, magnitude = (
+        part["default"].weight.detach().numpy()
+        for part in (layer.lora_A, layer.lora_B, layer.lora_magnitude_vector)
+    )
+    captured.set_adapters({"0.weight": LowRank(a, b, ALPHA / RANK, magnitude)})
+    x = torch.randn(2, 5)
+    assert_same(captured(input=to_mlx(x)), theirs.model(x), 2e-6)
+    assert not tree_flatten(captured.trainable_parameters())

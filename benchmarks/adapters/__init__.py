@@ -1,0 +1,1 @@
+"""Adapters measured: merges, what survives them, conversions between dialects."""

@@ -1,0 +1,113 @@
+"""What llama.cpp's converter does to a tensor besides renaming it: few things, each by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ..values import Array
+
+Shape = tuple[int, ...]
+
+
+class Case(NamedTuple):
+    """What a rule has to make.
+
+    Attributes:
+        want: the shape.
+        heads: how many heads its rows belong to; ``None`` where they have none.
+    """
+
+    want: Shape
+    heads: int | None = None
+
+
+class Rule(NamedTuple):
+    """One thing that a tensor may undergo.
+
+    Attributes:
+        name: how it is said.
+        fits: whether it can make the case of an array of a shape.
+        act: makes the case of an array.
+        computes: whether numbers change, and do not only move.
+    """
+
+    name: str
+    fits: Callable[[Shape, Case], bool]
+    act: Callable[[Array, Case], Array]
+    computes: bool = False
+
+
+def interleaved(array: Array, heads: int) -> Array:
+    """Return ARRAY with the two halves of each head's rows interleaved.
+
+    transformers rotates the two halves of a head, llama.cpp neighbours
+    (``LlamaModel.permute`` in its ``conversion/llama.py``).
+
+    >>> interleaved(np.arange(8), 2).tolist()
+    [0, 2, 1, 3, 4, 6, 5, 7]
+    """
+    parts = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
+    return parts.swapaxes(1, 2).reshape(array.shape)
+
+
+def _same(have: Shape, case: Case) -> bool:
+    return have == case.want
+
+
+def _has_heads(have: Shape, case: Case) -> bool:
+    return have == case.want and case.heads is not None and have[0] % (2 * case.heads) == 0
+
+
+def _is_turned(have: Shape, case: Case) -> bool:
+    return len(have) > 1 and _turned_shape(have) == case.want
+
+
+def _is_longer(have: Shape, case: Case) -> bool:
+    return len(have) == 2 == len(case.want) and have[0] > case.want[0] and have[1] == case.want[1]
+
+
+def _is_double(have: Shape, case: Case) -> bool:
+    *lead, rows, columns = (1, *case.want)
+    return len(have) > 1 and (1, *have) == (*lead, 2 * rows, columns)
+
+
+def _is_double_turned(have: Shape, case: Case) -> bool:
+    return len(have) > 1 and _is_double(_turned_shape(have), case)
+
+
+def _turned_shape(shape: Shape) -> Shape:
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def _turned(array: Array) -> Array:
+    return array.swapaxes(-1, -2)
+
+
+PARTS: Final[Mapping[str, Callable[[Array], Array]]] = {
+    "first half": lambda a: a[..., : a.shape[-2] // 2, :],
+    "second half": lambda a: a[..., a.shape[-2] // 2 :, :],
+    "even rows": lambda a: a[..., 0::2, :],
+    "odd rows": lambda a: a[..., 1::2, :],
+}
+
+
+def _half(name: str, part: Callable[[Array], Array]) -> Rule:
+    return Rule(name, _is_double, lambda a, _: part(a))
+
+
+def _turned_half(name: str, part: Callable[[Array], Array]) -> Rule:
+    return Rule(f"transposed, {name}", _is_double_turned, lambda a, _: part(_turned(a)))
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule("same", _same, lambda a, _: a),
+    Rule("heads interleaved", _has_heads, lambda a, case: interleaved(a, case.heads or 1)),
+    Rule("plus one", _same, lambda a, _: a.astype(np.float32) + np.float32(1), computes=True),
+    Rule("transposed", _is_turned, lambda a, _: _turned(a)),
+    Rule("first rows", _is_longer, lambda a, case: a[: case.want[0]]),
+    *(_half(name, part) for name, part in PARTS.items()),
+    *(_turned_half(name, part) for name, part in PARTS.items()),
+)

@@ -1,0 +1,20 @@
+"""Quantized weights: MLX's own formats read exactly, written as MLX does, and compared with originals."""
+
+from __future__ import annotations
+
+from .mlx import blocks, dequantize, from_blocks, layout, quantize, step
+from .recipe import Recipe
+from .scheme import Scheme
+from .view import Dequantized
+
+__all__ = [
+    "Dequantized",
+    "Recipe",
+    "Scheme",
+    "blocks",
+    "dequantize",
+    "from_blocks",
+    "layout",
+    "quantize",
+    "step",
+]

@@ -1,0 +1,39 @@
+"""What an adapter records of its base: a hash of each weight as it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import xxhash
+
+from ..checkpoints import Checkpoint
+from .view import Dequantized, stored_as
+
+
+def fingerprints(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, str]:
+    """Return ``xxh3:<hex>`` of the tensors NAMES that CHECKPOINT has, by name.
+
+    Dtype, shape and bytes count, the order and the files of the tensors do not. Of a quantized
+    weight codes, scales and biases count, whether CHECKPOINT is the stored one or its dense view.
+    """
+    raw = checkpoint.raw if isinstance(checkpoint, Dequantized) else checkpoint
+    return {name: _fingerprint(raw, name) for name in names if name in raw.headers}
+
+
+def _fingerprint(raw: Checkpoint, name: str) -> str:
+    digest = xxhash.xxh3_64()
+    for part, full in sorted(stored_as(raw, name).items()):
+        digest.update(f"{part} {raw.headers[full]}".encode())
+        for piece in raw.stream(full):
+            digest.update(piece)
+    return f"xxh3:{digest.hexdigest()}"
+
+
+def compare(recorded: Mapping[str, str], checkpoint: Checkpoint) -> list[str]:
+    """Say which of the weights whose hashes are RECORDED are not those of CHECKPOINT, by name."""
+    found = fingerprints(checkpoint, recorded)
+    return [
+        f"{name}: " + (f"recorded {wanted}, found {found[name]}" if name in found else "missing")
+        for name, wanted in sorted(recorded.items())
+        if found.get(name) != wanted
+    ]

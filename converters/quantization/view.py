@@ -1,0 +1,200 @@
+"""A quantized checkpoint seen as the dense one that it stands for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ...errors import BadInputError, MismatchError
+from ..checkpoints import CHUNK, Checkpoint, Header
+from ..dtypes import NUMPY
+from ..values import Array
+from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
+from .recipe import Recipe
+from .scheme import Scheme
+
+COMPANIONS: Final = ("scales", "biases", "global_scale")
+
+
+class Dequantized:
+    """A checkpoint whose quantized weights are read as float32, each at its canonical value.
+
+    The names are those of the modules: ``x.weight`` is dense, ``x.scales`` and ``x.biases`` are
+    not seen. A checkpoint without quantized weights is seen as it is.
+
+    Attributes:
+        raw: the checkpoint as stored.
+        recipe: what its config says; ``None`` where it says nothing.
+        schemes: by name of the weight, in the order of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        raw: Checkpoint,
+        config: Mapping[str, Any],
+        dense: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        """Read the headers of RAW with CONFIG, the model's.
+
+        Args:
+            raw: as stored.
+            config: of ``config.json``.
+            dense: shapes of dense weights by name, where somebody knows them; they tell how a
+                weight is packed that CONFIG does not name.
+
+        Raises:
+            MismatchError: tensors do not fit what the config says; tells all of them.
+            BadInputError: there are quantized tensors and the config says nothing of them.
+        """
+        self.raw, self.recipe = raw, Recipe.parse(config)
+        self.path: Path = raw.path
+        self.files, self.ignored, self.metadata = raw.files, raw.ignored, raw.metadata
+        self.schemes: Mapping[str, Scheme] = _schemes(raw, self.recipe, dense or {})
+        self._names = {name: _part_names(raw, name) for name in self.schemes}
+        hidden = {it for parts in self._names.values() for it in parts.values()}
+        self.headers: Mapping[str, Header] = {
+            name: self._header(name)
+            for name in raw.headers
+            if name in self.schemes or name not in hidden
+        }
+
+    def _header(self, name: str) -> Header:
+        if name not in self.schemes:
+            return self.raw.headers[name]
+        groups = self.raw.headers[self._names[name]["scales"]].shape
+        return Header("F32", (*groups[:-1], groups[-1] * self.schemes[name].group_size))
+
+    def parts(self, name: str) -> dict[str, Array]:
+        """Return what the weight NAME is stored as: ``weight``, ``scales`` and so on."""
+        return {part: self.raw.read(full) for part, full in self._names[name].items()}
+
+    def part_names(self, name: str) -> Mapping[str, str]:
+        """Return the stored names of the parts of the weight NAME, by part."""
+        return self._names[name]
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME; a quantized weight at its canonical value in float32."""
+        if name not in self.schemes:
+            return self.raw.read(name)
+        return dequantize(self.parts(name), self.schemes[name])
+
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME as :meth:`read` returns it."""
+        if name not in self.schemes:
+            yield from self.raw.stream(name, start, stop)
+            return
+        header = self.headers[name]
+        stop = header.nbytes if stop is None else stop
+        width = header.shape[-1] * 4
+        for rows in _covering(start, stop, width):
+            data = self._dense_rows(name, rows).reshape(-1).view(np.uint8).data
+            first, last = max(start - rows.start * width, 0), stop - rows.start * width
+            for place in range(first, min(last, len(data)), CHUNK):
+                yield data[place : min(place + CHUNK, last)]
+
+    def _dense_rows(self, name: str, rows: slice) -> Array:
+        """Return ROWS of the weight NAME, all axes but the last taken as one."""
+        count = math.prod(self.headers[name].shape[:-1])
+        return dequantize(self._part_rows(name, rows, count), self.schemes[name])
+
+    def _part_rows(self, name: str, rows: slice, count: int) -> Parts:
+        names = dict(self._names[name])
+        once = names.pop("global_scale", None)
+        parts = {part: self._raw_rows(full, rows) for part, full in names.items()}
+        if once:
+            scale = self.raw.read(once).reshape(-1)
+            parts["global_scale"] = np.repeat(scale, count // len(scale))[rows]
+        return parts
+
+    def _raw_rows(self, name: str, rows: slice) -> Array:
+        header = self.raw.headers[name]
+        dtype = NUMPY[header.dtype]
+        width = header.shape[-1] * dtype.itemsize
+        stop = min(rows.stop * width, header.nbytes)
+        data = b"".join(self.raw.stream(name, rows.start * width, stop))
+        return np.frombuffer(data, dtype).reshape(-1, header.shape[-1])
+
+
+def _covering(start: int, stop: int, width: int) -> Iterator[slice]:
+    """Yield rows of WIDTH bytes, a few at a time, that cover the bytes START to STOP."""
+    if start >= stop:
+        return
+    first, last = start // width, -(-stop // width)
+    for block in row_blocks(last - first, width // 4):
+        yield slice(first + block.start, min(first + block.stop, last))
+
+
+def stored_as(raw: Checkpoint, name: str) -> dict[str, str]:
+    """Return what the tensor NAME of RAW consists of, by part; a dense one of itself.
+
+    Read from the headers alone: a weight of 32-bit words with scales beside it is quantized.
+    """
+    return _part_names(raw, name) if _is_packed(raw, name) else {"weight": name}
+
+
+def _part_names(raw: Checkpoint, name: str) -> dict[str, str]:
+    companions = {part: f"{stem(name)}.{part}" for part in COMPANIONS}
+    return {"weight": name, **{p: full for p, full in companions.items() if full in raw.headers}}
+
+
+def _schemes(
+    raw: Checkpoint, recipe: Recipe | None, dense: Mapping[str, tuple[int, ...]]
+) -> dict[str, Scheme]:
+    """Return the scheme of every quantized weight of RAW; refuse what does not fit, together."""
+    packed = [name for name in raw.headers if _is_packed(raw, name)]
+    if recipe is None:
+        if packed:
+            raise BadInputError(
+                f"{raw.path}: {len(packed)} weights are quantized, {packed[0]} first, and config.json"
+                " has no `quantization`; take config.json from where the weights come from"
+            )
+        return {}
+    schemes: dict[str, Scheme] = {}
+    problems = [*_promised(raw, recipe, packed)]
+    for name in packed:
+        try:
+            schemes[name] = _scheme(raw, recipe, name, dense.get(name))
+        except BadInputError as error:
+            problems.append(str(error))
+    if problems:
+        raise MismatchError(f"{raw.path} is not quantized as its config.json says", problems)
+    return schemes
+
+
+def _is_packed(raw: Checkpoint, name: str) -> bool:
+    """Whether NAME is a weight in words of codes, with scales beside it."""
+    if not name.endswith(SUFFIX) or raw.headers[name].dtype != "U32":
+        return False
+    scales = raw.headers.get(f"{stem(name)}.scales")
+    return scales is not None and len(scales.shape) == len(raw.headers[name].shape)
+
+
+def _promised(raw: Checkpoint, recipe: Recipe, packed: list[str]) -> Iterator[str]:
+    """Say which modules of RAW the recipe names as quantized and are not."""
+    for path, scheme in recipe.named.items():
+        name = path + SUFFIX
+        if scheme and name in raw.headers and name not in packed:
+            yield f"{path}: config.json says {scheme}; stored is {raw.headers[name]} without scales"
+
+
+def _scheme(raw: Checkpoint, recipe: Recipe, name: str, dense: tuple[int, ...] | None) -> Scheme:
+    path, headers = stem(name), raw.headers
+    columns = dense[-1] if dense else None
+    scales = headers[f"{path}.scales"]
+    scheme = recipe.scheme_of(path, headers[name], scales, columns)
+    shape = (*scales.shape[:-1], scales.shape[-1] * scheme.group_size)
+    names = _part_names(raw, name)
+    wanted = layout(name, shape, scheme, NUMPY[scales.dtype], global_scale="global_scale" in names)
+    wrong = [
+        f"{full} is {headers.get(full) or 'missing'}, expected {header}"
+        for full, header in wanted.items()
+        if full not in headers or headers[full].shape != header.shape
+    ]
+    wrong += [f"{full} is not part of {scheme}" for full in names.values() if full not in wanted]
+    if wrong:
+        raise BadInputError("; ".join(wrong))
+    return scheme

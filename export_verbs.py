@@ -1,0 +1,88 @@
+"""The verbs of ``weighbridge export``: a model in the format of a device or of another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .arguments import parse_size, writing
+from .running import finish, options_of, prepare_mlx
+
+
+@click.group()
+def export() -> None:
+    """Export a model to the format of a device."""
+
+
+@export.command("coreml")
+@click.argument("source")
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--compute",
+    type=click.Choice(("float16", "float32")),
+    default="float16",
+    show_default=True,
+    help="Precision of the package.",
+)
+@click.option(
+    "--upper", metavar="DIMENSION=SIZE", multiple=True, help="Largest size of a flexible dimension."
+)
+@writing
+def export_coreml(
+    source: str,
+    target: Path,
+    compute: str,
+    upper: tuple[str, ...],
+    as_json: bool,
+    accept: tuple[str, ...],
+    **chosen: Any,
+) -> None:
+    """Export SOURCE to TARGET.mlpackage with named, flexible inputs.
+
+    Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
+    """
+    prepare_mlx()
+    from . import jobs
+
+    limits = {
+        name: parse_size(item, size) for item in upper for name, _, size in [item.partition("=")]
+    }
+    outcome = jobs.export_coreml(
+        source, target, compute=compute, upper=limits, options=options_of(chosen)
+    )
+    finish(outcome, as_json=as_json, accept=accept)
+
+
+@export.command("gguf")
+@click.argument("source")
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--like",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="BASE.gguf",
+    help="The base model's file: metadata, tokenizer, names and types are taken from it.",
+)
+@click.option(
+    "--base", metavar="DIR", help="The base model's checkpoint: proves the names by values first."
+)
+@writing
+def export_gguf(
+    source: str,
+    target: Path,
+    like: Path,
+    base: str | None,
+    as_json: bool,
+    accept: tuple[str, ...],
+    **chosen: Any,
+) -> None:
+    """Export SOURCE to TARGET.gguf: its tensors in a copy of BASE.gguf.
+
+    Example: weighbridge export gguf tuned tuned.gguf --like base-f16.gguf --base base
+    """
+    from . import jobs
+
+    outcome = jobs.export_gguf(source, target, like=like, base=base, options=options_of(chosen))
+    finish(outcome, as_json=as_json, accept=accept)

@@ -1,0 +1,219 @@
+"""Convert an adapter from one dialect to another: fit, carry, write, weigh live, publish."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import __version__
+from ..converters.adapters import Adapter, read_adapter, write_adapter, write_peft
+from ..converters.adapters.destinations import DESTINATIONS, next_command, problems, suited
+from ..converters.checkpoints import Staging
+from ..converters.models import Model
+from ..converters.quantization.fingerprints import fingerprints
+from ..converters.values import Array, LowRank
+from ..errors import BadInputError, MismatchError
+from .adapter_weighing import Load, weigh_adapter
+from .bases import Kin, dense_view, kin_of, quantization_of, require_kin
+from .convert import require_apart
+from .kinship import proven
+from .manifest import write_manifest
+from .opening import fitted_to
+from .options import UNCHECKED, Options, Outcome, open_with
+from .sides import Side, side_of
+
+FRAMEWORKS = {"mlx": "mlx", "peft": "torch"}
+
+
+class AdapterRequest(NamedTuple):
+    """What is wanted of a conversion.
+
+    Attributes:
+        to: the dialect, ``mlx`` or ``peft``.
+        base: the model that the converted adapter is for, in either framework.
+        trained_on: the model that the adapter was trained on, if that is another one: a quantized
+            sibling of BASE. Kinship is proven.
+        destination: a program whose limits the result has to keep, by its name in ``DESTINATIONS``.
+    """
+
+    to: str
+    base: str
+    trained_on: str | None = None
+    destination: str | None = None
+
+
+@dataclass(frozen=True)
+class Carried:
+    """An adapter on its way.
+
+    Attributes:
+        adapter: its updates under the base's own names.
+        model: the base, dense, without an adapter.
+        there: how the target's dialect names the base.
+        updates: by the target's names.
+        saved: whole tensors by the target's names.
+        kin: what the base is to the one that the adapter was trained on.
+    """
+
+    adapter: Adapter
+    model: Model
+    there: Side
+    updates: Mapping[str, LowRank]
+    saved: Mapping[str, Array]
+    kin: Kin
+
+    @property
+    def key(self) -> str:
+        """A fingerprint of the job."""
+        files = sorted(path for path in self.adapter.path.parent.glob("*") if path.is_file())
+        stamps = [(str(path), path.stat().st_mtime_ns) for path in files]
+        text = json.dumps([__version__, self.there.framework, self.model.spec, stamps])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what is done, a line for each update."""
+        rows = [
+            f"{name}: rank {update.rank}, scale {update.scale:g}, {list(update.shape)}"
+            + (", DoRA" if update.magnitude is not None else "")
+            for name, update in sorted(self.updates.items())
+        ]
+        whole = [f"{name}: the whole tensor, {list(it.shape)}" for name, it in self.saved.items()]
+        return (*rows, *whole, self.kin.said)
+
+
+def convert_adapter(
+    source: Path, target: Path, request: AdapterRequest, *, options: Options = Options()
+) -> Outcome:
+    """Convert the adapter in the directory SOURCE to TARGET, as the REQUEST says.
+
+    Raises:
+        WeighbridgeError: bad input; nothing is left behind.
+    """
+    adapter = read_adapter(source)
+    require_dialect(adapter, request, source, target)
+    carried = supported(carry(adapter, request, options), request.destination)
+    if options.dry_run:
+        return Outcome(None, carried.lines())
+    require_apart(carried.model.with_adapter(carried.adapter), target)
+    with Staging(target, force=options.force, key=carried.key) as staging:
+        write(carried, request, staging.folder)
+        facts = facts_of(carried, request.to)
+        facts["next"] = said_next(carried, request.destination, target)
+        return conclude(carried, staging, facts, options)
+
+
+def conclude(
+    carried: Carried, staging: Staging, facts: dict[str, Any], options: Options
+) -> Outcome:
+    """Weigh the staged adapter, then publish or reject it."""
+    wanted, verdict = options.check != "none", None
+    write_manifest(staging.folder, facts | {"verdict": UNCHECKED})
+    if wanted:
+        load = Load(carried.model, carried.adapter, staging.folder, staging.target)
+        verdict = weigh_adapter(load, carried.kin, options)
+        facts["figures"] = dict(verdict.provenance.get("figures", {}))
+        write_manifest(staging.folder, facts | {"verdict": verdict.to_json()})
+    differs = verdict is not None and verdict.status == "DIFFERS"
+    path = staging.reject() if differs else staging.publish()
+    return Outcome(path, carried.lines(), facts, verdict, wanted=wanted)
+
+
+def require_dialect(adapter: Adapter, request: AdapterRequest, source: Path, target: Path) -> None:
+    """Answer a wrong direction with the right command.
+
+    Raises:
+        BadInputError: the adapter is in the dialect already, or the destination reads the other.
+    """
+    to, destination = request.to, request.destination
+    other = {"mlx": "mlx-to-peft", "peft": "peft-to-mlx"}
+    if adapter.framework == FRAMEWORKS[to] and (to == "peft" or adapter.dialect == "mlx"):
+        raise BadInputError(
+            f"{source} is already in the dialect of {'mlx-lm' if to == 'mlx' else 'PEFT'}; did you"
+            f" mean weighbridge convert {other[to]} {source} {target} --base {request.base}?"
+        )
+    if destination and DESTINATIONS[destination].dialect != to:
+        raise BadInputError(
+            f"{destination} does not read this dialect; use weighbridge convert {other[to]}"
+        )
+
+
+def carry(adapter: Adapter, request: AdapterRequest, options: Options) -> Carried:
+    """Fit ADAPTER to its base and carry it to the names of the other dialect, in memory; pass 1.
+
+    Raises:
+        MismatchError: the adapter is partial or for another base; everything is listed.
+    """
+    model, other = dense_view(open_with(request.base, options)), request.trained_on
+    fitted = fitted_to(model, adapter)
+    kin = proven(model, other, options) if other else kin_of(model, adapter)
+    require_kin(kin)
+    there = side_of(model, FRAMEWORKS[request.to])
+    return Carried(fitted, model, there, *there.forth(fitted.updates, fitted.saved), kin)
+
+
+def supported(carried: Carried, destination: str | None) -> Carried:
+    """Return CARRIED as DESTINATION can load it.
+
+    Raises:
+        MismatchError: it cannot; lists why.
+    """
+    if destination is None:
+        return carried
+    row = DESTINATIONS[destination]
+    updates = suited(row, carried.updates)
+    config = carried.model.config
+    found = problems(row, updates, carried.there.kinds, carried.saved, config)
+    if found:
+        raise MismatchError(
+            f"{destination} cannot load this adapter; merge it instead: weighbridge merge"
+            f" {carried.model.spec} {carried.adapter.path} MERGED",
+            found,
+        )
+    return replace(carried, updates=updates)
+
+
+def write(carried: Carried, request: AdapterRequest, folder: Path) -> None:
+    """Write the adapter into FOLDER."""
+    updates, kinds, saved = carried.updates, carried.there.kinds, carried.saved
+    spec, reader = carried.model.spec, request.destination
+    if request.to == "peft":
+        write_peft(folder, updates, kinds=kinds, saved=saved, base=spec)
+        return
+    layered = reader is not None and DESTINATIONS[reader].layered
+    config = {"model": spec}
+    write_adapter(folder, updates, kinds=kinds, saved=saved, config=config, layered=layered)
+
+
+def facts_of(carried: Carried, to: str) -> dict[str, Any]:
+    """Return what ``weighbridge.json`` says of the converted adapter."""
+    model, touched = carried.model, sorted(carried.adapter.updates)
+    return {
+        "weighbridge": __version__,
+        "adapter": to,
+        "source": {"spec": str(carried.adapter.path), "dialect": carried.adapter.dialect},
+        "updates": len(carried.updates),
+        "saved": sorted(carried.saved),
+        "base": {
+            "spec": model.spec,
+            "framework": model.framework,
+            "tensors": fingerprints(model.checkpoint, touched),
+            "quantization": quantization_of(model),
+        },
+        "kinship": carried.kin._asdict(),
+        "notes": list(carried.adapter.notes),
+    }
+
+
+def said_next(carried: Carried, destination: str | None, target: Path) -> str:
+    """Return the command to run next."""
+    model = carried.model
+    if destination is not None:
+        rank = max((update.rank for update in carried.updates.values()), default=1)
+        return next_command(DESTINATIONS[destination], target, model.spec, rank)
+    if carried.there.framework == "mlx" and str(model.library).startswith("mlx-lm"):
+        return f"mlx_lm.generate --model {model.spec} --adapter-path {target} --prompt Hello"
+    return f"weighbridge merge {model.spec} {target} MERGED"

@@ -1,0 +1,100 @@
+"""Merge into the weights that a quantized base was made from, and quantize the result as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ..converters.adapters.survival import Survival
+from ..converters.dtypes import FLOATS
+from ..converters.models import Model
+from ..converters.quantization import Dequantized
+from ..converters.quantization.kinship import Kinship, kinship
+from ..errors import BadInputError, MismatchError
+from .bases import STRANGER
+from .options import Options
+from .seen import seen_from
+from .surveying import changes_of, touched_by
+from .tally import Price
+from .touched import Touched
+
+SAME: Final = "same"
+
+
+class Afresh(NamedTuple):
+    """A merge into the original weights.
+
+    Attributes:
+        original: the model they are of, in the base's names, its adapter live.
+        kin: what it is to the base.
+        layers: the weights that are made.
+    """
+
+    original: Model
+    kin: Kinship
+    layers: tuple[Touched, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of the base."""
+        more = f"the base is {self.kin.status}, so all {len(self.layers)} weights are made again"
+        return [self.kin.said, *([] if self.kin.status == SAME else [more])]
+
+
+def afresh(model: Model, original: Model, tensors: Dequantized, options: Options) -> Afresh:
+    """Return how the adapter that is live on MODEL, quantized, is merged into ORIGINAL.
+
+    Where the base is ORIGINAL as MLX rounds it, only what the adapter changes is made; other
+    weights stay as they are. Another recipe may have moved something from one weight to another
+    (AWQ folds scales into norms), so that all of them are made then.
+
+    Raises:
+        BadInputError: ORIGINAL is quantized itself.
+        MismatchError: the base was made from something else.
+    """
+    if isinstance(original.tensors, Dequantized):
+        raise BadInputError(
+            f"--original {original.spec} is quantized itself; name the weights it was made from"
+        )
+    seen = seen_from(original, "mlx", options)
+    kin = kinship(tensors, seen.checkpoint)
+    if kin.status == STRANGER:
+        raise MismatchError(
+            f"{model.spec} was not made from {original.spec}; {kin.said}", kin.lines()
+        )
+    changes = changes_of(model)
+    if kin.status != SAME:
+        floats = [name for name, it in tensors.headers.items() if it.dtype in FLOATS]
+        changes = dict.fromkeys(floats) | changes
+    layers = touched_by(changes, tensors, seen.checkpoint)
+    assert model.adapter is not None  # noqa: S101  (there are changes)
+    return Afresh(seen.with_adapter(model.adapter), kin, tuple(layers))
+
+
+def price_lines(prices: Mapping[str, Price], survival: Mapping[str, Survival]) -> list[str]:
+    """Return a table of what the roundings cost, the dearest first; sizes in parts of the weights.
+
+    >>> it = Survival(1.01, 0.4, 2.0, 0.1, 9, 9)
+    >>> for line in price_lines({"q.weight": Price(0.067, 0.068, 0.027)}, {"q.weight": it}):
+    ...     print(line)
+      gain   update  rounding  live on base  weight
+     1.010    2.70%     6.70%         6.80%  q.weight
+    """
+    head = f"{'gain':>6}  {'update':>7}  {'rounding':>8}  {'live on base':>12}  weight"
+    dearest = sorted(prices, key=lambda name: (-prices[name].error, name))
+    return [head, *(price_row(name, prices[name], survival[name].gain) for name in dearest)]
+
+
+def price_row(name: str, it: Price, gain: float) -> str:
+    """Return a row of the table."""
+    return f"{gain:6.3f}  {it.update:7.2%}  {it.error:8.2%}  {it.live:12.2%}  {name}"
+
+
+def price_note(prices: Mapping[str, Price]) -> str:
+    """Return in words what the roundings cost where they cost most."""
+    name = max(prices, key=lambda it: prices[it].error)
+    error, live, update = prices[name]
+    return (
+        f"rounding the merged weights again moves them by {error:.2%} at most ({name}, where the update"
+        f" is {update:.2%} of them); the base with the adapter live is {live:.2%} off there"
+    )

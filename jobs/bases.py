@@ -1,0 +1,95 @@
+"""The base of an adapter: seen dense, and held against the model that the adapter was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..converters.adapters import Adapter
+from ..converters.models import Model
+from ..converters.quantization import Dequantized, Recipe
+from ..converters.quantization.fingerprints import compare
+from ..errors import MismatchError
+from .opening import with_adapter
+
+QUANTIZATION = ("quantization", "quantization_config")
+STRANGER = "stranger"
+
+
+class Kin(NamedTuple):
+    """What a base is to the one that an adapter was trained on.
+
+    Attributes:
+        status: ``same``, ``other recipe``, ``stranger``, or ``unknown`` where nobody recorded it.
+        said: one line.
+        problems: what differs.
+        trained_on: spec of the other base, if one was named.
+    """
+
+    status: str
+    said: str
+    problems: tuple[str, ...] = ()
+    trained_on: str | None = None
+
+
+def quantization_of(model: Model) -> Mapping[str, Any] | None:
+    """Return what MODEL's directory records of its quantization."""
+    if isinstance(model.tensors, Dequantized):
+        recipe = model.tensors.recipe
+        return recipe.recorded() if recipe else None
+    return None
+
+
+def dense_view(model: Model) -> Model:
+    """Return MODEL with quantized weights shown as the numbers that they stand for, in float32."""
+    recipe = Recipe.parse(model.config)
+    if recipe is None or model.framework != "mlx":
+        return model
+    config = {key: value for key, value in model.config.items() if key not in QUANTIZATION}
+    return replace(model, config=config, tensors=Dequantized(model.checkpoint, model.config))
+
+
+def kin_of(base: Model, adapter: Adapter) -> Kin:
+    """Return what BASE, seen dense, is to the model that ADAPTER recorded that it was trained on."""
+    recorded = adapter.base.get("tensors") or {}
+    if not recorded or adapter.base.get("framework") != base.framework:
+        return Kin("unknown", "nobody recorded what the adapter was trained on")
+    found = compare(recorded, base.checkpoint)
+    whole = len(recorded)
+    if not found:
+        return Kin("same", f"{whole} of {whole} weights of the base are those recorded")
+    return Kin(
+        STRANGER,
+        f"{len(found)} of {whole} weights of the base are not those that the adapter was trained on"
+        f" ({adapter.base.get('spec')}); if that one is a quantized sibling, prove it:"
+        " --trained-on DIR",
+        tuple(found),
+    )
+
+
+def require_kin(kin: Kin) -> None:
+    """Refuse a base that is truly another one.
+
+    Raises:
+        MismatchError: it is.
+    """
+    if kin.status == STRANGER:
+        raise MismatchError(kin.said, list(kin.problems))
+
+
+def live_on(model: Model, adapter: Adapter, *, proven: bool = False) -> Model:
+    """Return MODEL with ADAPTER live on it, after checking that it belongs there.
+
+    Args:
+        model: the base, dense.
+        adapter: as read.
+        proven: whether kinship was proven already, by another way than what the adapter recorded.
+
+    Raises:
+        MismatchError: the adapter is partial, or was trained on another base.
+    """
+    live = with_adapter(model, adapter)
+    if not proven:
+        require_kin(kin_of(model, adapter))
+    return live

@@ -1,0 +1,150 @@
+"""Export to GGUF: a checkpoint's tensors in the place of those of its base's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..converters.checkpoints import Checkpoint, Staging
+from ..converters.models import Model
+from ..errors import BadInputError, MismatchError, UnsupportedError
+from .convert import require_apart
+from .options import Options, Outcome, open_with
+
+if TYPE_CHECKING:
+    from ..converters.gguf import Plan, Readback
+
+
+def export_gguf(
+    source: str,
+    target: Path,
+    *,
+    like: Path,
+    base: str | None = None,
+    kind: str | None = None,
+    options: Options = Options(),
+) -> Outcome:
+    """Export SOURCE to a GGUF file at TARGET for llama.cpp.
+
+    Metadata, tokenizer, names and types are those of LIKE. What llama.cpp's converter did to the
+    tensors is found out by value: by BASE where given, else by SOURCE itself, which is close to it.
+    The file is read again and compared, every field and every number, before it is published.
+
+    Args:
+        source: a directory as transformers saves it, such as ``weighbridge merge`` writes.
+        target: must end in ``.gguf``.
+        like: the GGUF file of the base model.
+        base: the checkpoint that LIKE was made from.
+        kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices; as in LIKE without.
+        options: see :class:`Options`; nothing is run, so ``check`` does not matter.
+
+    Raises:
+        BadInputError: a file or directory is not what it has to be.
+        UnsupportedError: LIKE holds types or an architecture that is not written.
+        MismatchError: the tensors do not fit, or the values prove no rule; all are listed.
+    """
+    if target.suffix != ".gguf":
+        raise BadInputError(f"{target}: a GGUF file is named *.gguf")
+    model = open_with(source, options)
+    proof = saved_by_transformers(open_with(base, options)) if base else None
+    plan = planned(model, like, proof, kind)
+    if options.dry_run:
+        return Outcome(None, plan.lines())
+    require_apart(model, target)
+    require_other(like, target)
+    published, seen = written(plan, model.checkpoint, target, options)
+    return Outcome(published, (*plan.lines(), str(seen)), facts_of(model, plan, seen))
+
+
+def planned(model: Model, like: Path, base: Checkpoint | None, kind: str | None) -> Plan:
+    """Decide what becomes of MODEL's tensors in a file like LIKE."""
+    from ..converters.gguf import GgufFile, plan_export
+
+    checkpoint = saved_by_transformers(model)
+    return plan_export(checkpoint, GgufFile(like), where=model.spec, base=base, kind=kind)
+
+
+def written(
+    plan: Plan, checkpoint: Checkpoint, target: Path, options: Options
+) -> tuple[Path, Readback]:
+    """Write the file of PLAN at TARGET, whole or not at all; return what reading it has shown."""
+    from ..converters.gguf import write
+
+    total = sum(made.stored.nbytes for made in plan.made.values())
+    with Staging(target, force=options.force) as staging:
+        path = staging.folder / target.name
+        write(path, plan, checkpoint, options.report("Tensors", total))
+        seen = checked(path, plan, checkpoint)
+        become_file(staging, path)
+        return staging.publish(), seen
+
+
+def saved_by_transformers(model: Model) -> Checkpoint:
+    """Return the tensors of MODEL, which have transformers' names.
+
+    Raises:
+        UnsupportedError: they have not, or an adapter is live on them; says what to do first.
+    """
+    if model.adapter:
+        raise UnsupportedError(
+            f"{model.spec}: merge the adapter first: weighbridge merge"
+            f" {model.path} {model.adapter.path} MERGED"
+        )
+    if model.framework == "mlx":
+        raise UnsupportedError(
+            f"{model.spec} has the names of MLX: weighbridge convert mlx-to-torch {model.spec} TORCH,"
+            " then export that"
+        )
+    if model.framework != "torch":
+        raise UnsupportedError(f"{model.spec} is no checkpoint of transformers")
+    return model.checkpoint
+
+
+def require_other(like: Path, target: Path) -> None:
+    """Refuse a TARGET that is the file LIKE itself, which is read until the end."""
+    if target.exists() and target.resolve() == like.resolve():
+        raise BadInputError(f"{target} is the file to be like; choose another target")
+
+
+def checked(path: Path, plan: Plan, checkpoint: Checkpoint) -> Readback:
+    """Read the file at PATH again and compare it with PLAN.
+
+    Raises:
+        MismatchError: the disk has not kept it, or it was written wrongly.
+    """
+    from ..converters.gguf import read_back
+
+    seen = read_back(path, plan, checkpoint)
+    if seen.problems:
+        raise MismatchError("the file read back is not what was to be written", seen.problems)
+    return seen
+
+
+def become_file(staging: Staging, path: Path) -> None:
+    """Make the staged folder the file at PATH in it, so that publishing moves a file."""
+    aside = staging.folder.with_name("file")
+    path.rename(aside)
+    staging.folder.rmdir()
+    aside.rename(staging.folder)
+
+
+def facts_of(model: Model, plan: Plan, seen: Readback) -> dict[str, Any]:
+    """Return what there is to know of the file."""
+    return {
+        "weighbridge": __version__,
+        "framework": "gguf",
+        "source": {"spec": model.spec, "framework": model.framework},
+        "like": plan.like.path.name,
+        "rules": {name: made.rule.name for name, made in plan.made.items() if made.rule},
+        "types": {name: made.stored.type for name, made in plan.made.items()},
+        "proof": {
+            "witness": plan.witness,
+            "equal": plan.proof.exact,
+            "within rounding": plan.proof.rounded,
+            "near": plan.proof.near,
+        },
+        "read_back": {"exact": seen.exact, "rounded": seen.rounded, "worst": seen.worst},
+        "metadata_changed": plan.changed_fields,
+        "notes": [*plan.lines(), str(seen)],
+    }

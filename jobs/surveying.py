@@ -1,0 +1,142 @@
+"""What a merge into a quantized base keeps of an adapter, layer by layer, in one form or another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from ..converters.adapters.survival import Survival
+from ..converters.checkpoints import Checkpoint, Header
+from ..converters.dtypes import FLOATS
+from ..converters.models import Model
+from ..converters.quantization import Dequantized
+from ..errors import BadInputError, MismatchError
+from .forms import common_dtype, own_form, wider
+from .options import Reporter
+from .tally import ENOUGH, ERASED, Measured, measure
+from .touched import Change, Touched
+
+RANK: Final = (ERASED, "warn", ENOUGH)
+
+
+class Found(NamedTuple):
+    """What was found of one weight.
+
+    Attributes:
+        touched: the weight and its change.
+        tried: the base's own form first, then wider ones until one keeps the change.
+    """
+
+    touched: Touched
+    tried: tuple[Measured, ...]
+
+    @property
+    def own(self) -> Measured:
+        """The weight in the base's own form."""
+        return self.tried[0]
+
+    @property
+    def best(self) -> Measured:
+        """The weight in the smallest form that keeps the change, or in the one that keeps most."""
+        return max(self.tried, key=lambda it: (RANK.index(it.verdict), it.fits, it.survival.cosine))
+
+    def growth(self, chosen: Measured) -> int:
+        """Return how many bytes more the weight takes in the form CHOSEN than in its own."""
+        shape = self.touched.shape
+        return chosen.form.nbytes(shape) - self.own.form.nbytes(shape)
+
+
+Survey = Mapping[str, Found]
+
+
+def tensors_of(model: Model) -> Dequantized:
+    """Return the tensors of MODEL, which is quantized.
+
+    Raises:
+        BadInputError: it is not.
+    """
+    if not isinstance(model.tensors, Dequantized):
+        raise BadInputError(f"{model.spec} is not quantized; it is merged into as it is")
+    return model.tensors
+
+
+def changes_of(model: Model) -> dict[str, Change]:
+    """Return what the adapter that is live on MODEL changes, by weight.
+
+    Raises:
+        BadInputError: there is no adapter, or nothing in it.
+    """
+    adapter = model.adapter
+    changes: dict[str, Change] = {**adapter.updates, **adapter.saved} if adapter else {}
+    if not changes:
+        raise BadInputError(f"{model.spec}: no adapter is live on it, so there is nothing to merge")
+    return changes
+
+
+def touched_by(
+    changes: Mapping[str, Change], tensors: Dequantized, source: Checkpoint | None = None
+) -> list[Touched]:
+    """Return the weights of TENSORS that CHANGES change, every one of them.
+
+    SOURCE holds their values before the merge where that is not the base itself.
+
+    Raises:
+        MismatchError: some are not in the base, of another shape there, or no floating-point
+            numbers; lists all.
+    """
+    headers = (source or tensors).headers
+    problems = [
+        problem
+        for name, change in sorted(changes.items())
+        if (problem := misfit(name, change, headers))
+    ]
+    if problems:
+        fitting = f"{len(changes) - len(problems)} of {len(changes)}"
+        raise MismatchError(f"{fitting} changes of the adapter fit {tensors.path}", problems)
+    return [
+        Touched(name, headers[name].shape, own_form(tensors, name), change, tensors, source)
+        for name, change in changes.items()
+    ]
+
+
+def misfit(name: str, change: Change, headers: Mapping[str, Header]) -> str:
+    """Say why CHANGE is no change of the weight NAME; nothing if it is one."""
+    header = headers.get(name)
+    if header is None:
+        return f"{name} is not in the base"
+    if header.dtype not in FLOATS:
+        return f"{name} holds {header}, which nothing is merged into"
+    if change is not None and tuple(change.shape) != header.shape:
+        return f"{name}: expected {list(header.shape)}, found a change of {list(change.shape)}"
+    return ""
+
+
+def survey(layers: Iterable[Touched], report: Reporter, *, climb: bool = True) -> Survey:
+    """Return what each of LAYERS keeps of its change, the wider forms tried where CLIMB.
+
+    Every figure is measured on the weight as it would be stored, or on some of its rows.
+    """
+    layers = list(layers)
+    advance = report("Survey", len(layers))
+    found = {}
+    for touched in layers:
+        found[touched.name] = Found(touched, tuple(tried(touched, climb=climb)))
+        advance(1)
+    return found
+
+
+def tried(touched: Touched, *, climb: bool) -> list[Measured]:
+    """Return TOUCHED measured in its own form and, if need be, in wider ones until one is enough."""
+    found = [measure(touched, touched.own)]
+    common = common_dtype(touched.tensors)
+    forms = wider(touched.own, touched.shape, common) if climb else ()
+    for form in forms:
+        if found[-1].verdict == ENOUGH:
+            break
+        found.append(measure(touched, form))
+    return found
+
+
+def survivals(chosen: Mapping[str, Measured]) -> dict[str, Survival]:
+    """Return the figures of the forms CHOSEN."""
+    return {name: it.survival for name, it in chosen.items()}

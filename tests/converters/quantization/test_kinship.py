@@ -1,0 +1,414 @@
+"""Kinship is told right for every recipe that mlx-lm has, and for models that are no kin."""
+
+from __future__ import annotations
+
+import json
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+from mlx.utils import tree_flatten, tree_map
+from mlx_lm.quant import awq
+from mlx_lm.quant.gptq import gptq_quantize
+from mlx_lm.utils import dequantize_model, load_model, quantize_model, save_config, save_model
+
+from weighbridge.converters.checkpoints import open_checkpoint
+from weighbridge.converters.quantization import Dequantized, Scheme, quantize
+from weighbridge.converters.quantization.kinship import FAR, GRID, MOVED, SHIFTED, kinship
+from weighbridge.errors import MismatchError
+
+from .conftest import DTYPES, LLAMA, MOE, Arrays, parts_of, save, to_numpy, weights
+
+CONFIG = {**LLAMA, "hidden_size": 128, "num_hidden_layers": 1, "intermediate_size": 256}
+LAYERS = 9  # quantized weights of it
+MIXED = {"model.layers.0.self_attn.v_proj": {"group_size": 64, "bits": 8}, "lm_head": False}
+
+
+def uneven(model, seed=1):
+    """Give columns and norms of MODEL sizes of their own, as training does."""
+    random = np.random.default_rng(seed)
+    changed = []
+    for name, array in tree_flatten(model.parameters()):
+        factor = np.exp(0.4 * random.standard_normal(array.shape[-1])).astype(np.float32)
+        changed.append((name, (array * mx.array(factor)).astype(array.dtype)))
+    model.load_weights(changed)
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return an original in bfloat16 as mlx-lm would load it."""
+    folder = tmp_path_factory.mktemp("kin") / "original"
+    model, _ = save(folder, CONFIG)
+    save_model(folder, uneven(model), donate_model=False)
+    return folder
+
+
+@pytest.fixture
+def original(folder):
+    return open_checkpoint(folder)
+
+
+@pytest.fixture
+def model(folder):
+    mx.random.seed(7)
+    return load_model(folder)[0]
+
+
+def rounded(model, bits=4, group_size=32, **more):
+    return quantize_model(model, dict(CONFIG), group_size, bits, **more)
+
+
+def held(model, config, original, path):
+    """Return the kinship of MODEL, written to PATH as mlx-lm writes it, and ORIGINAL."""
+    save_model(path, model, donate_model=False)
+    save_config(dict(config), path / "config.json")
+    written = json.loads((path / "config.json").read_text())
+    return kinship(Dequantized(open_checkpoint(path), written), original)
+
+
+def reasons(kin):
+    return {layer.why for layer in kin.layers}
+
+
+def changed(model, change, only=""):
+    """Apply CHANGE(array, step of its 4-bit rounding) to the matrices of MODEL named by ONLY."""
+    new = []
+    for name, array in tree_flatten(model.parameters()):
+        if array.ndim == 2 and only in name:
+            step = mx.median(mx.abs(mx.quantize(array.astype(mx.float32), 32, 4)[1]))
+            new.append((name, change(array.astype(mx.float32), step).astype(array.dtype)))
+    model.load_weights(new, strict=False)
+    return model
+
+
+def trained(amount):
+    """Return a change of rank 8 whose rms is AMOUNT of a step."""
+
+    def change(array, step):
+        rows, columns = array.shape
+        delta = mx.random.normal((rows, 8)) @ mx.random.normal((8, columns))
+        return array + amount * step * delta / np.sqrt(8)
+
+    return change
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_mlx_lm_s_own_rounding_is_the_same_model(bits, model, original, tmp_path):
+    kin = held(*rounded(model, bits), original, tmp_path)
+    assert (kin.status, kin.identical, kin.total) == ("same", LAYERS, LAYERS)
+    assert kin.said == "9 of 9 layers identical"
+    assert not kin.lines()
+
+
+@pytest.mark.parametrize("mode", ["mxfp4", "mxfp8", "nvfp4"])
+def test_so_it_is_in_every_mode(mode, model, original, tmp_path):
+    kin = held(*rounded(model, None, None, mode=mode), original, tmp_path)
+    assert kin.status == "same"
+
+
+@pytest.mark.parametrize("stored", DTYPES)
+@pytest.mark.parametrize("cast", DTYPES)
+def test_so_it_is_where_the_model_was_cast_before(stored, cast, tmp_path):
+    dense, _ = save(tmp_path / "original", CONFIG, stored)
+    dense.set_dtype(getattr(mx, cast))
+    (tmp_path / "quantized").mkdir()
+    kin = held(*rounded(dense), open_checkpoint(tmp_path / "original"), tmp_path / "quantized")
+    assert kin.status == "same"
+
+
+@pytest.mark.parametrize("more", [{"mode": "affine"}, {"mode": "nvfp4", "global_scale": True}])
+def test_so_it_is_for_experts(more, tmp_path):
+    save(tmp_path / "original", MOE, seed=3)
+    size = 16 if more["mode"] == "nvfp4" else 64
+    _, config = save(tmp_path / "quantized", MOE, seed=3, group_size=size, bits=4, **more)
+    view = Dequantized(open_checkpoint(tmp_path / "quantized"), config)
+    assert any(len(view.headers[name].shape) == 3 for name in view.schemes)
+    kin = kinship(view, open_checkpoint(tmp_path / "original"))
+    assert kin.status == "same", kin.lines()
+
+
+def test_a_mixed_recipe_that_is_recorded_is_the_same_model(model, original, tmp_path):
+    made = rounded(model, quant_predicate=lambda path, _: MIXED.get(path, True))
+    kin = held(*made, original, tmp_path)
+    assert (kin.status, kin.identical) == ("same", LAYERS - 1)
+
+
+def test_trained_scales_are_another_grid(model, original, tmp_path):
+    """DWQ (`mlx_lm/quant/dwq.py`) trains scales and biases below 8 bits and keeps the codes."""
+    model, config = rounded(model)
+    target = mx.random.normal((4, 6, CONFIG["vocab_size"]))
+    tokens = mx.random.randint(0, CONFIG["vocab_size"], (4, 6))
+    model.apply_to_modules(
+        lambda _, m: (
+            m.unfreeze(keys=["scales", "biases"], recurse=False) if hasattr(m, "bits") else None
+        )
+    )
+    for name, module in model.named_modules():
+        if "norm" in name:
+            module.freeze()
+    step = nn.value_and_grad(model, lambda: mx.mean((model(tokens) - target) ** 2))
+    for _ in range(3):
+        _, gradients = step()
+        model.update(_sign_step(model.trainable_parameters(), gradients, 2e-4))
+    kin = held(model, config, original, tmp_path)
+    assert kin.status == "other recipe"
+    assert reasons(kin) == {GRID}
+    assert all(layer.codes_equal == 1.0 for layer in kin.layers)
+    assert "rounded on another grid" in kin.said
+
+
+def _sign_step(parameters, gradients, rate):
+    return tree_map(lambda p, g: (p - rate * mx.sign(g)).astype(p.dtype), parameters, gradients)
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_calibrated_codes_are_another_recipe_and_said_to_be_ambiguous(
+    bits, model, original, tmp_path
+):
+    tokens = mx.random.randint(0, CONFIG["vocab_size"], (8, 64))
+    model, section = gptq_quantize(model, tokens, bits, 32, 6, 64)
+    kin = held(model, {**CONFIG, "quantization": section}, original, tmp_path)
+    assert kin.status == "other recipe"
+    assert kin.identical == 1  # the embedding, which GPTQ only rounds
+    assert SHIFTED in reasons(kin)
+    assert "look alike here" in kin.said
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("bits", [3, 4])
+def test_mlx_lm_s_awq_is_another_recipe(bits, model, original, tmp_path):
+    tokens = mx.random.randint(0, CONFIG["vocab_size"], (8, 64))
+    awq.awq_quantize(model, tokens, awq.llama_awq, 32, bits, 32, 4, n_grid=6)
+    kin = held(model, awq.update_config(model, dict(CONFIG)), original, tmp_path)
+    assert kin.status == "other recipe", kin.lines()
+    assert not kin.tensors
+
+
+def scaled(model, spread=0.5):
+    """Move scales as AWQ does, by mlx-lm's own function."""
+    block = model.layers[0]
+    pairs = [
+        (block.input_layernorm, [block.self_attn[it] for it in ("q_proj", "k_proj", "v_proj")]),
+        (block.post_attention_layernorm, [block.mlp.gate_proj, block.mlp.up_proj]),
+        (block.mlp.up_proj, [block.mlp.down_proj]),
+    ]
+    for before, layers in pairs:
+        columns = layers[0].weight.shape[1]
+        scales = mx.exp(spread * mx.random.normal((columns,)))
+        awq.apply_scale(before, layers, scales)
+    model.set_dtype(mx.bfloat16)
+    return model
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_moved_scales_are_found_again_from_the_values(bits, spread, model, original, tmp_path):
+    kin = held(*rounded(scaled(model, spread), bits), original, tmp_path)
+    assert kin.status == "other recipe", kin.lines()
+    assert MOVED in reasons(kin)
+    assert not kin.tensors  # the norms are explained
+    assert kin.identical == LAYERS - 6
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_another_seed_is_a_stranger(bits, original, tmp_path):
+    other, _ = save(tmp_path / "other", CONFIG, seed=2)
+    kin = held(*rounded(uneven(other), bits), original, tmp_path)
+    assert (kin.status, kin.identical) == ("stranger", 0)
+    assert reasons(kin) == {FAR}
+    assert "9 further away than any recipe explains" in kin.said
+
+
+def test_another_seed_is_a_stranger_in_the_experts_too(tmp_path):
+    save(tmp_path / "original", MOE, seed=3)
+    _, config = save(tmp_path / "quantized", MOE, seed=4, group_size=64, bits=4)
+    view = Dequantized(open_checkpoint(tmp_path / "quantized"), config)
+    assert kinship(view, open_checkpoint(tmp_path / "original")).status == "stranger"
+
+
+@pytest.mark.parametrize("amount", [1.3, 3.0])
+def test_a_sibling_trained_by_more_than_a_step_is_a_stranger(amount, model, original, tmp_path):
+    kin = held(*rounded(changed(model, trained(amount))), original, tmp_path)
+    assert kin.status == "stranger"
+    assert reasons(kin) == {FAR}
+
+
+def test_a_sibling_trained_in_some_layers_is_a_stranger(model, original, tmp_path):
+    kin = held(*rounded(changed(model, trained(0.2), only="q_proj")), original, tmp_path)
+    assert (kin.status, kin.identical) == ("stranger", LAYERS - 1)
+    assert "a sibling trained further" in kin.said
+
+
+def test_a_sibling_whose_norms_were_trained_with_the_rest_is_a_stranger(model, original, tmp_path):
+    model = changed(model, trained(0.03))
+    norm = model.layers[0].input_layernorm
+    norm.weight = (norm.weight * mx.exp(0.05 * mx.random.normal(norm.weight.shape))).astype(
+        mx.bfloat16
+    )
+    kin = held(*rounded(model), original, tmp_path)
+    assert kin.status == "stranger"
+    assert len(kin.tensors) == 1
+    assert kin.tensors[0].startswith("model.layers.0.input_layernorm.weight: not quantized")
+
+
+def test_what_cannot_be_told_from_calibration_is_said(model, original, tmp_path):
+    kin = held(*rounded(changed(model, trained(0.2))), original, tmp_path)
+    assert kin.status == "other recipe"
+    assert "a sibling trained a little look alike" in kin.said
+    assert len(kin.lines()) == LAYERS
+
+
+def test_dense_tensors_alone_that_differ_are_told(model, original, tmp_path):
+    model.model.norm.weight = model.model.norm.weight * 2
+    kin = held(*rounded(model), original, tmp_path)
+    assert (kin.status, kin.identical) == ("other recipe", LAYERS)
+    assert kin.lines() == ["model.norm.weight: not quantized, and differs by 1"]
+
+
+def test_weights_quantized_twice_are_another_rounding(model, original, tmp_path):
+    twice = rounded(dequantize_model(rounded(model)[0]))
+    assert held(*twice, original, tmp_path).status == "other recipe"
+
+
+def test_layers_that_changed_places_are_strangers(model, original, tmp_path):
+    attention = model.layers[0].self_attn
+    attention.k_proj.weight, attention.v_proj.weight = (
+        attention.v_proj.weight,
+        attention.k_proj.weight,
+    )
+    kin = held(*rounded(model), original, tmp_path)
+    assert kin.status == "stranger"
+    assert [layer.why for layer in kin.layers] == [FAR, FAR]
+
+
+def test_the_furthest_come_first(model, original, tmp_path):
+    model = changed(changed(model, trained(3), only="v_proj"), trained(0.2), only="gate_proj")
+    kin = held(*rounded(model), original, tmp_path)
+    assert [layer.name.split(".")[-2] for layer in kin.layers] == ["v_proj", "gate_proj"]
+
+
+def test_models_of_different_tensors_are_refused_with_the_list(model, original, tmp_path):
+    model, config = rounded(model)
+    save_model(tmp_path, model, donate_model=False)
+    arrays = {name: original.read(name) for name in original.headers}
+    arrays["model.norm.weight"] = arrays["model.norm.weight"][:3]
+    del arrays["lm_head.weight"]
+    with pytest.raises(MismatchError) as caught:
+        kinship(Dequantized(open_checkpoint(tmp_path), config), Arrays(arrays))
+    assert len(caught.value.problems) == 2
+
+
+def test_an_original_that_is_quantized_itself_is_refused():
+    raw = Arrays(
+        {f"up.{part}": it for part, it in parts_of(weights((4, 64)), Scheme(4, 64)).items()}
+    )
+    view = Dequantized(raw, {"quantization": Scheme(4, 64).record})
+    with pytest.raises(MismatchError, match=r"up.weight: the original has U32\[4, 8\]"):
+        kinship(view, raw)
+
+
+def one(parts, scheme, array):
+    """Return the kinship of one weight, PARTS, and its original."""
+    raw = Arrays({f"up.{part}": it for part, it in parts.items()})
+    return kinship(Dequantized(raw, {"quantization": scheme.record}), Arrays({"up.weight": array}))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_weights_that_were_clipped_first_are_on_another_grid(bits):
+    """AWQ (`mlx_lm/quant/awq.py`, `search_best_clip`) clips what is rare and large."""
+    array = weights((32, 256), "float32")
+    largest = 0.8 * mx.max(mx.abs(array.reshape(32, 4, 64)), axis=-1, keepdims=True)
+    clipped = mx.clip(array.reshape(32, 4, 64), -largest, largest).reshape(32, 256)
+    kin = one(parts_of(clipped, Scheme(bits, 64)), Scheme(bits, 64), to_numpy(array))
+    assert kin.status == ("other recipe" if bits < 8 else "stranger")  # clipping is no 8-bit recipe
+    assert bits == 8 or reasons(kin) == {GRID}
+
+
+def test_the_right_codes_with_the_scales_of_another_weight_are_a_stranger():
+    scheme, array = Scheme(4, 32), weights((8, 64))
+    parts = parts_of(array, scheme)
+    kin = one(parts | {"scales": parts["scales"][::-1] * 2}, scheme, to_numpy(array))
+    assert (kin.status, kin.layers[0].codes_equal) == ("stranger", 1.0)
+
+
+def test_scales_that_are_not_numbers_are_a_stranger():
+    scheme, array = Scheme(4, 32), weights((8, 64))
+    parts = parts_of(array, scheme)
+    parts["scales"] = parts["scales"].copy()
+    parts["scales"][0, 0] = np.nan
+    assert one(parts, scheme, to_numpy(array)).status == "stranger"
+
+
+@pytest.mark.parametrize(("seed", "status"), [(0, "other recipe"), (1, "stranger")])
+def test_experts_with_global_scales_are_measured_one_by_one(seed, status):
+    scheme, sizes = Scheme(4, 16, "nvfp4"), np.array([[[1]], [[100]], [[0.01]]], np.float32)
+    array = to_numpy(weights((3, 8, 64), seed=seed)) * sizes
+    parts = quantize(array, scheme, "float32", global_scale=True)
+    parts["global_scale"] = parts["global_scale"] * np.float32(1.001)
+    kin = one(parts, scheme, to_numpy(weights((3, 8, 64))) * sizes)
+    assert kin.status == status
+    assert (kin.layers[0].codes_equal == 1.0) == (seed == 0)
+
+
+@pytest.mark.parametrize("gemma", [False, True])
+@pytest.mark.parametrize("uniform", [False, True])
+def test_norms_are_explained_by_what_their_weights_were_multiplied_by(gemma, uniform):
+    random, scheme = np.random.default_rng(5), Scheme(4, 32)
+    array = to_numpy(weights((96, 64)))
+    norm = 1 + 0.1 * random.standard_normal(64).astype(np.float32)
+    scales = np.full(64, 1.3, np.float32) if uniform else np.exp(0.3 * random.standard_normal(64))
+    moved = (norm + gemma) / scales - gemma
+    parts = {f"up.{n}": it for n, it in parts_of(mx.array(array * scales), scheme).items()}
+    raw = Arrays(parts | {"norm.weight": moved.astype(np.float32)})
+    view = Dequantized(raw, {"quantization": scheme.record})
+    original = Arrays({"up.weight": array, "norm.weight": norm})
+    kin = kinship(view, original)
+    assert (kin.status, kin.tensors) == ("other recipe", ())
+    assert reasons(kin) == {GRID if uniform else MOVED}  # then the codes are the same
+    raw.arrays["norm.weight"] = norm / moved  # as much, but another way
+    assert kinship(view, original).status == "stranger"
+
+
+def test_a_cast_explains_no_more_than_it_rounds():
+    scheme, array = Scheme(4, 32), to_numpy(weights((96, 64)))
+    norm = 1 + 0.1 * np.random.default_rng(8).standard_normal(64).astype(np.float32)
+    parts = {f"up.{n}": it for n, it in parts_of(mx.array(array), scheme).items()}
+    original = Arrays({"up.weight": array, "norm.weight": norm})
+    half = norm.astype(np.float16)
+    twice = half.astype(ml_dtypes.bfloat16)  # is a cast too
+    for stored, told in ((half, 0), (twice, 0), (half * np.float16(1.002), 1)):
+        view = Dequantized(Arrays(parts | {"norm.weight": stored}), {"quantization": scheme.record})
+        assert len(kinship(view, original).tensors) == told
+
+
+def test_a_router_and_biases_are_explained_too():
+    random, scheme = np.random.default_rng(6), Scheme(4, 32)
+    array, router = to_numpy(weights((96, 64))), to_numpy(weights((8, 64), seed=2))
+    bias = random.standard_normal(96).astype(np.float32)
+    rows, columns = (np.exp(0.3 * random.standard_normal(it)).astype(np.float32) for it in (96, 64))
+    moved = mx.array(array * columns / rows[:, None])
+    parts = {f"up.{n}": it for n, it in parts_of(moved, scheme).items()}
+    dense = {"up.bias": bias / rows, "gate.weight": (router * columns)}
+    raw = Arrays(parts | dense)
+    original = Arrays({"up.weight": array, "up.bias": bias, "gate.weight": router})
+    view = Dequantized(raw, {"quantization": scheme.record})
+    assert kinship(view, original).tensors == ()
+    raw.arrays["gate.weight"] = router + 0.1 * to_numpy(weights((8, 64), seed=3))
+    assert kinship(view, original).status == "stranger"
+
+
+def test_a_column_of_zeros_and_a_dead_layer_are_no_trouble():
+    array = to_numpy(weights((8, 64), "bfloat16")).copy()
+    array[:, 3] = 0
+    original = Arrays({"up.weight": array, "dead.weight": np.zeros_like(array)})
+    arrays = {
+        f"{path}.{part}": it
+        for path, sign in (("up", -1), ("dead", 1))
+        for part, it in parts_of(
+            mx.array(sign * original.read(f"{path}.weight").astype(np.float32)), Scheme(4, 64)
+        ).items()
+    }
+    kin = kinship(Dequantized(Arrays(arrays), {"quantization": Scheme(4, 64).record}), original)
+    assert [layer.name for layer in kin.layers] == ["up.weight"]

@@ -1,0 +1,196 @@
+"""What MLX packs is read at its exact value, and made by MLX itself."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from weighbridge.converters.dtypes import dtype_of
+from weighbridge.converters.quantization import (
+    Scheme,
+    blocks,
+    dequantize,
+    from_blocks,
+    layout,
+    quantize,
+    step,
+)
+from weighbridge.converters.quantization.packing import unpack
+from weighbridge.converters.values import Blocks
+from weighbridge.errors import UnsupportedError
+
+from .conftest import AFFINE, DTYPES, FLOATS, parts_of, to_numpy, weights
+
+SHAPES = [(6, 128), (3, 5, 256)]  # of a linear module, of experts
+
+
+def by_mlx(parts, scheme, **more):
+    """Return mx.dequantize of PARTS."""
+    arrays = {
+        name: mx.array(it.view(np.uint16)).view(mx.bfloat16)
+        if it.dtype == ml_dtypes.bfloat16
+        else mx.array(it)
+        for name, it in parts.items()
+    }
+    words, scales = arrays.pop("weight"), arrays.pop("scales")
+    return to_numpy(mx.dequantize(words, scales, **arrays, **scheme.record, **more))
+
+
+def exact(parts, scheme):
+    """Return ``scale * code + bias`` in float64."""
+    codes = unpack(parts["weight"], scheme.bits).astype(np.float64)
+    scales, biases = (
+        np.repeat(parts[it].astype(np.float64), scheme.group_size, -1)
+        for it in ("scales", "biases")
+    )
+    return codes * scales, biases
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scheme", AFFINE, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_canonical_value_is_exact_and_mlx_rounds_it_twice(shape, scheme, dtype):
+    parts = parts_of(weights(shape, dtype), scheme)
+    products, biases = exact(parts, scheme)
+    ours = dequantize(parts, scheme)
+    assert ours.dtype == np.float32
+    np.testing.assert_array_equal(ours, (products + biases).astype(np.float32))
+    kind = dtype_of(dtype)
+    twice = products.astype(np.float32).astype(kind) + biases.astype(kind)
+    np.testing.assert_array_equal(by_mlx(parts, scheme), twice)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("scheme", AFFINE, ids=str)
+def test_with_16_bit_scales_the_canonical_value_is_not_rounded_at_all(scheme, dtype):
+    parts = parts_of(weights((8, 256), dtype), scheme)
+    np.testing.assert_array_equal(
+        dequantize(parts, scheme).astype(np.float64), sum(exact(parts, scheme))
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scheme", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_floating_point_codes_have_the_values_of_mlx(shape, scheme, dtype):
+    parts = parts_of(weights(shape, dtype), scheme)
+    np.testing.assert_array_equal(
+        dequantize(parts, scheme), by_mlx(parts, scheme, dtype=mx.float32)
+    )
+
+
+@pytest.mark.parametrize("scheme", FLOATS, ids=str)
+def test_every_code_with_every_scale_has_the_value_of_mlx(scheme):
+    codes = np.arange(256, dtype=np.uint8)[:, None] * np.ones((1, scheme.group_size), np.uint8)
+    scales = np.arange(256, dtype=np.uint8)[None].repeat(256, 0)
+    words = np.tile(codes[:, : scheme.group_size * scheme.bits // 8], (1, 256)).view(np.uint32)
+    parts = {"weight": words, "scales": scales}
+    ours = dequantize(parts, scheme)
+    np.testing.assert_array_equal(ours, by_mlx(parts, scheme, dtype=mx.float32))
+
+
+def test_a_global_scale_multiplies_each_expert():
+    scheme, array = (
+        Scheme(4, 16, "nvfp4"),
+        weights((3, 5, 64)) * mx.array([1, 30, 0.01])[:, None, None],
+    )
+    parts = quantize(to_numpy(array), scheme, "float32", global_scale=True)
+    ours = dequantize(parts, scheme)
+    for expert in range(3):
+        theirs = by_mlx({n: it[expert] for n, it in parts.items()}, scheme, dtype=mx.float32)
+        np.testing.assert_allclose(ours[expert], theirs, rtol=3e-7)
+    np.testing.assert_allclose(ours, to_numpy(array), atol=0.2 * np.abs(array).max())
+
+
+def test_a_global_scale_is_made_as_mlx_lm_makes_it():
+    from mlx_lm.models.switch_layers import SwitchLinear
+
+    layer = SwitchLinear(64, 5, 3, bias=False)
+    theirs = layer.to_quantized(16, 4, "nvfp4", global_scale=True)
+    ours = quantize(to_numpy(layer.weight), Scheme(4, 16, "nvfp4"), "float32", global_scale=True)
+    assert set(ours) == {"weight", "scales", "global_scale"}
+    for name, part in ours.items():
+        np.testing.assert_array_equal(part, to_numpy(theirs[name]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scheme", AFFINE + FLOATS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_quantizing_is_mlx_s_own_and_its_layout_is_known_before(shape, scheme, dtype):
+    array = weights(shape, "bfloat16")
+    ours = quantize(to_numpy(array).astype(np.float32), scheme, dtype)
+    theirs = parts_of(array.astype(getattr(mx, dtype)), scheme)
+    headers = layout("up.weight", shape, scheme, dtype)
+    assert list(ours) == list(theirs)
+    for name, part in theirs.items():
+        np.testing.assert_array_equal(ours[name], part)
+        header = headers.pop(f"up.{name}")
+        assert (header.shape, header.nbytes) == (part.shape, part.nbytes)
+    assert not headers
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scheme", FLOATS, ids=str)
+def test_the_dtype_of_their_scales_leaves_floating_point_weights_as_they_are(scheme, dtype):
+    array = weights((6, 128), dtype)
+    ours, theirs = quantize(to_numpy(array), scheme, "U8"), parts_of(array, scheme)
+    for name, part in theirs.items():
+        np.testing.assert_array_equal(ours[name], part)
+    assert quantize(to_numpy(array).astype(np.float64), scheme, "U8")["scales"].dtype == np.uint8
+
+
+@pytest.mark.parametrize("scheme", AFFINE, ids=str)
+def test_blocks_go_and_come_back(scheme):
+    parts = parts_of(weights((3, 5, 128), "float16"), scheme)
+    value = blocks(parts, scheme)
+    assert value.shape == (3, 5, 128)
+    back = from_blocks(value)
+    for name, part in parts.items():
+        assert back[name].tobytes() == part.tobytes()
+
+
+def test_what_is_no_block_is_refused_by_name():
+    scheme = Scheme(4, 32, "mxfp4")
+    with pytest.raises(UnsupportedError, match="4-bit mxfp4, groups of 32 has no integer codes"):
+        blocks(parts_of(weights((4, 32)), scheme), scheme)
+    value = Blocks(np.zeros((2, 32), np.uint8), np.ones((2, 1)), None, 4, 32)
+    with pytest.raises(UnsupportedError, match="have none"):
+        from_blocks(value)
+
+
+@pytest.mark.parametrize("shape", [(128,), (4, 40)])
+def test_a_shape_that_cannot_be_quantized_is_refused(shape):
+    with pytest.raises(UnsupportedError, match="leave it dense or choose another group"):
+        quantize(np.zeros(shape, np.float32), Scheme(4, 64), "float16")
+    with pytest.raises(UnsupportedError, match="leave it dense or choose another group"):
+        layout("w.weight", shape, Scheme(4, 64), "F16")
+
+
+@pytest.mark.parametrize("scheme", AFFINE + FLOATS, ids=str)
+def test_the_step_is_the_distance_of_neighbouring_values(scheme):
+    parts = parts_of(weights((1, 1 << 12), "float32"), scheme)
+    values = dequantize(parts, scheme).reshape(-1, scheme.group_size)
+    if scheme.affine:
+        spans = np.ptp(values, axis=1) / np.ptp(
+            unpack(parts["weight"], scheme.bits).reshape(values.shape).astype(int), axis=1
+        )
+        assert step(parts, scheme) == pytest.approx(np.median(spans), rel=1e-3)
+        return
+    codes = parts["weight"].copy()
+    codes ^= np.uint32(0x11111111 if scheme.bits == 4 else 0x01010101)  # each to a neighbour
+    moved = dequantize({**parts, "weight": codes}, scheme).reshape(values.shape)
+    apart = np.abs(moved - values)
+    apart = np.nanmedian(apart)  # the neighbour of the largest E4M3 is NaN
+    assert apart / 2 <= step(parts, scheme) <= apart * 2
+
+
+def test_large_weights_are_worked_on_in_pieces(monkeypatch):
+    from weighbridge.converters.quantization import mlx
+
+    scheme, array = Scheme(3, 32), weights((7, 3, 96), "bfloat16")
+    parts = parts_of(array, scheme)
+    whole = dequantize(parts, scheme)
+    monkeypatch.setattr(mlx, "BLOCK", 200)
+    np.testing.assert_array_equal(dequantize(parts, scheme), whole)

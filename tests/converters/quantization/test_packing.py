@@ -1,0 +1,50 @@
+"""Codes of every width are one stream of bits, and come back from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weighbridge.converters.quantization.packing import pack, unpack
+
+BITS = (2, 3, 4, 5, 6, 8)
+
+
+@st.composite
+def coded(draw):
+    bits = draw(st.sampled_from(BITS))
+    lead = draw(st.sampled_from([(), (3,), (2, 3), (0,)]))
+    random = np.random.default_rng(draw(st.integers(0, 1000)))
+    columns = 32 * draw(st.integers(1, 4))
+    return random.integers(0, 1 << bits, (*lead, columns)).astype(np.uint8), bits
+
+
+@given(coded())
+def test_unpacking_undoes_packing(case):
+    codes, bits = case
+    words = pack(codes, bits)
+    assert words.dtype == np.uint32
+    np.testing.assert_array_equal(unpack(words, bits), codes)
+
+
+@given(st.sampled_from(BITS), st.integers(0, 1000))
+def test_packing_undoes_unpacking(bits, seed):
+    words = np.random.default_rng(seed).integers(0, 1 << 32, (2, 3, 2 * bits), np.uint32)
+    np.testing.assert_array_equal(pack(unpack(words, bits), bits), words)
+
+
+@given(coded())
+def test_the_words_are_one_stream_of_bits(case):
+    codes, bits = case
+    stream = np.unpackbits(codes[..., None], axis=-1, bitorder="little", count=bits)
+    expected = np.packbits(
+        stream.reshape(*codes.shape[:-1], codes.shape[-1] * bits), axis=-1, bitorder="little"
+    )
+    np.testing.assert_array_equal(pack(codes, bits).view(np.uint8), expected)
+
+
+def test_codes_that_do_not_fill_words_are_refused():
+    with pytest.raises(ValueError, match="16 codes of 3 bits do not fill whole words"):
+        pack(np.zeros((2, 16), np.uint8), 3)
