@@ -20,7 +20,10 @@ from ..converters.routes import ROUTES
 from ..errors import WeighbridgeError
 
 Facts = dict[str, Any]
-PACKAGES = ("torch", "mlx", "transformers", "coremltools", "safetensors", "numpy", "onnx", "peft")
+PACKAGES = (
+    *("torch", "mlx", "transformers", "coremltools", "safetensors", "numpy", "onnx", "peft"),
+    *("mlx-lm", "gguf"),
+)
 NEEDS = {"torch": ("torch", "transformers"), "mlx": ("mlx",), "coreml": ("coremltools",)}
 NEXT = {
     "torch": (
@@ -33,8 +36,15 @@ NEXT = {
         "weighbridge export coreml {spec} TARGET.mlpackage",
     ),
     "mlprogram": ("weighbridge parity check REFERENCE {spec}",),
-    "adapter": (
+    "mlx adapter": (
+        "weighbridge convert mlx-to-peft {spec} TARGET --base BASE",
+        "weighbridge merge BASE {spec} TARGET",
         "weighbridge convert mlx-to-torch BASE TARGET --adapter {spec}",
+        "weighbridge parity check BASE+{spec} TARGET",
+    ),
+    "torch adapter": (
+        "weighbridge convert peft-to-mlx {spec} TARGET --base BASE",
+        "weighbridge merge BASE {spec} TARGET",
         "weighbridge parity check BASE+{spec} TARGET",
     ),
     "golden": ("weighbridge parity check {spec} CANDIDATE",),
@@ -47,7 +57,8 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     if (path / "golden.json").is_file():
         return with_next(spec, "golden", {"is": "a golden: recorded inputs and outputs"})
     if is_adapter(path):
-        return with_next(spec, "adapter", adapter_facts(read_adapter(path)))
+        adapter = read_adapter(path)
+        return with_next(spec, f"{adapter.framework} adapter", adapter_facts(adapter))
     model = open_model(spec, trust_code=trust_code, map=map_name)
     return with_next(spec, model.framework, model_facts(model))
 
@@ -77,6 +88,9 @@ def adapter_facts(adapter: Adapter) -> Facts:
         "rank": ", ".join(f"{rank} ({count} x)" for rank, count in sorted(ranks.items())),
         "scale": ", ".join(f"{scale:g}" for scale in scales),
         "weights": sorted(adapter.updates),
+        "whole tensors": sorted(adapter.saved),
+        "base": adapter.base.get("spec") or "nobody recorded it",
+        "notes": list(adapter.notes),
     }
 
 

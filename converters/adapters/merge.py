@@ -18,8 +18,8 @@ from .survival import Sums, Survival
 Accumulate = Literal["float32", "float64"]
 
 BLOCK: Final = 1 << 19  # elements merged at a time, each in a handful of float64 temporaries
-# Multiplications that OpenBLAS does in one thread (interface/gemm.c). Its threads wait for one
-# another at every block: beside other work merging takes twelve times as long with them.
+# Multiplications in one product, few enough for OpenBLAS to use one thread. With its threads, which
+# seem to wait for one another at every block, merging took many times as long on a busy machine.
 ALONE: Final = 1 << 18
 
 

@@ -17,7 +17,10 @@ from .signature import Signature
 
 MANIFEST = "weighbridge.json"
 TABLES = Path(__file__).parent.parent / "maps" / "tables"
-ADAPTER_FILES = ("adapters.safetensors", "adapter_model.safetensors")
+ADAPTER_FILES = (
+    *("adapters.safetensors", "adapter_model.safetensors"),
+    *("adapter_model.bin", "adapters.npz"),
+)
 
 
 def open(spec: str | Path, *, trust_code: str | None = None, map: str | None = None) -> Model:  # noqa: A001, A002
