@@ -68,15 +68,15 @@ def export_coreml(
 @click.option(
     "--base", metavar="DIR", help="The base model's checkpoint: proves the names by values first."
 )
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(("F32", "F16", "BF16", "Q8_0")),
+    help="Type of all matrices.  [default: as in BASE.gguf]",
+)
 @writing
 def export_gguf(
-    source: str,
-    target: Path,
-    like: Path,
-    base: str | None,
-    as_json: bool,
-    accept: tuple[str, ...],
-    **chosen: Any,
+    source: str, target: Path, as_json: bool, accept: tuple[str, ...], **chosen: Any
 ) -> None:
     """Export SOURCE to TARGET.gguf: its tensors in a copy of BASE.gguf.
 
@@ -84,5 +84,6 @@ def export_gguf(
     """
     from . import jobs
 
-    outcome = jobs.export_gguf(source, target, like=like, base=base, options=options_of(chosen))
+    ways = {name: chosen.pop(name) for name in ("like", "base", "kind")}
+    outcome = jobs.export_gguf(source, target, options=options_of(chosen), **ways)
     finish(outcome, as_json=as_json, accept=accept)

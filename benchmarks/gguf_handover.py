@@ -62,8 +62,10 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 GPT2 = {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_ctx": 128}
+GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 QWEN_EXPERTS = {"moe_intermediate_size": 96, "num_experts": 4, "num_experts_per_tok": 2}
+QWEN_EXPERTS["norm_topk_prob"] = True  # llama.cpp knows no other qwen3_moe, nor is one published
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 STACKED = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 ATTENTION = {"target_modules": ["q_proj", "k_proj"]}
@@ -411,13 +413,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("llama_cpp", type=Path, help="A checkout of llama.cpp.")
     parser.add_argument("--library", type=Path, help="Folder of a built libllama.")
-    parser.add_argument("--only", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=list(FAMILIES),
+        choices=list(FAMILIES),
+        help="The results of the others are kept.",
+    )
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     checkout = arguments.llama_cpp.resolve()
     run = Engine(arguments.library, checkout.parent.parent) if arguments.library else None
-    results = {}
+    there = arguments.out.is_file() and len(arguments.only) < len(FAMILIES)
+    results = json.loads(arguments.out.read_text())["families"] if there else {}
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
             results[name] = hand_over(name, Scripts(checkout, run), Path(folder))

@@ -157,6 +157,17 @@ def go_home(demo: Demo) -> None:
     SentenceTransformer(str(demo.out / "minilm-tuned"), device="cpu").encode("The bridge stands.")
 
 
+def adapter_to_peft(demo: Demo) -> None:
+    """Make a PEFT adapter of the one trained on MLX, both live on the same weights."""
+    outcome = jobs.convert_adapter(
+        demo.out / "minilm-lora",
+        demo.out / "minilm-peft",
+        jobs.AdapterRequest("peft", base=str(demo.out / "minilm-mlx")),
+        options=demo.options(),
+    )
+    demo.keep("MLX adapter to PEFT", outcome.verdict)
+
+
 def weigh(demo: Demo) -> None:
     """Weigh the merged PyTorch model against MLX with live adapters."""
     live = f"{demo.out / 'minilm-mlx'}+{demo.out / 'minilm-lora'}"
@@ -316,6 +327,7 @@ def run(demo: Demo) -> None:
         train_adapter(demo)
     with demo.stage("Home to PyTorch"):
         go_home(demo)
+        adapter_to_peft(demo)
     with demo.stage("Weigh"):
         weigh(demo)
     with demo.stage("Retrieve"):

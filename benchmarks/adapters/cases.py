@@ -97,16 +97,17 @@ def build(case: Case, folder: Path) -> Any:
         with torch.no_grad():
             for name, value in model.named_parameters():
                 value.mul_(settings.d_kv**-0.5 if name.endswith("Attention.q.weight") else 1)
-    model.save_pretrained(folder)
-    if case.kind == "gpt2":
-        publish(folder)
+    save(model, case, folder)
     return model
 
 
-def publish(folder: Path) -> None:
-    """Write the GPT-2 in FOLDER as it lies on the hub, which mlx-lm reads: without a prefix."""
+def save(model: Any, case: Case, folder: Path) -> None:
+    """Save MODEL of CASE in FOLDER; GPT-2 as it lies on the hub and mlx-lm reads it, without prefix."""
     from safetensors.numpy import load_file, save_file
 
+    model.save_pretrained(folder)
+    if case.kind != "gpt2":
+        return
     file = folder / "model.safetensors"
     tensors = {name.removeprefix("transformer."): a for name, a in load_file(file).items()}
     save_file(tensors, file, metadata={"format": "pt"})

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weighbridge.benchmarks.adapters.cases import CASES, adapted, build
+from weighbridge.benchmarks.adapters.cases import CASES, adapted, build, save
 from weighbridge.benchmarks.side_by_side import machine
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "adapters_peft_merge.json"
@@ -45,8 +45,8 @@ def compare(name: str) -> dict[str, Any]:
         model = build(case, folder / "base")
         peft = adapted(model, case, folder / "adapter")
         exactly = copy.deepcopy(peft).double()
-        exactly.merge_and_unload().save_pretrained(folder / "exact")
-        peft.merge_and_unload().save_pretrained(folder / "theirs")
+        save(exactly.merge_and_unload(), case, folder / "exact")
+        save(peft.merge_and_unload(), case, folder / "theirs")
         try:
             merge(folder)
         except Exception as error:

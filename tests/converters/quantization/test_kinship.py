@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import ml_dtypes
 import mlx.core as mx
 import numpy as np
 import pytest

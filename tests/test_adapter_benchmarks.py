@@ -1,0 +1,65 @@
+"""The benchmarks of adapters, in small: they run, and what they are to show holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weighbridge.benchmarks.adapters import made, merge_memory, merge_orders, survival
+
+EVEN = survival.Layer(
+    "normal",
+    "even",
+    0.02 * np.random.default_rng(0).standard_normal((96, 128)),
+    np.random.default_rng(1).standard_normal((2048, 128)),
+)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "framework", "dora"), [("peft", "torch", True), ("mlx", "mlx", False)]
+)
+def test_the_order_of_tensors_in_files_does_not_matter(dialect, framework, dora):
+    row = merge_orders.measure(dialect, framework, dora=dora, orders=2)
+    assert (row["merges"], row["projections"]) == (6, 24)
+    assert merge_orders.passes(row)
+
+
+@pytest.mark.parametrize("target", survival.TARGETS)
+@pytest.mark.parametrize("ratio", [0.02, 0.3, 2.0])
+def test_the_verdict_agrees_with_the_functional_error(target, ratio):
+    row = survival.case(EVEN, target, ratio, np.random.default_rng(2))
+    assert survival.agreement(row) in ("strictly", "agrees"), row
+
+
+def test_an_update_far_below_the_step_of_4_bits_never_passes():
+    found = [
+        survival.case(EVEN, (4, 4, "float16"), 0.03, np.random.default_rng(n)) for n in range(3)
+    ]
+    assert {row["verdict"] for row in found} == {"refuse"}
+    assert min(row["functional_error"] for row in found) > 1
+
+
+def test_what_the_rule_permits_follows_from_gain_and_cosine():
+    generator = np.random.default_rng(3)
+    change = generator.standard_normal(1000)
+    real = 0.8 * change + 0.5 * generator.standard_normal(1000)
+    product, norm = change @ real, np.linalg.norm(change)
+    gain, cosine = product / norm**2, product / norm / np.linalg.norm(real)
+    assert survival.error(gain, cosine) == pytest.approx(np.linalg.norm(real - change) / norm)
+
+
+def test_a_file_in_any_order_is_read_by_others(tmp_path):
+    from safetensors.numpy import load_file
+
+    arrays = {"b": np.arange(6.0).reshape(2, 3), "a": np.ones(2, np.float32)}
+    made.write(tmp_path / "x.safetensors", arrays, format="pt")
+    found = load_file(tmp_path / "x.safetensors")
+    assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+
+
+def test_the_memory_of_a_merge_is_measured(tmp_path):
+    config, layout = made.llama(1)
+    made.write_base(tmp_path / "base", config, made.random_arrays(layout, 1), "mlx", 1)
+    first, again = merge_memory.measure(tmp_path, "mlx", 4, "none")
+    assert (first["turn"], again["turn"]) == merge_memory.TURNS
+    assert 20 < again["peak_megabytes"] < again["bar_megabytes"]
