@@ -111,22 +111,24 @@ def destined(command: Command) -> Command:
 
 
 def writing(command: Command) -> Command:
-    """Add the options of every verb that writes a model."""
-    for option in reversed(
-        (
-            click.option("--force", is_flag=True, help="Replace TARGET, in one atomic step."),
-            click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
-            click.option(
-                "--check",
-                type=click.Choice(("quick", "full", "none")),
-                default="quick",
-                show_default=True,
-                help="How to weigh the result; with none it is UNVERIFIED.",
-            ),
-        )
+    """Add the options of every verb that writes a model and weighs it."""
+    checking = click.option(
+        "--check",
+        type=click.Choice(("quick", "full", "none")),
+        default="quick",
+        show_default=True,
+        help="How to weigh the result; with none it is UNVERIFIED.",
+    )
+    return publishing(checking(candidate(accepting(command))))
+
+
+def publishing(command: Command) -> Command:
+    """Add the options of every verb that writes what it makes in one step, or not at all."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
+        click.option("--force", is_flag=True, help="Replace TARGET, in one atomic step."),
     ):
         command = option(command)
-    command = candidate(accepting(command))
     return opening(as_json(command))
 
 

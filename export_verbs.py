@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .arguments import parse_size, writing
+from .arguments import parse_size, publishing, writing
 from .running import finish, options_of, prepare_mlx
 
 
@@ -74,10 +74,8 @@ def export_coreml(
     type=click.Choice(("F32", "F16", "BF16", "Q8_0")),
     help="Type of all matrices.  [default: as in BASE.gguf]",
 )
-@writing
-def export_gguf(
-    source: str, target: Path, as_json: bool, accept: tuple[str, ...], **chosen: Any
-) -> None:
+@publishing
+def export_gguf(source: str, target: Path, as_json: bool, **chosen: Any) -> None:
     """Export SOURCE to TARGET.gguf: its tensors in a copy of BASE.gguf.
 
     Example: weighbridge export gguf tuned tuned.gguf --like base-f16.gguf --base base
@@ -86,4 +84,4 @@ def export_gguf(
 
     ways = {name: chosen.pop(name) for name in ("like", "base", "kind")}
     outcome = jobs.export_gguf(source, target, options=options_of(chosen), **ways)
-    finish(outcome, as_json=as_json, accept=accept)
+    finish(outcome, as_json=as_json)

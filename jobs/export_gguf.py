@@ -54,7 +54,7 @@ def export_gguf(
     require_apart(model, target)
     require_other(like, target)
     published, seen = written(plan, model.checkpoint, target, options)
-    return Outcome(published, (*plan.lines(), str(seen)), facts_of(model, plan, seen))
+    return Outcome(published, (*plan.lines(), str(seen)), facts_of(model, plan, seen, target))
 
 
 def planned(model: Model, like: Path, base: Checkpoint | None, kind: str | None) -> Plan:
@@ -129,7 +129,7 @@ def become_file(staging: Staging, path: Path) -> None:
     aside.rename(staging.folder)
 
 
-def facts_of(model: Model, plan: Plan, seen: Readback) -> dict[str, Any]:
+def facts_of(model: Model, plan: Plan, seen: Readback, target: Path) -> dict[str, Any]:
     """Return what there is to know of the file."""
     return {
         "weighbridge": __version__,
@@ -146,5 +146,6 @@ def facts_of(model: Model, plan: Plan, seen: Readback) -> dict[str, Any]:
         },
         "read_back": {"exact": seen.exact, "rounded": seen.rounded, "worst": seen.worst},
         "metadata_changed": plan.changed_fields,
-        "notes": [*plan.lines(), str(seen)],
+        "notes": [*plan.lines(), str(seen), "llama.cpp itself did not run it"],
+        "next": f"llama-cli -m {target} -p Hello",
     }

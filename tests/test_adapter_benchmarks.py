@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weighbridge.benchmarks.adapters import made, merge_memory, merge_orders, survival
+from weighbridge.benchmarks.adapters import (
+    made,
+    merge_memory,
+    merge_orders,
+    survival,
+    survival_merges,
+)
 
 EVEN = survival.Layer(
     "normal",
@@ -63,3 +69,15 @@ def test_the_memory_of_a_merge_is_measured(tmp_path):
     first, again = merge_memory.measure(tmp_path, "mlx", 4, "none")
     assert (first["turn"], again["turn"]) == merge_memory.TURNS
     assert 20 < again["peak_megabytes"] < again["bar_megabytes"]
+
+
+@pytest.mark.parametrize("bits", [4, 16])
+def test_the_verb_refuses_what_the_written_layers_have_lost(bits):
+    lost, kept = (survival_merges.measure(bits, ratio) for ratio in (0.05, 2.0))
+    assert lost["ok"], lost
+    assert kept["ok"], kept
+    assert (lost["refused"], kept["refused"]) == (True, False)
+
+
+def test_an_adapter_of_zeros_leaves_every_byte():
+    assert survival_merges.zeros(4)["identical_bytes"]
