@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from .. import __version__
 from ..converters.adapters import Adapter, read_adapter, write_adapter, write_peft
 from ..converters.adapters.destinations import DESTINATIONS, next_command, problems, suited
+from ..converters.adapters.fit import TIED
 from ..converters.checkpoints import Staging
 from ..converters.models import Model
 from ..converters.quantization.fingerprints import fingerprints
@@ -149,10 +150,15 @@ def carry(adapter: Adapter, request: AdapterRequest, options: Options) -> Carrie
     """
     model, other = dense_view(open_with(request.base, options)), request.trained_on
     fitted = fitted_to(model, adapter)
-    kin = proven(model, other, options) if other else kin_of(model, adapter)
+    kin = proven(model, adapter, other, options) if other else kin_of(model, adapter)
     require_kin(kin)
     there = side_of(model, FRAMEWORKS[request.to])
-    return Carried(fitted, model, there, *there.forth(fitted.updates, fitted.saved), kin)
+    updates, saved = there.forth(fitted.updates, fitted.saved)
+    if tied := sorted(there.tied & updates.keys()):
+        raise MismatchError(
+            f"adapter {adapter.path} does not fit the base", [f"{name} {TIED}" for name in tied]
+        )
+    return Carried(fitted, model, there, updates, saved, kin)
 
 
 def supported(carried: Carried, destination: str | None) -> Carried:
@@ -181,7 +187,8 @@ def write(carried: Carried, request: AdapterRequest, folder: Path) -> None:
     updates, kinds, saved = carried.updates, carried.there.kinds, carried.saved
     spec, reader = carried.model.spec, request.destination
     if request.to == "peft":
-        write_peft(folder, updates, kinds=kinds, saved=saved, base=spec)
+        base = spec if carried.model.framework == "torch" else None
+        write_peft(folder, updates, kinds=kinds, saved=saved, base=base)
         return
     layered = reader is not None and DESTINATIONS[reader].layered
     config = {"model": spec}
@@ -210,10 +217,12 @@ def facts_of(carried: Carried, to: str) -> dict[str, Any]:
 
 def said_next(carried: Carried, destination: str | None, target: Path) -> str:
     """Return the command to run next."""
-    model = carried.model
+    model, framework = carried.model, carried.there.framework
+    if model.framework not in {framework, "torch"}:
+        return f"weighbridge convert {model.framework}-to-{framework} {model.spec} BASE"
     if destination is not None:
         rank = max((update.rank for update in carried.updates.values()), default=1)
         return next_command(DESTINATIONS[destination], target, model.spec, rank)
-    if carried.there.framework == "mlx" and str(model.library).startswith("mlx-lm"):
+    if framework == "mlx" and str(model.library).startswith("mlx-lm"):
         return f"mlx_lm.generate --model {model.spec} --adapter-path {target} --prompt Hello"
     return f"weighbridge merge {model.spec} {target} MERGED"

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..converters.adapters import Adapter
+from ..converters.maps.view import Mapped
 from ..converters.models import Model
 from ..converters.quantization import Dequantized, Recipe
 from ..converters.quantization.fingerprints import compare
-from ..errors import MismatchError
+from ..errors import MismatchError, WeighbridgeError
 from .opening import with_adapter
+from .sides import crossing
 
 QUANTIZATION = ("quantization", "quantization_config")
 STRANGER = "stranger"
@@ -21,7 +23,8 @@ class Kin(NamedTuple):
     """What a base is to the one that an adapter was trained on.
 
     Attributes:
-        status: ``same``, ``other recipe``, ``stranger``, or ``unknown`` where nobody recorded it.
+        status: ``same``, ``other recipe``, ``stranger``; ``unproven`` where what is recorded cannot be
+            compared, ``unknown`` where nothing is recorded.
         said: one line.
         problems: what differs.
         trained_on: spec of the other base, if one was named.
@@ -50,22 +53,41 @@ def dense_view(model: Model) -> Model:
     return replace(model, config=config, tensors=Dequantized(model.checkpoint, model.config))
 
 
-def kin_of(base: Model, adapter: Adapter) -> Kin:
-    """Return what BASE, seen dense, is to the model that ADAPTER recorded that it was trained on."""
-    recorded = adapter.base.get("tensors") or {}
-    if not recorded or adapter.base.get("framework") != base.framework:
+def kin_of(base: Model, adapter: Adapter, *others: Model) -> Kin:
+    """Return what BASE, seen dense, is to the model that ADAPTER recorded that it was trained on.
+
+    OTHERS are models of which kinship with BASE is proven; the record may be of one of them.
+    """
+    recorded, framework = adapter.base.get("tensors") or {}, adapter.base.get("framework")
+    if not recorded:
         return Kin("unknown", "nobody recorded what the adapter was trained on")
-    found = compare(recorded, base.checkpoint)
-    whole = len(recorded)
-    if not found:
-        return Kin("same", f"{whole} of {whole} weights of the base are those recorded")
+    found = [moved for model in (base, *others) if (moved := differing(model, adapter)) is not None]
+    whole, spec = len(recorded), adapter.base.get("spec")
+    if [] in found:
+        return Kin("same", f"the {whole} weights that are updated are those recorded")
+    if not found or base.framework != framework:
+        return Kin(
+            "unproven",
+            f"the adapter was trained on {spec}, in {framework}; {base.spec} is in {base.framework}, and"
+            " its weights carried there are not the same bytes: another dtype, or another base",
+        )
     return Kin(
         STRANGER,
-        f"{len(found)} of {whole} weights of the base are not those that the adapter was trained on"
-        f" ({adapter.base.get('spec')}); if that one is a quantized sibling, prove it:"
-        " --trained-on DIR",
-        tuple(found),
+        f"{len(found[0])} of {whole} weights of the base are not those that the adapter was trained"
+        f" on ({spec}); if that one is a quantized sibling, prove it: --trained-on DIR",
+        tuple(found[0]),
     )
+
+
+def differing(model: Model, adapter: Adapter) -> list[str] | None:
+    """Return which weights of MODEL are not those that ADAPTER recorded; ``None`` if no map tells."""
+    recorded, framework = adapter.base["tensors"], str(adapter.base.get("framework"))
+    try:
+        legs = crossing(model, framework)
+    except WeighbridgeError:
+        return None
+    seen = Mapped(legs[0].plan, model.checkpoint) if legs else model.checkpoint
+    return compare(recorded, seen)
 
 
 def require_kin(kin: Kin) -> None:

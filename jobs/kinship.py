@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from ..converters.adapters import Adapter
 from ..converters.models import Model
 from ..converters.quantization import Dequantized
 from ..converters.quantization.kinship import kinship
 from ..errors import BadInputError
-from .bases import Kin, dense_view
+from .bases import STRANGER, Kin, dense_view, kin_of
 from .options import Options, open_with
 from .seen import seen_from
 
 
-def proven(base: Model, trained_on: str, options: Options) -> Kin:
-    """Hold BASE against the quantized model TRAINED_ON.
+def proven(base: Model, adapter: Adapter, trained_on: str, options: Options) -> Kin:
+    """Hold BASE against the quantized model TRAINED_ON, and both against what ADAPTER recorded.
 
     Raises:
         BadInputError: TRAINED_ON is not quantized.
@@ -26,4 +27,7 @@ def proven(base: Model, trained_on: str, options: Options) -> Kin:
         )
     original = seen_from(dense_view(base), "mlx", options)
     found = kinship(other.tensors, original.checkpoint)
+    record = kin_of(dense_view(base), adapter, other)
+    if record.status == STRANGER:  # it was trained on neither
+        return record
     return Kin(found.status, found.said, tuple(found.lines()), trained_on)

@@ -38,10 +38,10 @@ def merge(
     Raises:
         WeighbridgeError: bad input, or an update would be rounded away; nothing is left behind.
     """
-    whole = open_with(base, options)
+    whole, read = open_with(base, options), read_adapter(adapter)
     if trained_on:
-        require_kin(proven(whole, trained_on, options))
-    model = live_on(dense_view(whole), read_adapter(adapter), proven=bool(trained_on))
+        require_kin(proven(whole, read, trained_on, options))
+    model = live_on(dense_view(whole), read, proven=bool(trained_on))
     if not isinstance(model.tensors, Dequantized):
         outcome = move(model, target, model.framework, options)
         return with_figures(outcome, model, trained_on, options) if trained_on else outcome

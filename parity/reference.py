@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..converters.adapters.rounding import round_once
+from ..converters.dtypes import dtype_of
 from ..converters.models import Model, Signature
 from ..converters.runtimes.torch import (
     DTYPES,
@@ -45,6 +47,7 @@ CASTS: Final = {
     torch.Tensor.bfloat16: torch.Tensor.double,
 }
 HALF_MAX: Final = 65504.0
+BLOCK: Final = 1 << 20  # elements rounded at a time
 Outputs = dict[str, Array]
 
 
@@ -191,8 +194,24 @@ def round_weights(module: nn.Module, dtype: str, names: Collection[str] | None =
     """
     for name, tensor in module.state_dict().items():
         if tensor.is_floating_point() and (names is None or name in names):
-            tensor.copy_(tensor.to(DTYPES[dtype]).to(tensor.dtype))
+            tensor.copy_(rounded(tensor, dtype))
     return module
+
+
+def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Return TENSOR in DTYPE, rounded once; from float64 to 16 bits torch goes through float32.
+
+    >>> above_a_tie = torch.tensor([1 + 2.0**-8 + 2.0**-40], dtype=torch.float64)
+    >>> above_a_tie.to(torch.bfloat16).item(), rounded(above_a_tie, "bfloat16").item()
+    (1.0, 1.0078125)
+    """
+    if tensor.dtype is not torch.float64:
+        return tensor.to(DTYPES[dtype])
+    result = torch.empty(tensor.shape, dtype=DTYPES[dtype])
+    parts = zip(tensor.reshape(-1).split(BLOCK), result.view(-1).split(BLOCK), strict=True)
+    for wide, narrow in parts:
+        narrow.copy_(to_torch(round_once(to_numpy(wide), dtype_of(dtype))))
+    return result
 
 
 def stored_as(
@@ -221,8 +240,8 @@ def stored_as(
         updates = bare(own_copy(model)).updates
         fold(wide, updates)
         for name in updates:  # rounded once, from the float64 sum
-            rounded = wide.get_parameter(name).data.to(DTYPES[storage])
-            module.get_parameter(name).data = rounded.to(DTYPES[compute])
+            narrow = rounded(wide.get_parameter(name).data, storage)
+            module.get_parameter(name).data = narrow.to(DTYPES[compute])
     return round_scalars(round_weights(module, storage, names), scalars)
 
 
@@ -230,7 +249,7 @@ def round_scalars(module: nn.Module, dtype: str) -> nn.Module:
     """Round the floating-point buffers of one element through DTYPE, in place; none if it is empty."""
     for tensor in module.buffers() if dtype else ():
         if tensor.numel() == 1 and tensor.is_floating_point():
-            tensor.copy_(tensor.to(DTYPES[dtype]).to(tensor.dtype))
+            tensor.copy_(rounded(tensor, dtype))
     return module
 
 

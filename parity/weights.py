@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..converters.adapters.rounding import round_once
 from ..converters.checkpoints.base import Header
 from ..converters.checkpoints.overlay import Overlay
 from ..converters.dtypes import CODE, FLOATS, NUMPY
@@ -33,7 +34,7 @@ class MergedWeights:
         """Return tensor NAME, merged if an update is due."""
         array = self._weights.read(name)
         update = self._updates.get(name)
-        return array if update is None else update.applied_to(array).astype(array.dtype)
+        return array if update is None else round_once(update.applied_to(array), array.dtype)
 
 
 def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights) -> Model | None:

@@ -187,7 +187,8 @@ def convert(source: Path, target: Path, to: str, base: Path) -> str:
     from weighbridge import jobs
     from weighbridge.jobs.options import Options
 
-    return str(jobs.convert_adapter(source, target, to, base=str(base), options=Options()).status)
+    request = jobs.AdapterRequest(to, str(base))
+    return str(jobs.convert_adapter(source, target, request, options=Options()).status)
 
 
 def contents(folder: Path) -> dict[str, Any]:

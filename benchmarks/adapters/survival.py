@@ -276,9 +276,15 @@ def show(rows: list[dict[str, Any]], found: dict[str, Any]) -> None:
     """Print the count by kind of inputs, then what does not agree."""
     for inputs, row in found.items():
         print(f"{inputs:8} {row}")
-    for row in rows:
-        if agreement(row) not in ("strictly", "agrees") and row["inputs"] not in MADE_UP:
-            print(f"  {agreement(row)}: {row}")
+    for row in exceptions(rows):
+        print(f"  {row}")
+
+
+def exceptions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cases of even and real inputs in which verdict and error do not agree."""
+    own = (row for row in rows if row["inputs"] not in MADE_UP)
+    found = (row | {"agreement": agreement(row)} for row in own)
+    return [row for row in found if row["agreement"] not in ("strictly", "agrees")]
 
 
 def main() -> None:
@@ -293,6 +299,7 @@ def main() -> None:
     document = {
         "inputs": found,
         "ok": all(row["ok"] is not False for row in found.values()),
+        "exceptions": exceptions(rows),
         "table": table(rows),
         "machine": machine(),
     }

@@ -15,7 +15,7 @@ class Adapter:
     """Low-rank updates read from disk.
 
     Attributes:
-        path: the directory, or the file if it stands alone.
+        path: the directory.
         dialect: ``mlx`` (mlx-lm), ``mlx-vlm`` (its older files), ``npz`` (of the old examples) or
             ``peft``.
         updates: by parameter in the adapter's own naming, such as
@@ -29,6 +29,8 @@ class Adapter:
             ``experts`` or ``parameter`` (laid as it is, whatever its module).
         notes: what a person should know of how the files were read.
         fitted: whether ``fit`` has laid the updates as their parameters.
+        file: the tensor file that was read: one of several, such as
+            ``0000100_adapters.safetensors``, may have been named.
     """
 
     path: Path
@@ -40,6 +42,7 @@ class Adapter:
     forms: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     fitted: bool = False
+    file: Path | None = None
 
     @property
     def framework(self) -> str:

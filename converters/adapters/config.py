@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 from ...errors import BadInputError
 
 CONFIG: Final = "adapter_config.json"
+ENTRIES: Final = {str: "names", int: "whole numbers"}
 Config = Mapping[str, Any]
 
 
@@ -58,6 +60,32 @@ def check_types(config: Config, types: Mapping[str, tuple[type, ...]], folder: P
             raise BadInputError(f"{folder / CONFIG}: {what}")
 
 
+def check_entries(config: Config, types: Mapping[str, type], folder: Path) -> None:
+    """Check that the lists in those fields of CONFIG that TYPES names hold nothing else.
+
+    Raises:
+        BadInputError: one does.
+    """
+    for field, wanted in types.items():
+        entries = config.get(field)
+        for entry in entries if isinstance(entries, list) else ():
+            if type(entry) is not wanted:  # True is no number here
+                what = f"{field} has {entry!r}, expected {ENTRIES[wanted]}"
+                raise BadInputError(f"{folder / CONFIG}: {what}")
+
+
+def whole_number(config: Config, key: str) -> int:
+    """Return the positive whole number under KEY of CONFIG, such as a rank.
+
+    Raises:
+        BadInputError: there is none.
+    """
+    value = number(config, key)
+    if not isinstance(value, int):
+        raise BadInputError(f"{CONFIG}: {key} is {value!r}, expected a whole number")
+    return value
+
+
 def number(config: Config, key: str) -> float:
     """Return the positive number under KEY of CONFIG.
 
@@ -68,7 +96,7 @@ def number(config: Config, key: str) -> float:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not 0 < value < float("inf")
+        or not 0 < value <= sys.float_info.max
     ):
         raise BadInputError(f"{CONFIG}: {key} is {value!r}, expected a positive number")
     return value

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..values import Array, LowRank
 from .adapter import module_of
 from .config import CONFIG
-from .promises import position
+from .promises import last_layers, position
 from .writing import commonest, uniform
 
 EVERY: Final[frozenset[str]] = frozenset()  # model types
@@ -32,7 +32,7 @@ class Destination:
         dora: whether it knows DoRA.
         saved: whether it takes whole tensors.
         one: what it has once for all updates: ``scale``, ``alpha`` or nothing.
-        layered: whether it looks for modules only within layers, by their names there.
+        layered: whether it looks for modules only within the last layers, by their names there.
         command: what to run; ``{folder}``, ``{base}`` and ``{rank}`` stand for themselves.
         heads: the model types whose output heads it takes; ``None`` for all.
     """
@@ -128,7 +128,7 @@ def problems(
     family = str(config.get("model_type", ""))
     found = [_whole(destination, saved), _dora(destination, updates), _rank(destination, updates)]
     found += _kinds(destination, updates, kinds, family)
-    found += [_apart(destination, updates), _layers(destination, updates)]
+    found += [_apart(destination, updates), _layers(destination, updates, kinds)]
     found.append(_heads(destination, updates, config, family))
     return [f"{destination.name} {what}" for what in found if what]
 
@@ -181,11 +181,24 @@ def _apart(destination: Destination, updates: Mapping[str, LowRank]) -> str:
     return f"has one {destination.one} for all, and {_some(others)} differ" if others else ""
 
 
-def _layers(destination: Destination, updates: Mapping[str, LowRank]) -> str:
-    outside = [name for name in updates if position(module_of(name)) is None]
-    if not destination.layered or not outside:
+def _layers(
+    destination: Destination, updates: Mapping[str, LowRank], kinds: Mapping[str, str] | None
+) -> str:
+    if not destination.layered:
         return ""
-    return f"puts adapters on modules within layers only, not on {_some(outside)}"
+    places = {name: position(module_of(name)) for name in updates}
+    if outside := [name for name, place in places.items() if place is None]:
+        return f"puts adapters on modules within layers only, not on {_some(outside)}"
+    stacks = {place.stack for place in places.values() if place}
+    if len(stacks) > 1:
+        return f"puts adapters on one stack of layers, not on those of {_some(stacks)}"
+    _, missing = last_layers(map(module_of, updates), kinds or ())
+    if not missing:
+        return ""
+    return (
+        "can name only the last layers, and the same modules in each of them;"
+        f" there is no update of {_some(missing)}"
+    )
 
 
 def _heads(

@@ -15,7 +15,8 @@ from .adapter import Adapter, module_of
 from .laying import lay
 from .nesting import in_order_of
 from .peft_targets import kept_whole
-from .promises import Promise, promised
+from .prefixes import other_class
+from .promises import Promise, promised, unnamed
 
 HINTS: Final = 20  # nearest names are searched for so many problems; the search is quadratic
 MATRIX: Final = 2
@@ -23,6 +24,8 @@ TIED: Final = (
     "is tied: the base has one parameter under two names, and PEFT changes it under one of them,"
     " mlx-lm under both. Untie it first, or merge with the program that trained it"
 )
+UNNAMED: Final = "has an update, but adapter_config.json does not name it"
+LOADERS: Final = {"peft": "PEFT would ignore", "mlx": "mlx-lm would drop or refuse"}
 
 
 def fit(
@@ -43,12 +46,15 @@ def fit(
 
     Raises:
         MismatchError: updates of parameters that the base does not have or has in another shape,
-            modules that the configuration promises without an update, tied parameters; all together.
+            modules that the configuration promises without an update, updates that it does not name,
+            tied parameters; all together.
     """
     adapter = _ordered(adapter, headers)
     names = set(adapter.updates)
     strangers = sorted((names | set(adapter.saved)) - set(headers))
-    promise = promised(adapter, modules_in(headers, kinds), headers)
+    modules = modules_in(headers, kinds)
+    promise = promised(adapter, modules, headers)
+    unread = sorted(unnamed(adapter, modules, kinds) & set(headers))
     missing = sorted(promise.parameters - names)
     laid, misshapen = _laid(adapter, headers, kinds)
     problems = [
@@ -58,10 +64,12 @@ def fit(
         *(f"{name} {TIED}" for name in sorted(_tied(adapter, tied))),
         *(f"{name} has no update, but adapter_config.json names it" for name in missing),
         *(f"{name} is named in modules_to_save, but not in the file" for name in promise.whole),
-        *_unknown_keys(promise.unknown, modules_in(headers, kinds)),
+        *(f"{name} {UNNAMED}; {LOADERS[adapter.dialect]} it" for name in unread),
+        *_unknown_keys(promise.unknown, modules),
     ]
     if problems:
-        raise MismatchError(_summary(adapter, strangers, missing, promise), problems)
+        hint = other_class(adapter, headers) if adapter.dialect == "peft" else ""
+        raise MismatchError(hint or _summary(adapter, strangers, missing, promise), problems)
     return replace(adapter, updates=laid, fitted=True)
 
 

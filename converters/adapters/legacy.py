@@ -15,7 +15,7 @@ from typing import Final
 from ..checkpoints import Checkpoint
 from ..checkpoints.open import open_checkpoint
 from .adapter import Adapter
-from .config import Config, number
+from .config import Config, number, whole_number
 from .mlx import DIALECT, read_tensors
 from .pairing import Dialect, Terms, group
 
@@ -41,7 +41,7 @@ def read_vlm(folder: Path, tensors: Path, config: Config) -> Adapter:
         BadInputError: the configuration lacks the rank.
         MismatchError: the tensors are not a whole adapter.
     """
-    rank = int(number(config, "rank"))
+    rank = whole_number(config, "rank")
     scale = number({"alpha": ALPHA, **config}, "alpha") / rank
     terms = Terms(rank, scale, magnitude=False)
     updates, saved = read_tensors(open_checkpoint(tensors), VLM, terms)
@@ -60,7 +60,7 @@ def read_npz(folder: Path, tensors: Path, config: Config) -> Adapter:
     said = said if isinstance(said, Mapping) else {}
     checkpoint = open_checkpoint(tensors)
     scale = float(number({"scale": SCALE, **said}, "scale"))
-    rank = int(number(said, "rank")) if "rank" in said else _rank(checkpoint)
+    rank = whole_number(said, "rank") if "rank" in said else _rank(checkpoint)
     updates, saved = read_tensors(checkpoint, DIALECT, Terms(rank, scale, magnitude=False))
     notes = () if "scale" in said else (NPZ_NOTE.format(scale=scale),)
     parameters = {**said, "rank": rank, "scale": scale}

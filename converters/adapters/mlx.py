@@ -15,7 +15,7 @@ from ..checkpoints import Checkpoint, Header
 from ..checkpoints.open import open_checkpoint
 from ..values import Array, LowRank
 from .adapter import Adapter
-from .config import Config, check_types, number
+from .config import Config, check_entries, check_types, number, whole_number
 from .forms import MLX_LINEAR, MLX_SWITCH, Form
 from .pairing import Dialect, Pair, Terms, group, read_pairs, read_whole, require_tensors
 
@@ -42,8 +42,9 @@ def read_mlx(folder: Path, tensors: Path, config: Config) -> Adapter:
     check_types(config, {"lora_parameters": (dict,)}, folder)
     parameters = config["lora_parameters"]
     check_types(parameters, {"keys": (list, NoneType)}, folder)
-    rank, scale = number(parameters, "rank"), number(parameters, "scale")
-    terms = Terms(int(rank), float(scale), kind == DORA)
+    check_entries(parameters, {"keys": str}, folder)
+    rank, scale = whole_number(parameters, "rank"), number(parameters, "scale")
+    terms = Terms(rank, float(scale), kind == DORA)
     updates, saved = read_tensors(open_checkpoint(tensors), DIALECT, terms)
     return Adapter(folder, "mlx", updates, config, saved)
 

@@ -14,12 +14,11 @@ from ..values import Array, LowRank
 from .adapter import module_of
 from .forms import MLX_LINEAR, MLX_SWITCH
 from .mlx import DIALECT, DORA, FULL, LORA, SWITCH_AXES, TENSORS
-from .promises import position
+from .promises import last_layers, position
 from .writing import uniform, write_files
 
 KINDS: Final = ("linear", "embedding", "experts")
 METADATA: Final = {"format": "mlx"}
-EVERY_LAYER: Final = 1024  # mlx-swift counts from the last layer, and takes no number for all
 
 
 def write_adapter(
@@ -43,8 +42,9 @@ def write_adapter(
         config: whatever else to record.
         kinds: of the base's modules; without them every weight is taken for a linear layer's.
         saved: whole tensors. mlx-lm reads them only where there are no updates.
-        layered: name modules as within their layers, for mlx-swift, which looks nowhere else. Full
-            paths, which mlx-lm takes as well, wrap nothing that was not trained.
+        layered: name modules as within their layers, and the last layers by their number, for
+            mlx-swift, which looks nowhere else; how many layers there are KINDS say, or else the
+            updates. Full paths, which mlx-lm takes as well, wrap nothing that was not trained.
 
     Raises:
         UnsupportedError: mlx-lm has no form for these updates; everything is named.
@@ -61,7 +61,7 @@ def write_adapter(
     arrays: dict[str, Array] = {}
     for name, update in alike.items():
         arrays |= _arrays(module_of(name), update, kinds)
-    write_files(folder, TENSORS, arrays, _config(alike, config, layered), METADATA)
+    write_files(folder, TENSORS, arrays, _config(alike, config, kinds, layered), METADATA)
 
 
 def unwritable(
@@ -111,7 +111,10 @@ def _arrays(module: str, update: LowRank, kinds: Mapping[str, str] | None) -> di
 
 
 def _config(
-    updates: Mapping[str, LowRank], config: Mapping[str, Any], layered: bool
+    updates: Mapping[str, LowRank],
+    config: Mapping[str, Any],
+    kinds: Mapping[str, str] | None,
+    layered: bool,
 ) -> dict[str, Any]:
     """Return what mlx-lm reads, over what CONFIG records."""
     first = next(iter(updates.values()))
@@ -126,7 +129,7 @@ def _config(
     return {
         "num_layers": -1,
         **config,
-        **({"num_layers": EVERY_LAYER} if layered else {}),
+        **({"num_layers": last_layers(modules, kinds or ())[0]} if layered else {}),
         "fine_tune_type": LORA if first.magnitude is None else DORA,
         "lora_parameters": parameters,
     }

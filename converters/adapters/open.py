@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ...errors import BadInputError
 from .adapter import Adapter
@@ -29,6 +29,7 @@ FILES: Final = {
     "peft": PEFT_TENSORS,
 }
 RECORD: Final = "weighbridge.json"
+RECORDED: Final = {"spec": str, "framework": str, "tensors": dict, "quantization": dict}
 
 
 def read_adapter(path: Path) -> Adapter:
@@ -43,7 +44,8 @@ def read_adapter(path: Path) -> Adapter:
     config = _config(path, folder)
     dialect = dialect_of(folder, config, path)
     tensors = path if path.is_file() else _tensors(folder, dialect)
-    return replace(READERS[dialect](folder, tensors, config), base=recorded_base(folder))
+    read = READERS[dialect](folder, tensors, config)
+    return replace(read, base=recorded_base(folder), file=tensors)
 
 
 def _config(path: Path, folder: Path) -> Config:
@@ -121,5 +123,19 @@ def recorded_base(folder: Path) -> Mapping[str, Any]:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"{path}: not readable JSON ({error}); remove it") from error
-    base = said.get("base") if isinstance(said, dict) else None
-    return base if isinstance(base, dict) else {}
+    base = said.get("base", {}) if isinstance(said, dict) else said
+    if (field := _odd_field(base)) is not None:
+        what = f"its record of the base is not what Weighbridge writes ({field})"
+        raise BadInputError(f"{path}: {what}; remove it, and nothing is known of the base")
+    return cast(Mapping[str, Any], base)
+
+
+def _odd_field(base: Any) -> str | None:
+    """Return which field of BASE has another type than ours; ``None`` if none has."""
+    if not isinstance(base, dict):
+        return "base"
+    for field, kind in RECORDED.items():
+        if not isinstance(base.get(field), kind | None):
+            return field
+    hashes = (base.get("tensors") or {}).values()
+    return None if all(isinstance(it, str) for it in hashes) else "tensors"

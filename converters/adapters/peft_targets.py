@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Any, Final
 
 from ...errors import BadInputError
-from .config import CONFIG, Config, check_types, number
+from .config import CONFIG, Config, check_entries, check_types, number, whole_number
 from .pairing import Terms
 
 TYPES: Final = {
@@ -27,6 +27,15 @@ TYPES: Final = {
     "target_parameters": (list, NoneType),
     "modules_to_save": (list, NoneType),
 }
+ENTRIES: Final = {
+    "target_modules": str,
+    "exclude_modules": str,
+    "layers_to_transform": int,
+    "layers_pattern": str,
+    "target_parameters": str,
+    "modules_to_save": str,
+}
+ALL_LINEAR: Final = "all-linear"
 
 
 def check_fields(config: Config, folder: Path) -> None:
@@ -36,20 +45,19 @@ def check_fields(config: Config, folder: Path) -> None:
         BadInputError: one is not as PEFT would write it, or rank or alpha is zero.
     """
     check_types(config, TYPES, folder)
-    for field in ("r", "lora_alpha"):
-        number(config, field)
+    check_entries(config, ENTRIES, folder)
+    whole_number(config, "r")
+    number(config, "lora_alpha")
     for pattern in _patterns(config):
         try:
             re.compile(pattern)
         except (re.error, TypeError) as error:
             what = f"{pattern!r} is not a regular expression ({error})"
             raise BadInputError(f"{folder / CONFIG}: {what}") from error
-    for field in ("rank_pattern", "alpha_pattern"):
-        for key in config.get(field) or ():
-            number(config[field], key)
-    for field in ("target_parameters", "modules_to_save"):
-        if strange := [name for name in config.get(field) or () if not isinstance(name, str)]:
-            raise BadInputError(f"{folder / CONFIG}: {field} has {strange[0]!r}, expected names")
+    for key in config.get("rank_pattern") or ():
+        whole_number(config["rank_pattern"], key)
+    for key in config.get("alpha_pattern") or ():
+        number(config["alpha_pattern"], key)
 
 
 def _patterns(config: Config) -> Iterator[Any]:
@@ -61,6 +69,7 @@ def _patterns(config: Config) -> Iterator[Any]:
             yield config[field]
     layers = config.get("layers_pattern") or ()
     yield from (layers,) if isinstance(layers, str) else layers
+    yield from config.get("modules_to_save") or ()
 
 
 def terms_of(config: Config, target: str) -> Terms:
@@ -90,11 +99,10 @@ def _by_pattern(config: Config, field: str, default: str, target: str) -> float:
 def targeted(config: Config, modules: Iterable[str]) -> set[str]:
     """Return those of MODULES that CONFIG targets; empty where only PEFT could tell."""
     wanted = config.get("target_modules")
-    if not wanted or wanted == "all-linear":
+    if not wanted or all_linear(config):
         return set()
     chosen = {module for module in modules if _named(wanted, module)}
-    if excluded := config.get("exclude_modules"):
-        chosen -= {module for module in chosen if _named(excluded, module)}
+    chosen -= {module for module in chosen if excluded(config, module)}
     layers = config.get("layers_to_transform")
     if layers in (None, []) or isinstance(wanted, str):
         return chosen
@@ -102,6 +110,21 @@ def targeted(config: Config, modules: Iterable[str]) -> set[str]:
     pattern = _layer_pattern(config.get("layers_pattern"))
     there = {m for m in chosen if (found := pattern.match(m)) and int(found["index"]) in indices}
     return there | (chosen & set(wanted))  # a full path counts in any layer
+
+
+def all_linear(config: Config) -> bool:
+    """Say whether CONFIG targets all linear layers by the word for it."""
+    wanted = config.get("target_modules")
+    return isinstance(wanted, str) and wanted.lower() == ALL_LINEAR
+
+
+def excluded(config: Config, module: str) -> bool:
+    """Say whether CONFIG keeps updates off MODULE: by name, or because it is trained whole."""
+    names = config.get("exclude_modules")
+    if names and _named(names, module):
+        return True
+    whole = config.get("modules_to_save") or ()
+    return any(re.match(rf"(^|.*\.){name}($|\..*)", module) for name in whole)
 
 
 def _named(wanted: str | list[str], module: str) -> bool:

@@ -29,6 +29,10 @@ STACKED: Final = ("experts", "experts_in_out")
 # PEFT rewrites targets that end so, on families whose experts transformers 5 fused: it takes them
 # for those experts (``transformers_weight_conversion.py``, ``_MOE_TARGET_MODULE_MAPPING``).
 FUSED: Final = ("gate", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj")
+FULL: Final = (
+    "a full fine-tune is weights of a model, not an adapter: merge it into its base"
+    " (weighbridge merge BASE ADAPTER TARGET) and take the merged model"
+)
 
 
 class Placed(NamedTuple):
@@ -97,7 +101,7 @@ def unwritable(
     """Return what of an adapter PEFT has no form for."""
     placed = [(name, update, kind_of(name, update, kinds)) for name, update in updates.items()]
     norms = [name for name, update, _ in placed if update.magnitude is not None]
-    problems = [] if updates or saved else ["there is nothing to write"]
+    problems = [] if updates else [FULL if saved else "there is nothing to write"]
     problems += _unordered(updates, kinds)
     if norms and len(norms) != len(updates):
         problems.append(f"{len(norms)} of {len(updates)} updates are DoRA; all must be, or none")

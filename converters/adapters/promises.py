@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from .adapter import Adapter, module_of
 from .config import Config
-from .peft_targets import kept_whole, targeted, targeted_parameters
+from .peft_targets import all_linear, excluded, kept_whole, targeted, targeted_parameters
 
 _LAYER: Final = re.compile(r"(?:(?P<stack>.*?)\.)?(?P<layer>\d+)\.(?P<rest>.+)")
 
+LINEAR: Final = ("linear", "conv1d")
+HEAD: Final = "lm_head"
 PARTS: Final = ("language_model", "model")  # what mlx-vlm's keys may be relative to
 
 
@@ -81,6 +83,65 @@ def _promised_peft(
     missing = sorted(kept - set(adapter.saved))
     weights = {f"{module}.weight" for module in chosen}
     return Promise(frozenset(chosen), named=frozenset(named - weights), whole=tuple(missing))
+
+
+def unnamed(
+    adapter: Adapter, modules: Iterable[str], kinds: Mapping[str, str] | None = None
+) -> set[str]:
+    """Return the parameters with an update that the configuration of ADAPTER does not name.
+
+    The program that the adapter is for puts nothing there, and drops or refuses the update.
+
+    Args:
+        adapter: as read; of one that is fitted the names may be others.
+        modules: of the base.
+        kinds: what they are, if anybody can tell.
+    """
+    names, config = set(adapter.updates), adapter.config
+    if adapter.fitted or adapter.dialect not in ("peft", "mlx"):
+        return set()
+    if adapter.dialect == "peft":
+        return names - _named_by_peft(config, names, kinds)
+    touched = list(map(module_of, names))
+    modules = frozenset(modules).union(touched)
+    if config.get("lora_parameters", {}).get("keys") is None:
+        layered = filter(position, touched)  # without keys no module of the root is wrapped
+        named = set(_last(layered, modules, config.get("num_layers")))
+    else:
+        named = set(_promised_mlx(config, touched, modules).modules)
+    return {name for name in names if module_of(name) not in named}
+
+
+def _named_by_peft(config: Config, names: set[str], kinds: Mapping[str, str] | None) -> set[str]:
+    """Return those of NAMES that PEFT would put an update on; all where only PEFT could tell."""
+    if not config.get("target_modules") and not config.get("target_parameters"):
+        return names
+    touched = {module_of(name) for name in names if name.endswith(".weight")}
+    if all_linear(config):
+        linear = {m for m in touched if kinds is None or kinds.get(m) in LINEAR} - {HEAD}
+        chosen = {module for module in linear if not excluded(config, module)}
+    else:
+        chosen = targeted(config, touched)
+    weights = {f"{module}.weight" for module in chosen}
+    return weights | targeted_parameters(config, names)
+
+
+def last_layers(touched: Iterable[str], modules: Iterable[str]) -> tuple[int, set[str]]:
+    """Return in how many layers, counted from the last, TOUCHED lie, and what is missing there.
+
+    Missing are those of MODULES that lie in these layers where one of TOUCHED does, and are none of
+    them. TOUCHED lie in one stack.
+
+    >>> last_layers(["h.1.q", "h.2.q", "h.1.v"], [f"h.{n}.{m}" for n in range(3) for m in "qkv"])
+    (2, {'h.2.v'})
+    """
+    touched = {module for module in touched if position(module)}
+    places = {m: p for m in touched.union(modules) if (p := position(m))}
+    stacks = {places[module].stack for module in touched}
+    first = min((places[module].layer for module in touched), default=0)
+    depth = max((p.layer + 1 for p in places.values() if p.stack in stacks), default=1)
+    there = {m for m in _regular(touched, places) if places[m].layer >= first}
+    return depth - first, there - touched
 
 
 def _regular(touched: Iterable[str], modules: Iterable[str]) -> set[str]:

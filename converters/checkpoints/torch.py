@@ -71,8 +71,8 @@ def _state_dict(path: Path) -> dict[str, Tensor]:
             loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise UntrustedError(_refusal(path, error)) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError) as error:
-        what = str(error).split("\n", maxsplit=1)[0]
+    except Exception as error:  # on junk, whatever the reader trips over: struct.error, IndexError
+        what = str(error).split("\n", maxsplit=1)[0] or type(error).__name__
         raise BadInputError(f"{path}: not a readable PyTorch file ({what})") from error
     for key in _NESTED:
         loaded = loaded.get(key, loaded) if isinstance(loaded, Mapping) else loaded

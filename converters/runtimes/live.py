@@ -36,8 +36,8 @@ def live_difference(reference: Runner, candidate: Runner, probes: Iterable[Fed])
         probes: what both run on.
 
     Returns:
-        The figure; infinite where outputs differ in names, in shape or in which of their elements
-        are finite, or where there are none.
+        The figure; infinite where outputs differ in names or in shape, where an element that counts is
+        not finite, or where there are none.
     """
     worst = None
     for probe in probes:
@@ -58,13 +58,9 @@ def relative(wanted: Array, found: Array) -> float:
     """
     if wanted.shape != found.shape:
         return math.inf
-    finite = np.isfinite(wanted)
-    if not np.array_equal(wanted[~finite], found[~finite], equal_nan=True):
-        return math.inf
-    gap = float(np.linalg.norm(found[finite] - wanted[finite]))
-    if not math.isfinite(gap):
-        return math.inf
-    size = float(np.linalg.norm(wanted[finite]))
+    if not (np.isfinite(wanted).all() and np.isfinite(found).all()):
+        return math.inf  # nothing is known of what is not finite, on both sides alike or not
+    gap, size = float(np.linalg.norm(found - wanted)), float(np.linalg.norm(wanted))
     return gap / size if size else (math.inf if gap else 0.0)
 
 

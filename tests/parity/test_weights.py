@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 import weighbridge
-from weighbridge.converters.adapters import Adapter
+from weighbridge.converters.adapters import Adapter, merge
 from weighbridge.converters.models import Model, Signature
 from weighbridge.converters.values import LowRank
 from weighbridge.parity.sketches import ArrayWeights
@@ -39,6 +40,14 @@ def test_a_live_update_is_merged_and_rounded_once():
     weights = MergedWeights(ArrayWeights({"w": np.ones((2, 3), np.float16)}), {"w": UPDATE})
     assert weights.read("w").dtype == np.float16
     assert weights.read("w").tolist() == [[1.25] * 3] * 2
+
+
+def test_a_million_merged_weights_are_those_of_a_merge_bit_by_bit():
+    random, shape = np.random.default_rng(0), (1024, 1100)
+    base = random.normal(size=shape).astype(ml_dtypes.bfloat16)
+    update = LowRank(random.normal(size=(2, shape[1])), random.normal(size=(shape[0], 2)), 0.01)
+    found = MergedWeights(ArrayWeights({"w": base}), {"w": update}).read("w")
+    assert found.tobytes() == merge(base, update)[0].tobytes()
 
 
 def test_a_live_module_is_read_by_its_state():

@@ -111,4 +111,11 @@ def test_one_of_several_tensor_files_can_be_named(tmp_path, updates):
     write_adapter(tmp_path, updates, config={})
     early = tmp_path / "0000100_adapters.safetensors"
     (tmp_path / "adapters.safetensors").rename(early)
-    assert len(read_adapter(early).updates) == len(updates)
+    adapter = read_adapter(early)
+    assert len(adapter.updates) == len(updates)
+    assert (adapter.path, adapter.file) == (tmp_path, early)
+
+
+def test_the_file_that_was_read_is_kept(tmp_path, updates):
+    write_adapter(tmp_path, updates, config={})
+    assert read_adapter(tmp_path).file == tmp_path / "adapters.safetensors"

@@ -74,9 +74,10 @@ def test_what_cannot_be_compared_is_infinitely_far(function):
     assert live_difference(SAME, Fake(function), [probe()]) == math.inf
 
 
-def test_equal_infinities_are_no_difference():
-    masked = Fake(lambda x: np.where(x > 0, x, -np.inf))
-    assert live_difference(masked, masked, [probe()]) == 0
+@pytest.mark.parametrize("strange", [np.inf, np.nan])
+def test_what_is_not_finite_on_both_sides_alike_proves_nothing(strange):
+    odd = Fake(lambda x: np.where(x > 0, x, strange))
+    assert live_difference(odd, odd, [probe()]) == math.inf
 
 
 def test_no_probes_prove_nothing():

@@ -1,0 +1,45 @@
+"""A shaken checkpoint is the same one to the last bit of float32, and always shaken the same way."""
+
+from __future__ import annotations
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from weighbridge.converters.checkpoints import open_checkpoint
+from weighbridge.jobs.shaken import STEP, Shaken
+
+
+def checkpoint(folder):
+    random = np.random.default_rng(0)
+    tensors = {
+        "w": random.standard_normal((300, 7)).astype(np.float32),
+        "half": random.standard_normal(50).astype(np.float16),
+        "ids": np.arange(9),
+    }
+    save_file(tensors, folder / "model.safetensors")
+    return tensors, open_checkpoint(folder / "model.safetensors")
+
+
+def test_every_number_moves_by_no_more_than_float32_rounds(tmp_path):
+    tensors, own = checkpoint(tmp_path)
+    for name in ("w", "half"):
+        wide = tensors[name].astype(np.float64)
+        moved = Shaken(own).read(name)
+        assert np.all(np.abs(moved - wide) <= 2 * STEP * np.abs(wide))
+        assert np.any(moved != wide)
+        assert moved.dtype == np.float32
+
+
+def test_integers_stay_and_bytes_are_those_of_the_arrays(tmp_path):
+    tensors, own = checkpoint(tmp_path)
+    shaken = Shaken(own)
+    np.testing.assert_array_equal(shaken.read("ids"), tensors["ids"])
+    for name, head in shaken.headers.items():
+        data = b"".join(bytes(view) for view in shaken.stream(name))
+        assert data == shaken.read(name).tobytes()
+        assert len(data) == head.nbytes
+
+
+def test_it_is_shaken_the_same_way_every_time(tmp_path):
+    _, own = checkpoint(tmp_path)
+    np.testing.assert_array_equal(Shaken(own).read("w"), Shaken(own).read("w"))
