@@ -64,7 +64,7 @@ docs: install ## Write the generated parts of the documentation
 	$(RUN) docs/generate.py
 
 bench: install ## Run every benchmark (BENCH=NAME for one); results go to benchmarks/results
-	@for script in $(if $(BENCH),benchmarks/$(BENCH).py,$(wildcard benchmarks/[!_]*.py)); do \
+	@for script in $(if $(BENCH),benchmarks/$(BENCH).py,$(wildcard benchmarks/[!_]*.py benchmarks/adapters/[!_]*.py)); do \
 	  echo "== $$script"; $(RUN) $$script || exit 1; done
 
 constraints: ## Pin what .venv holds now

@@ -411,7 +411,7 @@ def show(name: str, found: dict[str, Any]) -> None:
 def main() -> None:
     """Measure, print and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("llama_cpp", type=Path, help="A checkout of llama.cpp.")
+    parser.add_argument("llama_cpp", type=Path, nargs="?", help="A checkout of llama.cpp.")
     parser.add_argument("--library", type=Path, help="Folder of a built libllama.")
     parser.add_argument(
         "--only",
@@ -422,6 +422,9 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
+    if arguments.llama_cpp is None:
+        print("skipped: name a checkout of llama.cpp, whose converters are asked")
+        return
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     checkout = arguments.llama_cpp.resolve()
     run = Engine(arguments.library, checkout.parent.parent) if arguments.library else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ..converters.adapters.survival import Survival
 from ..converters.dtypes import FLOATS
 from ..converters.models import Model
 from ..converters.quantization import Dequantized
@@ -14,8 +13,8 @@ from ..errors import BadInputError, MismatchError
 from .bases import STRANGER
 from .options import Options
 from .seen import seen_from
-from .surveying import changes_of, touched_by
-from .tally import Price
+from .surveying import changes_of, labelled, touched_by
+from .tally import Measured, Price
 from .touched import Touched
 
 SAME: Final = "same"
@@ -71,18 +70,25 @@ def afresh(model: Model, original: Model, tensors: Dequantized, options: Options
     return Afresh(seen.with_adapter(model.adapter), kin, tuple(layers))
 
 
-def price_lines(prices: Mapping[str, Price], survival: Mapping[str, Survival]) -> list[str]:
+def price_lines(prices: Mapping[str, Price], chosen: Mapping[str, Measured]) -> list[str]:
     """Return a table of what the roundings cost, the dearest first; sizes in parts of the weights.
 
-    >>> it = Survival(1.01, 0.4, 2.0, 0.1, 9, 9)
+    >>> from weighbridge.converters.adapters.survival import Survival
+    >>> from weighbridge.jobs.forms import Form
+    >>> kept = Survival(1.01, 0.4, 2.0, 0.1, 9, 9)
+    >>> it = Measured(Form(None, "F16"), kept, "refuse", fits=True, changed=True, part=(3,))
     >>> for line in price_lines({"q.weight": Price(0.067, 0.068, 0.027)}, {"q.weight": it}):
     ...     print(line)
       gain   update  rounding  live on base  weight
-     1.010    2.70%     6.70%         6.80%  q.weight
+     1.010    2.70%     6.70%         6.80%  q.weight[3]
     """
     head = f"{'gain':>6}  {'update':>7}  {'rounding':>8}  {'live on base':>12}  weight"
     dearest = sorted(prices, key=lambda name: (-prices[name].error, name))
-    return [head, *(price_row(name, prices[name], survival[name].gain) for name in dearest)]
+    rows = ((labelled(name, chosen[name].part), name) for name in dearest)
+    return [
+        head,
+        *(price_row(said, prices[name], chosen[name].survival.gain) for said, name in rows),
+    ]
 
 
 def price_row(name: str, it: Price, gain: float) -> str:

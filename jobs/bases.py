@@ -100,18 +100,12 @@ def require_kin(kin: Kin) -> None:
         raise MismatchError(kin.said, list(kin.problems))
 
 
-def live_on(model: Model, adapter: Adapter, *, proven: bool = False) -> Model:
-    """Return MODEL with ADAPTER live on it, after checking that it belongs there.
-
-    Args:
-        model: the base, dense.
-        adapter: as read.
-        proven: whether kinship was proven already, by another way than what the adapter recorded.
+def live_on(model: Model, adapter: Adapter) -> Model:
+    """Return MODEL, seen dense, with ADAPTER live on it, after checking that it belongs there.
 
     Raises:
         MismatchError: the adapter is partial, or was trained on another base.
     """
     live = with_adapter(model, adapter)
-    if not proven:
-        require_kin(kin_of(model, adapter))
+    require_kin(kin_of(model, adapter))
     return live

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import __version__
 from ..converters.adapters import Survival, read_adapter
-from ..converters.adapters.survival import refusal
+from ..converters.adapters.survival import refusal, worst_of
+from ..converters.adapters.whole import Whole
 from ..converters.checkpoints import Checkpoint, Staging, Writer
 from ..converters.maps import Execution, Plan, WeightMap, execute
 from ..converters.models import Model
@@ -172,19 +173,44 @@ def move(model: Model, target: Path, to: str, options: Options) -> Outcome:
         WeighbridgeError: bad input, or an adapter that is live on MODEL would be rounded away;
             nothing is left behind.
     """
-    job = plan_job(model, to, options)
+    settled, whole = written(model)
+    job = plan_job(settled, to, options)
     if options.dry_run:
         return Outcome(None, job.lines())
     require_apart(job.model, target)
     files = f"{options.max_shard_size}-{options.sidecar}"  # which files of weights there are
     with Staging(target, force=options.force, key=f"{job.key}-{files}") as staging:
         forget_side_files(staging.folder)
-        execution = job.move_weights(staging.folder, options)
+        execution = with_whole(job.move_weights(staging.folder, options), whole)
         require_surviving(execution.survival, force=options.force)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
         facts |= beside_weights(job, staging.folder, options)
         facts |= inexact(job.plan, execution, facts)
-        return conclude(job.model, staging, facts, job.lines(), options)
+        live = replace(job.model, tensors=model.tensors) if whole else job.model
+        return conclude(live, staging, facts, job.lines(), options)
+
+
+def written(model: Model) -> tuple[Model, dict[str, Survival]]:
+    """Return MODEL with whole tensors of its adapter as they are written, and what is left of them.
+
+    The check compares with MODEL itself: what was rounded already would be equal to itself.
+
+    Raises:
+        UnsupportedError: numbers of the adapter do not fit the dtype of the base.
+    """
+    if not isinstance(model.tensors, Whole):
+        return model, {}
+    settled = model.tensors.settled()
+    return replace(model, tensors=settled.checkpoint), settled.survival
+
+
+def with_whole(execution: Execution, whole: Mapping[str, Survival]) -> Execution:
+    """Return EXECUTION with what is left of WHOLE tensors; of one with an update too, the worse."""
+    survival = {**execution.survival}
+    for name, it in whole.items():
+        either = [it, *([survival[name]] if name in survival else [])]
+        survival[name] = worst_of(either)
+    return execution._replace(survival=dict(sorted(survival.items())))
 
 
 def require_surviving(survival: Mapping[str, Survival], *, force: bool) -> None:
@@ -323,12 +349,33 @@ def conclude(
     write_manifest(staging.folder, facts | {"verdict": UNCHECKED})
     verdict = checked(model, staging.folder, staging.target, options)
     if verdict:
+        verdict = as_forced(verdict, facts["merged"])
         layout = verdict.stage("layout")
         seen = {"witness": layout.detail} if layout and layout.status == "pass" else {}
         write_manifest(staging.folder, facts | seen | {"verdict": verdict.to_json()})
     differs = verdict is not None and verdict.status == "DIFFERS"
     path = staging.reject() if differs else staging.publish()
     return Outcome(path, plan, facts, verdict, wanted=options.check != "none")
+
+
+def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    """Return VERDICT, which does not pass if an update is lost among those MERGED, as FORCE allowed.
+
+    That the rounded sum is the one in the file is true then, and not what the adapter was for.
+    """
+    from ..parity.verdict import decide
+
+    lost = refusal({name: Survival(**it) for name, it in merged.items()})
+    if not lost:
+        return verdict
+    said = f"; {len(lost)} of {len(merged)} updates are rounded away, which --force allowed"
+    stages = tuple(
+        it._replace(status="unverified", detail=it.detail + said)
+        if (it.name, it.status) == ("fingerprints", "pass")
+        else it
+        for it in verdict.stages
+    )
+    return replace(verdict, stages=stages, status=decide(stages, ""))
 
 
 def checked(model: Model, folder: Path, target: Path, options: Options) -> Verdict | None:

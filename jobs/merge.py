@@ -8,11 +8,13 @@ from pathlib import Path
 from ..converters.adapters import read_adapter
 from ..converters.models import Model
 from ..converters.quantization import Dequantized
+from ..errors import BadInputError
 from .adapter_weighing import change_of_base
-from .bases import dense_view, live_on, require_kin
+from .bases import Kin, dense_view, kin_of, require_kin
 from .convert import move
 from .kinship import proven
 from .merging import merge_quantized
+from .opening import with_adapter
 from .options import Options, Outcome, open_with
 
 
@@ -39,16 +41,41 @@ def merge(
         WeighbridgeError: bad input, or an update would be rounded away; nothing is left behind.
     """
     whole, read = open_with(base, options), read_adapter(adapter)
-    if trained_on:
-        require_kin(proven(whole, read, trained_on, options))
-    model = live_on(dense_view(whole), read, proven=bool(trained_on))
-    if not isinstance(model.tensors, Dequantized):
-        outcome = move(model, target, model.framework, options)
-        return with_figures(outcome, model, trained_on, options) if trained_on else outcome
+    dense = dense_view(whole)
     original = dense_view(open_with(options.original, options)) if options.original else None
-    return merge_quantized(
-        model, target, options, promote=promote, force=options.force, original=original
-    )
+    others = [original] if original else []
+    kin = proven(whole, read, trained_on, options) if trained_on else kin_of(dense, read, *others)
+    require_kin(kin)
+    model = with_adapter(dense, read)
+    if not isinstance(model.tensors, Dequantized):
+        refuse_ways(base, promote=promote, original=options.original)
+        outcome = move(model, target, model.framework, options)
+        outcome = with_figures(outcome, model, trained_on, options) if trained_on else outcome
+    else:
+        outcome = merge_quantized(
+            model, target, options, promote=promote, force=options.force, original=original
+        )
+    return noted(outcome, kin)
+
+
+def refuse_ways(base: str, *, promote: bool, original: str | None) -> None:
+    """Refuse what is for quantized bases only.
+
+    Raises:
+        BadInputError: one of them was asked for.
+    """
+    if promote or original:
+        asked = "--promote" if promote else "--original"
+        raise BadInputError(f"{base} is not quantized, so {asked} does not apply; leave it away")
+
+
+def noted(outcome: Outcome, kin: Kin) -> Outcome:
+    """Return OUTCOME with what is to be said of the base's kinship."""
+    if kin.status in {"same", "unknown"}:
+        return outcome
+    plan = (*outcome.plan, f"note: {kin.said}")
+    notes = [*outcome.facts.get("notes", ()), kin.said]
+    return replace(outcome, plan=plan, facts={**outcome.facts, "notes": notes})
 
 
 def with_figures(outcome: Outcome, model: Model, trained_on: str, options: Options) -> Outcome:

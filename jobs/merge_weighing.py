@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ..converters.adapters.survival import judge
 from ..converters.models import Model
 from ..converters.policy import Policy
-from ..converters.runtimes import load
+from ..converters.runtimes import Runner, load
 from ..converters.runtimes.base import Arrays, Trace
 from ..converters.values import Array
 from ..errors import WeighbridgeError
-from .adapter_weighing import probes_of
+from .adapter_weighing import probes_of, run_of
 from .options import Options
-from .tally import ENOUGH
+from .remeasured import Kept, remeasured
+from .seen import seen_from
+from .tally import ENOUGH, ERASED
 
 if TYPE_CHECKING:
     from ..parity.probes import Probe
@@ -25,17 +28,22 @@ if TYPE_CHECKING:
 # The largest relative error of an update whose gain is 1.1 and whose cosine is 0.9, the worst that
 # passes: |real - want|^2 / |want|^2 = 1 - 2 gain + (gain / cosine)^2.
 BAR: Final = math.sqrt(1 - 2 * 1.1 + (1.1 / 0.9) ** 2)
-DROPPED: Final = 1.0  # as far from the live adapter as the base without one
+STILL: Final = 1e-5  # what float32 makes of one model in two frameworks, or of magnitudes of DoRA
+SHOWN: Final = 8  # problems in one line
+DROPPED: Final = (
+    1.0  # as far from the live adapter as the base without one, its own error left aside
+)
 
 
 class Recorded:
     """The outputs of a model on some inputs, after the model itself was let go."""
 
-    runtime = "mlx"
-
-    def __init__(self, model: Model, probes: Sequence[Probe]) -> None:
-        runner = load(model, "mlx", Policy())
-        self.signature, self._about = model.signature, runner.describe()
+    def __init__(self, model: Model, runner: Runner, probes: Sequence[Probe]) -> None:
+        self.runtime, self.signature, self._about = (
+            runner.runtime,
+            model.signature,
+            runner.describe(),
+        )
         self._outputs = {id(probe.inputs): runner.run(probe.inputs) for probe in probes}
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
@@ -58,77 +66,119 @@ def weigh_merge(job: Merge, written: Model, options: Options) -> Verdict:
 
     sides = (read_text_side(it.path) for it in (job.model, written))
     figures: dict[str, Any] = {}
+    kept = remeasured(job, written)
     stages = [
         compare_sides(*sides),
-        survival_stage(job),
-        *functional(job, written, options, figures),
+        survival_stage(job, kept),
+        *functional(job, written, options, figures, moved=bool(kept.moved) or job.anew),
     ]
     level = "quick" if options.check == "quick" else "full"
     provenance = {"level": level, "figures": figures}
     return Verdict(decide(stages, "mlx"), tuple(stages), provenance=provenance)
 
 
-def survival_stage(job: Merge) -> Stage:
-    """Return the stage that says how many updates are in the weights."""
+def survival_stage(job: Merge, kept: Kept) -> Stage:
+    """Return the stage that says how many updates are in the weights, measured again from the file."""
     from ..parity.verdict import Stage
 
-    whole, lost = len(job.chosen), len(job.lost)
+    if kept.problems:
+        count, some = len(kept.problems), "; ".join(kept.problems[:SHOWN])
+        said = f"the file is not what the merge reported, {count} differences: {some}"
+        return Stage("fingerprints", "fail", said)
+    judged = {name: judge(it) for name, (_, it) in kept.moved.items()}
+    whole, lost = len(judged), {*job.lost, *(name for name in judged if judged[name] == ERASED)}
     if lost:
-        said = f"the adapter is lost in {lost} of {whole} layers, which --force allowed"
+        said = f"the adapter is lost in {len(lost)} of {whole} layers, which --force allowed"
         return Stage("fingerprints", "unverified", said)
-    weak = sum(it.verdict != ENOUGH for it in job.chosen.values())
+    weak = sum(it != ENOUGH for it in judged.values())
     said = f"{whole} of {whole} updates are in the stored weights"
-    return Stage("fingerprints", "pass", said + (f", {weak} of them weakly" if weak else ""))
+    said += f", {weak} of them weakly" if weak else ""
+    said += f", measured again from the file; {kept.alike} other tensors are the base's bytes"
+    return Stage("fingerprints", "pass", said)
 
 
 def functional(
-    job: Merge, written: Model, options: Options, figures: dict[str, Any]
+    job: Merge, written: Model, options: Options, figures: dict[str, Any], *, moved: bool
 ) -> list[Stage]:
     """Run base, live adapter and result; FIGURES gets how far their outputs are apart."""
     from ..parity.verdict import Stage
 
     try:
-        probes = probes_of(job.model, options)
-        figures |= measured(job, written, probes)
+        who, found = measured(job, written, options)
+        figures |= found
     except WeighbridgeError as error:
         return [Stage("structure", "unverified", f"the class cannot run here: {error}")]
-    return [judged(figures, forced=bool(job.lost))]
+    stage = judged(figures, forced=bool(job.lost), moved=moved)
+    return [stage._replace(detail=f"{stage.detail}; {who}")]
 
 
-def measured(job: Merge, written: Model, probes: Sequence[Probe]) -> dict[str, float]:
-    """Return the figures; one model is in memory at a time, in float32.
+def measured(job: Merge, written: Model, options: Options) -> tuple[str, dict[str, float]]:
+    """Return who loaded the live adapter, and the figures; one model is in memory at a time.
 
-    ``merge`` is the distance of the result from the live adapter, on the original where the merge
+    All run in float32. ``merge`` is the distance of the result from the live adapter, on the original where the merge
     was into that; ``effect`` is how far the adapter moves its base; ``change of base``, there,
     how far the live adapter on the quantized base is from the one on the original.
     """
     from ..converters.runtimes.live import live_difference
 
-    live = Recorded(job.reference, probes)
-    bare = Recorded(replace(job.reference, adapter=None), probes)
+    probes = probes_of(job.model, options)
+    who, live = live_run(job.reference, probes, options)
+    bare = seen_from(replace(job.reference, adapter=None), live.runtime, options)
+    still = Recorded(bare, load(bare, live.runtime, Policy()), probes)
+    merged = Recorded(written, load(written, "mlx", Policy()), probes)
     found = {
-        "merge": live_difference(live, Recorded(written, probes), probes),
-        "effect": live_difference(bare, live, probes),
+        "merge": live_difference(live, merged, probes),
+        "effect": live_difference(still, live, probes),
     }
     if job.prices:
-        found["change of base"] = live_difference(live, Recorded(job.model, probes), probes)
-    return found
+        other = live_run(job.model, probes, options)[1]
+        found["change of base"] = live_difference(live, other, probes)
+    return who, found
 
 
-def judged(figures: dict[str, Any], *, forced: bool) -> Stage:
-    """Judge the FIGURES of a merge; FORCED says that the user wanted it whatever it is."""
+def live_run(model: Model, probes: Sequence[Probe], options: Options) -> tuple[str, Recorded]:
+    """Run MODEL with its adapter live; return who loaded that, and the outputs.
+
+    The loader of the adapter's own dialect knows nothing of ours; where it is not installed, or does
+    not read this model, our own layers run.
+    """
+    assert model.adapter is not None  # noqa: S101  (it was merged)
+    try:
+        run = run_of(replace(model, adapter=None), model.adapter, options)
+        if run.witness:
+            return run.witness, Recorded(model, run.runner, probes)
+        why = "no other loader reads it here"
+    except Exception as error:  # a library's own class may fail in any way
+        why = f"its own loader fails: {str(error).splitlines()[:1]}"
+    said = f"the live adapter was loaded by Weighbridge alone ({why})"
+    return said, Recorded(model, load(model, "mlx", Policy()), probes)
+
+
+def judged(figures: dict[str, Any], *, forced: bool, moved: bool = True) -> Stage:
+    """Judge the FIGURES of a merge.
+
+    Args:
+        figures: as ``measured`` returns them.
+        forced: whether the user wanted the merge whatever it is.
+        moved: whether it changed any weight.
+    """
     from ..parity.verdict import Stage
 
     error, effect, other = figures["merge"], figures["effect"], figures.get("change of base")
     said = f"merged against live: relative error {error:.1e}, the adapter's effect {effect:.1e}"
     if other is not None:
         said += f"; the live adapter on the quantized base is {other:.1e} away"
-    if not effect:
-        same = "pass" if not error else "fail"
-        return Stage("structure", same, f"{said}: there is nothing to lose", figures)
+    if not (math.isfinite(error) and math.isfinite(effect)):
+        said += "; outputs that are not finite show nothing"
+        return Stage("structure", "unverified", said, figures)
+    if not moved and effect <= STILL and (error <= STILL or other is not None):
+        return Stage("structure", "pass", f"{said}: there is nothing to lose", figures)
+    if not (effect and moved):
+        said += "; an adapter without effect on weights or outputs shows nothing"
+        return Stage("structure", "unverified", said, figures)
     ratio = error / effect
     status = "pass" if ratio <= BAR else "unverified"
-    if ratio >= DROPPED and not forced:
+    if error >= DROPPED * effect + (other or 0.0) and not forced:
         status = "fail"
     said += f"; the error is {ratio:.0%} of the effect (limit {BAR:.0%})"
     return Stage("structure", status, said, figures)

@@ -20,15 +20,23 @@ from ..converters.models import open as open_model
 from ..converters.models.specs import read_json
 from ..converters.quantization import Dequantized
 from ..converters.values import Array
-from ..errors import MismatchError
-from .afresh import afresh, price_lines, price_note
+from ..errors import BadInputError, MismatchError
+from .afresh import SAME, afresh, price_lines, price_note
 from .bases import dense_view
 from .configuring import CONFIG
 from .convert import carry_origin, forget_side_files, require_apart, side_files
 from .manifest import manifest_of, write_manifest
 from .offers import offers, promotions
 from .options import UNCHECKED, Options, Outcome
-from .surveying import Survey, changes_of, survey, survivals, tensors_of, touched_by
+from .surveying import (
+    Survey,
+    changes_of,
+    require_finite,
+    survey,
+    survivals,
+    tensors_of,
+    touched_by,
+)
 from .tally import ENOUGH, ERASED, Measured, Price, Tally
 from .touched import Touched
 
@@ -49,6 +57,7 @@ class Merge(NamedTuple):
         survey: what was tried; empty for a merge into the original.
         reference: what the result stands for: MODEL, or the original with the adapter live.
         notes: what a person should know of the result.
+        anew: whether all layers are made, those that nothing changes too.
     """
 
     model: Model
@@ -58,6 +67,7 @@ class Merge(NamedTuple):
     survey: Survey
     reference: Model
     notes: tuple[str, ...]
+    anew: bool = False
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -72,7 +82,9 @@ class Merge(NamedTuple):
     def made(self) -> list[str]:
         """The layers that are made anew; an update of nothing leaves a weight's bytes alone."""
         return [
-            name for name in self.layers if name not in self.chosen or self.chosen[name].changed
+            name
+            for name in self.layers
+            if self.anew or name not in self.chosen or self.chosen[name].changed
         ]
 
     @property
@@ -106,8 +118,9 @@ class Merge(NamedTuple):
         """Return what is kept of every update, the worst first, and how."""
         ways = offered(self) if self.below else []
         notes = [f"note: {note}" for note in (*self.notes, *sampled(self))]
-        kept = survivals(self.chosen)
-        table = price_lines(self.prices, kept) if self.prices else lines(kept)
+        table = (
+            price_lines(self.prices, self.chosen) if self.prices else lines(survivals(self.chosen))
+        )
         return (*table, *notes, *ways)
 
     @property
@@ -139,9 +152,15 @@ def merge_quantized(
         original: what the base was made from: merge into that, and quantize the result.
 
     Raises:
+        BadInputError: PROMOTE and ORIGINAL are both given.
         MismatchError: the update would be lost, and the ways out with their price; or the adapter
             or ORIGINAL do not belong to the base. Nothing is left behind.
     """
+    if promote and original is not None:
+        raise BadInputError(
+            "--promote and --original exclude each other: a merge into the original is quantized as"
+            " the base is; give one of them"
+        )
     require_apart(model, target)
     job = plan(model, options, promote=promote, original=original)
     if options.dry_run:
@@ -152,6 +171,7 @@ def merge_quantized(
         forget_side_files(staging.folder)
         hashes, measured = write(job, staging.folder, options)
         job = job._replace(chosen={**job.chosen, **measured})  # of all numbers, not of some
+        require_finite(job.chosen, model.path)
         if not force:
             require_kept(job)
         if job.prices:
@@ -168,6 +188,7 @@ def plan(model: Model, options: Options, *, promote: bool, original: Model | Non
     layers = {it.name: it for it in touched_by(changes_of(model), tensors)}
     found = survey(layers.values(), options.report)
     chosen = {name: it.best if promote else it.own for name, it in found.items()}
+    require_finite(chosen, model.path)
     notes = (*promotions(found, chosen), *widening(chosen, found))
     return Merge(model, tensors, layers, chosen, found, model, notes)
 
@@ -179,9 +200,11 @@ def plan_afresh(model: Model, original: Model, tensors: Dequantized, options: Op
     changed = [layer for layer in it.layers if layer.change is not None]
     found = survey(changed, options.report, climb=False)
     chosen = {name: one.own for name, one in found.items()}
+    require_finite(chosen, original.path)
     if unfit := [f"{name} does not fit {one.form}" for name, one in chosen.items() if not one.fits]:
         raise MismatchError("merged values are too large for the base's dtype", unfit)
-    return Merge(model, tensors, layers, chosen, {}, it.original, tuple(it.notes))
+    notes, anew = tuple(it.notes), it.kin.status != SAME
+    return Merge(model, tensors, layers, chosen, {}, it.original, notes, anew)
 
 
 def widening(chosen: Mapping[str, Measured], found: Survey) -> Iterator[str]:
@@ -222,7 +245,7 @@ def offered(job: Merge) -> list[str]:
 
 def sampled(job: Merge) -> list[str]:
     """Say that some figures are of a part of the weights, where they are."""
-    some = [n for n, it in job.chosen.items() if it.survival.size < prod(job.layers[n].shape)]
+    some = [n for n, it in job.chosen.items() if it.seen < prod(job.layers[n].shape)]
     if not some:
         return []
     whole = f"{len(some)} of {len(job.chosen)} layers"
@@ -318,6 +341,7 @@ def facts_of(job: Merge, hashes: Mapping[str, str]) -> dict[str, Any]:
                 **it.survival._asdict(),
                 "form": str(it.form),
                 "verdict": it.verdict,
+                **({"part": list(it.part)} if it.part else {}),
                 **(job.prices[name]._asdict() if name in job.prices else {}),
             }
             for name, it in sorted(job.chosen.items())

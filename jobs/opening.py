@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from ..converters.adapters import Adapter, fit
-from ..converters.adapters.rounding import round_once
 from ..converters.adapters.saved import differing
+from ..converters.adapters.whole import Whole
 from ..converters.checkpoints.open import FORMATS
-from ..converters.checkpoints.overlay import Overlay
-from ..converters.dtypes import NUMPY
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.models.specs import ADAPTER_FILES
@@ -63,7 +59,7 @@ def refuse_foreign(folder: Path) -> None:
 def with_adapter(model: Model, adapter: Adapter) -> Model:
     """Return MODEL with ADAPTER live on it, its updates under MODEL's own names.
 
-    Whole tensors of the adapter stand in for MODEL's own from here on.
+    Whole tensors of the adapter stand in for MODEL's own from here on, in their own dtypes.
 
     Raises:
         MismatchError: the adapter is partial, or made for another model.
@@ -75,19 +71,14 @@ def with_adapter(model: Model, adapter: Adapter) -> Model:
     return replace(live, tensors=overlaid(model, fitted)) if fitted.saved else live
 
 
-def overlaid(model: Model, adapter: Adapter) -> Overlay:
-    """Return MODEL's tensors, those that ADAPTER has whole taken from it, in MODEL's dtypes."""
+def overlaid(model: Model, adapter: Adapter) -> Whole:
+    """Return MODEL's tensors, those that ADAPTER has whole taken from it, as they were trained."""
     if isinstance(model.tensors, Dequantized):
         raise UnsupportedError(
             f"{adapter.path} has whole tensors ({', '.join(sorted(adapter.saved))}), which a quantized"
             " base does not take; merge it into the model that the base was made from"
         )
-    headers = model.checkpoint.headers
-    whole = {
-        name: round_once(array.astype(np.float64), NUMPY[headers[name].dtype])
-        for name, array in adapter.saved.items()
-    }
-    return Overlay(model.checkpoint, whole)
+    return Whole(model.checkpoint, adapter.saved)
 
 
 def fitted_to(model: Model, adapter: Adapter) -> Adapter:
@@ -109,7 +100,7 @@ def laid(model: Model, adapter: Adapter) -> tuple[Side, Adapter]:
     An adapter of transformers 4 names experts one by one, as checkpoints still do.
 
     Raises:
-        MismatchError: it fits neither way; what is wrong the usual way is said.
+        MismatchError: it fits neither way; the shorter list is given.
     """
     side = side_of(model, adapter.framework)
     try:
@@ -120,5 +111,5 @@ def laid(model: Model, adapter: Adapter) -> tuple[Side, Adapter]:
             raise
         try:
             return older, fit(adapter, older.headers)
-        except MismatchError:
-            raise error from None
+        except MismatchError as other:
+            raise min(error, other, key=lambda it: len(it.problems)) from None

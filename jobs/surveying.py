@@ -14,7 +14,7 @@ from ..errors import BadInputError, MismatchError
 from .forms import common_dtype, own_form, wider
 from .options import Reporter
 from .tally import ENOUGH, ERASED, Measured, measure
-from .touched import Change, Touched
+from .touched import Change, Index, Touched
 
 RANK: Final = (ERASED, "warn", ENOUGH)
 
@@ -131,12 +131,32 @@ def tried(touched: Touched, *, climb: bool) -> list[Measured]:
     common = common_dtype(touched.tensors)
     forms = wider(touched.own, touched.shape, common) if climb else ()
     for form in forms:
-        if found[-1].verdict == ENOUGH:
+        if found[-1].verdict == ENOUGH or found[-1].broken:
             break
         found.append(measure(touched, form))
     return found
 
 
 def survivals(chosen: Mapping[str, Measured]) -> dict[str, Survival]:
-    """Return the figures of the forms CHOSEN."""
-    return {name: it.survival for name, it in chosen.items()}
+    """Return the figures of the forms CHOSEN; the worst expert is named where there are several."""
+    return {labelled(name, it.part): it.survival for name, it in chosen.items()}
+
+
+def labelled(name: str, part: Index) -> str:
+    """Return the weight NAME with the index of its PART.
+
+    >>> labelled("up.weight", (3,)), labelled("up.weight", ())
+    ('up.weight[3]', 'up.weight')
+    """
+    return f"{name}[{', '.join(map(str, part))}]" if part else name
+
+
+def require_finite(chosen: Mapping[str, Measured], where: object) -> None:
+    """Refuse to merge what is not a number.
+
+    Raises:
+        MismatchError: there is such a thing in the weights CHOSEN of the model WHERE; lists all.
+    """
+    problems = [f"{name}: {it.broken}" for name, it in sorted(chosen.items()) if it.broken]
+    if problems:
+        raise MismatchError(f"NaN or infinity in weights of {where} that are merged", problems)

@@ -7,10 +7,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..converters.adapters.survival import Sums, Survival, judge
+from ..converters.adapters.survival import Survival, judge
 from ..converters.quantization import step
 from .forms import WEIGHT, Float64, Form
-from .touched import Base, Block, Touched, blocks
+from .matrices import Matrices, squares
+from .touched import Base, Block, Index, Touched, blocks
 
 ENOUGH: Final = "pass"
 ERASED: Final = "refuse"
@@ -36,11 +37,14 @@ class Measured(NamedTuple):
 
     Attributes:
         form: the form.
-        survival: how much of the change is in the stored weight.
+        survival: how much of the change is in the stored weight; of its worst expert, if it has any.
         verdict: ``pass``, ``warn`` or ``refuse``.
         fits: whether all numbers fit the dtype of the form.
         changed: whether the merge changes anything at all.
         price: of a merge into the original.
+        part: the index of the worst expert; empty for a single matrix.
+        seen: numbers that the figures are of.
+        broken: what is not a finite number, in words; empty if all are.
     """
 
     form: Form
@@ -49,14 +53,18 @@ class Measured(NamedTuple):
     fits: bool
     changed: bool
     price: Price | None = None
+    part: Index = ()
+    seen: int = 0
+    broken: str = ""
 
 
 class Tally:
     """Sums over blocks of a weight in one form."""
 
     def __init__(self, touched: Touched, form: Form) -> None:
-        self.form, self.sums, self.steps = form, Sums(), list[float]()
-        self.fits, self.changed = True, False
+        self.form = form
+        self.matrices = Matrices(touched.change, touched.own)
+        self.fits, self.broken = True, ""
         self.base = Base(touched.tensors, touched.name) if touched.source else None
         self.size = self.error = self.live = 0.0
 
@@ -65,14 +73,14 @@ class Tally:
         place, before, wanted, parts = block
         real = self.form.decode(parts)
         finite = np.isfinite(real) | ~np.isfinite(before)
-        real = np.where(finite, real, before)
+        self.broken = self.broken or broken(before, wanted)
         self.fits = self.fits and bool(finite.all())
-        self.changed = self.changed or not np.array_equal(wanted, before)
-        self.sums.add(wanted - before, real - before)
+        self.matrices.add(place, before, wanted, np.where(finite, real, before))
+        at = self.matrices.matrix(place)
         if self.form.scheme:
-            self.steps.append(step(parts, self.form.scheme))
+            self.matrices.steps[at].append(step(parts, self.form.scheme))
         else:
-            self.sums.see(parts[WEIGHT])
+            self.matrices.sums[at].see(parts[WEIGHT])
         if self.base:
             self.size += squares(wanted)
             self.error += squares(real - wanted)
@@ -80,39 +88,51 @@ class Tally:
 
     def measured(self) -> Measured:
         """Return the figures, judged by the same bar wherever the weight comes from."""
-        survival = self.sums.survival(float(np.median(self.steps)) if self.steps else None)
+        part, survival = self.matrices.worst()
         return Measured(
             self.form,
             survival,
             judge(survival) if self.fits else ERASED,
             self.fits,
-            self.changed,
+            self.matrices.changed,
             self.price if self.base else None,
+            part,
+            self.matrices.seen,
+            self.broken,
         )
 
     @property
     def price(self) -> Price:
         """What the rounding costs."""
-        sums = (self.error, self.live, self.sums.intended)
+        sums = (self.error, self.live, self.matrices.intended)
         return Price(*(math.sqrt(it / self.size) if self.size else 0.0 for it in sums))
 
 
-def squares(values: Float64) -> float:
-    """Return the sum of the squares of VALUES."""
-    return float(np.vdot(values, values))
+def broken(before: Float64, wanted: Float64) -> str:
+    """Say what of a merge is not finite; nothing if all is.
+
+    >>> broken(np.array([np.nan]), np.array([np.nan]))
+    'the base holds NaN or infinite numbers there'
+    """
+    if not np.isfinite(before).all():
+        return "the base holds NaN or infinite numbers there"
+    if not np.isfinite(wanted).all():
+        return "the merge makes NaN or infinite numbers of it (as DoRA does of a row of zeros)"
+    return ""
 
 
 def measure(touched: Touched, form: Form) -> Measured:
     """Store some of TOUCHED in FORM, in memory, and say how much of the change is there.
 
     A few million numbers tell to a thousandth what more would; whatever is written is measured
-    whole. Where the sample shows no change, all of the weight is looked at.
+    whole. Every expert is in the sample. Where it shows no change, all of the weight is looked at.
     """
-    count = sum(1 for _ in blocks(touched.shape, whole=form.global_scale))
-    for every in dict.fromkeys((-(-count // SAMPLE) or 1, 1)):
+    places = list(blocks(touched.shape, whole=form.global_scale))
+    each = len(places) // max(1, len({place[:-1] for place in places}))  # of one matrix
+    for every in dict.fromkeys((max(1, min(-(-len(places) // SAMPLE), each)), 1)):
         tally = Tally(touched, form)
         for block in touched.encoded(form, every):
             tally.add(block)
-        if tally.changed:
+        if tally.matrices.changed:
             break
     return tally.measured()

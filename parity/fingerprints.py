@@ -62,8 +62,7 @@ def explain(
     found |= {name: explain_altered(book, name, candidate.read(name)) for name in rest}
     found |= _by_sums(book, candidate, found)
     explanations = [found[name] for name in candidate.headers]
-    missing = _missing(book, explanations, unused)
-    return untold(book, explanations, missing)
+    return untold(book, explanations, _missing(book, explanations, unused))
 
 
 def _by_hash(book: Book, candidate: Weights, names: Iterable[str]) -> dict[str, Explanation]:

@@ -208,9 +208,10 @@ def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     if tensor.dtype is not torch.float64:
         return tensor.to(DTYPES[dtype])
     result = torch.empty(tensor.shape, dtype=DTYPES[dtype])
-    parts = zip(tensor.reshape(-1).split(BLOCK), result.view(-1).split(BLOCK), strict=True)
-    for wide, narrow in parts:
-        narrow.copy_(to_torch(round_once(to_numpy(wide), dtype_of(dtype))))
+    wide, narrow = tensor.reshape(-1), result.view(-1)
+    for start in range(0, len(wide), BLOCK):
+        part = to_numpy(wide[start : start + BLOCK])
+        narrow[start : start + BLOCK] = to_torch(round_once(part, dtype_of(dtype)))
     return result
 
 

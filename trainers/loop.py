@@ -56,15 +56,24 @@ def train(
     config = _admit(config, out, resume=resume)
     started = time.monotonic()
     task = task or build_task(config)
-    step = make_step(backend, task, config)
-    if notice := getattr(step, "notice", None):
-        progress(Notice(f"MLX runs uncompiled: {notice}"))
+    step = _announced(make_step(backend, task, config), progress)
     if not resume:
         checked = _check(task, config, step).require()
         _found(out, config, checked)
     run = Run(config, task, step, out, progress)
     run.run()
-    result = run.finish(started)
+    return _kept(run.finish(started), out)
+
+
+def _announced(step: Step, progress: Progress) -> Step:
+    """Return STEP after saying what is special about it."""
+    if notice := getattr(step, "notice", None):
+        progress(Notice(f"MLX runs uncompiled: {notice}"))
+    return step
+
+
+def _kept(result: TrainResult, out: Path) -> TrainResult:
+    """Return RESULT after writing it to OUT."""
     (out / RESULT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
     return result
 

@@ -13,7 +13,7 @@ from ..dtypes import CODE, FLOATS, NUMPY
 from ..values import Array, LowRank
 from .room import Room
 from .rounding import round_once
-from .survival import Sums, Survival
+from .survival import Sums, Survival, worst_of
 
 Accumulate = Literal["float32", "float64"]
 
@@ -112,11 +112,17 @@ class Merger:
         return merged
 
     def survival(self) -> Survival:
-        """Return how much of the update is in the blocks that are done."""
-        total = Sums()
+        """Return how much of the update is in the blocks that are done.
+
+        Of many matrices it is that of the worst: one expert whose update is lost would not show in
+        figures of all, in which the largest update counts most. ``changed`` and ``size`` are of all.
+        """
+        matrices: dict[int, Sums] = {}
         for number in sorted(self.sums):
-            total.join(self.sums[number])
-        return total.survival()
+            matrices.setdefault(number // self._each, Sums()).join(self.sums[number])
+        found = [sums.survival() for sums in matrices.values()] or [Sums().survival()]
+        changed, size = (sum(column) for column in zip(*(it[-2:] for it in found), strict=True))
+        return worst_of(found)._replace(changed=changed, size=size)
 
     def _note(self, number: int, before: Array, intended: Array, merged: Array, room: Room) -> None:
         """Measure block NUMBER; what was infinite or NaN before stays out."""

@@ -162,12 +162,21 @@ def judge(survival: Survival) -> Verdict:
 
 def worst_first(survivals: Mapping[str, Survival]) -> list[tuple[str, Survival]]:
     """Return SURVIVALS by name, the one of which least survived first."""
+    return sorted(survivals.items(), key=lambda item: (*_standing(item[1]), item[0]))
 
-    def badness(item: tuple[str, Survival]) -> tuple[int, float, str]:
-        name, it = item
-        return ORDER.index(judge(it)), -max(abs(1 - it.gain), 1 - it.cosine), name
 
-    return sorted(survivals.items(), key=badness)
+def worst_of(survivals: Iterable[Survival]) -> Survival:
+    """Return the one of SURVIVALS of which least survived.
+
+    >>> worst_of([Survival(1.0, 1.0, 0.0, 9.0, 4, 4), Survival(0.0, 0.0, 1.0, 0.1, 0, 4)]).gain
+    0.0
+    """
+    return min(survivals, key=_standing)
+
+
+def _standing(it: Survival) -> tuple[int, float]:
+    """Return what orders survivals, the worst first."""
+    return ORDER.index(judge(it)), -max(abs(1 - it.gain), 1 - it.cosine)
 
 
 def lines(survivals: Mapping[str, Survival]) -> list[str]:

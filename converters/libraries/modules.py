@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from .. import cache
 from ..checkpoints.base import Header
+from .apart import apart
 from .defaults import document_of, key_of
 from .target import Target
 from .transformers import header, meta_model, quiet, torch_class
@@ -75,10 +76,14 @@ def describe(config: Config, name: str = "") -> Modules:
     key = [*key_of(document_of(config)), name, FORMAT]
     kept = cache.recall("modules", key)
     if kept is None:
-        found = described(config, name)
-        cache.keep("modules", key, as_json(found))
-        return found
+        kept = apart(__name__, "answer", dict(config), name)
+        cache.keep("modules", key, kept)
     return from_json(kept)
+
+
+def answer(config: Config, name: str) -> dict[str, Any]:
+    """Return what ``described`` does, as JSON."""
+    return as_json(described(config, name))
 
 
 def described(config: Config, name: str = "") -> Modules:

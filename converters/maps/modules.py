@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from ...errors import MismatchError, UnsupportedError, WeighbridgeError
 from .. import cache
 from ..checkpoints.base import Header
+from ..libraries.apart import apart
 from ..libraries.defaults import document_of, key_of
 from ..libraries.modules import (
     CONV1D,
@@ -84,9 +85,18 @@ def module_map(
     key = [*key_of(document_of(config)), name, partial, revision(), digest(headers)]
     text = cache.recall(KIND, key)
     if text is None:
-        text = written_map(config, headers, name, partial=partial)
+        flat = {at: [head.dtype, *head.shape] for at, head in headers.items()}
+        text = apart(__name__, "answer", dict(config), flat, name, partial)
         cache.keep(KIND, key, text)
     return WeightMap.parse(text, f"{name or 'transformers'} (its loading)")
+
+
+def answer(
+    config: Config, flat: Mapping[str, list[Any]], name: str, partial: bool
+) -> str:  # JSON has no keywords
+    """Return the text of the map, found out now; FLAT are the headers as JSON."""
+    headers = {at: Header(dtype, tuple(shape)) for at, (dtype, *shape) in flat.items()}
+    return written_map(config, headers, name, partial=partial)
 
 
 def written_map(config: Config, headers: Headers, name: str, *, partial: bool) -> str:

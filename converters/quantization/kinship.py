@@ -3,17 +3,21 @@
 Three things make a quantized weight another than MLX's own rounding of the original, and each is
 looked for by its values: another grid (DWQ trains the scales, others search them), scales moved
 from one tensor into another (AWQ), and codes chosen by calibration (GPTQ). A recipe leaves tensors
-that it does not quantize as they are, except for scales that it moves.
+that it does not quantize as they are, except for scales that it moves; and scales that it moves it
+takes out of another tensor. What differs in any other way is another model.
 
-What this cannot tell: a sibling whose weights moved by less than about a twentieth of a 4-bit step
-looks like the same weights on another grid, and one that moved by up to 0.8 of a step everywhere,
-norms untouched, like calibration; that is said. GPTQ with fewer tokens than columns goes further
-than that and counts as a stranger. Tensors that only the original has are not seen.
+Only identical codes are proof. A sibling whose weights moved by less than about a twentieth of a
+4-bit step looks like the same weights on another grid, one that moved by up to 0.8 of a step
+everywhere, norms untouched, like calibration, and one whose rows were scaled by less than half of
+what rounding does, like trained scales; so ``certain`` is false, and a warning said, for every other
+recipe. GPTQ with fewer tokens than columns goes further and counts as a stranger, as do scales
+trained by 10 %, which is more than ten times what DWQ does. Tensors that only the original has are
+not seen, nor whether a partner of moved scales stands where the model has the two follow each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,8 +25,9 @@ from ...errors import MismatchError
 from ..checkpoints import Checkpoint
 from ..dtypes import FLOATS
 from ..values import Array
+from .cancelled import Scaled, scaled
 from .likeness import SCALED, WORTH, Likeness, Pair, pair_of
-from .moved import unexplained
+from .moved import alone, compared
 from .view import Dequantized
 
 SAME: Final = "same"
@@ -33,7 +38,11 @@ STRANGER: Final = "stranger"
 GRID: Final = "rounded on another grid"
 MOVED: Final = "with scales moved into it or out of it"
 SHIFTED: Final = "shifted, as by calibration or by a little training"
+ALONE: Final = "scaled, and no other tensor cancels it"
 FAR: Final = "further away than any recipe explains"
+STRANGE: Final = (FAR, ALONE)
+
+ALIKE: Final = "another recipe and a sibling fine-tuned by less than a step look alike here"
 
 
 class Layer(NamedTuple):
@@ -71,6 +80,8 @@ class Kinship:
         layers: the others, the furthest first.
         tensors: dense tensors that differ and that no moved scale explains.
         said: one line.
+        certain: whether the status is proof that the one was made from the other: all codes and
+            scales are those of MLX's own rounding by the recorded schemes.
     """
 
     status: str
@@ -79,10 +90,19 @@ class Kinship:
     layers: tuple[Layer, ...]
     tensors: tuple[str, ...]
     said: str
+    certain: bool
 
     def lines(self) -> list[str]:
-        """Return what differs, the worst first."""
-        return [*map(str, self.layers), *self.tensors]
+        """Return what differs, the worst first, after a warning where that is no proof of kinship."""
+        warning = [ALIKE] if self.status == OTHER else []
+        return [*warning, *map(str, self.layers), *self.tensors]
+
+
+class _Found(NamedTuple):
+    """A weight that differs, and the scales in it; ``None`` where they are no question."""
+
+    layer: Layer
+    scales: Scaled | None = None
 
 
 def kinship(quantized: Dequantized, original: Checkpoint) -> Kinship:
@@ -96,11 +116,24 @@ def kinship(quantized: Dequantized, original: Checkpoint) -> Kinship:
     """
     _require_same_layout(quantized, original)
     dtype = _dtype(quantized)
-    found = (_layer(pair_of(quantized, original, name, dtype), name) for name in quantized.schemes)
-    layers = [layer for layer in found if layer]
-    layers.sort(key=lambda it: (it.why != FAR, -it.distance / max(it.expected, 1e-30)))
-    tensors = unexplained(quantized, original, [layer.name for layer in layers])
+    pairs = ((name, pair_of(quantized, original, name, dtype)) for name in quantized.schemes)
+    found = [it for name, pair in pairs if (it := _found(pair, name))]
+    layers, tensors = _explained(quantized, original, found)
+    layers.sort(key=lambda it: (it.why not in STRANGE, -it.distance / max(it.expected, 1e-30)))
     return _judged(len(quantized.schemes), tuple(layers), tuple(tensors))
+
+
+def _explained(
+    quantized: Dequantized, original: Checkpoint, found: Sequence[_Found]
+) -> tuple[list[Layer], list[str]]:
+    """Return the layers, those that were scaled alone marked, and the dense tensors that differ."""
+    dense = compared(quantized, original, [it.layer.name for it in found])
+    scales = {it.layer.name: it.scales for it in found if it.scales}
+    moved = [it.layer.name for it in found if it.layer.why == MOVED]
+    bare = alone(dense, scales, moved)
+    layers = [it.layer._replace(why=ALONE) if it.layer.name in bare else it.layer for it in found]
+    told = dense.unexplained | {name: ALONE for name in dense.matrices if name in bare}
+    return layers, [f"{name}: not quantized, and {why}" for name, why in told.items()]
 
 
 def _require_same_layout(quantized: Dequantized, original: Checkpoint) -> None:
@@ -126,31 +159,32 @@ def _dtype(quantized: Dequantized) -> str:
     return max(floats, key=floats.count, default="U8")
 
 
-def _layer(pair: Pair, name: str) -> Layer | None:
+def _found(pair: Pair, name: str) -> _Found | None:
     """Return how the weight NAME differs, ``None`` if it does not."""
     ours = pair.ours()
     if all(_same_bytes(ours[part], pair.parts[part]) for part in pair.parts):
         return None
     found = pair.likeness(ours)
-    if found.explained:
-        return _said(name, found, GRID)
-    moved = _unscaled(pair, found)
-    if moved is not None:
-        return _said(name, moved, MOVED)
-    return _said(name, found, FAR if found.far else SHIFTED)
+    if found.rounded:
+        return _Found(_said(name, found, GRID))
+    fits = pair.scalings()
+    undone = pair.scaled(fits)
+    rest = undone.likeness(undone.ours())
+    scales = scaled(fits, rest.distance)
+    if _is_moved(found, rest):
+        return _Found(_said(name, rest, MOVED), scales)
+    why = FAR if found.far else GRID if found.explained else SHIFTED
+    return _Found(_said(name, found, why), scales)
 
 
 def _said(name: str, found: Likeness, why: str) -> Layer:
     return Layer(name, found.codes_equal, found.distance, found.expected, why)
 
 
-def _unscaled(pair: Pair, plain: Likeness) -> Likeness | None:
-    """Return how the weights lie after moved scales are undone; ``None`` if there were none."""
-    scaled = pair.scaled(pair.scalings())
-    found = scaled.likeness(scaled.ours())
-    worth = found.distance <= WORTH * plain.distance
-    rounded = max(found.nearest, found.codes_equal) >= SCALED
-    return found if worth and rounded and not found.far else None
+def _is_moved(plain: Likeness, rest: Likeness) -> bool:
+    """Whether scales explain a weight that lies PLAIN, and is as REST after they are undone."""
+    worth = rest.distance <= WORTH * plain.distance
+    return worth and max(rest.nearest, rest.codes_equal) >= SCALED and not rest.far
 
 
 def _same_bytes(one: Array, other: Array) -> bool:
@@ -161,7 +195,7 @@ def _judged(total: int, layers: tuple[Layer, ...], tensors: tuple[str, ...]) -> 
     identical = total - len(layers)
     count = f"{identical} of {total} layers identical"
     status, more = _verdict(identical, layers, tensors)
-    return Kinship(status, identical, total, layers, tensors, count + more)
+    return Kinship(status, identical, total, layers, tensors, count + more, status == SAME)
 
 
 def _verdict(
@@ -169,19 +203,15 @@ def _verdict(
 ) -> tuple[str, str]:
     """Return the status and what is said after the count of identical layers."""
     reasons: Mapping[str, int] = {
-        why: sum(layer.why == why for layer in layers) for why in (FAR, MOVED, GRID, SHIFTED)
+        why: sum(layer.why == why for layer in layers) for why in (*STRANGE, MOVED, GRID, SHIFTED)
     }
     said = "".join(f"; {count} {why}" for why, count in reasons.items() if count)
     if tensors:
-        said += f"; {len(tensors)} tensors that are not quantized differ"
+        said += f"; {len(tensors)} tensors that are not quantized differ, which no recipe does"
     if not layers and not tensors:
         return SAME, ""
-    if reasons[FAR]:
+    if tensors or any(reasons[why] for why in STRANGE):
         return STRANGER, f"{said}: made from another model"
-    if layers and tensors:
-        return STRANGER, f"{said}, which no recipe does: made from another model"
     if reasons[SHIFTED] and not reasons[MOVED] and identical > len(layers):
         return STRANGER, f"{said}, and calibration leaves none as it was: a sibling trained further"
-    if reasons[SHIFTED]:
-        said += "; a calibrated recipe and a sibling trained a little look alike here"
-    return OTHER, f"{said}: another recipe, or another rounding"
+    return OTHER, f"{said}; {ALIKE}"

@@ -15,7 +15,7 @@ from ..values import Array
 from .codebooks import CODES, GLOBAL, SCALES
 from .mlx import Dtype, Parts, dequantize, quantize, row_blocks
 from .packing import unpack
-from .scaling import Blocks, Scaling, Vector, fit
+from .scaling import Blocks, Fit, Vector, fit
 from .scheme import Scheme
 from .view import Dequantized
 
@@ -47,8 +47,13 @@ class Likeness(NamedTuple):
 
     @property
     def explained(self) -> bool:
-        """Whether the weight is the dense one rounded, on MLX's grid or another."""
+        """Whether the codes are the dense one's, whatever the scales are."""
         return max(self.codes_equal, self.nearest) >= SAME and not self.far
+
+    @property
+    def rounded(self) -> bool:
+        """Whether the weight is the dense one rounded on the grid that is stored."""
+        return self.nearest >= SAME and not self.far
 
     @property
     def far(self) -> bool:
@@ -127,12 +132,12 @@ class Pair:
 
             yield blocks
 
-    def scalings(self) -> list[Scaling]:
+    def scalings(self) -> list[Fit]:
         """Return for each matrix the scales that bring the dense one nearest to the quantized."""
         rows, columns = self.original.shape[-2:]
         return [fit(blocks, (rows, columns)) for blocks in self.matrices()]
 
-    def scaled(self, scalings: Sequence[Scaling]) -> Pair:
+    def scaled(self, scalings: Sequence[Fit]) -> Pair:
         """Return the pair with the dense weight multiplied by SCALINGS."""
         rows = np.stack([it.rows for it in scalings]).astype(np.float32)
         columns = np.stack([it.columns for it in scalings]).astype(np.float32)

@@ -447,3 +447,18 @@ def test_live_on_mlx_is_what_mlx_lm_computes(llama):
     found = np.array(model(mx.array([[1, 2, 3]])))
     assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
     assert np.linalg.norm(bare - wanted) > 1e-2 * np.linalg.norm(wanted)
+
+
+def test_an_adapter_recorded_for_the_original_merges_into_its_quantized_sibling(llama, tmp_path):
+    """The record names the original; naming that one too is proof enough."""
+    ways = ("--original", llama / "base")
+    plain = ("merge", llama / "q4", llama / "mlx", tmp_path / "out", "--dry-run")
+    assert "or another base" not in invoke(*plain, *ways)
+    assert "or another base" in invoke(*plain)
+
+
+@pytest.mark.parametrize("way", [["--promote"], ["--original", "elsewhere"]])
+def test_what_is_for_quantized_bases_is_refused_on_a_dense_one(llama, tmp_path, way):
+    way = [str(llama / "base") if item == "elsewhere" else item for item in way]
+    output = invoke("merge", llama / "base", llama / "mlx", tmp_path / "out", *way, code=3)
+    assert "does not apply" in output

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from weighbridge.converters.adapters import mlx_writer, write_adapter
+from weighbridge.converters.adapters import fit, mlx_writer, read_adapter, write_adapter
 from weighbridge.converters.adapters.destinations import (
     DESTINATIONS,
     LLAMA_CPP,
@@ -19,6 +19,7 @@ from weighbridge.converters.adapters.destinations import (
     problems,
     suited,
 )
+from weighbridge.converters.checkpoints import Header
 from weighbridge.converters.values import LowRank
 
 Q, EMBED, HEAD = "model.layers.0.q.weight", "model.embed_tokens.weight", "lm_head.weight"
@@ -106,13 +107,55 @@ def test_updates_that_are_alike_stay_as_they_are():
 
 def test_mlx_swift_finds_modules_by_their_names_within_layers(tmp_path):
     updates = {f"model.layers.{n}.q.weight": lowrank() for n in range(2)}
-    write_adapter(tmp_path, updates, config={}, layered=MLX_SWIFT.layered)
+    kinds = {f"model.layers.{n}.q": "linear" for n in range(2)}
+    write_adapter(tmp_path, updates, config={}, kinds=kinds, layered=MLX_SWIFT.layered)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert config["lora_parameters"]["keys"] == ["q"]
-    assert config["num_layers"] > 0  # Swift's suffix(-1) ends the program
+    assert config["num_layers"] == 2  # Swift's suffix(-1) ends the program
     assert set(mx.load(str(tmp_path / "adapters.safetensors"))) == {
         f"model.layers.{n}.q.lora_{half}" for n in range(2) for half in "ab"
     }
+
+
+def in_layers(*numbers, kind="q"):
+    return {f"model.layers.{n}.{kind}.weight": lowrank() for n in numbers}
+
+
+DEEP = {f"model.layers.{n}.{kind}": "linear" for n in range(4) for kind in "qv"}
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_mlx_swift_gets_the_number_of_the_last_layers(first, tmp_path):
+    updates = in_layers(*range(first, 4))
+    assert problems(MLX_SWIFT, updates, DEEP, {}, {}) == []
+    write_adapter(tmp_path, updates, config={}, kinds=DEEP, layered=True)
+    headers = {f"{path}.weight": Header("F32", (7, 5)) for path in DEEP}
+    assert len(fit(read_adapter(tmp_path), headers, DEEP).updates) == 4 - first
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["num_layers"] == 4 - first
+
+
+SCATTERED = {
+    "a hole": (in_layers(1, 3), "there is no update of model.layers.2.q"),
+    "the first": (in_layers(0, 1), "there is no update of model.layers.2.q, model.layers.3.q"),
+    "two modules": (
+        in_layers(2, 3) | in_layers(3, kind="v"),
+        "there is no update of model.layers.2.v",
+    ),
+    "two stacks": (
+        in_layers(3) | {"vision.blocks.0.q.weight": lowrank()},
+        "one stack of layers, not on those of model.layers, vision.blocks",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SCATTERED)
+def test_layers_that_are_not_the_last_are_refused_for_mlx_swift(case):
+    updates, message = SCATTERED[case]
+    kinds = DEEP | {"vision.blocks.0.q": "linear"}
+    (line,) = problems(MLX_SWIFT, updates, kinds, {}, {})
+    assert line.endswith(message)
+    assert problems(MLX_LM, updates, None, {}, {}) == []
 
 
 COMMANDS = {

@@ -69,7 +69,8 @@ def test_shapes_and_names_are_told_together(adapter, headers):
 
 
 def test_a_key_that_the_base_does_not_have_is_told_with_the_nearest(adapter, headers):
-    config = {"lora_parameters": {"keys": ["encoder.layer.0.attention.self.qeury"]}}
+    keys = [*adapter.config["lora_parameters"]["keys"], "encoder.layer.0.attention.self.qeury"]
+    config = {"lora_parameters": {"keys": keys}}
     found = problems(replace(adapter, config=config), headers).problems
     assert found == (
         (
@@ -77,6 +78,51 @@ def test_a_key_that_the_base_does_not_have_is_told_with_the_nearest(adapter, hea
             " base; nearest is encoder.layer.0.attention.self.query"
         ),
     )
+
+
+def test_an_update_that_the_configuration_does_not_name_is_told(adapter, headers):
+    keys = adapter.config["lora_parameters"]["keys"][:-1]
+    config = adapter.config | {"lora_parameters": {"keys": keys}}
+    assert problems(replace(adapter, config=config), headers).problems == (
+        (
+            "encoder.layer.5.attention.self.value.weight has an update, but adapter_config.json does"
+            " not name it; mlx-lm would drop or refuse it"
+        ),
+    )
+    peft = {"peft_type": "LORA", "target_modules": ["query"]}
+    found = problems(replace(adapter, config=peft, dialect="peft"), headers).problems
+    assert len(found) == 6
+    assert all(
+        "value.weight has an update, but" in it and "PEFT would ignore" in it for it in found
+    )
+    fit(replace(adapter, config=peft | {"target_modules": ["query", "value"]}), headers)
+
+
+def under(adapter, change):
+    updates = {change(name): update for name, update in adapter.updates.items()}
+    config = {"target_modules": ["query", "value"]}
+    return replace(adapter, dialect="peft", updates=updates, config=config)
+
+
+def test_an_adapter_of_the_bare_class_is_told_how_to_get_its_prefix(adapter, headers):
+    error = problems(under(adapter, lambda name: name.removeprefix("encoder.")), headers)
+    assert "was trained on a bare class (AutoModel)" in error.summary
+    assert "all 12 names lack 'encoder.'" in error.summary
+    assert "to base_model.model.encoder.X" in error.summary
+    fit(under(adapter, lambda name: name), headers)  # what one has after renaming
+
+
+def test_an_adapter_of_a_class_with_a_head_is_told_how_to_lose_its_prefix(adapter, headers):
+    error = problems(under(adapter, lambda name: f"bert.{name}"), headers)
+    assert "was trained on a class with a head" in error.summary
+    assert "all 12 names begin with 'bert.'" in error.summary
+    assert "from base_model.model.bert.X to base_model.model.X" in error.summary
+
+
+def test_an_adapter_of_another_model_is_not_taken_for_one_of_another_class(adapter, headers):
+    names = iter(range(99))
+    error = problems(under(adapter, lambda name: f"b{next(names) % 2}.{name}"), headers)
+    assert "is for another model" in error.summary
 
 
 def test_thousands_of_strangers_are_told_at_once(adapter, headers):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from mlx import nn
 from mlx_lm.tuner.lora import LoRALinear
+from mlx_lm.tuner.utils import load_adapters
 
-from weighbridge.converters.adapters import fit, read_adapter
+from weighbridge.converters.adapters import fit, read_adapter, write_adapter
 from weighbridge.converters.checkpoints import Header
 from weighbridge.errors import BadInputError, MismatchError
 
@@ -57,6 +58,49 @@ def test_an_archive_of_the_examples_is_read_without_a_configuration(name, tmp_pa
     np.testing.assert_allclose(weight, np.array(layer.fuse().weight), rtol=0, atol=1e-4)
     assert adapter.dialect == "npz"
     assert "nothing says the scale: 20" in adapter.notes[0]
+
+
+class Model(nn.Module):
+    """A model as mlx-lm loads adapters into: a list of layers."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.layers = [nn.Module()]
+        self.layers[0].q = linear
+
+
+def today(adapter, linear, folder):
+    """Return LINEAR with ADAPTER on, written in today's dialect and loaded by mlx-lm itself."""
+    write_adapter(folder, adapter.updates, config={})
+    return load_adapters(Model(linear), str(folder)).eval().layers[0].q
+
+
+@pytest.mark.parametrize("said", [{"alpha": 3.0}, {}])
+def test_mlx_vlms_first_layers_do_in_todays_dialect_what_they_did(said, tmp_path):
+    lora = pytest.importorskip("mlx_vlm.trainer.peft.lora")
+    layer = lora.LoRaLayer(nn.Linear(5, 7), 2, **said).eval()
+    layer.A, layer.B = noise(5, 2), noise(2, 7)
+    mx.save_safetensors(
+        str(tmp_path / "adapters.safetensors"), {"layers.0.q.A": layer.A, "layers.0.q.B": layer.B}
+    )
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"rank": 2, "dropout": 0.1} | said))
+    adapter = fit(read_adapter(tmp_path), HEADERS)
+    same(layer, layer.original_layer, today(adapter, layer.original_layer, tmp_path / "out"))
+
+
+def test_an_archive_of_the_examples_does_in_todays_dialect_what_it_did(tmp_path):
+    layer = npz(tmp_path)
+    adapter = fit(read_adapter(tmp_path), HEADERS)
+    same(layer, layer.linear, today(adapter, layer.linear, tmp_path / "out"))
+
+
+def same(old, base, new):
+    """Require the outputs of OLD and NEW to agree to rounding, where OLD is far from its BASE."""
+    x = noise(3, 5)
+    effect = float(mx.abs(old(x) - base(x)).max())
+    assert type(new) is LoRALinear
+    assert effect > 0.05
+    assert float(mx.abs(old(x) - new(x)).max()) < 1e-6 * (1 + effect)
 
 
 def test_a_scale_that_is_said_holds(tmp_path):

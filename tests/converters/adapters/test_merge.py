@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.converters.adapters import merge
+from weighbridge.converters.adapters.merge import ALONE
 from weighbridge.converters.adapters.rounding import round_once
+from weighbridge.converters.adapters.survival import judge, worst_of
 from weighbridge.converters.dtypes import unit_roundoff
 from weighbridge.converters.values import LowRank, stack
 from weighbridge.errors import MismatchError, UnsupportedError
@@ -137,8 +139,39 @@ def test_a_stack_of_matrices_is_merged_one_by_one(name, block, monkeypatch):
     alone = [merge(base, update) for base, (_, update) in zip(bases, matrices, strict=True)]
     assert whole.tobytes() == np.stack([merged for merged, _ in alone]).tobytes()
     assert survival.size == sum(it.size for _, it in alone)
-    gains = [it.gain for _, it in alone]
-    assert min(gains) - 1e-12 <= survival.gain <= max(gains) + 1e-12
+    assert survival.gain == pytest.approx(worst_of(it for _, it in alone).gain, abs=1e-12)
+
+
+def test_of_a_stack_the_matrix_of_which_least_survives_is_told():
+    """A large update of one expert must not hide that another's is rounded away."""
+    pairs = [pair((24, 16), size=size, seed=seed) for seed, size in enumerate((0.5, 1e-5, 0.5))]
+    bases = [base.astype(ml_dtypes.bfloat16) for base, _ in pairs]
+    alone = [merge(base, update)[1] for base, (_, update) in zip(bases, pairs, strict=True)]
+    _, survival = merge(np.stack(bases), stack([update for _, update in pairs]))
+    assert [judge(it) for it in alone] == ["pass", "refuse", "pass"]
+    np.testing.assert_allclose(survival[:4], alone[1][:4], rtol=1e-12)
+    assert survival[4:] == tuple(np.sum([it[4:] for it in alone], axis=0))
+
+
+@pytest.mark.parametrize("magnitude", [None, np.arange(1.0, 10.0)])
+@pytest.mark.parametrize("width", [0, 1, 7, 1000])
+def test_a_matrix_wider_than_one_product_gets_its_whole_update(magnitude, width, monkeypatch):
+    """Real matrices are: a product is of a few columns, so that it needs one thread."""
+    monkeypatch.setattr(sys.modules[merge.__module__], "ALONE", 9 * 3 * width)
+    base, update = pair((9, 20))
+    update = LowRank(update.a, update.b, update.scale, magnitude)
+    merged, survival = merge(base, update)
+    np.testing.assert_allclose(merged, update.applied_to(base), rtol=1e-13)
+    assert survival.changed == base.size
+
+
+def test_a_matrix_of_real_size_gets_its_whole_update():
+    random, rank = np.random.default_rng(0), 64
+    shape = 300, ALONE // 64 // 300 * 3 + 5  # of which four products make a block
+    base = random.normal(size=shape)
+    a, b = random.normal(size=(rank, shape[1])), random.normal(size=(shape[0], rank))
+    update = LowRank(a, b, 0.5)
+    np.testing.assert_allclose(merge(base, update)[0], update.applied_to(base), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])

@@ -33,6 +33,14 @@ def files(*names, **content):
     return make
 
 
+def junk(name, data, **content):
+    def make(folder):
+        (folder / "adapter_config.json").write_text(json.dumps(content))
+        (folder / name).write_bytes(data)
+
+    return make
+
+
 def model(folder):
     (folder / "config.json").write_text("{}")
     safetensors.numpy.save_file({"w": np.zeros(1)}, folder / "model.safetensors")
@@ -89,6 +97,26 @@ REFUSED = {
         BadInputError,
         "keys is 'q', expected list",
     ),
+    "keys of numbers": (
+        config({"lora_parameters": {"rank": 2, "scale": 1, "keys": [1]}}),
+        BadInputError,
+        "keys has 1, expected names",
+    ),
+    "keys of objects": (
+        config({"lora_parameters": {"rank": 2, "scale": 1, "keys": ["q", {}]}}),
+        BadInputError,
+        "keys has {}, expected names",
+    ),
+    "half a rank": (
+        config({"lora_parameters": {"rank": 2.5, "scale": 1}}),
+        BadInputError,
+        "rank is 2.5, expected a whole number",
+    ),
+    "junk for PyTorch": (
+        junk("adapter_model.bin", b"junk", **PEFT),
+        BadInputError,
+        "adapter_model.bin: not a readable PyTorch file",
+    ),
     "layers as text": (config(MLX | {"num_layers": "6"}), BadInputError, "num_layers is '6'"),
 }
 
@@ -114,6 +142,38 @@ def test_one_of_several_tensor_files_can_be_named(tmp_path, updates):
     adapter = read_adapter(early)
     assert len(adapter.updates) == len(updates)
     assert (adapter.path, adapter.file) == (tmp_path, early)
+
+
+RECORDS = {
+    "a list": [],
+    "a base in words": {"base": "org/model"},
+    "no base": {"base": None},
+    "a list of tensors": {"base": {"tensors": [1]}},
+    "a number for a hash": {"base": {"tensors": {"w": 1}, "framework": "torch"}},
+    "a number for a framework": {"base": {"framework": 3}},
+    "a list for a spec": {"base": {"spec": ["a"]}},
+    "a word for a recipe": {"base": {"quantization": "4-bit"}},
+}
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_a_record_of_the_base_that_is_none_of_ours_is_refused(case, tmp_path, updates):
+    write_adapter(tmp_path, updates, config={})
+    (tmp_path / "weighbridge.json").write_text(json.dumps(RECORDS[case]))
+    with pytest.raises(
+        BadInputError, match=r"weighbridge\.json: its record of the base is"
+    ) as caught:
+        read_adapter(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "base", [{}, {"spec": "org/model", "framework": "mlx", "tensors": {"w": "a"}, "more": 1}]
+)
+def test_a_record_of_the_base_is_read(base, tmp_path, updates):
+    write_adapter(tmp_path, updates, config={})
+    (tmp_path / "weighbridge.json").write_text(json.dumps({"weighbridge": "1"} | {"base": base}))
+    assert read_adapter(tmp_path).base == base
 
 
 def test_the_file_that_was_read_is_kept(tmp_path, updates):

@@ -239,10 +239,20 @@ def test_a_rank_that_the_configuration_denies_is_refused(tmp_path):
 
 MALFORMED = {
     "r": (None, "r is None, expected a positive number"),
+    "r below one": (0.5, "r is 0.5, expected a whole number"),
+    "r between": (4.7, "r is 4.7, expected a whole number"),
+    "rank_pattern between": ({"value": 2.5}, "value is 2.5, expected a whole number"),
+    "lora_alpha beyond floats": (10**400, "expected a positive number"),
     "lora_alpha": ("x", "lora_alpha is 'x'"),
     "rank_pattern": ([1], r"rank_pattern is \[1\], expected dict"),
     "alpha_pattern": ({"(": 1}, r"'\(' is not a regular expression"),
     "target_modules": ("(", r"'\(' is not a regular expression"),
+    "target_modules numbers": ([1, 2], "target_modules has 1, expected names"),
+    "exclude_modules numbers": (["a", 2], "exclude_modules has 2, expected names"),
+    "modules_to_save": (["("], r"'\(' is not a regular expression"),
+    "layers_to_transform names": (["a"], "layers_to_transform has 'a', expected whole numbers"),
+    "layers_to_transform truth": ([True], "layers_to_transform has True, expected whole numbers"),
+    "layers_pattern numbers": ([3], "layers_pattern has 3, expected names"),
     "layers_pattern": (3, "layers_pattern is 3"),
     "layers_to_transform": ("x", "layers_to_transform is 'x'"),
 }
@@ -253,6 +263,7 @@ MALFORMED = {
 def test_a_malformed_field_is_one_line(field, tmp_path):
     train(tmp_path)
     value, message = MALFORMED[field]
+    field = field.partition(" ")[0]
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
     with pytest.raises(BadInputError, match=message) as caught:

@@ -73,6 +73,15 @@ def test_history_of_a_configuration_is_kept_and_nothing_else(tmp_path):
     assert (found["r"], found["use_rslora"], found["lora_alpha"]) == (2, False, 4)
 
 
+def test_whole_tensors_alone_are_no_adapter(tmp_path):
+    whole = {Q: np.zeros((7, 5), np.float32)}
+    with pytest.raises(
+        UnsupportedError, match="a full fine-tune is weights of a model, not an ada"
+    ):
+        write_peft(tmp_path / "out", {}, kinds=None, saved=whole)
+    assert not (tmp_path / "out").exists()
+
+
 EMBEDDING = {"layers.0.q": "embedding"}
 REFUSED = {
     "nothing": ({}, None, "there is nothing to write"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.checkpoints.base import CHUNK
 from weighbridge.converters.checkpoints.torch import TorchFile
-from weighbridge.errors import BadInputError, UnsupportedError, UntrustedError
+from weighbridge.errors import BadInputError, UnsupportedError, UntrustedError, WeighbridgeError
 
 
 class Evil:
@@ -118,6 +121,44 @@ def test_what_is_no_state_dict_is_refused(case, tmp_path):
 
 
 DAMAGED = {"cut": lambda data: data[:500], "text": lambda _: b"hello" * 99, "empty": lambda _: b""}
+
+
+JUNK = [
+    b"junk",
+    b"}",
+    b"\x80\x02X",
+    b"PK\x03\x04junk",
+    b"\x80\x02}q",
+    b"<html>",
+    b"\x00" * 50,
+    b"1",
+]
+
+
+@pytest.mark.parametrize("data", JUNK)
+def test_junk_is_one_line(data, tmp_path):
+    (path := tmp_path / "a.bin").write_bytes(data)
+    with pytest.raises((BadInputError, UntrustedError)) as caught:
+        TorchFile(path)
+    assert str(caught.value).startswith(f"{path}: not a ")
+    assert "\n" not in str(caught.value)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=3),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_file_with_a_few_other_bytes_is_read_or_refused(tmp_path_factory, changes, zipped):
+    path = tmp_path_factory.mktemp("a") / "a.bin"
+    torch.save({"w": torch.ones(4, 3)}, path, _use_new_zipfile_serialization=zipped)
+    data = bytearray(path.read_bytes())
+    for place, value in changes:
+        data[place % len(data)] = value
+    path.write_bytes(data)
+    with contextlib.suppress(WeighbridgeError):
+        found = TorchFile(path)
+        assert all(found.read(name).shape == found.headers[name].shape for name in found.headers)
 
 
 @pytest.mark.parametrize("case", DAMAGED)

@@ -1,0 +1,158 @@
+"""A merge into a quantized base measured once more: from its files, and by none of what wrote them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from ..converters.adapters.survival import Survival
+from ..converters.checkpoints import Checkpoint
+from ..converters.dtypes import FLOATS
+from ..converters.models import Model
+from ..converters.quantization import Dequantized
+from ..converters.quantization.fingerprints import fingerprints
+from ..converters.values import LowRank
+from .forms import Float64, Form, own_form
+from .matrices import Matrices, squares
+from .surveying import changes_of, labelled
+from .tally import Measured
+from .touched import Change, Index, blocks
+
+if TYPE_CHECKING:
+    from .merging import Merge
+
+CLOSE: Final = 1e-4  # of figures that differ in the order of their sums alone
+ROUNDED: Final = 2.0  # times as far as rounding once more: scales may be rounded to fewer bits
+
+
+class Kept(NamedTuple):
+    """What a merge left on disk.
+
+    Attributes:
+        moved: the weights that the adapter truly changes: how much of it is there, by name; of
+            experts the worst one's index beside it.
+        alike: tensors that are the base's to the byte.
+        problems: what is not as it should be, or not as it was reported.
+    """
+
+    moved: Mapping[str, tuple[Index, Survival]]
+    alike: int
+    problems: tuple[str, ...]
+
+
+def remeasured(job: Merge, written: Model) -> Kept:
+    """Measure what WRITTEN, opened from its files and seen dense, keeps of the adapter of JOB.
+
+    What should be there is ``LowRank.applied_to`` of the base, or of the original, in float64. Every
+    update counts, whatever the merge made of it; what none changes must be the base's bytes.
+    """
+    before, after = job.reference.checkpoint, written.checkpoint
+    changes, problems = changes_of(job.model), list[str]()
+    moved: dict[str, tuple[Index, Survival]] = {}
+    for name, change in changes.items():
+        if name not in after.headers or after.headers[name].shape != before.headers[name].shape:
+            problems.append(f"{name} is missing, or of another shape")
+            continue
+        found = matrices_of(job, name, change, after)
+        if found.changed:
+            moved[name] = found.worst()
+            problems += misreported(name, moved[name], job.chosen.get(name))
+            problems += disturbed(job, name, found, after)
+    left = [name for name in job.tensors.headers if name not in moved]
+    if job.anew:
+        problems += strayed(job, [name for name in left if is_float(job, name)], after)
+        left = [name for name in left if not is_float(job, name)]
+    alike = differing(left, job.tensors, after)
+    return Kept(moved, len(left) - len(alike), (*problems, *alike, *strangers(job, after)))
+
+
+def matrices_of(job: Merge, name: str, change: Change, after: Checkpoint) -> Matrices:
+    """Return the sums of the weight NAME as it was, with CHANGE, and as it is in AFTER."""
+    old, new = job.reference.checkpoint.read(name), after.read(name)
+    found = Matrices(change, own_form(job.tensors, name))
+    for place in blocks(old.shape):
+        was = old[place].astype(np.float64)
+        found.add(place, was, wanted(change, place, was), new[place].astype(np.float64))
+    return found
+
+
+def wanted(change: Change, place: Index, before: Float64) -> Float64:
+    """Return what the rows at PLACE should become, which are BEFORE."""
+    if not isinstance(change, LowRank):
+        return before if change is None else change[place].astype(np.float64)
+    update = change.part(place[:-1]) if place[:-1] else change
+    return update.rows(place[-1]).applied_to(before)
+
+
+def misreported(name: str, found: tuple[Index, Survival], said: Measured | None) -> Iterator[str]:
+    """Yield how the figures FOUND of the weight NAME are not those that the merge SAID."""
+    part, it = found
+    if said is None:
+        yield f"{name}: the adapter changes it, and the merge does not know of that"
+    elif said.fits and not (
+        math.isclose(it.gain, said.survival.gain, rel_tol=CLOSE, abs_tol=CLOSE)
+        and math.isclose(it.cosine, said.survival.cosine, abs_tol=CLOSE)
+    ):
+        yield (
+            f"{labelled(name, part)}: gain {it.gain:.4f} and cosine {it.cosine:.4f} in the file,"
+            f" {said.survival.gain:.4f} and {said.survival.cosine:.4f} while it was made"
+        )
+
+
+def disturbed(job: Merge, name: str, found: Matrices, after: Checkpoint) -> Iterator[str]:
+    """Yield which experts of the weight NAME changed though their update is nothing."""
+    still = [at for at in found.sums if not found.moves(at)]
+    if not still:
+        return
+    kept = job.reference is job.model and own_form(job.tensors, name) == form_of(after, name)
+    for at in still:
+        limit = 0.0 if kept else far(job, name, at, after)
+        if not found.sums[at].realised <= limit:
+            yield f"{labelled(name, at)}: nothing was to change, and it did"
+
+
+def strayed(job: Merge, names: list[str], after: Checkpoint) -> Iterator[str]:
+    """Yield which of the weights NAMES, made anew, are further off than rounding explains."""
+    for name in names:
+        found = matrices_of(job, name, None, after)
+        for at, it in found.sums.items():
+            if not it.realised <= far(job, name, at, after):
+                yield f"{labelled(name, at)}: further from the original than its rounding explains"
+
+
+def far(job: Merge, name: str, at: Index, after: Checkpoint) -> float:
+    """Return how far rounding to the form that AFTER has may lie, as a sum of squares."""
+    form, old = form_of(after, name), job.reference.checkpoint.read(name)[at]
+    error = 0.0
+    for place in blocks(old.shape, whole=form.global_scale):
+        values = old[place].astype(np.float64)
+        error += squares(form.decode(form.encode(values)) - values)
+    return ROUNDED**2 * error
+
+
+def form_of(checkpoint: Checkpoint, name: str) -> Form:
+    """Return the form that the weight NAME has in CHECKPOINT, quantized or not."""
+    if isinstance(checkpoint, Dequantized):
+        return own_form(checkpoint, name)
+    return Form(None, checkpoint.headers[name].dtype)
+
+
+def is_float(job: Merge, name: str) -> bool:
+    """Say whether NAME, as the base shows it, is a weight of floating-point numbers."""
+    return job.tensors.headers[name].dtype in FLOATS
+
+
+def differing(names: list[str], base: Dequantized, after: Checkpoint) -> list[str]:
+    """Say which of the tensors NAMES are not the bytes of BASE."""
+    old, new = fingerprints(base, names), fingerprints(after, names)
+    return [f"{name}: not the bytes of the base" for name in names if old[name] != new.get(name)]
+
+
+def strangers(job: Merge, after: Checkpoint) -> Iterator[str]:
+    """Yield the tensors that the base does not have."""
+    yield from (
+        f"{name}: not in the base" for name in after.headers if name not in job.tensors.headers
+    )
