@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..converters.adapters import Adapter
+from ..converters.adapters import Adapter, read_adapter
+from ..converters.adapters.config import read_config
 from ..converters.maps.view import Mapped
 from ..converters.models import Model
 from ..converters.quantization import Dequantized, Recipe
 from ..converters.quantization.fingerprints import compare
 from ..errors import MismatchError, WeighbridgeError
 from .opening import with_adapter
-from .sides import crossing
+from .sides import crossing, side_of
 
 QUANTIZATION = ("quantization", "quantization_config")
 STRANGER = "stranger"
@@ -100,12 +103,29 @@ def require_kin(kin: Kin) -> None:
         raise MismatchError(kin.said, list(kin.problems))
 
 
-def live_on(model: Model, adapter: Adapter) -> Model:
-    """Return MODEL, seen dense, with ADAPTER live on it, after checking that it belongs there.
+def adapter_for(model: Model, path: Path) -> Adapter:
+    """Read the adapter at PATH, to be put on MODEL.
+
+    What PEFT's names mean, transformers is asked first, where nobody has kept its answer: that takes
+    memory, which is given back before the tensors need some.
+
+    Raises:
+        WeighbridgeError: PATH is not an adapter, or not a whole one.
+    """
+    folder = path.parent if path.is_file() else path
+    with suppress(WeighbridgeError, OSError):
+        if "peft_type" in read_config(folder):
+            side_of(model, "torch")
+    return read_adapter(path)
+
+
+def live_on(model: Model, path: Path) -> Model:
+    """Return MODEL, seen dense, with the adapter at PATH live on it, after checking that it belongs there.
 
     Raises:
         MismatchError: the adapter is partial, or was trained on another base.
     """
+    adapter = adapter_for(model, path)
     live = with_adapter(model, adapter)
     require_kin(kin_of(model, adapter))
     return live

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import __version__
-from ..converters.adapters import Survival, read_adapter
+from ..converters.adapters import Survival
 from ..converters.adapters.survival import refusal, worst_of
 from ..converters.adapters.whole import Whole
 from ..converters.checkpoints import Checkpoint, Staging, Writer
@@ -163,7 +163,7 @@ def convert(
     model = open_with(source, options)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
-    return move(live_on(model, read_adapter(adapter)) if adapter else model, target, to, options)
+    return move(live_on(model, adapter) if adapter else model, target, to, options)
 
 
 def move(model: Model, target: Path, to: str, options: Options) -> Outcome:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..converters.adapters import read_adapter
 from ..converters.models import Model
 from ..converters.quantization import Dequantized
 from ..errors import BadInputError
 from .adapter_weighing import change_of_base
-from .bases import Kin, dense_view, kin_of, require_kin
+from .bases import Kin, adapter_for, dense_view, kin_of, require_kin
 from .convert import move
 from .kinship import proven
 from .merging import merge_quantized
@@ -40,8 +39,9 @@ def merge(
     Raises:
         WeighbridgeError: bad input, or an update would be rounded away; nothing is left behind.
     """
-    whole, read = open_with(base, options), read_adapter(adapter)
+    whole = open_with(base, options)
     dense = dense_view(whole)
+    read = adapter_for(dense, adapter)
     original = dense_view(open_with(options.original, options)) if options.original else None
     others = [original] if original else []
     kin = proven(whole, read, trained_on, options) if trained_on else kin_of(dense, read, *others)

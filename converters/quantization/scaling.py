@@ -56,11 +56,11 @@ def fit(blocks: Blocks, shape: tuple[int, int]) -> Fit:
         for place, quantized, original in blocks():
             scaled = original * rows[place, None].astype(np.float32)
             sums += _products("ij,ij->j", scaled, quantized)
-        columns, column_errors = _ratio(*sums, shape[0])
+        columns, column_errors = _ratio(sums, shape[0])
         for place, quantized, original in blocks():
             scaled = original * columns.astype(np.float32)
             products = _products("ij,ij->i", scaled, quantized)
-            rows[place], row_errors[place] = _ratio(*products, shape[1])
+            rows[place], row_errors[place] = _ratio(products, shape[1])
     return Fit(rows, columns, row_errors, column_errors)
 
 
@@ -73,11 +73,12 @@ def _sum(what: str, *operands: NDArray[Any]) -> Vector:
     return np.asarray(np.einsum(what, *operands, dtype=np.float64, casting="unsafe"))
 
 
-def _ratio(cross: Vector, square: Vector, whole: Vector, count: int) -> tuple[Vector, Vector]:
-    """Return CROSS / SQUARE, 1 where there is nothing to tell it from, and its relative variance.
+def _ratio(products: Vector, count: int) -> tuple[Vector, Vector]:
+    """Return cross / square, 1 where there is nothing to tell it from, and its relative variance.
 
-    WHOLE is the square of what was fitted, COUNT how many values each was fitted to.
+    PRODUCTS are these two and the square of what was fitted; COUNT is how many values that has.
     """
+    cross, square, whole = products
     found = np.divide(cross, square, out=np.ones_like(cross), where=square > 0)
     shown = cross * found
     left = np.maximum(whole - shown, LEAST * whole) / max(count - 1, 1)

@@ -34,3 +34,12 @@ def test_a_tied_one_that_differs_is_refused(base):
     assert differing({"w": W}, base, {"w"}) == {}
     with pytest.raises(MismatchError, match="w is tied to another parameter"):
         differing({"w": W + 1}, base, {"w"})
+
+
+def test_a_tensor_trained_by_less_than_the_base_can_hold_is_no_copy(tmp_path):
+    half = np.array([1.0, 2.0, 3.0], np.float16)
+    save_file({"w": half}, tmp_path / "model.safetensors")
+    own = open_checkpoint(tmp_path / "model.safetensors")
+    trained = half.astype(np.float32) * np.float32(1 + 2.0**-14)
+    assert np.array_equal(trained.astype(np.float16), half)
+    assert differing({"w": trained}, own).keys() == {"w"}
