@@ -18,7 +18,7 @@ from ..converters.policy import Policy
 from ..converters.runtimes import Runner, load
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
 from .alikeness import disagreements
-from .bases import Kin, dense_view
+from .bases import Kin, dense_view, kinship_stage
 from .opening import fitted_to
 from .options import Options, open_with
 from .seen import seen_from
@@ -81,14 +81,6 @@ def said(it: Load, level: str, figures: dict[str, Any]) -> dict[str, Any]:
         "level": level,
         "figures": figures,
     }
-
-
-def kinship_stage(kin: Kin) -> Stage:
-    """Return the stage that says whether the base is the right one."""
-    from ..parity.verdict import Stage
-
-    known = {"same": "pass", "other recipe": "pass", "unknown": "skipped", "unproven": "unverified"}
-    return Stage("kinship", known.get(kin.status, "fail"), kin.said)
 
 
 def pairing_stage(it: Load) -> Stage:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..converters.adapters import Adapter, read_adapter
 from ..converters.adapters.config import read_config
@@ -17,6 +17,9 @@ from ..converters.quantization.fingerprints import compare
 from ..errors import MismatchError, WeighbridgeError
 from .opening import with_adapter
 from .sides import crossing, side_of
+
+if TYPE_CHECKING:
+    from ..parity.verdict import Stage, Verdict
 
 QUANTIZATION = ("quantization", "quantization_config")
 STRANGER = "stranger"
@@ -31,12 +34,14 @@ class Kin(NamedTuple):
         said: one line.
         problems: what differs.
         trained_on: spec of the other base, if one was named.
+        certain: whether no sibling, fine-tuned by less than rounding shows, could pass for it.
     """
 
     status: str
     said: str
     problems: tuple[str, ...] = ()
     trained_on: str | None = None
+    certain: bool = True
 
 
 def quantization_of(model: Model) -> Mapping[str, Any] | None:
@@ -93,6 +98,26 @@ def differing(model: Model, adapter: Adapter) -> list[str] | None:
     return compare(recorded, seen)
 
 
+def with_kinship(verdict: Verdict, kin: Kin) -> Verdict:
+    """Return VERDICT, which does not pass where KIN was not established."""
+    from ..parity.verdict import decide
+
+    stage = kinship_stage(kin)
+    if stage.status != "unverified":
+        return verdict
+    stages = (stage, *verdict.stages)
+    return replace(verdict, stages=stages, status=decide(stages, ""))
+
+
+def kinship_stage(kin: Kin) -> Stage:
+    """Return the stage that says whether the base is the right one."""
+    from ..parity.verdict import Stage
+
+    known = {"same": "pass", "unknown": "skipped", "unproven": "unverified"}
+    known["other recipe"] = "pass" if kin.certain else "unverified"
+    return Stage("kinship", known.get(kin.status, "fail"), kin.said)
+
+
 def require_kin(kin: Kin) -> None:
     """Refuse a base that is truly another one.
 
@@ -119,13 +144,13 @@ def adapter_for(model: Model, path: Path) -> Adapter:
     return read_adapter(path)
 
 
-def live_on(model: Model, path: Path) -> Model:
-    """Return MODEL, seen dense, with the adapter at PATH live on it, after checking that it belongs there.
+def live_on(model: Model, path: Path) -> tuple[Model, Kin]:
+    """Return MODEL, seen dense, with the adapter at PATH live on it, and what it is to its base.
 
     Raises:
         MismatchError: the adapter is partial, or was trained on another base.
     """
     adapter = adapter_for(model, path)
-    live = with_adapter(model, adapter)
-    require_kin(kin_of(model, adapter))
-    return live
+    live, kin = with_adapter(model, adapter), kin_of(model, adapter)
+    require_kin(kin)
+    return live, kin

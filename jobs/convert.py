@@ -21,7 +21,7 @@ from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
 from ..errors import BadInputError, MismatchError, UnsupportedError
-from .bases import live_on
+from .bases import Kin, live_on, with_kinship
 from .configuring import rewrite_config, translated
 from .dense import as_dense, fitting, said_of
 from .directions import directed_map, map_of
@@ -163,11 +163,14 @@ def convert(
     model = open_with(source, options)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
-    return move(live_on(model, adapter) if adapter else model, target, to, options)
+    live, kin = live_on(model, adapter) if adapter else (model, None)
+    return move(live, target, to, options, kin)
 
 
-def move(model: Model, target: Path, to: str, options: Options) -> Outcome:
+def move(model: Model, target: Path, to: str, options: Options, kin: Kin | None = None) -> Outcome:
     """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish.
+
+    KIN is what MODEL is to the one that its adapter was trained on.
 
     Raises:
         WeighbridgeError: bad input, or an adapter that is live on MODEL would be rounded away;
@@ -185,7 +188,7 @@ def move(model: Model, target: Path, to: str, options: Options) -> Outcome:
         require_surviving(execution.survival, force=options.force)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
         facts |= beside_weights(job, staging.folder, options)
-        facts |= inexact(job.plan, execution, facts)
+        facts |= inexact(job.plan, execution, facts) | ({"kinship": kin._asdict()} if kin else {})
         live = replace(job.model, tensors=model.tensors) if whole else job.model
         return conclude(live, staging, facts, job.lines(), options)
 
@@ -350,6 +353,7 @@ def conclude(
     verdict = checked(model, staging.folder, staging.target, options)
     if verdict:
         verdict = as_forced(verdict, facts["merged"])
+        verdict = with_kinship(verdict, Kin(**facts["kinship"])) if "kinship" in facts else verdict
         layout = verdict.stage("layout")
         seen = {"witness": layout.detail} if layout and layout.status == "pass" else {}
         write_manifest(staging.folder, facts | seen | {"verdict": verdict.to_json()})

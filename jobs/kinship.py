@@ -30,4 +30,4 @@ def proven(base: Model, adapter: Adapter, trained_on: str, options: Options) -> 
     record = kin_of(dense_view(base), adapter, other)
     if record.status == STRANGER:  # it was trained on neither
         return record
-    return Kin(found.status, found.said, tuple(found.lines()), trained_on)
+    return Kin(found.status, found.said, tuple(found.lines()), trained_on, found.certain)

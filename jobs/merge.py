@@ -49,7 +49,7 @@ def merge(
     model = with_adapter(dense, read)
     if not isinstance(model.tensors, Dequantized):
         refuse_ways(base, promote=promote, original=options.original)
-        outcome = move(model, target, model.framework, options)
+        outcome = move(model, target, model.framework, options, kin)
         outcome = with_figures(outcome, model, trained_on, options) if trained_on else outcome
     else:
         outcome = merge_quantized(

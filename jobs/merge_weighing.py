@@ -13,7 +13,7 @@ from ..converters.policy import Policy
 from ..converters.runtimes import Runner, load
 from ..converters.runtimes.base import Arrays, Trace
 from ..converters.values import Array
-from ..errors import WeighbridgeError
+from ..errors import MismatchError, WeighbridgeError
 from .adapter_weighing import probes_of, run_of
 from .options import Options
 from .remeasured import Kept, remeasured
@@ -107,7 +107,7 @@ def functional(
         who, found = measured(job, written, options)
         figures |= found
     except WeighbridgeError as error:
-        return [Stage("structure", "unverified", f"the class cannot run here: {error}")]
+        return [Stage("structure", "unverified", f"cannot run the sides here: {error}")]
     stage = judged(figures, forced=bool(job.lost), moved=moved)
     return [stage._replace(detail=f"{stage.detail}; {who}")]
 
@@ -141,6 +141,9 @@ def live_run(model: Model, probes: Sequence[Probe], options: Options) -> tuple[s
 
     The loader of the adapter's own dialect knows nothing of ours; where it is not installed, or does
     not read this model, our own layers run.
+
+    Raises:
+        MismatchError: that loader leaves out or alters some of it, so that nobody knows what is meant.
     """
     assert model.adapter is not None  # noqa: S101  (it was merged)
     try:
@@ -148,6 +151,8 @@ def live_run(model: Model, probes: Sequence[Probe], options: Options) -> tuple[s
         if run.witness:
             return run.witness, Recorded(model, run.runner, probes)
         why = "no other loader reads it here"
+    except MismatchError:
+        raise
     except Exception as error:  # a library's own class may fail in any way
         why = f"its own loader fails: {str(error).splitlines()[:1]}"
     said = f"the live adapter was loaded by Weighbridge alone ({why})"

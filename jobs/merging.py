@@ -22,7 +22,7 @@ from ..converters.quantization import Dequantized
 from ..converters.values import Array
 from ..errors import BadInputError, MismatchError
 from .afresh import SAME, afresh, price_lines, price_note
-from .bases import dense_view
+from .bases import Kin, dense_view, with_kinship
 from .configuring import CONFIG
 from .convert import carry_origin, forget_side_files, require_apart, side_files
 from .manifest import manifest_of, write_manifest
@@ -57,7 +57,7 @@ class Merge(NamedTuple):
         survey: what was tried; empty for a merge into the original.
         reference: what the result stands for: MODEL, or the original with the adapter live.
         notes: what a person should know of the result.
-        anew: whether all layers are made, those that nothing changes too.
+        kin: what the original is to the base, in a merge into the original.
     """
 
     model: Model
@@ -67,7 +67,12 @@ class Merge(NamedTuple):
     survey: Survey
     reference: Model
     notes: tuple[str, ...]
-    anew: bool = False
+    kin: Kin | None = None
+
+    @property
+    def anew(self) -> bool:
+        """Whether all layers are made, those that nothing changes too."""
+        return self.kin is not None and self.kin.status != SAME
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -203,8 +208,8 @@ def plan_afresh(model: Model, original: Model, tensors: Dequantized, options: Op
     require_finite(chosen, original.path)
     if unfit := [f"{name} does not fit {one.form}" for name, one in chosen.items() if not one.fits]:
         raise MismatchError("merged values are too large for the base's dtype", unfit)
-    notes, anew = tuple(it.notes), it.kin.status != SAME
-    return Merge(model, tensors, layers, chosen, {}, it.original, notes, anew)
+    kin = Kin(it.kin.status, it.kin.said, certain=it.kin.certain)
+    return Merge(model, tensors, layers, chosen, {}, it.original, tuple(it.notes), kin)
 
 
 def widening(chosen: Mapping[str, Measured], found: Survey) -> Iterator[str]:
@@ -355,6 +360,7 @@ def conclude(job: Merge, staging: Staging, facts: dict[str, Any], options: Optio
     write_manifest(staging.folder, facts | {"verdict": UNCHECKED})
     verdict = checked(job, staging, options)
     if verdict:
+        verdict = with_kinship(verdict, job.kin) if job.kin else verdict
         facts["figures"] = dict(verdict.provenance.get("figures", {}))
         write_manifest(staging.folder, facts | {"verdict": verdict.to_json()})
     differs = verdict is not None and verdict.status == "DIFFERS"

@@ -16,7 +16,6 @@ from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from weighbridge import jobs
 from weighbridge.benchmarks.atlas import tiny
-from weighbridge.converters.adapters import read_adapter
 from weighbridge.converters.checkpoints import Staging, Writer, open_checkpoint
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.quantization import Dequantized, Recipe, Scheme
@@ -123,7 +122,7 @@ def trained(folder, base, size, keys=(QUERY, DOWN), kind="lora", rank=4):
 
 def live(base, adapter):
     """Return BASE seen dense with ADAPTER live on it."""
-    return live_on(dense_view(open_model(base)), read_adapter(adapter))
+    return live_on(dense_view(open_model(base)), adapter)[0]
 
 
 def merged(base, adapter, target, options=QUIET, **how):
@@ -462,6 +461,18 @@ def test_where_no_other_loader_reads_the_adapter_the_stage_says_so(
     assert "loaded by Weighbridge alone" in stage.detail
 
 
+def test_what_its_own_loader_does_not_take_whole_is_never_a_pass(
+    base, large, tmp_path, monkeypatch
+):
+    def partial(*_):
+        raise MismatchError("not loaded whole", ["a tensor is loaded into nothing"])
+
+    monkeypatch.setattr("weighbridge.jobs.adapter_weighing.mlx_run", partial)
+    found = merged(base, large, tmp_path / "merged", jobs.Options())
+    assert found.status == "UNVERIFIED"
+    assert "loaded into nothing" in found.verdict.stage("structure").detail
+
+
 def spoilt(base, target, name):
     """Copy BASE to TARGET with a scale of the module NAME that is not a number."""
 
@@ -520,7 +531,8 @@ def test_into_the_original_an_update_of_nothing_is_kept_too(tmp_path):
 
     other = edited(base, tmp_path / "other", scaled)
     again = merged(other, half, tmp_path / "again", jobs.Options(), original=original)
-    assert again.status == "PASS"
+    open_questions = [it.name for it in again.verdict.stages if it.status == "unverified"]
+    assert (again.status, open_questions) == ("UNVERIFIED", ["kinship"])  # it may be a sibling
     assert stored(again.target) == stored(found.target)
 
 
