@@ -52,7 +52,8 @@ def quantized(model: Model) -> str:
     return (
         f"{model.spec} is quantized ({what}{f', {bits} bits' if bits else ''}), and rounded weights"
         " are not converted. Take the model that it was made from, or dequantize it first:"
-        f" mlx_lm.convert --hf-path {model.spec} --mlx-path DENSE --dequantize"
+        f" mlx_lm.convert --hf-path {model.spec} --mlx-path DENSE --dequantize. An adapter that was"
+        f" trained on it: weighbridge merge ORIGINAL ADAPTER TARGET --trained-on {model.spec}"
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # The largest relative error of an update whose gain is 1.1 and whose cosine is 0.9, the worst that
 # passes: |real - want|^2 / |want|^2 = 1 - 2 gain + (gain / cosine)^2.
+MEANING: Final = "{candidate} does what {reference} does, as far as its bits hold it: what the rounding took is said below."
 BAR: Final = math.sqrt(1 - 2 * 1.1 + (1.1 / 0.9) ** 2)
 STILL: Final = 1e-5  # what float32 makes of one model in two frameworks, or of magnitudes of DoRA
 SHOWN: Final = 8  # problems in one line
@@ -73,7 +74,13 @@ def weigh_merge(job: Merge, written: Model, options: Options) -> Verdict:
         *functional(job, written, options, figures, moved=bool(kept.moved) or job.anew),
     ]
     level = "quick" if options.check == "quick" else "full"
-    provenance = {"level": level, "figures": figures}
+    provenance = {
+        "reference": {"spec": job.reference.spec},
+        "candidate": {"spec": written.spec},
+        "pass means": MEANING,
+        "level": level,
+        "figures": figures,
+    }
     return Verdict(decide(stages, "mlx"), tuple(stages), provenance=provenance)
 
 

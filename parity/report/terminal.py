@@ -82,7 +82,8 @@ def headline(verdict: Verdict) -> Panel:
         side: short_name(str(about.get(side, {}).get("spec", f"the {side}")))
         for side in ("candidate", "reference")
     }
-    lines = [Text(MEANINGS[verdict.status].format(**names))]
+    own = about.get("pass means") if verdict.status == "PASS" else None
+    lines = [Text((own or MEANINGS[verdict.status]).format(**names))]
     lines += [
         Text.assemble((f"{stage.name}: ", "bold"), stage.detail) for stage in explaining(verdict)
     ]
