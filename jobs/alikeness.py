@@ -32,6 +32,15 @@ def disagreements(
     return problems
 
 
+def other_arrays(wanted: Mapping[str, Array], found: Mapping[str, Array]) -> list[str]:
+    """Return which whole tensors of WANTED are not the same numbers in FOUND, or only in FOUND."""
+    return [
+        f"{name}: the whole tensor differs"
+        for name in sorted(wanted.keys() | found.keys())
+        if not _same(wanted.get(name), found.get(name))
+    ]
+
+
 def _differs(
     name: str, wanted: LowRank | None, found: LowRank, inputs: NDArray[np.float64]
 ) -> Iterator[str]:

@@ -69,7 +69,9 @@ def kin_of(base: Model, adapter: Adapter, *others: Model) -> Kin:
     recorded, framework = adapter.base.get("tensors") or {}, adapter.base.get("framework")
     if not recorded:
         return Kin("unknown", "nobody recorded what the adapter was trained on")
-    found = [moved for model in (base, *others) if (moved := differing(model, adapter)) is not None]
+    found = [
+        moved for model in (base, *others) if (moved := unlike_recorded(model, adapter)) is not None
+    ]
     whole, spec = len(recorded), adapter.base.get("spec")
     if [] in found:
         return Kin("same", f"the {whole} weights that are updated are those recorded")
@@ -87,7 +89,7 @@ def kin_of(base: Model, adapter: Adapter, *others: Model) -> Kin:
     )
 
 
-def differing(model: Model, adapter: Adapter) -> list[str] | None:
+def unlike_recorded(model: Model, adapter: Adapter) -> list[str] | None:
     """Return which weights of MODEL are not those that ADAPTER recorded; ``None`` if no map tells."""
     recorded, framework = adapter.base["tensors"], str(adapter.base.get("framework"))
     try:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.converters.values import LowRank, with_scale
-from weighbridge.jobs.alikeness import disagreements
+from weighbridge.jobs.alikeness import disagreements, other_arrays
 
 
 def update(seed=0, lead=(), rank=2, rows=5, columns=7):
@@ -75,3 +75,10 @@ def test_another_magnitude_is_told():
 def test_a_number_that_is_none_is_told():
     one = update()
     assert disagreements({"w": one}, {"w": replace(one, b=one.b * np.float32(np.nan))})
+
+
+def test_whole_tensors_are_compared_by_their_numbers():
+    one = {"head": np.arange(6, dtype=np.float32)}
+    assert other_arrays(one, {"head": np.arange(6, dtype=np.float64)}) == []
+    assert other_arrays(one, {"head": np.arange(1, 7, dtype=np.float32)})
+    assert other_arrays(one, {}) == ["head: the whole tensor differs"] == other_arrays({}, one)
