@@ -53,7 +53,7 @@ def merge(
         outcome = with_figures(outcome, model, trained_on, options) if trained_on else outcome
     else:
         outcome = merge_quantized(
-            model, target, options, promote=promote, force=options.force, original=original
+            model, target, options, promote=promote, force=options.force, original=original, kin=kin
         )
     return noted(outcome, kin)
 

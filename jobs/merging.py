@@ -57,7 +57,8 @@ class Merge(NamedTuple):
         survey: what was tried; empty for a merge into the original.
         reference: what the result stands for: MODEL, or the original with the adapter live.
         notes: what a person should know of the result.
-        kin: what the original is to the base, in a merge into the original.
+        kin: what the original is to the base, in a merge into the original; otherwise what the base
+            is to the model that the adapter was trained on.
     """
 
     model: Model
@@ -72,7 +73,8 @@ class Merge(NamedTuple):
     @property
     def anew(self) -> bool:
         """Whether all layers are made, those that nothing changes too."""
-        return self.kin is not None and self.kin.status != SAME
+        afresh = self.reference is not self.model
+        return afresh and self.kin is not None and self.kin.status != SAME
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -134,7 +136,7 @@ class Merge(NamedTuple):
         return any(it.verdict != ENOUGH for it in self.chosen.values())
 
 
-def merge_quantized(
+def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
     model: Model,
     target: Path,
     options: Options,
@@ -142,6 +144,7 @@ def merge_quantized(
     promote: bool = False,
     force: bool = False,
     original: Model | None = None,
+    kin: Kin | None = None,
 ) -> Outcome:
     """Merge the adapter that is live on MODEL, a quantized MLX model seen dense, into it.
 
@@ -155,6 +158,7 @@ def merge_quantized(
         promote: keep a weight in 8 bits, or else in 16 or 32, where its own would lose the update.
         force: write weights that lose the update all the same.
         original: what the base was made from: merge into that, and quantize the result.
+        kin: what the base is to the model that the adapter was trained on.
 
     Raises:
         BadInputError: PROMOTE and ORIGINAL are both given.
@@ -168,6 +172,7 @@ def merge_quantized(
         )
     require_apart(model, target)
     job = plan(model, options, promote=promote, original=original)
+    job = job if job.kin else job._replace(kin=kin)
     if options.dry_run:
         return Outcome(None, job.lines())
     if not force:

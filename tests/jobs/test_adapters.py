@@ -462,3 +462,11 @@ def test_what_is_for_quantized_bases_is_refused_on_a_dense_one(llama, tmp_path, 
     way = [str(llama / "base") if item == "elsewhere" else item for item in way]
     output = invoke("merge", llama / "base", llama / "mlx", tmp_path / "out", *way, code=3)
     assert "does not apply" in output
+
+
+def test_a_merge_into_a_quantized_base_that_nobody_recorded_does_not_pass(llama, tmp_path):
+    ways = ("--promote",)
+    invoke("merge", llama / "q4", llama / "mlx", tmp_path / "out", *ways, code=4)
+    assert [name for name, it in stages(tmp_path / "out").items() if it == "unverified"] == [
+        "kinship"
+    ]
