@@ -172,12 +172,12 @@ def parse_size(item: str, size: str) -> int:
     return int(size)
 
 
-def missing_package(error: ModuleNotFoundError) -> str:
-    """Say which extra brings the package that ERROR misses."""
+def missing_package(error: ModuleNotFoundError) -> str | None:
+    """Say which extra brings the package that ERROR misses; ``None`` if none does."""
     package = (error.name or "").partition(".")[0]
     extra = next((name for name, packages in EXTRAS.items() if package in packages), None)
     if extra is None:
-        raise error
+        return None
     return (
         f"this needs {package}: pip install 'weighbridge[{extra}]'"
         " (a conversion by a table alone needs nothing more: --check none)"

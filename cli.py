@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
@@ -32,22 +31,30 @@ from .arguments import (
     writing,
 )
 from .converters.routes import CONVERSIONS, Route
-from .errors import WeighbridgeError
+from .errors import WeighbridgeError, legible
 from .export_verbs import export
 from .map_verbs import map_group
+from .os_errors import explained
 from .running import finish, options_of, prepare_mlx
 
 DIFFERENT, FAILED, UNDECIDED, BUG, INTERRUPTED = 1, 3, 4, 70, 130
-# What a full or forbidding disk answers; any other OSError is a bug.
-SYSTEM_ERRORS = frozenset(
-    (errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS)
-)
 
 
 class Failure(click.ClickException):
     """An expected error, shown without a traceback."""
 
     exit_code = FAILED
+
+
+def failure_in(error: Exception) -> str | None:
+    """Return what to say of ERROR if it is an expected one; ``None`` if it is a bug."""
+    if isinstance(error, WeighbridgeError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return missing_package(error)
+    if isinstance(error, OSError) and (line := explained(error)):
+        return legible(line)
+    return None
 
 
 class Weighbridge(click.Group):
@@ -57,21 +64,17 @@ class Weighbridge(click.Group):
         """Run the verb and translate its failures."""
         try:
             return super().invoke(ctx)
-        except WeighbridgeError as error:
-            raise Failure(str(error)) from error
-        except ModuleNotFoundError as error:
-            raise Failure(missing_package(error)) from error
-        except OSError as error:
-            if error.errno not in SYSTEM_ERRORS:
-                raise
-            where = f"{error.filename}: " if error.filename else ""
-            raise Failure(f"{where}{error.strerror}") from error
         except KeyboardInterrupt as error:
             click.echo(str(error) or "Interrupted; nothing was left behind.", err=True)
             ctx.exit(INTERRUPTED)
-        except (click.exceptions.Exit, click.ClickException, click.Abort):
+        except click.ClickException as error:  # it may quote an argument of any size
+            error.message = legible(error.message)
             raise
-        except Exception:
+        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if (message := failure_in(error)) is not None:
+                raise Failure(message) from error
             traceback.print_exc()
             click.echo(
                 "This is a bug in Weighbridge; please report it with the lines above.", err=True

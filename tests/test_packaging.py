@@ -27,6 +27,7 @@ ROOT_MODULES = {
     "errors.py",
     "export_verbs.py",
     "map_verbs.py",
+    "os_errors.py",
     "running.py",
 }
 PACKAGES = ("converters", "jobs", "parity", "trainers")

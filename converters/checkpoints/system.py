@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import WeighbridgeError
+from ...os_errors import explained
 
 EXCHANGE: Final = 2  # RENAME_EXCHANGE of renameat2(2), RENAME_SWAP of renamex_np(2)
 _HERE: Final = -100  # AT_FDCWD of Linux
 _MISSING: Final = frozenset(
     {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
 )
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
@@ -32,10 +32,9 @@ def writing(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        todo = (
-            "free some space or choose another disk" if error.errno in _FULL else "choose another"
-        )
-        raise WeighbridgeError(f"cannot write {place}: {error.strerror}; {todo}") from error
+        if (line := explained(error, place)) is None:
+            raise
+        raise WeighbridgeError(f"cannot write {line}") from error
 
 
 def exchange(first: Path, second: Path) -> bool:

@@ -33,7 +33,7 @@ class Scanner:
         start = self.text.rfind("\n", 0, at) + 1
         line = self.text[start:].split("\n", 1)[0]
         place = f"{self.file}:{self.text.count(chr(10), 0, at) + 1}:{at - start + 1}"
-        raise MapSyntaxError(f"{place}: {message}\n  {line.rstrip()}\n  {' ' * (at - start)}^")
+        raise MapSyntaxError(f"{place}: {message}", [line.rstrip(), f"{' ' * (at - start)}^"])
 
     def skip(self) -> None:
         """Pass over spaces, and over a line's end where the next line is indented."""

@@ -46,7 +46,7 @@ class Census:
             f"{name}: {len(paths)} in {_places(paths)}"
             for name, paths in sorted(self.unsupported.items(), key=lambda item: -len(item[1]))
         ]
-        raise UnsupportedError("\n  ".join([summary, *lines]))
+        raise UnsupportedError(summary, lines)
 
 
 def _places(paths: tuple[str, ...], shown: int = 3) -> str:
