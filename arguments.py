@@ -126,7 +126,11 @@ def publishing(command: Command) -> Command:
     """Add the options of every verb that writes what it makes in one step, or not at all."""
     for option in (
         click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
-        click.option("--force", is_flag=True, help="Replace TARGET, in one atomic step."),
+        click.option(
+            "--force",
+            is_flag=True,
+            help="Replace TARGET, in one step, if Weighbridge wrote all of it.",
+        ),
     ):
         command = option(command)
     return opening(as_json(command))

@@ -152,7 +152,9 @@ def parity() -> None:
     show_default=True,
     help="Whether inner sites are recorded too.",
 )
-@click.option("--force", is_flag=True, help="Replace TARGET, in one atomic step.")
+@click.option(
+    "--force", is_flag=True, help="Replace TARGET, in one step, if Weighbridge wrote all of it."
+)
 @own_inputs
 @opening
 @as_json

@@ -43,7 +43,7 @@ def show(source: str, as_json: bool, **chosen: Any) -> None:
 @click.argument("source")
 @click.argument("port")
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Replace TARGET.")
+@click.option("--force", is_flag=True, help="Replace TARGET, if Weighbridge wrote it.")
 @candidate
 @own_inputs
 @opening
@@ -61,12 +61,14 @@ def infer(  # a verb's options
     Exit codes: 0 the check passes, 1 it differs, 4 not shown to be right.
     """
     from .console import show_inferred
+    from .converters.checkpoints import require_target
     from .converters.runtimes.blas import preload_blas
     from .jobs.infer import infer_map
     from .jobs.mapping import write_map
     from .jobs.options import Options, open_with
 
     preload_blas()
+    require_target(target, "map", force=chosen["force"])
     theirs = Options(map=chosen["map_name"], trust_code=chosen["trust_code"])
     ours = Options(candidate_code=chosen["candidate_code"], inputs=chosen["inputs"])
     inferred = infer_map(open_with(source, theirs), open_with(port, Options()), ours)

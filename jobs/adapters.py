@@ -24,7 +24,7 @@ from .convert import require_apart
 from .kinship import proven
 from .manifest import write_manifest
 from .opening import fitted_to
-from .options import UNCHECKED, Options, Outcome, open_with
+from .options import UNCHECKED, Options, Outcome, open_with, require_place
 from .sides import Side, side_of
 
 FRAMEWORKS = {"mlx": "mlx", "peft": "torch"}
@@ -94,13 +94,14 @@ def convert_adapter(
     Raises:
         WeighbridgeError: bad input; nothing is left behind.
     """
+    require_place(target, "adapter", options)
     adapter = read_adapter(source)
     require_dialect(adapter, request, source, target)
     carried = supported(carry(adapter, request, options), request.destination)
     if options.dry_run:
         return Outcome(None, carried.lines())
     require_apart(carried.model.with_adapter(carried.adapter), target)
-    with Staging(target, force=options.force, key=carried.key) as staging:
+    with Staging(target, kind="adapter", force=options.force, key=carried.key) as staging:
         write(carried, request, staging.folder)
         facts = facts_of(carried, request.to)
         facts["next"] = said_next(carried, request.destination, target)

@@ -28,7 +28,7 @@ from .directions import directed_map, map_of
 from .fitting import blamed, reading, require_dense, require_loadable, require_possible
 from .foresight import foresee
 from .manifest import facts_of, manifest_of, write_manifest
-from .options import UNCHECKED, Options, Outcome, open_with
+from .options import UNCHECKED, Options, Outcome, open_with, require_place
 from .originals import (
     Restored,
     fingerprints,
@@ -159,6 +159,7 @@ def convert(
     Raises:
         WeighbridgeError: bad input; nothing is left behind.
     """
+    require_place(target, "model", options)
     foresee(source, options.map, options.trust_code)
     model = open_with(source, options)
     require_dense(model)

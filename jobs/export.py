@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from ..converters.checkpoints import Staging
 from ..converters.models import Model
 from ..errors import BadInputError, UnsupportedError
 from .convert import checked, require_apart
-from .options import Options, Outcome, open_with
+from .options import Options, Outcome, open_with, require_place
 
 
 def merged_in_memory(model: Model) -> Any:
@@ -48,6 +47,7 @@ def export_coreml(
     """
     if target.suffix != ".mlpackage":
         raise BadInputError(f"{target}: a Core ML package is named *.mlpackage")
+    require_place(target, "package", options)
     model = open_with(source, options)
     if model.framework == "mlprogram":
         raise UnsupportedError(f"{source} is a Core ML package already")
@@ -57,21 +57,12 @@ def export_coreml(
     require_apart(model, target)
     from ..converters.coreml import export_coreml as write_package
 
-    with Staging(target, force=options.force) as staging:
-        package = staging.folder / target.name
+    with Staging(target, kind="package", force=options.force) as staging:
         exported = write_package(
-            merged_in_memory(model), model.signature, package, compute=compute, upper=upper
+            merged_in_memory(model), model.signature, staging.item, compute=compute, upper=upper
         )
         facts = {"weighbridge": __version__, "framework": "mlprogram", "export": str(exported)}
-        verdict = checked(model, package, target, options)
-        flatten(staging.folder, package)
+        verdict = checked(model, staging.item, target, options)
         differs = verdict is not None and verdict.status == "DIFFERS"
         path = staging.reject() if differs else staging.publish()
     return Outcome(path, (), facts, verdict, wanted=options.check != "none")
-
-
-def flatten(folder: Path, inner: Path) -> None:
-    """Make the package INNER the staged folder itself: a package is a directory."""
-    for item in inner.iterdir():
-        shutil.move(item, folder / item.name)
-    inner.rmdir()

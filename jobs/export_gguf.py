@@ -10,7 +10,7 @@ from ..converters.checkpoints import Checkpoint, Staging
 from ..converters.models import Model
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .convert import require_apart
-from .options import Options, Outcome, open_with
+from .options import Options, Outcome, open_with, require_place
 
 if TYPE_CHECKING:
     from ..converters.gguf import Plan, Readback
@@ -46,6 +46,7 @@ def export_gguf(
     """
     if target.suffix != ".gguf":
         raise BadInputError(f"{target}: a GGUF file is named *.gguf")
+    require_place(target, "gguf", options)
     model = open_with(source, options)
     proof = saved_by_transformers(open_with(base, options)) if base else None
     plan = planned(model, like, proof, kind)
@@ -72,11 +73,9 @@ def written(
     from ..converters.gguf import write
 
     total = sum(made.stored.nbytes for made in plan.made.values())
-    with Staging(target, force=options.force) as staging:
-        path = staging.folder / target.name
-        write(path, plan, checkpoint, options.report("Tensors", total))
-        seen = checked(path, plan, checkpoint)
-        become_file(staging, path)
+    with Staging(target, kind="gguf", force=options.force) as staging:
+        write(staging.item, plan, checkpoint, options.report("Tensors", total))
+        seen = checked(staging.item, plan, checkpoint)
         return staging.publish(), seen
 
 
@@ -119,14 +118,6 @@ def checked(path: Path, plan: Plan, checkpoint: Checkpoint) -> Readback:
     if seen.problems:
         raise MismatchError("the file read back is not what was to be written", seen.problems)
     return seen
-
-
-def become_file(staging: Staging, path: Path) -> None:
-    """Make the staged folder the file at PATH in it, so that publishing moves a file."""
-    aside = staging.folder.with_name("file")
-    path.rename(aside)
-    staging.folder.rmdir()
-    aside.rename(staging.folder)
 
 
 def facts_of(model: Model, plan: Plan, seen: Readback, target: Path) -> dict[str, Any]:

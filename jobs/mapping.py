@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from ..converters.checkpoints import Staging
+from ..converters.checkpoints.system import writing
 from ..converters.libraries import find
 from ..converters.maps import WeightMap
 from ..converters.models import Model
-from ..errors import BadInputError, TargetExistsError
+from ..errors import BadInputError
 from .directions import map_of
 from .foresight import foresee
 from .options import Options, open_with
@@ -66,10 +68,10 @@ def write_map(text: str, target: Path, *, force: bool = False) -> None:
     """Write TEXT to the file TARGET, whole or not at all.
 
     Raises:
-        TargetExistsError: it is there and FORCE is not given.
+        TargetExistsError: something is there that FORCE, or its absence, protects.
+        WeighbridgeError: it cannot be written.
     """
-    if target.exists() and not force:
-        raise TargetExistsError(f"{target} exists; pass --force to replace it")
-    draft = target.with_name(f".{target.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(target)
+    with Staging(target, kind="map", force=force) as staging:
+        with writing(target):
+            staging.item.write_text(text, encoding="utf-8")
+        staging.publish()

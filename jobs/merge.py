@@ -14,7 +14,7 @@ from .convert import move
 from .kinship import proven
 from .merging import merge_quantized
 from .opening import with_adapter
-from .options import Options, Outcome, open_with
+from .options import Options, Outcome, open_with, require_place
 
 
 def merge(
@@ -39,6 +39,7 @@ def merge(
     Raises:
         WeighbridgeError: bad input, or an update would be rounded away; nothing is left behind.
     """
+    require_place(target, "model", options)
     whole = open_with(base, options)
     dense = dense_view(whole)
     read = adapter_for(dense, adapter)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..converters.checkpoints import require_target
 from ..converters.models import Model
 from .opening import open as open_model
 
@@ -77,6 +78,17 @@ class Outcome:
     def status(self) -> str:
         """The verdict's status; UNVERIFIED where nothing was checked."""
         return self.verdict.status if self.verdict else UNCHECKED
+
+
+def require_place(target: Path, kind: str, options: Options) -> None:
+    """Refuse a TARGET that could not be written, before anything takes time; not for a dry run.
+
+    Raises:
+        TargetExistsError: something is there that is not to be replaced.
+        WeighbridgeError: nothing can be written there.
+    """
+    if not options.dry_run:
+        require_target(target, kind, force=options.force)
 
 
 def open_with(spec: str, options: Options) -> Model:

@@ -5,6 +5,15 @@ from __future__ import annotations
 from .base import CHUNK, Checkpoint, Header
 from .open import open_checkpoint
 from .staging import Staging
+from .targets import require_target
 from .writer import Writer
 
-__all__ = ["CHUNK", "Checkpoint", "Header", "Staging", "Writer", "open_checkpoint"]
+__all__ = [
+    "CHUNK",
+    "Checkpoint",
+    "Header",
+    "Staging",
+    "Writer",
+    "open_checkpoint",
+    "require_target",
+]

@@ -6,45 +6,68 @@ import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from ...errors import TargetExistsError, WeighbridgeError
+from .records import BESIDE, RECORD, below, describe, place_of, record_of, text_of
 from .system import exchange, sync_folder, writing
+from .targets import absolute, require_replaceable, require_target, staging_of
 
 _KEY: Final = "key"
 _OLD: Final = "replaced"
+_CONTENT: Final = "content"
+_DRAFT: Final = "record"
+_OWN: Final = (_DRAFT, _OLD, _CONTENT, _KEY)  # in the order in which they go
 
 
 class Staging:
-    """Build the directory TARGET in a hidden sibling folder; a context manager.
+    """Build the result TARGET in a hidden sibling folder; a context manager.
 
-    Leaving the block without ``publish`` or ``reject`` removes what was built. Only a killed
-    process or a power loss leaves it behind; the next run with the same KEY finds it in
-    ``folder``, one with another key removes it.
+    Leaving the block without ``publish`` or ``reject`` removes what was built, and the folders that
+    were made for it. Only a killed process or a power loss leaves it behind; the next run with the
+    same KEY finds it in ``folder``, one with another key removes it.
 
     Attributes:
         folder: where to write.
+        item: what is published: the folder itself, or what has the target's name in it where KIND
+            is a single file or a package.
     """
 
-    def __init__(self, target: Path, *, force: bool = False, key: str = "") -> None:
-        self.target = Path(os.path.abspath(target))  # noqa: PTH100  # a link is replaced, not followed
+    def __init__(
+        self, target: Path, *, kind: str = "model", force: bool = False, key: str = ""
+    ) -> None:
+        """Prepare to write TARGET, a result of KIND (a key of ``records.KINDS``).
+
+        Raises:
+            TargetExistsError: something is there that FORCE, or its absence, protects.
+            WeighbridgeError: nothing can be written there.
+        """
+        self.target = absolute(target)
+        self.kind = kind
         self.force = force
         self.key = key
-        self._check_target()
-        self._root = self.target.with_name(f".{self.target.name}.staging")
-        self.folder = self._root / "content"
+        require_target(self.target, kind, force=force, contents=True)
+        self._seen = _stamps(self.target)
+        self._root = staging_of(self.target)
+        self.folder = self._root / _CONTENT
+        self.item = self.folder / self.target.name if kind in BESIDE else self.folder
+        self._made: list[Path] = []
         self._lock = -1
+        self._ours = False
 
     def __enter__(self) -> Self:
         with writing(self.target):
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = self._locked()
+            self._made = _make_parents(self.target.parent)
             try:
+                self._lock = self._locked()
                 self._recover()
             except BaseException:
-                os.close(self._lock)
+                self._leave()
                 raise
         return self
 
@@ -55,72 +78,125 @@ class Staging:
         traceback: TracebackType | None,
     ) -> None:
         """Remove what was not published, and let the next run in."""
+        self._leave()
+
+    def _leave(self) -> None:
         try:
-            _remove(self._root)
+            if self._ours:
+                for name in _OWN:
+                    _remove(self._root / name)
+            if self._lock >= 0:
+                with suppress(OSError):  # it holds what somebody else put there
+                    self._root.rmdir()
         finally:
-            os.close(self._lock)
+            if self._lock >= 0:
+                os.close(self._lock)
+            for folder in reversed(self._made):
+                with suppress(OSError):  # it holds the result, or what somebody else put there
+                    folder.rmdir()
 
     def publish(self) -> Path:
-        """Move the folder to the target in one step; return the target.
+        """Move the result to the target in one step, with its record; return the target.
 
         Raises:
-            TargetExistsError: the target has appeared meanwhile and ``force`` is not given.
+            TargetExistsError: the target has appeared or changed meanwhile.
         """
-        self._check_target()
+        if os.path.lexists(self.target):
+            require_replaceable(self.target, self.kind, force=self.force, contents=False)
+            if _stamps(self.target) != self._seen:
+                raise TargetExistsError(f"{self.target} was changed during the run and is kept")
         with writing(self.target):
             self._forget_key()
-            if os.path.lexists(self.target):
-                self._replace()
-            else:
-                self.folder.rename(self.target)
+            self._move(self.target)
             sync_folder(self.target.parent)
         return self.target
 
     def reject(self) -> Path:
-        """Move the folder to ``TARGET.rejected`` to be looked at; return where it is."""
-        place = self.target.with_name(f"{self.target.name}.rejected")
+        """Move the result to ``TARGET.rejected`` to be looked at; return where it is.
+
+        An earlier rejected result is replaced; where something else has that name, a number follows.
+        """
+        place = self._rejected()
         with writing(place):
             self._forget_key()
-            _remove(place)
-            self.folder.rename(place)
+            self._move(place)
         return place
+
+    def _rejected(self) -> Path:
+        for number in count(1):
+            more = f"-{number}" if number > 1 else ""
+            place = self.target.with_name(f"{self.target.name}.rejected{more}")
+            try:
+                require_target(place, self.kind, force=True, contents=True)
+            except TargetExistsError:
+                continue
+            return place
+        raise AssertionError("numbers do not end")
+
+    def _move(self, place: Path) -> None:
+        """Put the result at PLACE, its record before it: a kill in between loses neither.
+
+        The record of a single file or a package names what it replaces as well, until that is gone.
+        """
+        if self.kind not in BESIDE:
+            self._write_record(self.item / RECORD, describe(self.item, self.kind))
+            self._replace(place)
+            return
+        known = record_of(place, self.kind) if os.path.lexists(place) else None
+        record = place_of(place, self.kind)
+        old = record.read_bytes() if record.exists() else None
+        facts = describe(self.item, self.kind, known.files if known else None)
+        self._write_record(record, facts)
+        try:
+            self._replace(place)
+        except BaseException:
+            record.unlink() if old is None else record.write_bytes(old)
+            raise
+        facts.pop("before", None)
+        self._write_record(record, facts)
+
+    def _write_record(self, place: Path, facts: Mapping[str, Any]) -> None:
+        draft = self._root / _DRAFT
+        draft.write_text(text_of(facts), encoding="utf-8")
+        draft.replace(place)
 
     def _recover(self) -> None:
         """Take up what an interrupted run with the same key left behind, remove anything else."""
         old, key = self._root / _OLD, self._root / _KEY
+        found = {path.name for path in self._root.iterdir()}
+        if found and (_KEY not in found or found.difference(_OWN)):
+            raise WeighbridgeError(
+                f"{self._root} is in the way: Weighbridge did not make it; move it away"
+            )
+        self._ours = True
         if os.path.lexists(old) and not os.path.lexists(self.target):
             old.rename(self.target)  # that run was killed between the two renames of `_replace`
-            self._check_target()
+            require_target(self.target, self.kind, force=self.force, contents=True)
+            self._seen = _stamps(self.target)
         if not (self.key and _read(key) == self.key):
-            for path in self._root.iterdir():
-                _remove(path)
+            for name in (_DRAFT, _OLD, _CONTENT):
+                _remove(self._root / name)
         key.write_text(self.key, encoding="utf-8")
         self.folder.mkdir(exist_ok=True)
 
     def _forget_key(self) -> None:
         """From here on the staging folder may hold the old target, which nobody must take up."""
-        (self._root / _KEY).unlink()
+        (self._root / _KEY).write_text("", encoding="utf-8")
 
-    def _replace(self) -> None:
-        """Put the folder where the target is; the old one is removed with the staging folder."""
-        if exchange(self.folder, self.target):
+    def _replace(self, place: Path) -> None:
+        """Put the result at PLACE; an old one there is removed with the staging folder."""
+        if not os.path.lexists(place):
+            self.item.rename(place)
+            return
+        if exchange(self.item, place):
             return
         old = self._root / _OLD
-        self.target.rename(old)
+        place.rename(old)
         try:
-            self.folder.rename(self.target)
+            self.item.rename(place)
         except OSError:
-            old.rename(self.target)
+            old.rename(place)
             raise
-
-    def _check_target(self) -> None:
-        if not os.path.lexists(self.target):
-            return
-        if not self.force:
-            raise TargetExistsError(f"{self.target} exists; choose another name or give --force")
-        for kept, what in ((Path.cwd(), "the working directory"), (Path.home(), "your home")):
-            if kept.is_relative_to(self.target.resolve()):
-                raise TargetExistsError(f"{self.target} contains {what} and is never replaced")
 
     def _locked(self) -> int:
         """Create the staging folder if need be and lock it; the lock ends with the process."""
@@ -159,6 +235,25 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
+
+
+def _stamps(target: Path) -> list[tuple[str, int, int, int]]:
+    """Return name, inode, size and time of everything at TARGET; nothing if there is nothing."""
+    if not os.path.lexists(target):
+        return []
+    rows = [(str(path), path.lstat()) for path in below(target)]
+    return [(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in rows]
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    """Make FOLDER and the folders that it lies in; return those that were not there, outermost first."""
+    missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)][::-1]
+    made = []
+    for place in missing:
+        with suppress(FileExistsError):  # another run is faster
+            place.mkdir()
+            made.append(place)
+    return made
 
 
 def _remove(path: Path) -> None:

@@ -134,11 +134,12 @@ def test_json_is_one_document_on_stdout(tiny_bert_dir, tmp_path):
 
 
 def test_force_replaces_the_target(tiny_bert_dir, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "old.txt").write_text("old")
-    invoke("convert", "torch-to-mlx", tiny_bert_dir, tmp_path / "out", "--check", "none", "--force")
-    assert not (tmp_path / "out" / "old.txt").exists()
+    command = ("convert", "torch-to-mlx", tiny_bert_dir, tmp_path / "out", "--check", "none")
+    invoke(*command, "--max-shard-size", "0.00001")
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    invoke(*command, "--force")
     assert (tmp_path / "out" / "model.safetensors").exists()
+    assert not list((tmp_path / "out").glob("model-*"))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

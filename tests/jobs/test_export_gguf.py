@@ -45,7 +45,7 @@ def test_a_file_appears_with_what_was_checked(made, tmp_path):
         str(made / "tuned"), tmp_path / "a.gguf", like=made / "base.gguf", base=str(made / "base")
     )
     assert outcome.target == tmp_path / "a.gguf"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "a.gguf.weighbridge.json"]
     assert outcome.target.is_file()
     assert outcome.facts["proof"]["near"] == 0
     assert outcome.plan[-1].startswith("29 tensors and the metadata read back: 29 exact")
@@ -75,17 +75,17 @@ def test_a_dry_run_says_what_would_be_written(made, tmp_path):
 
 def test_a_file_that_is_there_is_replaced_only_when_asked(made, tmp_path):
     target = tmp_path / "a.gguf"
-    target.write_text("mine")
+    export_gguf(str(made / "base"), target, like=made / "base.gguf")
     with pytest.raises(TargetExistsError):
         export_gguf(str(made / "tuned"), target, like=made / "base.gguf")
-    assert target.read_text() == "mine"
+    assert target.read_bytes() == (made / "base.gguf").read_bytes()
     export_gguf(str(made / "tuned"), target, like=made / "base.gguf", options=Options(force=True))
-    assert target.read_bytes()[:4] == b"GGUF"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
+    assert target.read_bytes() != (made / "base.gguf").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "a.gguf.weighbridge.json"]
 
 
 def test_a_target_that_is_the_like_file_is_refused(made, tmp_path):
-    shutil.copy(made / "base.gguf", tmp_path / "a.gguf")
+    export_gguf(str(made / "base"), tmp_path / "a.gguf", like=made / "base.gguf")
     force = Options(force=True)
     with pytest.raises(BadInputError, match="choose another target"):
         export_gguf(
