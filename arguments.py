@@ -117,7 +117,7 @@ def writing(command: Command) -> Command:
         type=click.Choice(("quick", "full", "none")),
         default="quick",
         show_default=True,
-        help="How to weigh the result; with none it is UNVERIFIED.",
+        help="How to check the result; with none it is UNVERIFIED and the exit code 0.",
     )
     return publishing(checking(candidate(accepting(command))))
 

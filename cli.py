@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -24,67 +23,41 @@ from .arguments import (
     configured,
     going_home,
     leaving,
-    missing_package,
     opening,
     own_inputs,
     shards,
     writing,
 )
 from .converters.routes import CONVERSIONS, Route
-from .errors import WeighbridgeError, legible
+from .exits import Exit, promise
 from .export_verbs import export
+from .failures import told
 from .map_verbs import map_group
-from .os_errors import explained
 from .running import finish, options_of, prepare_mlx
 
-DIFFERENT, FAILED, UNDECIDED, BUG, INTERRUPTED = 1, 3, 4, 70, 130
-
-
-class Failure(click.ClickException):
-    """An expected error, shown without a traceback."""
-
-    exit_code = FAILED
-
-
-def failure_in(error: Exception) -> str | None:
-    """Return what to say of ERROR if it is an expected one; ``None`` if it is a bug."""
-    if isinstance(error, WeighbridgeError):
-        return str(error)
-    if isinstance(error, ModuleNotFoundError):
-        return missing_package(error)
-    if isinstance(error, OSError) and (line := explained(error)):
-        return legible(line)
-    return None
+JSON = f"{__package__}.json"
 
 
 class Weighbridge(click.Group):
-    """The root group: turns expected errors and Ctrl-C into distinct exit codes."""
+    """The root group: every failure, from the first word on, is told by one mechanism."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note whether JSON is wanted, which errors of usage must know too."""
+        options = args[: args.index("--")] if "--" in args else args
+        ctx.meta[JSON] = "--json" in options
+        with told(as_json=ctx.meta[JSON]):
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb and translate its failures."""
-        try:
+        """Run the verb."""
+        with told(as_json=ctx.meta[JSON]):
             return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            click.echo(str(error) or "Interrupted; nothing was left behind.", err=True)
-            ctx.exit(INTERRUPTED)
-        except click.ClickException as error:  # it may quote an argument of any size
-            error.message = legible(error.message)
-            raise
-        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise
-        except Exception as error:
-            if (message := failure_in(error)) is not None:
-                raise Failure(message) from error
-            traceback.print_exc()
-            click.echo(
-                "This is a bug in Weighbridge; please report it with the lines above.", err=True
-            )
-            ctx.exit(BUG)
 
 
 @click.group(
     cls=Weighbridge,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=promise(),
 )
 @click.version_option(__version__, "-V", "--version", package_name="weighbridge")
 def main() -> None:
@@ -169,7 +142,7 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
     )
 
 
-@parity.command("check")
+@parity.command("check", epilog=promise())
 @click.argument("reference")
 @click.argument("candidate")
 @click.option(
@@ -203,9 +176,6 @@ def parity_check(
     """Weigh CANDIDATE against REFERENCE.
 
     Either is a directory, DIRECTORY+ADAPTER, a .mlpackage, MODULE:FUNCTION, or (REFERENCE) a golden.
-
-    Exit codes: 0 PASS or PASS-REFERENCE, 1 DIFFERS, 2 usage, 3 could not run,
-    4 UNVERIFIED or PASS-PRECISION-ONLY, 130 interrupted.
     """
     prepare_mlx()
     from .console import show_verdict
@@ -274,7 +244,7 @@ def preflight(
 
     result = run_preflight(config_path, overrides)
     show_preflight(result, as_json=as_json)
-    ctx.exit(0 if result.ok else DIFFERENT)
+    ctx.exit(Exit.DONE if result.ok else Exit.DIFFERENT)
 
 
 @main.command()
@@ -299,4 +269,4 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     facts = examine_machine()
     show_facts(facts, as_json=as_json)
-    ctx.exit(DIFFERENT if facts["problems"] else 0)
+    ctx.exit(Exit.DIFFERENT if facts["problems"] else Exit.DONE)

@@ -62,6 +62,10 @@ class TargetExistsError(WeighbridgeError):
     """The target is already there and ``--force`` was not given."""
 
 
+class DivergedError(WeighbridgeError):
+    """The loss or the gradient of a training run was not finite too many times in a row."""
+
+
 def legible(text: str, most: int = LONGEST) -> str:
     r"""Return TEXT as one line of at most MOST characters, none of them invisible.
 

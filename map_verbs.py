@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from .arguments import as_json, candidate, opening, own_inputs
-
-UNDECIDED = 4
+from .exits import Exit, promise
 
 
 @click.group("map")
@@ -39,7 +38,7 @@ def show(source: str, as_json: bool, **chosen: Any) -> None:
         click.echo(shown.document())
 
 
-@map_group.command("infer")
+@map_group.command("infer", epilog=promise())
 @click.argument("source")
 @click.argument("port")
 @click.argument("target", type=click.Path(path_type=Path))
@@ -57,8 +56,6 @@ def infer(  # a verb's options
     PORT is a directory with converted weights, or MODULE:FUNCTION that builds an mlx.nn module.
     Every guess is marked in the text. It is done only when the port, with SOURCE's weights moved
     through the map, passes a parity check.
-
-    Exit codes: 0 the check passes, 1 it differs, 4 not shown to be right.
     """
     from .console import show_inferred
     from .converters.checkpoints import require_target
@@ -74,4 +71,4 @@ def infer(  # a verb's options
     inferred = infer_map(open_with(source, theirs), open_with(port, Options()), ours)
     write_map(inferred.text, target, force=chosen["force"])
     show_inferred(inferred, target, as_json=as_json)
-    ctx.exit(inferred.verdict.exit_code() if inferred.verdict else UNDECIDED)
+    ctx.exit(inferred.verdict.exit_code() if inferred.verdict else Exit.UNDECIDED)

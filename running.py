@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .exits import Exit
+
 if TYPE_CHECKING:
     from .jobs import Options, Outcome
 
@@ -35,7 +37,7 @@ def finish(outcome: Outcome, *, as_json: bool, accept: tuple[str, ...] = ()) -> 
     from .console import show_outcome
 
     show_outcome(outcome, as_json=as_json)
-    code = outcome.verdict.exit_code(accept) if outcome.verdict and outcome.wanted else 0
+    code = outcome.verdict.exit_code(accept) if outcome.verdict and outcome.wanted else Exit.DONE
     click.get_current_context().exit(code)
 
 

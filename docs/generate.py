@@ -22,6 +22,8 @@ from pydantic.fields import FieldInfo
 from weighbridge.cli import main as cli
 from weighbridge.converters.maps import parser
 from weighbridge.converters.routes import ROUTES
+from weighbridge.exits import Exit
+from weighbridge.failures import kinds
 from weighbridge.trainers.config import TrainConfig
 
 DOCS = Path(__file__).parent
@@ -51,6 +53,17 @@ def table(*rows: tuple[str, ...]) -> str:
     """Return ROWS as a Markdown table, the first one as its head."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def exit_codes() -> str:
+    """Return the table of exit codes."""
+    return table(("exit code", "means"), *((str(code.value), code.means) for code in Exit))
+
+
+def failures() -> str:
+    """Return the table of the kinds of errors under ``--json``."""
+    rows = ((f"`{row.kind}`", str(row.code.value), row.means) for row in kinds())
+    return table(("kind", "exit code", "means"), *rows)
 
 
 def routes() -> str:
@@ -126,6 +139,8 @@ def default_text(field: FieldInfo) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "command-line": command_line,
+    "exit-codes": exit_codes,
+    "failures": failures,
     "grammar": grammar,
     "layers": layers,
     "packages": packages,

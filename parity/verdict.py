@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..errors import BadInputError
+from ..exits import Exit
 
 if TYPE_CHECKING:
     from .blame import Fault
@@ -26,8 +27,7 @@ STAGES: Final = (
     "precision",
 )  # in the order in which the first failure explains the later ones
 RUN: Final = frozenset({"structure", "live"})  # without one of them nothing was seen to compute
-EXIT: Final = {"PASS": 0, "PASS-REFERENCE": 0, "DIFFERS": 1}
-EXIT_UNVERIFIED: Final = 4
+EXITS: Final = {"PASS": Exit.DONE, "PASS-REFERENCE": Exit.DONE, "DIFFERS": Exit.DIFFERENT}
 
 
 class Stage(NamedTuple):
@@ -75,13 +75,14 @@ class Verdict:
     def exit_code(self, accept: str | Collection[str] = ()) -> int:
         """Return the exit code; a level named in ACCEPT counts as success, DIFFERS never.
 
-        >>> Verdict("UNVERIFIED", ()).exit_code(), Verdict("UNVERIFIED", ()).exit_code("UNVERIFIED")
+        >>> unverified = Verdict("UNVERIFIED", ())
+        >>> int(unverified.exit_code()), int(unverified.exit_code("UNVERIFIED"))
         (4, 0)
         """
         accepted = {accept} if isinstance(accept, str) else set(accept or ())
         if self.status in accepted - {"DIFFERS"}:
-            return 0
-        return EXIT.get(self.status, EXIT_UNVERIFIED)
+            return Exit.DONE
+        return EXITS.get(self.status, Exit.UNDECIDED)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; :meth:`from_json` is the inverse."""

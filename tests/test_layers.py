@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 # Lowest first. Units of one row know nothing of each other; within a unit everything may.
 LAYERS = (
-    ("errors", "os_errors"),
+    ("errors", "exits", "os_errors"),
     ("converters.cache", "converters.policy", "converters.dtypes", "converters.values"),
     ("converters.checkpoints",),
     ("converters.quantization",),
@@ -32,6 +32,7 @@ LAYERS = (
     ("arguments", "console"),
     ("running",),
     ("adapter_verbs", "export_verbs", "map_verbs"),
+    ("failures",),
     ("cli",),
     ("__main__",),
 )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..converters.values import Array
-from ..errors import MismatchError, WeighbridgeError
+from ..errors import DivergedError, MismatchError
 from .batches import Batch
 from .checkpoint import Checkpoint, Checkpoints
 from .config import TrainConfig
@@ -28,10 +28,6 @@ from .steps.base import Measures, Step
 from .tasks import Task
 
 METRICS, PLOT, CHECKPOINTS = "metrics.jsonl", "loss.png", "checkpoints"
-
-
-class DivergedError(WeighbridgeError):
-    """The loss or the gradient was not finite too many times in a row."""
 
 
 class Pending(NamedTuple):

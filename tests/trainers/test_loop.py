@@ -10,12 +10,11 @@ import pytest
 import yaml
 
 from weighbridge.converters.adapters import read_adapter
-from weighbridge.errors import BadInputError, MismatchError, TargetExistsError
+from weighbridge.errors import BadInputError, DivergedError, MismatchError, TargetExistsError
 from weighbridge.trainers.events import Updated, Validated
 from weighbridge.trainers.interrupts import TrainingInterrupted
 from weighbridge.trainers.journal import read_records
 from weighbridge.trainers.loop import train
-from weighbridge.trainers.run import DivergedError
 
 BACKENDS = ["mlx", "torch"]
 TIMES = ("tokens_per_second", "peak_memory")
