@@ -161,7 +161,7 @@ def configured(command: Command) -> Command:
                 "overrides",
                 metavar="KEY=VALUE",
                 multiple=True,
-                help="Override one setting, such as optimizer.lr=3e-4.",
+                help="Override one setting, such as optimizer.learning_rate=3e-4.",
             ),
         )
     ):

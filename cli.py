@@ -75,7 +75,7 @@ def convert() -> None:
 def add_conversion(route: Route) -> None:
     """Add the verb of ROUTE to ``convert``."""
 
-    @convert.command(route.verb.split()[1], help=route.summary, short_help=route.summary)
+    @convert.command(route.verb.split()[1], help=route.help, short_help=route.summary)
     @click.argument("source")
     @click.argument("target", type=click.Path(path_type=Path))
     @click.option(
@@ -132,7 +132,10 @@ def parity() -> None:
 @opening
 @as_json
 def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen: Any) -> None:
-    """Record a golden of MODEL: inputs, float64 outputs, its own errors, sketches of its weights."""
+    """Record a golden of MODEL: inputs, float64 outputs, its own errors, sketches of its weights.
+
+    Example: weighbridge parity record all-MiniLM-L6-v2 minilm-golden
+    """
     prepare_mlx()
     from . import jobs
 
@@ -176,6 +179,8 @@ def parity_check(
     """Weigh CANDIDATE against REFERENCE.
 
     Either is a directory, DIRECTORY+ADAPTER, a .mlpackage, MODULE:FUNCTION, or (REFERENCE) a golden.
+
+    Example: weighbridge parity check all-MiniLM-L6-v2 minilm-mlx --quick
     """
     prepare_mlx()
     from .console import show_verdict
@@ -237,7 +242,10 @@ def train(
 def preflight(
     ctx: click.Context, config_path: Path | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
-    """Compare loss and every gradient on the first batch, MLX against PyTorch."""
+    """Compare loss and every gradient on the first batch, MLX against PyTorch.
+
+    Example: weighbridge preflight --config minilm-lora --set model=all-MiniLM-L6-v2
+    """
     prepare_mlx()
     from .console import show_preflight
     from .jobs import preflight as run_preflight
@@ -252,7 +260,10 @@ def preflight(
 @opening
 @as_json
 def inspect(path: str, as_json: bool, **chosen: Any) -> None:
-    """Say what PATH is, what it holds, and what can be done with it."""
+    """Say what PATH is, what it holds, and what can be done with it.
+
+    Example: weighbridge inspect minilm-mlx
+    """
     from .console import show_facts
     from .jobs.inspecting import inspect_spec
 

@@ -89,7 +89,7 @@ def told(*, as_json: bool) -> Iterator[None]:
         raise
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, click.ClickException) and not as_json:
-            error.message = legible(error.message)  # it may quote an argument of any size
+            error.message = legible(error.message)  # type: ignore[misc]  # of any size
             raise  # click shows the usage above it
         failed = failure_of(error)
         failed.as_json = as_json

@@ -56,6 +56,8 @@ def infer(  # a verb's options
     PORT is a directory with converted weights, or MODULE:FUNCTION that builds an mlx.nn module.
     Every guess is marked in the text. It is done only when the port, with SOURCE's weights moved
     through the map, passes a parity check.
+
+    Example: weighbridge map infer my_model:build my_port:build mine.wmap
     """
     from .console import show_inferred
     from .converters.checkpoints import require_target

@@ -15,6 +15,7 @@ class Route(NamedTuple):
         exact: what is bit-exact on this route.
         checked: which runtime checks the result, and where.
         summary: one line of help.
+        example: a command that runs.
     """
 
     source: str
@@ -23,6 +24,12 @@ class Route(NamedTuple):
     exact: str
     checked: str
     summary: str
+    example: str = ""
+
+    @property
+    def help(self) -> str:
+        """All of the help of the verb."""
+        return f"{self.summary}\n\nExample: {self.example}" if self.example else self.summary
 
 
 ROUTES: Final = (
@@ -33,6 +40,7 @@ ROUTES: Final = (
         "every weight (renames, permutations, stacks, splits)",
         "MLX, against PyTorch in float64",
         "Make an MLX directory from a PyTorch one.",
+        "weighbridge convert torch-to-mlx all-MiniLM-L6-v2 minilm-mlx",
     ),
     Route(
         "mlx",
@@ -41,6 +49,7 @@ ROUTES: Final = (
         "every weight; a LoRA merge is rounded once, its survival measured",
         "PyTorch, against float64 with the adapter live",
         "Bring an MLX directory home to PyTorch, merging an adapter on the way.",
+        "weighbridge convert mlx-to-torch minilm-mlx minilm-tuned --adapter run",
     ),
     Route(
         "torch",

@@ -278,5 +278,29 @@ def _problem(detail: Mapping[str, Any]) -> str:
     key = ".".join(path)
     if detail["type"] != "extra_forbidden":
         return f"{key}: {detail['msg']}"
-    near = difflib.get_close_matches(key, set(known_keys()), n=1, cutoff=0.5)
-    return f"{key}: no such key" + (f"; did you mean {near[0]}?" if near else "")
+    near = " or ".join(_nearest(key))
+    return f"{key}: no such key" + (f"; did you mean {near}?" if near else "")
+
+
+def _nearest(key: str, cutoff: float = 0.5) -> list[str]:
+    """Return the keys that KEY may stand for, several only where they are equally near.
+
+    >>> _nearest("lr"), _nearest("optimizer.lerning_rate")
+    (['optimizer.learning_rate'], ['optimizer.learning_rate'])
+    """
+    near = {known: _likeness(key, known) for known in known_keys()}
+    best = max(near.values())
+    return sorted(known for known, like in near.items() if like == best >= cutoff)
+
+
+def _likeness(key: str, known: str) -> float:
+    """Return how like KNOWN the KEY is, from 0 to 1: in full, by its last name, or by initials."""
+    leaf, full = key.rpartition(".")[2], known.rpartition(".")[2]
+    initials = "".join(word[0] for word in full.split("_"))
+    if leaf == full or (leaf == initials and len(leaf) > 1):
+        return 1.0
+    return max(_ratio(key, known), _ratio(leaf, full))
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
