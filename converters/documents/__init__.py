@@ -1,0 +1,30 @@
+"""Documents: JSON, YAML and TOML of any origin, the one way in which text becomes values.
+
+What comes out is safe to pass on: nested within a limit, keys are texts that name one value each, texts
+can be written again, numbers are finite and short. Whatever is wrong is told together, with its place.
+"""
+
+from .files import read_bytes, read_text
+from .json_text import parse_json, parse_object, read_json, read_object
+from .kinds import ANSWER, CONFIG, INDEX, LINE, RECORD, SETTINGS, TOKENIZER, Kind
+from .settings import parse_toml, parse_yaml, read_settings
+
+__all__ = [
+    "ANSWER",
+    "CONFIG",
+    "INDEX",
+    "LINE",
+    "RECORD",
+    "SETTINGS",
+    "TOKENIZER",
+    "Kind",
+    "parse_json",
+    "parse_object",
+    "parse_toml",
+    "parse_yaml",
+    "read_bytes",
+    "read_json",
+    "read_object",
+    "read_settings",
+    "read_text",
+]
