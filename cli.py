@@ -29,10 +29,12 @@ from .arguments import (
     writing,
 )
 from .converters.routes import CONVERSIONS, Route
+from .converters.users_code import telling_users_faults
 from .exits import Exit, promise
 from .export_verbs import export
 from .failures import told
 from .map_verbs import map_group
+from .results import keep_stdout
 from .running import finish, options_of, prepare_mlx
 
 JSON = f"{__package__}.json"
@@ -50,7 +52,7 @@ class Weighbridge(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb."""
-        with told(as_json=ctx.meta[JSON]):
+        with told(as_json=ctx.meta[JSON]), telling_users_faults():
             return super().invoke(ctx)
 
 
@@ -281,3 +283,6 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     facts = examine_machine()
     show_facts(facts, as_json=as_json)
     ctx.exit(Exit.DIFFERENT if facts["problems"] else Exit.DONE)
+
+
+keep_stdout(main)

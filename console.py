@@ -19,6 +19,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from .results import result
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -63,9 +65,16 @@ class Display:
         return advance
 
 
+@result
 def dump(document: Any) -> None:
     """Print DOCUMENT as JSON on stdout."""
     click.echo(json.dumps(document, indent=1, default=str))
+
+
+@result
+def show_text(text: str) -> None:
+    """Print TEXT as it is."""
+    click.echo(text)
 
 
 def out() -> Console:
@@ -73,6 +82,7 @@ def out() -> Console:
     return Console(highlight=False)
 
 
+@result
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print the plan of a dry run, or what was made and its verdict."""
     if as_json:
@@ -197,6 +207,7 @@ def config_lines(config: Mapping[str, Any]) -> list[str]:
     return [*lines, *(f"note: {note}" for note in config.get("notes", ()))]
 
 
+@result
 def show_verdict(verdict: Verdict, *, as_json: bool) -> None:
     """Print a verdict."""
     from .parity.report import render
@@ -207,6 +218,7 @@ def show_verdict(verdict: Verdict, *, as_json: bool) -> None:
         render(verdict, out())
 
 
+@result
 def show_inferred(inferred: Inferred, target: Path, *, as_json: bool) -> None:
     """Print what an inferred map rests on, what was guessed, and the verdict over it."""
     if as_json:
@@ -226,6 +238,7 @@ def show_inferred(inferred: Inferred, target: Path, *, as_json: bool) -> None:
     out().print(f"[bold {COLOURS.get(inferred.status, 'yellow')}]{inferred.status}[/] {target}")
 
 
+@result
 def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
     """Print facts as aligned lines; lists and tables indented below their name."""
     if as_json:
@@ -246,6 +259,7 @@ def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
             click.echo(f"{name}: {value}")
 
 
+@result
 def show_preflight(result: Preflight, *, as_json: bool) -> None:
     """Print the per-parameter table of a preflight and its verdict."""
     if as_json:
@@ -263,6 +277,7 @@ def show_preflight(result: Preflight, *, as_json: bool) -> None:
     click.echo(result.summary())
 
 
+@result
 def show_training(result: TrainResult, *, as_json: bool) -> None:
     """Print what a training run did."""
     if as_json:

@@ -31,6 +31,10 @@ class BadInputError(WeighbridgeError):
     """A file or directory cannot be what it claims to be."""
 
 
+class UsersCodeError(BadInputError):
+    """Code that a user named has failed; the message has the last of its own lines, ``FILE:LINE``."""
+
+
 class MapSyntaxError(WeighbridgeError):
     """A ``.wmap`` text cannot be parsed; the message starts with ``FILE:LINE:COLUMN``."""
 

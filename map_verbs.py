@@ -28,14 +28,14 @@ def show(source: str, as_json: bool, **chosen: Any) -> None:
 
     Example: weighbridge map show Mixtral-8x7B > mixtral.wmap
     """
-    from .console import dump
+    from .console import dump, show_text
     from .jobs.mapping import show_map
 
     shown = show_map(source, map_name=chosen["map_name"], trust_code=chosen["trust_code"])
     if as_json:
         dump(shown._asdict())
     else:
-        click.echo(shown.document())
+        show_text(shown.document())
 
 
 @map_group.command("infer", epilog=promise())

@@ -22,6 +22,7 @@ from .captures.mlprogram.toolkit import coremltools, quiet
 from .coreml_compat import bound_constants, lower
 from .coreml_manifest import match_weights, sites
 from .models.signature import Port, Signature
+from .users_code import fault_of
 
 # Core ML's flexible sizes need a bound, and a signature need not give one.
 UPPER: Final = 32
@@ -141,7 +142,7 @@ def exported(module: Positional, signature: Signature, limits: Mapping[str, int]
         raise
     except Exception as error:
         raise UnsupportedError(
-            f"torch.export cannot record the module: {first_line(error)};"
+            f"torch.export cannot record the module: {fault_of(error) or first_line(error)};"
             " where a size cannot vary, give it a fixed number in the signature"
         ) from error
 

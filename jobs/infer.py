@@ -147,7 +147,7 @@ def native(candidate: Model, options: Options) -> Any:
     """
     module = candidate.factory
     if module is None and options.candidate_code:
-        from ..converters.models.specs import build_factory, framework_of
+        from ..converters.models.factories import build_factory, framework_of
 
         module, _ = build_factory(options.candidate_code)
         if framework_of(module) != "mlx":

@@ -92,7 +92,7 @@ def is_native(model: Model) -> bool:
     """Say whether MODEL is run by an MLX module of its own, weights in MLX's layout."""
     if model.factory is None:
         return False
-    from ..converters.models.specs import framework_of
+    from ..converters.models.factories import framework_of
 
     return framework_of(model.factory) == "mlx"
 

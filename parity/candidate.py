@@ -10,8 +10,10 @@ from typing import Final
 from ..converters.models import Model, Signature
 from ..converters.policy import Policy
 from ..converters.runtimes import Runner, load
-from ..errors import BadInputError
+from ..converters.users_code import fault_of
+from ..errors import BadInputError, WeighbridgeError
 from .sketches import Weights
+from .verdict import Stage
 from .weights import own_copy, storage_dtype, weights_of
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
@@ -88,3 +90,15 @@ class Candidate:
         except BadInputError:
             runner = self.structure or self.precision
             return getattr(runner, "signature", None)
+
+
+def unrunnable(error: Exception) -> Stage:
+    """Return the stage of a candidate that raised ERROR: what a library's class raises is the finding.
+
+    Raises:
+        Exception: ERROR itself, where a user's code raised it and is to be told of it.
+    """
+    if fault_of(error):
+        raise error
+    reason = error if isinstance(error, WeighbridgeError) else repr(error)
+    return Stage("outputs", "fail", f"the candidate does not run: {reason}")

@@ -14,9 +14,8 @@ from ..converters.models import Model
 from ..converters.policy import Policy
 from ..converters.runtimes import Runner, native_runtime
 from ..converters.values import Array
-from ..errors import WeighbridgeError
 from . import coverage
-from .candidate import Candidate
+from .candidate import Candidate, unrunnable
 from .distances import Distance
 from .fingerprints import Explanation, explain
 from .floors import floor
@@ -312,14 +311,13 @@ class Weighing:
         own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
         try:
             found: Outputs = [runner.run(probe.inputs) for probe in probes]
-        except Exception as error:  # whatever a user's model raises is the finding
-            reason = error if isinstance(error, WeighbridgeError) else repr(error)
-            return [Stage("outputs", "fail", f"the candidate does not run: {reason}")]
+        except Exception as error:
+            return [unrunnable(error)]
         outputs = outputs_stage(self.golden, probes, found, wanted)
         if outputs.status == "fail":
             return [outputs]
-        first = [outputs] if name == "structure" else []
-        return [*first, self.calibrated(name, runner, probes, (found, wanted, own))]
+        judged = self.calibrated(name, runner, probes, (found, wanted, own))
+        return [outputs, judged] if name == "structure" else [judged]
 
     def calibrated(
         self,

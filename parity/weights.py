@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from ..converters.checkpoints.base import Header
 from ..converters.checkpoints.overlay import Overlay
 from ..converters.dtypes import CODE, FLOATS, NUMPY
 from ..converters.models import Model
+from ..converters.models.factories import copied
 from ..converters.values import Array, LowRank
 from .book import Explanation
 from .sketches import ArrayWeights, Weights
@@ -101,7 +101,7 @@ def own_copy(model: Model) -> Model:
     """Return MODEL with a torch module of its own, so that casting it changes nobody else's."""
     if model.factory is None or model.framework != "torch":
         return model
-    return replace(model, factory=copy.deepcopy(model.factory))
+    return replace(model, factory=copied(model.factory))
 
 
 def base_weights(model: Model) -> Weights:

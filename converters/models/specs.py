@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ from typing import Any
 from ...errors import BadInputError, UntrustedError
 from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
+from .factories import build_factory, framework_of, looks_like_factory
 from .model import Model
-from .signature import Signature
 
 MANIFEST = "weighbridge.json"
 TABLES = Path(__file__).parent.parent / "maps" / "tables"
@@ -69,48 +67,6 @@ def exists(path: str) -> bool:
         return Path(path).exists()
     except (OSError, ValueError):
         return False
-
-
-def looks_like_factory(spec: str) -> bool:
-    """Say whether SPEC has the form ``module:function``.
-
-    >>> looks_like_factory("a.b:c"), looks_like_factory("a/b"), looks_like_factory("a:b:c")
-    (True, False, False)
-    """
-    module, colon, function = spec.partition(":")
-    return bool(colon) and all(
-        part.isidentifier() for part in (*module.split("."), *function.split("."))
-    )
-
-
-def build_factory(spec: str) -> tuple[Any, Signature | None]:
-    """Import and call ``module:function``; it returns a module, or a module and its Signature.
-
-    The current directory is on the import path, as for ``python -m``.
-    """
-    module_name, _, function = spec.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        built = getattr(importlib.import_module(module_name), function)()
-    except (ImportError, AttributeError) as error:
-        raise BadInputError(f"{spec}: {error}") from error
-    return built if isinstance(built, tuple) else (built, None)
-
-
-def framework_of(module: Any) -> str:
-    """Return the framework of a live MODULE, by its type's origin, importing nothing.
-
-    Raises:
-        BadInputError: it is neither a torch nor an MLX module.
-    """
-    origins = {base.__module__.partition(".")[0] for base in type(module).__mro__}
-    for framework in ("torch", "mlx"):
-        if framework in origins:
-            return framework
-    raise BadInputError(
-        f"{type(module).__name__} is neither a torch.nn.Module nor an mlx.nn.Module"
-    )
 
 
 def from_factory(spec: str) -> Model:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+from ...errors import BadInputError
 from ..values import Array
 
 Arrays = Mapping[str, Array]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -47,3 +49,23 @@ class Runner(Protocol):
     def describe(self) -> dict[str, str]:
         """Return runtime, version, device, dtype, BLAS and flags, for the verdict."""
         ...
+
+
+def require_outputs(
+    who: str, found: Mapping[str, Any], names: tuple[str, ...], kind: type[Kind]
+) -> dict[str, Kind]:
+    """Return what WHO returned FOUND by name, if there is an array of KIND for each of NAMES.
+
+    Raises:
+        BadInputError: there is not.
+    """
+    wrong = [
+        f"{name} ({'missing' if name not in found else type(found[name]).__name__})"
+        for name in names
+        if not isinstance(found.get(name), kind)
+    ]
+    if wrong:
+        raise BadInputError(
+            f"{who} does not return an array for every output of its signature: {', '.join(wrong)}"
+        )
+    return dict(found)

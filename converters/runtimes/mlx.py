@@ -15,10 +15,11 @@ from ..captures import capture
 from ..captures.torch_to_mlx.captured import Captured
 from ..dtypes import dtype_of
 from ..models import Model
+from ..models.factories import run_module
 from ..models.signature import Signature
 from ..policy import Policy
 from ..values import Array, LowRank
-from .base import Arrays, Trace
+from .base import Arrays, Trace, require_outputs
 from .blas import blas_in_use
 from .loading import own_values
 from .mlx_adapters import attach_adapter
@@ -182,15 +183,21 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
         ) from error
 
 
-def name_outputs(result: Any, signature: Signature) -> dict[str, mx.array]:
-    """Name what a module returned: by key or attribute, else in the signature's order."""
-    names = [port.name for port in signature.outputs]
-    if isinstance(result, dict):
-        return {name: result[name] for name in names}
-    if not isinstance(result, mx.array | tuple | list):
-        return {name: getattr(result, name) for name in names}
-    values = result if isinstance(result, tuple | list) else (result,)
-    return dict(zip(names, values, strict=False))
+def name_outputs(result: Any, signature: Signature, who: str) -> dict[str, mx.array]:
+    """Name what the module WHO returned: by key or attribute, else in the signature's order.
+
+    Raises:
+        BadInputError: there is no array for one of the signature's outputs.
+    """
+    names = tuple(port.name for port in signature.outputs)
+    if isinstance(result, mx.array | tuple | list):
+        values = result if isinstance(result, tuple | list) else (result,)
+        named = dict(zip(names, values, strict=False))
+    elif isinstance(result, dict):
+        named = {name: result[name] for name in names if name in result}
+    else:
+        named = {name: getattr(result, name) for name in names if hasattr(result, name)}
+    return require_outputs(who, named, names, mx.array)
 
 
 class MlxRunner:
@@ -212,6 +219,7 @@ class MlxRunner:
             if module
             else module_of(model, policy.parameter_dtype)
         )
+        self.name = type(self.module).__name__
         self.library = str(model.library) if self.kind == "library" else ""
         self.module.eval()
 
@@ -227,10 +235,10 @@ class MlxRunner:
         """Return the outputs by port name, in the compute dtype."""
         feed = self._feed(inputs)
         if self.kind != "library":
-            outputs = name_outputs(self.module(**feed), self.signature)
+            outputs = name_outputs(run_module(self.module, feed), self.signature, self.name)
             return {name: to_numpy(array) for name, array in outputs.items()}
         with sixteen_bit_experts():
-            outputs = name_outputs(call_native(self.module, feed), self.signature)
+            outputs = name_outputs(call_native(self.module, feed), self.signature, self.name)
             return {name: to_numpy(array) for name, array in outputs.items()}
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
@@ -242,7 +250,7 @@ class MlxRunner:
         return Trace(
             {
                 name: to_numpy(array)
-                for name, array in name_outputs(outputs, self.signature).items()
+                for name, array in name_outputs(outputs, self.signature, self.name).items()
             },
             {name: to_numpy(array) for name, array in sites.items()},
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -20,9 +19,10 @@ from ..maps.computed import Computed
 from ..maps.rules import Drop
 from ..maps.variants import table_of
 from ..models import Model
+from ..models.factories import copied, run_module
 from ..policy import Policy
 from ..values import Array, Dense, LowRank
-from .base import Arrays, Trace
+from .base import Arrays, Trace, require_outputs
 from .loading import own_values
 from .pretrained import empty_pretrained, load_pretrained
 
@@ -111,7 +111,8 @@ def empty_module(model: Model) -> nn.Module:
         BadInputError: there is no torch module for it.
     """
     if isinstance(model.factory, nn.Module):
-        return copy.deepcopy(model.factory).eval()  # casting it must change nobody else's
+        own: nn.Module = copied(model.factory)
+        return own.eval()  # casting it must change nobody else's
     if model.family is None:
         model.signature  # noqa: B018  # raises, and says what to do
         raise BadInputError(f"{model.spec}: its factory did not return a torch module")
@@ -237,12 +238,17 @@ def call(
     """Call MODULE by keyword and name its outputs.
 
     A mapping (ModelOutput) answers by name; a tensor or tuple answers in the signature's order.
+
+    Raises:
+        BadInputError: MODULE returns something else.
     """
-    result = module(**inputs)
+    result = run_module(module, inputs)
     if isinstance(result, Mapping):
-        return {name: result[name] for name in outputs}
-    values = result if isinstance(result, tuple) else (result,)
-    return dict(zip(outputs, values, strict=False))
+        named = {name: result[name] for name in outputs if name in result}
+    else:
+        values = result if isinstance(result, tuple | list) else (result,)
+        named = dict(zip(outputs, values, strict=False))
+    return require_outputs(type(module).__name__, named, outputs, torch.Tensor)
 
 
 def _first_tensor(value: Any) -> torch.Tensor | None:

@@ -12,6 +12,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from ....errors import BadInputError, UnsupportedError
+from ...users_code import OURS, innermost
 
 Dynamic = Mapping[str, Mapping[int, str]]
 
@@ -91,6 +92,8 @@ def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic)
             return functional
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), "no reason given")
+        place = innermost(error.__traceback__)
+        reason += f" ({place})" if place not in {None, OURS} else ""
         raise UnsupportedError(
             f"torch.export cannot record {type(module).__name__}: {type(error).__name__}: {reason}; "
             "code that branches on tensor values must be rewritten, or another implementation chosen"

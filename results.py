@@ -1,0 +1,49 @@
+"""Standard output is for results: whatever else is printed while a verb runs goes to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+import click
+
+STDOUT: Final = f"{__name__}.stdout"  # the stream, in click's ``meta``
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def keep_stdout(group: click.Group) -> None:
+    """Keep stdout for the results of all verbs of GROUP: libraries and a user's code print there too."""
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            keep_stdout(command)
+        elif command.callback:
+            command.callback = kept(command.callback)
+
+
+def kept(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Return VERB with stdout led to stderr, but for what `result` shows."""
+
+    @functools.wraps(verb)
+    def called(*arguments: Any, **options: Any) -> Any:
+        click.get_current_context().meta[STDOUT] = sys.stdout
+        with contextlib.redirect_stdout(sys.stderr):
+            return verb(*arguments, **options)
+
+    return called
+
+
+def result(show: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Let SHOW print to stdout in a verb."""
+
+    @functools.wraps(show)
+    def shown(*arguments: Arguments.args, **options: Arguments.kwargs) -> Answer:
+        context = click.get_current_context(silent=True)
+        stream = context.meta.get(STDOUT, sys.stdout) if context else sys.stdout
+        with contextlib.redirect_stdout(stream):
+            return show(*arguments, **options)
+
+    return shown
