@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final
 
-from ..errors import UsersCodeError
+from ..errors import UsersCodeError, legible
 
 OURS: Final = __name__.partition(".")[0]
 # Beside the package lie folders that hold what users write.
@@ -80,8 +80,7 @@ def described(error: BaseException) -> str:
     >>> described(ValueError("no\nsuch size")), described(KeyError())
     ('ValueError: no such size', 'KeyError')
     """
-    text = " ".join(str(error).split())
-    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    text = legible(" ".join(str(error).split()), LONGEST)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
