@@ -60,7 +60,7 @@ def infer(  # a verb's options
     Example: weighbridge map infer my_model:build my_port:build mine.wmap
     """
     from .console import show_inferred
-    from .converters.checkpoints import require_target
+    from .converters.checkpoints import Sources, require_target
     from .converters.runtimes.blas import preload_blas
     from .jobs.infer import infer_map
     from .jobs.mapping import write_map
@@ -70,7 +70,8 @@ def infer(  # a verb's options
     require_target(target, "map", force=chosen["force"])
     theirs = Options(map=chosen["map_name"], trust_code=chosen["trust_code"])
     ours = Options(candidate_code=chosen["candidate_code"], inputs=chosen["inputs"])
+    sources = Sources.of(source, port, chosen["inputs"], chosen["map_name"])
     inferred = infer_map(open_with(source, theirs), open_with(port, Options()), ours)
-    write_map(inferred.text, target, force=chosen["force"])
+    write_map(inferred.text, target, force=chosen["force"], sources=sources)
     show_inferred(inferred, target, as_json=as_json)
     ctx.exit(inferred.verdict.exit_code() if inferred.verdict else Exit.UNDECIDED)

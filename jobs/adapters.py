@@ -14,6 +14,7 @@ from ..converters.adapters import Adapter, read_adapter, write_adapter, write_pe
 from ..converters.adapters.destinations import DESTINATIONS, next_command, problems, suited
 from ..converters.adapters.fit import TIED
 from ..converters.checkpoints import Staging
+from ..converters.checkpoints.sources import stamps
 from ..converters.models import Model
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, LowRank
@@ -24,7 +25,7 @@ from .convert import require_apart
 from .kinship import proven
 from .manifest import write_manifest
 from .opening import fitted_to
-from .options import UNCHECKED, Options, Outcome, open_with, require_place
+from .options import UNCHECKED, Options, Outcome, begin, open_with
 from .sides import Side, side_of
 
 FRAMEWORKS = {"mlx": "mlx", "peft": "torch"}
@@ -71,8 +72,7 @@ class Carried:
     def key(self) -> str:
         """A fingerprint of the job."""
         files = sorted(path for path in self.adapter.path.parent.glob("*") if path.is_file())
-        stamps = [(str(path), path.stat().st_mtime_ns) for path in files]
-        text = json.dumps([__version__, self.there.framework, self.model.spec, stamps])
+        text = json.dumps([__version__, self.there.framework, self.model.spec, stamps(files)])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def lines(self) -> tuple[str, ...]:
@@ -94,14 +94,16 @@ def convert_adapter(
     Raises:
         WeighbridgeError: bad input; nothing is left behind.
     """
-    require_place(target, "adapter", options)
+    reads = (source, request.base, request.trained_on)
+    options = begin(target, "adapter", options, *reads)
     adapter = read_adapter(source)
     require_dialect(adapter, request, source, target)
     carried = supported(carry(adapter, request, options), request.destination)
     if options.dry_run:
         return Outcome(None, carried.lines())
     require_apart(carried.model.with_adapter(carried.adapter), target)
-    with Staging(target, kind="adapter", force=options.force, key=carried.key) as staging:
+    force, sources = options.force, options.sources
+    with Staging(target, kind="adapter", force=force, key=carried.key, sources=sources) as staging:
         write(carried, request, staging.folder)
         facts = facts_of(carried, request.to)
         facts["next"] = said_next(carried, request.destination, target)

@@ -16,6 +16,7 @@ from ..converters.adapters import Survival
 from ..converters.adapters.survival import refusal, worst_of
 from ..converters.adapters.whole import Whole
 from ..converters.checkpoints import Checkpoint, Staging, Writer
+from ..converters.checkpoints.sources import stamps
 from ..converters.maps import Execution, Plan, WeightMap, execute
 from ..converters.models import Model
 from ..converters.models import open as open_model
@@ -28,7 +29,7 @@ from .directions import directed_map, map_of
 from .fitting import blamed, reading, require_dense, require_loadable, require_possible
 from .foresight import foresee
 from .manifest import facts_of, manifest_of, write_manifest
-from .options import UNCHECKED, Options, Outcome, open_with, require_place
+from .options import UNCHECKED, Options, Outcome, begin, open_with
 from .originals import (
     Restored,
     fingerprints,
@@ -114,16 +115,13 @@ class Job(NamedTuple):
         adapter = self.model.adapter.path if self.model.adapter else None
         beside = sorted(adapter.iterdir()) if adapter and adapter.is_dir() else [adapter]
         origins = [file for source, _ in self.restored.taken.values() for file in source.files]
-        stamps = [
-            (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
-            for file in (*self.checkpoint.files, *dict.fromkeys(origins), *filter(None, beside))
-        ]
+        files = (*self.checkpoint.files, *dict.fromkeys(origins), *filter(None, beside))
         bound = [
             (step.identity, sorted(step.sizes.items()), sorted(step.amounts.items()))
             for step in self.plan.steps
         ]
         text = json.dumps(
-            [__version__, str(self.directed), stamps, bound, self.plan.merged], default=str
+            [__version__, str(self.directed), stamps(files), bound, self.plan.merged], default=str
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -159,7 +157,7 @@ def convert(
     Raises:
         WeighbridgeError: bad input; nothing is left behind.
     """
-    require_place(target, "model", options)
+    options = begin(target, "model", options, source, adapter)
     foresee(source, options.map, options.trust_code)
     model = open_with(source, options)
     require_dense(model)
@@ -182,8 +180,8 @@ def move(model: Model, target: Path, to: str, options: Options, kin: Kin | None 
     if options.dry_run:
         return Outcome(None, job.lines())
     require_apart(job.model, target)
-    files = f"{options.max_shard_size}-{options.sidecar}"  # which files of weights there are
-    with Staging(target, force=options.force, key=f"{job.key}-{files}") as staging:
+    key = f"{job.key}-{options.max_shard_size}-{options.sidecar}"
+    with Staging(target, force=options.force, key=key, sources=options.sources) as staging:
         forget_side_files(staging.folder)
         execution = with_whole(job.move_weights(staging.folder, options), whole)
         require_surviving(execution.survival, force=options.force)

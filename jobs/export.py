@@ -12,7 +12,7 @@ from ..converters.checkpoints import Staging
 from ..converters.models import Model
 from ..errors import BadInputError, UnsupportedError
 from .convert import checked, require_apart
-from .options import Options, Outcome, open_with, require_place
+from .options import Options, Outcome, begin, open_with
 
 
 def merged_in_memory(model: Model) -> Any:
@@ -47,7 +47,7 @@ def export_coreml(
     """
     if target.suffix != ".mlpackage":
         raise BadInputError(f"{target}: a Core ML package is named *.mlpackage")
-    require_place(target, "package", options)
+    options = begin(target, "package", options, source)
     model = open_with(source, options)
     if model.framework == "mlprogram":
         raise UnsupportedError(f"{source} is a Core ML package already")
@@ -57,7 +57,7 @@ def export_coreml(
     require_apart(model, target)
     from ..converters.coreml import export_coreml as write_package
 
-    with Staging(target, kind="package", force=options.force) as staging:
+    with Staging(target, kind="package", force=options.force, sources=options.sources) as staging:
         exported = write_package(
             merged_in_memory(model), model.signature, staging.item, compute=compute, upper=upper
         )

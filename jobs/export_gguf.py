@@ -10,7 +10,7 @@ from ..converters.checkpoints import Checkpoint, Staging
 from ..converters.models import Model
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .convert import require_apart
-from .options import Options, Outcome, open_with, require_place
+from .options import Options, Outcome, begin, open_with
 
 if TYPE_CHECKING:
     from ..converters.gguf import Plan, Readback
@@ -46,7 +46,7 @@ def export_gguf(
     """
     if target.suffix != ".gguf":
         raise BadInputError(f"{target}: a GGUF file is named *.gguf")
-    require_place(target, "gguf", options)
+    options = begin(target, "gguf", options, source, like, base)
     model = open_with(source, options)
     proof = saved_by_transformers(open_with(base, options)) if base else None
     plan = planned(model, like, proof, kind)
@@ -73,7 +73,7 @@ def written(
     from ..converters.gguf import write
 
     total = sum(made.stored.nbytes for made in plan.made.values())
-    with Staging(target, kind="gguf", force=options.force) as staging:
+    with Staging(target, kind="gguf", force=options.force, sources=options.sources) as staging:
         write(staging.item, plan, checkpoint, options.report("Tensors", total))
         seen = checked(staging.item, plan, checkpoint)
         return staging.publish(), seen

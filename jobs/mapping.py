@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from ..converters.checkpoints import Staging
+from ..converters.checkpoints import Sources, Staging
+from ..converters.checkpoints.staging import NOTHING_READ
 from ..converters.checkpoints.system import writing
 from ..converters.libraries import find
 from ..converters.maps import WeightMap
@@ -64,14 +65,16 @@ def origin(model: Model, table: WeightMap) -> str:
     return f"learned from {target.library} {target.version}" if target else f"{table.name}"
 
 
-def write_map(text: str, target: Path, *, force: bool = False) -> None:
-    """Write TEXT to the file TARGET, whole or not at all.
+def write_map(
+    text: str, target: Path, *, force: bool = False, sources: Sources = NOTHING_READ
+) -> None:
+    """Write TEXT, which was inferred from SOURCES, to the file TARGET, whole or not at all.
 
     Raises:
         TargetExistsError: something is there that FORCE, or its absence, protects.
         WeighbridgeError: it cannot be written.
     """
-    with Staging(target, kind="map", force=force) as staging:
+    with Staging(target, kind="map", force=force, sources=sources) as staging:
         with writing(target):
             staging.item.write_text(text, encoding="utf-8")
         staging.publish()

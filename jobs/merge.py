@@ -14,7 +14,7 @@ from .convert import move
 from .kinship import proven
 from .merging import merge_quantized
 from .opening import with_adapter
-from .options import Options, Outcome, open_with, require_place
+from .options import Options, Outcome, begin, open_with
 
 
 def merge(
@@ -39,7 +39,7 @@ def merge(
     Raises:
         WeighbridgeError: bad input, or an update would be rounded away; nothing is left behind.
     """
-    require_place(target, "model", options)
+    options = begin(target, "model", options, base, adapter, trained_on)
     whole = open_with(base, options)
     dense = dense_view(whole)
     read = adapter_for(dense, adapter)

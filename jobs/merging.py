@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from .. import __version__
 from ..converters.adapters.survival import lines, refusal
 from ..converters.checkpoints import Header, Staging, Writer
+from ..converters.checkpoints.sources import stamps
 from ..converters.checkpoints.workers import Workers
 from ..converters.models import Model
 from ..converters.models import open as open_model
@@ -116,9 +117,8 @@ class Merge(NamedTuple):
     def key(self) -> str:
         """A fingerprint of the job: an interrupted run resumes only if nothing of it changed."""
         files = [*self.tensors.files, *self.reference.checkpoint.files, *adapter_files(self.model)]
-        stamps = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
         forms = [(name, str(self.form(name))) for name in self.made]
-        text = json.dumps([__version__, "merge", stamps, forms])
+        text = json.dumps([__version__, "merge", stamps(files), forms])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def lines(self) -> tuple[str, ...]:
@@ -177,7 +177,8 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
         return Outcome(None, job.lines())
     if not force:
         require_kept(job)
-    with Staging(target, force=options.force, key=f"{job.key}-{options.max_shard_size}") as staging:
+    key = f"{job.key}-{options.max_shard_size}"
+    with Staging(target, force=options.force, key=key, sources=options.sources) as staging:
         forget_side_files(staging.folder)
         hashes, measured = write(job, staging.folder, options)
         job = job._replace(chosen={**job.chosen, **measured})  # of all numbers, not of some

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..converters.checkpoints import require_target
+from ..converters.checkpoints import Sources, require_target
 from ..converters.models import Model
 from .opening import open as open_model
 
@@ -40,6 +40,7 @@ class Options:
             home without what only it has.
         sidecar: which tensors the way home may need are kept: ``small``, ``all`` or ``none``.
         max_shard_size: bytes per weights file.
+        sources: the files that the job reads, as they were when it began.
         report: receives progress.
     """
 
@@ -53,6 +54,7 @@ class Options:
     original: str | None = None
     sidecar: str = "small"
     max_shard_size: int = 5_000_000_000
+    sources: Sources = field(default=Sources(), repr=False)
     report: Reporter = field(default=silent, repr=False)
 
 
@@ -80,8 +82,10 @@ class Outcome:
         return self.verdict.status if self.verdict else UNCHECKED
 
 
-def require_place(target: Path, kind: str, options: Options) -> None:
-    """Refuse a TARGET that could not be written, before anything takes time; not for a dry run.
+def begin(target: Path, kind: str, options: Options, *specs: str | Path | None) -> Options:
+    """Return the OPTIONS of a job that begins now and reads SPECS, and what the options name.
+
+    A TARGET that could not be written is refused before anything takes time; not for a dry run.
 
     Raises:
         TargetExistsError: something is there that is not to be replaced.
@@ -89,6 +93,8 @@ def require_place(target: Path, kind: str, options: Options) -> None:
     """
     if not options.dry_run:
         require_target(target, kind, force=options.force)
+    named = (options.map, options.original, options.inputs)
+    return replace(options, sources=Sources.of(*specs, *named))
 
 
 def open_with(spec: str, options: Options) -> Model:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..converters.checkpoints import Staging
 from ..converters.policy import Policy
 from .convert import require_apart
-from .options import Options, Outcome, open_with, require_place
+from .options import Options, Outcome, begin, open_with
 from .weighing import weigh
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def record(
     from ..parity.golden import record as record_golden
     from ..parity.probes import probes_from_file
 
-    require_place(target, "golden", options)
+    options = begin(target, "golden", options, source)
     model = open_with(source, options)
     require_apart(model, target)
-    with Staging(target, kind="golden", force=options.force) as staging:
+    with Staging(target, kind="golden", force=options.force, sources=options.sources) as staging:
         probes = probes_from_file(options.inputs, model.signature) if options.inputs else None
         golden = record_golden(model, level=level, probes=probes)
         golden.save(staging.folder)

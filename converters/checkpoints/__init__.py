@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .base import CHUNK, Checkpoint, Header
 from .open import open_checkpoint
+from .sources import Sources
 from .staging import Staging
 from .targets import require_target
 from .writer import Writer
@@ -12,6 +13,7 @@ __all__ = [
     "CHUNK",
     "Checkpoint",
     "Header",
+    "Sources",
     "Staging",
     "Writer",
     "open_checkpoint",

@@ -15,9 +15,11 @@ from typing import Any, Final, Self
 
 from ...errors import TargetExistsError, WeighbridgeError
 from .records import BESIDE, RECORD, below, describe, place_of, record_of, text_of
+from .sources import Sources
 from .system import exchange, sync_folder, writing
 from .targets import absolute, require_replaceable, require_target, staging_of
 
+NOTHING_READ: Final = Sources()
 _KEY: Final = "key"
 _OLD: Final = "replaced"
 _CONTENT: Final = "content"
@@ -39,9 +41,15 @@ class Staging:
     """
 
     def __init__(
-        self, target: Path, *, kind: str = "model", force: bool = False, key: str = ""
+        self,
+        target: Path,
+        *,
+        kind: str = "model",
+        force: bool = False,
+        key: str = "",
+        sources: Sources = NOTHING_READ,
     ) -> None:
-        """Prepare to write TARGET, a result of KIND (a key of ``records.KINDS``).
+        """Prepare to write TARGET, a result of KIND (a key of ``records.KINDS``), made from SOURCES.
 
         Raises:
             TargetExistsError: something is there that FORCE, or its absence, protects.
@@ -51,6 +59,7 @@ class Staging:
         self.kind = kind
         self.force = force
         self.key = key
+        self.sources = sources
         require_target(self.target, kind, force=force, contents=True)
         self._seen = _stamps(self.target)
         self._root = staging_of(self.target)
@@ -77,8 +86,14 @@ class Staging:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Remove what was not published, and let the next run in."""
+        """Remove what was not published, and let the next run in.
+
+        Raises:
+            BadInputError: the block failed, and a source has changed, which is why.
+        """
         self._leave()
+        if isinstance(error, Exception):
+            self.sources.require_unchanged()
 
     def _leave(self) -> None:
         try:
@@ -100,7 +115,9 @@ class Staging:
 
         Raises:
             TargetExistsError: the target has appeared or changed meanwhile.
+            BadInputError: a source has changed meanwhile.
         """
+        self.sources.require_unchanged()
         if os.path.lexists(self.target):
             require_replaceable(self.target, self.kind, force=self.force, contents=False)
             if _stamps(self.target) != self._seen:
@@ -115,7 +132,11 @@ class Staging:
         """Move the result to ``TARGET.rejected`` to be looked at; return where it is.
 
         An earlier rejected result is replaced; where something else has that name, a number follows.
+
+        Raises:
+            BadInputError: a source has changed meanwhile, so that it says nothing.
         """
+        self.sources.require_unchanged()
         place = self._rejected()
         with writing(place):
             self._forget_key()
