@@ -36,6 +36,7 @@ from .failures import told
 from .map_verbs import map_group
 from .results import keep_stdout
 from .running import finish, options_of, prepare_mlx
+from .signals import unwinding
 
 JSON = f"{__package__}.json"
 
@@ -52,7 +53,7 @@ class Weighbridge(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb."""
-        with told(as_json=ctx.meta[JSON]), telling_users_faults():
+        with told(as_json=ctx.meta[JSON]), telling_users_faults(), unwinding():
             return super().invoke(ctx)
 
 

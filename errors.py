@@ -70,6 +70,10 @@ class DivergedError(WeighbridgeError):
     """The loss or the gradient of a training run was not finite too many times in a row."""
 
 
+class Terminated(KeyboardInterrupt):
+    """The command was told to end by SIGTERM or SIGHUP; it unwinds as on Ctrl-C."""
+
+
 def legible(text: str, most: int = LONGEST) -> str:
     r"""Return TEXT as one line of at most MOST characters, none of them invisible.
 

@@ -45,7 +45,7 @@ class Exit(IntEnum):
     )
     BUG = 70, "bug", "a bug in Weighbridge: the traceback on stderr is what a report needs"
     INTERRUPTED = 130, "interrupted", "interrupted by Ctrl-C; nothing is left behind"
-    TERMINATED = 143, "terminated", "terminated by SIGTERM; nothing is left behind"
+    TERMINATED = 143, "terminated", "terminated by SIGTERM or SIGHUP; nothing is left behind"
 
 
 def promise(*codes: Exit) -> str:

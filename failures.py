@@ -14,7 +14,7 @@ import click
 
 from . import errors
 from .arguments import missing_package
-from .errors import DETAIL, SUMMARY, MismatchError, WeighbridgeError, legible
+from .errors import DETAIL, SUMMARY, MismatchError, Terminated, WeighbridgeError, legible
 from .exits import Exit
 from .os_errors import explained
 
@@ -37,6 +37,7 @@ OTHERS: Final = (
     Kind("usage", Exit.USAGE, "An unknown option or verb, a missing or impossible argument."),
     Kind("bug", Exit.BUG, "A bug in Weighbridge; its traceback is on stderr."),
     Kind("interrupted", Exit.INTERRUPTED, "Ctrl-C."),
+    Kind("terminated", Exit.TERMINATED, "SIGTERM or SIGHUP."),
 )
 CODES: Final = {row.kind: row.code for row in OTHERS}
 
@@ -149,6 +150,11 @@ def _(error: OSError) -> Failed:
 def _(error: KeyboardInterrupt) -> Failed:
     said = str(error) or "Interrupted; nothing was left behind."
     return Failed("interrupted", said, shown=said)
+
+
+@failure_of.register
+def _(error: Terminated) -> Failed:
+    return Failed("terminated", str(error), shown=str(error))
 
 
 def kind_of(error: type[WeighbridgeError]) -> str:

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..converters.checkpoints import require_target
+from ..converters.checkpoints.records import write_record
+from ..converters.checkpoints.system import writing
 from ..converters.models import MANIFEST
 from ..converters.models import open as open_model
 from ..converters.sidefiles import copy_side_files
@@ -45,6 +48,8 @@ def train(
     from ..trainers.events import Lines
     from ..trainers.loop import train as run
 
+    if not resume:
+        require_target(target, "run")
     told = config_path is not None or bool(overrides)
     config = load_config(config_path, overrides) if told else None
     result = run(
@@ -52,6 +57,8 @@ def train(
     )
     if (target / WEIGHTS).is_file():
         complete(config or load_config(target / "config.yaml"), target)
+    with writing(target):
+        write_record(target, "run")
     return result
 
 

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ..converters.checkpoints import save_tensors
+from ..converters.checkpoints.system import writing
 from ..converters.models import Model, Port, Signature
 from ..converters.values import Array
 from ..errors import BadInputError
@@ -71,13 +73,11 @@ class Golden:
 
     def save(self, folder: Path) -> None:
         """Write ``golden.safetensors`` and ``golden.json`` into FOLDER."""
-        from safetensors.numpy import save_file
-
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(_tensors(self), folder / TENSORS)
-        (folder / MANIFEST).write_text(
-            json.dumps(_manifest(self), indent=1) + "\n", encoding="utf-8"
-        )
+        save_tensors(folder / TENSORS, _tensors(self))
+        with writing(folder / MANIFEST):
+            text = json.dumps(_manifest(self), indent=1) + "\n"
+            (folder / MANIFEST).write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Golden:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
+from ..converters.checkpoints import save_tensors
 from ..converters.values import Array
 from ..errors import BadInputError
 
@@ -77,10 +77,7 @@ class Checkpoints:
         staged = path.with_name(f"{TEMPORARY}{path.name}")
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
-        save_file(
-            {name: _contiguous(array) for name, array in checkpoint.arrays.items()},
-            staged / TENSORS,
-        )
+        save_tensors(staged / TENSORS, checkpoint.arrays)
         facts = json.dumps({"step": checkpoint.step} | checkpoint.facts, indent=1)
         (staged / FACTS).write_text(facts + "\n", encoding="utf-8")
         for file in (staged / TENSORS, staged / FACTS, staged):
@@ -115,11 +112,6 @@ class Checkpoints:
             shutil.rmtree(self._path(STEP, step))
         for step in set(self._steps(BEST)) - bests:
             shutil.rmtree(self._path(BEST, step))
-
-
-def _contiguous(array: Array) -> Array:
-    """Return ARRAY in C order, dimensions kept (``ascontiguousarray`` adds one to a scalar)."""
-    return np.array(array, order="C")
 
 
 def _flush(path: Path) -> None:

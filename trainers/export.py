@@ -7,10 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import save_file
-
 from .. import __version__
-from ..converters.checkpoints import Header
+from ..converters.checkpoints import Header, save_tensors
 from ..converters.dtypes import CODE
 from ..converters.models import MANIFEST
 from ..converters.quantization.fingerprints import fingerprints
@@ -46,7 +44,7 @@ def write_result(
         task.save_weights(folder, weights)
         return
     named, naming = mlx_weights(task, weights)
-    save_file(named, folder / "model.safetensors", metadata={"format": naming})
+    save_tensors(folder / "model.safetensors", named, {"format": naming})
 
 
 def record_base(folder: Path, task: Task, touched: Collection[str]) -> None:

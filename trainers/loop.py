@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from ..errors import BadInputError, MismatchError, TargetExistsError
+from ..converters.checkpoints import Staging, locked, require_space, require_target
+from ..converters.checkpoints.system import writing
+from ..errors import BadInputError, MismatchError, WeighbridgeError
 from .config import TrainConfig, differences, dump_config, load_config
 from .events import Notice, Progress, ignore
 from .preflight import Preflight, check_gradients
@@ -34,12 +37,11 @@ def train(
 ) -> TrainResult:
     """Train as CONFIG says and leave the run in OUT.
 
-    OUT gets the adapter (or weights) of the best validation, the exact configuration, the journal,
-    a plot and checkpoints. A run that was killed goes on with RESUME and ends as if it had not
-    been (bit for bit in MLX on a CPU).
+    OUT gets the adapter (or weights) of the best validation, the configuration, the journal, a plot
+    and checkpoints. A killed run goes on with RESUME and ends as if it had not been (in MLX on a CPU).
 
     Args:
-        config: the run; ``None`` takes the one in OUT, to resume it.
+        config: the run; ``None`` for the one in OUT.
         out: its folder; must not exist unless RESUME.
         backend: ``mlx`` or ``torch``.
         progress: told every event; it must not raise.
@@ -50,23 +52,45 @@ def train(
         TargetExistsError: OUT exists and RESUME was not given.
         PreflightError: the run would not train what it should; nothing was written.
         MismatchError: OUT holds a run of another configuration or other data.
+        WeighbridgeError: OUT cannot be written.
         DivergedError: too many updates in a row were not finite.
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
     config = _admit(config, out, resume=resume)
     started = time.monotonic()
-    task = task or build_task(config)
-    step = _announced(make_step(backend, task, config), progress)
-    if not resume:
-        checked = _check(task, config, step).require()
-        _found(out, config, checked)
-    run = Run(config, task, step, out, progress)
-    run.run()
-    return _kept(run.finish(started), out)
+    with nullcontext() if resume else Staging(out, kind="run") as staging:
+        task = task or build_task(config)
+        step = _ready(make_step(backend, task, config), out, config, progress)
+        if staging:
+            _found(staging, config, _check(task, config, step).require())
+    with locked(out), _resumable(out):
+        run = Run(config, task, step, out, progress)
+        run.run()
+        return _kept(run.finish(started), out)
 
 
-def _announced(step: Step, progress: Progress) -> Step:
-    """Return STEP after saying what is special about it."""
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Say of a disk that is full or refuses how the run in OUT goes on."""
+    try:
+        with writing(out):
+            yield
+    except WeighbridgeError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        raise WeighbridgeError(f"{error}; then: weighbridge train {out} --resume") from error
+
+
+def _bytes_of(step: Step, config: TrainConfig) -> int:
+    """Return how much a run writes: checkpoints kept and one more, the best and the result."""
+    state = sum(array.nbytes for array in step.state().values())
+    result = sum(array.nbytes for array in step.trainable().values())
+    return (config.keep + 1) * state + 3 * result
+
+
+def _ready(step: Step, out: Path, config: TrainConfig, progress: Progress) -> Step:
+    """Return STEP after making sure that OUT has room for it, and saying what is special about it."""
+    require_space(out, _bytes_of(step, config))
     if notice := getattr(step, "notice", None):
         progress(Notice(f"MLX runs uncompiled: {notice}"))
     return step
@@ -107,8 +131,7 @@ def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfi
     if not resume:
         if config is None:
             raise BadInputError("a new run needs a configuration: --config FILE or a recipe's name")
-        if out.exists():
-            raise TargetExistsError(f"{out} exists; go on with --resume or choose another folder")
+        require_target(out, "run")
         return config
     if not saved.is_file():
         raise BadInputError(f"{out} holds no run to resume: it has no {CONFIG}")
@@ -118,16 +141,13 @@ def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfi
     return old
 
 
-def _found(out: Path, config: TrainConfig, checked: Preflight) -> None:
+def _found(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
     """Make the run's folder with its configuration, in one step."""
-    staged = out.with_name(f".{out.name}.new")
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir(parents=True)
-    (staged / CONFIG).write_text(dump_config(config), encoding="utf-8")
-    (staged / PREFLIGHT).write_text(
-        json.dumps(checked.document(), indent=1) + "\n", encoding="utf-8"
-    )
-    staged.rename(out)
+    report = json.dumps(checked.document(), indent=1) + "\n"
+    with writing(staging.target):
+        (staging.folder / CONFIG).write_text(dump_config(config), encoding="utf-8")
+        (staging.folder / PREFLIGHT).write_text(report, encoding="utf-8")
+    staging.publish()
 
 
 def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:

@@ -82,7 +82,7 @@ class Run:
             while self._done < self._config.steps:
                 self._advance()
                 if interrupt.raised:
-                    self._stop()
+                    self._stop(interrupt.kind)
 
     def finish(self, started: float) -> TrainResult:
         """Write the best parameters and the plot; return what was done since STARTED."""
@@ -249,9 +249,9 @@ class Run:
         self._carried = Carried(**checkpoint.facts["progress"])
         return checkpoint.step
 
-    def _stop(self) -> None:
+    def _stop(self, kind: type[TrainingInterrupted]) -> None:
         self._checkpoint()
-        raise TrainingInterrupted(
+        raise kind(
             f"stopped after step {self._done} of {self._config.steps}, a checkpoint is written;"
             f" go on with: weighbridge train {self._out} --resume"
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from .base import CHUNK, Checkpoint, Header
+from .locks import locked
 from .open import open_checkpoint
+from .safetensors import save_tensors
 from .sources import Sources
 from .staging import Staging
-from .targets import require_target
+from .targets import require_space, require_target
 from .writer import Writer
 
 __all__ = [
@@ -16,6 +18,9 @@ __all__ = [
     "Sources",
     "Staging",
     "Writer",
+    "locked",
     "open_checkpoint",
+    "require_space",
     "require_target",
+    "save_tensors",
 ]

@@ -31,6 +31,7 @@ KINDS: Final = {
 }
 SINGLE: Final = frozenset({"gguf", "map"})  # kinds that are one file
 BESIDE: Final = SINGLE | {"package"}  # kinds whose record lies beside them
+GROWING: Final = frozenset({"run"})  # kinds that are written to after they appear
 IGNORED: Final = frozenset({".DS_Store"})  # Finder's, made anew wherever it looks
 _PACKAGE: Final = "Data/com.apple.CoreML"
 
@@ -74,6 +75,14 @@ def describe(item: Path, kind: str, before: Mapping[str, Any] | None = None) -> 
     files = {path.relative_to(item).as_posix(): _entry(path, tensors) for path in parts}
     replaced = {"before": dict(before)} if before else {}
     return {**facts, "kind": kind, "files": files, **replaced}
+
+
+def write_record(item: Path, kind: str) -> None:
+    """Write the record of ITEM, a result of KIND that lies in its place already."""
+    place = place_of(item, kind)
+    draft = place.with_name(f".{place.name}.new")
+    draft.write_text(text_of(describe(item, kind)), encoding="utf-8")
+    draft.replace(place)
 
 
 def text_of(facts: Mapping[str, Any]) -> str:

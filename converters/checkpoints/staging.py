@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,7 +12,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ...errors import TargetExistsError, WeighbridgeError
-from .records import BESIDE, RECORD, below, describe, place_of, record_of, text_of
+from .locks import lock
+from .records import BESIDE, GROWING, RECORD, below, describe, place_of, record_of, text_of
 from .sources import Sources
 from .system import exchange, sync_folder, writing
 from .targets import absolute, require_replaceable, require_target, staging_of
@@ -160,7 +159,8 @@ class Staging:
         The record of a single file or a package names what it replaces as well, until that is gone.
         """
         if self.kind not in BESIDE:
-            self._write_record(self.item / RECORD, describe(self.item, self.kind))
+            if self.kind not in GROWING:  # these are recorded at their end
+                self._write_record(self.item / RECORD, describe(self.item, self.kind))
             self._replace(place)
             return
         known = record_of(place, self.kind) if os.path.lexists(place) else None
@@ -223,32 +223,8 @@ class Staging:
         """Create the staging folder if need be and lock it; the lock ends with the process."""
         while True:
             self._root.mkdir(exist_ok=True)
-            try:
-                descriptor = os.open(self._root, os.O_RDONLY)
-            except FileNotFoundError:  # the run that had it has just ended
-                continue
-            if self._lock_held(descriptor):
-                return descriptor
-            os.close(descriptor)
-
-    def _lock_held(self, descriptor: int) -> bool:
-        """Lock DESCRIPTOR; False if the folder that it stands for was removed meanwhile."""
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise WeighbridgeError(
-                f"another run is writing {self.target}; wait for it or choose another name"
-            ) from error
-        except OSError as error:
-            # Some network file systems have no locks; that is no reason not to write there.
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
-                os.close(descriptor)
-                raise
-        try:
-            return os.path.samestat(os.fstat(descriptor), self._root.stat())
-        except FileNotFoundError:
-            return False
+            with suppress(FileNotFoundError):  # the run that had it has just ended
+                return lock(self._root, self.target)
 
 
 def _read(path: Path) -> str | None:

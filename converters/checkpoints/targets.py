@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from ...errors import TargetExistsError, WeighbridgeError
 from .old_records import unlike_old
 from .records import (
     BESIDE,
+    GROWING,
     IGNORED,
     KINDS,
     SINGLE,
@@ -73,7 +75,8 @@ def require_replaceable(target: Path, kind: str, *, force: bool, contents: bool)
     if kept := _never_replaced(target):
         raise TargetExistsError(f"{target} {kept} and is never replaced; choose another name")
     if not force:
-        raise TargetExistsError(f"{target} exists; choose another name or give --force")
+        way = "go on with --resume" if kind in GROWING else "give --force"
+        raise TargetExistsError(f"{target} exists; choose another name or {way}")
     if unaccounted(target, kind, contents=contents):
         problems = unaccounted(target, kind)
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
@@ -142,6 +145,21 @@ def require_writable(target: Path) -> None:
     longest = os.pathconf(folder, "PC_NAME_MAX") or _LONGEST
     if len(os.fsencode(staging_of(target).name)) > longest:
         raise WeighbridgeError(f"cannot write {target}: its name is too long; choose a shorter one")
+
+
+def require_space(target: Path, needed: int) -> None:
+    """Refuse a TARGET that takes NEEDED bytes where its file system has fewer.
+
+    Raises:
+        WeighbridgeError: says both.
+    """
+    folder = next(place for place in absolute(target).parents if place.is_dir())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise WeighbridgeError(
+            f"cannot write {target}: it needs {needed:,} bytes, {free:,} are free; free some space"
+            " or choose another disk"
+        )
 
 
 def require_record_place(place: Path) -> None:

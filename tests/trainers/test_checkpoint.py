@@ -42,7 +42,7 @@ def test_the_last_ones_are_kept_and_the_best_ones_they_speak_of(tmp_path):
     assert checkpoints.best(35).step == 35
 
 
-@pytest.mark.parametrize("moment", ["save_file", "_flush"])
+@pytest.mark.parametrize("moment", ["save_tensors", "_flush"])
 def test_a_crash_while_writing_leaves_the_one_before(moment, tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, 2)
     checkpoints.write(point(1))

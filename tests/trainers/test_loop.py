@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 import signal
 
 import numpy as np
@@ -10,10 +13,17 @@ import pytest
 import yaml
 
 from weighbridge.converters.adapters import read_adapter
-from weighbridge.errors import BadInputError, DivergedError, MismatchError, TargetExistsError
+from weighbridge.converters.checkpoints import locked
+from weighbridge.errors import (
+    BadInputError,
+    DivergedError,
+    MismatchError,
+    TargetExistsError,
+    WeighbridgeError,
+)
 from weighbridge.trainers.events import Updated, Validated
-from weighbridge.trainers.interrupts import TrainingInterrupted
-from weighbridge.trainers.journal import read_records
+from weighbridge.trainers.interrupts import STOPPING, TrainingInterrupted, TrainingTerminated
+from weighbridge.trainers.journal import Journal, read_records
 from weighbridge.trainers.loop import train
 
 BACKENDS = ["mlx", "torch"]
@@ -214,3 +224,58 @@ def test_an_unknown_backend_is_refused_and_leaves_nothing(series_config, series_
     with pytest.raises(BadInputError, match="choose from mlx, torch"):
         train(series_config(), tmp_path / "run", backend="jax", task=series_task())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_writes_a_checkpoint_too(number, series_config, series_task, tmp_path):
+    before = [signal.getsignal(one) for one in STOPPING]
+    config = series_config(checkpoint_every=6)
+
+    def end(event):
+        if isinstance(event, Updated) and event.step == 2:
+            signal.raise_signal(number)
+
+    with pytest.raises(TrainingTerminated, match="--resume"):
+        train(config, tmp_path / "run", progress=end, task=series_task(config))
+    assert (tmp_path / "run" / "checkpoints" / "step-00000003").is_dir()
+    assert [signal.getsignal(one) for one in STOPPING] == before
+
+
+def test_a_run_that_another_process_writes_is_not_touched(series_config, series_task, tmp_path):
+    config, out = series_config(), tmp_path / "run"
+    train(config, out, task=series_task(config))
+    with locked(out), pytest.raises(WeighbridgeError, match="another run is writing"):
+        train(config, out, resume=True, task=series_task(config))
+
+
+def test_a_disk_without_room_is_noticed_before_the_first_step(
+    series_config, series_task, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
+    config, seen = series_config(), []
+    with pytest.raises(WeighbridgeError, match=r"it needs [\d,]+ bytes, 0 are free"):
+        train(config, tmp_path / "run", progress=seen.append, task=series_task(config))
+    assert not [event for event in seen if isinstance(event, Updated)]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_during_a_run_leaves_one_that_goes_on(
+    series_config, series_task, tmp_path, monkeypatch
+):
+    config = series_config(checkpoint_every=2)
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    train(config, straight, task=series_task(config))
+    append, calls = Journal.append, []
+
+    def full(self, record):
+        calls.append(record)
+        if len(calls) == 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, record)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "append", full)
+        with pytest.raises(WeighbridgeError, match=f"No space left.*train {stopped} --resume"):
+            train(config, stopped, task=series_task(config))
+    train(config, stopped, resume=True, task=series_task(config))
+    same_run(straight, stopped)
