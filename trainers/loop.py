@@ -44,15 +44,14 @@ def train(
         config: the run; ``None`` for the one in OUT.
         out: its folder; must not exist unless RESUME.
         backend: ``mlx`` or ``torch``.
-        progress: told every event; it must not raise.
-        resume: go on from the last checkpoint in OUT.
+        progress: told every event; must not raise.
+        resume: go on from the last checkpoint.
         task: a model and data in memory, in place of those that CONFIG names.
 
     Raises:
         TargetExistsError: OUT exists and RESUME was not given.
-        PreflightError: the run would not train what it should; nothing was written.
+        PreflightError: the run would not train what it should.
         MismatchError: OUT holds a run of another configuration or other data.
-        WeighbridgeError: OUT cannot be written.
         DivergedError: too many updates in a row were not finite.
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
