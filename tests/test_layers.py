@@ -35,7 +35,7 @@ LAYERS = (
     ("console",),
     ("running",),
     ("adapter_verbs", "export_verbs", "map_verbs"),
-    ("failures",),
+    ("failures", "signals"),
     ("cli",),
     ("__main__",),
 )
