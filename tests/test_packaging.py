@@ -30,6 +30,7 @@ ROOT_MODULES = {
     "failures.py",
     "map_verbs.py",
     "os_errors.py",
+    "signals.py",
     "results.py",
     "running.py",
 }
