@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..converters.checkpoints.npz import read_npz
 from ..converters.maps import WeightMap, apply
 from ..converters.maps.infer import Draft, Guess, Runs, Side, infer
 from ..converters.models import Model, Signature
@@ -284,5 +285,4 @@ def signature_for(torch_model: Model, candidate: Model, options: Options) -> Sig
         return candidate.declared
     from ..parity.live import signature_of
 
-    with np.load(options.inputs, allow_pickle=False) as file:
-        return signature_of(torch_model.factory, {name: file[name] for name in file.files})
+    return signature_of(torch_model.factory, read_npz(options.inputs))

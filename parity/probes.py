@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ..converters.checkpoints.npz import read_npz
 from ..converters.models import Port, Signature
 from ..converters.values import Array
-from ..errors import BadInputError, MismatchError, UnsupportedError
+from ..errors import MismatchError, UnsupportedError
 from .sentences import SENTENCES
 from .signals import Context, Layout, hidden, pixels, series, spectrogram, waveform
 from .tokenizers import load_tokenizer
@@ -249,15 +250,11 @@ def probes_from_file(path: Path, signature: Signature) -> list[Probe]:
 
     Raises:
         BadInputError: PATH is not a readable ``.npz`` file.
+        UnsupportedError: an array of it has a dtype that no input has.
         MismatchError: names, ranks or dtypes do not fit the signature.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise BadInputError(f"{path}: not an .npz of plain arrays ({error})") from error
     grouped: dict[str, dict[str, Array]] = {}
-    for name, array in arrays.items():
+    for name, array in read_npz(path).items():
         probe, _, port = name.rpartition("/")
         grouped.setdefault(probe or "inputs", {})[port] = array
     if problems := _input_problems(grouped, signature):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
+from ..converters.checkpoints.npz import NpzFile
 from ..converters.values import Array
-from ..errors import BadInputError, MismatchError
+from ..errors import MismatchError
 from .batches import Batch
 
 
@@ -18,15 +18,13 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
     """Read the arrays NAMES of an ``.npz`` file as float32, all of one first size.
 
     Raises:
-        BadInputError: not such a file.
+        BadInputError: not such a file, or a damaged one.
+        UnsupportedError: one of the arrays holds texts, or other than numbers.
         MismatchError: arrays missing, not numbers, not finite or of different first sizes.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise BadInputError(f"{path}: cannot be read as .npz without pickles: {error}") from None
-    problems = [problem for name in names for problem in _problems(name, found)]
+    file = NpzFile(path, names)
+    found = {name: file.read(name) for name in file.headers}
+    problems = [problem for name in names for problem in _problems(name, found, file.names)]
     sizes = {name: len(found[name]) for name in names if name in found and found[name].ndim}
     if len(set(sizes.values())) > 1:
         problems.append(f"different numbers of examples: {sizes}")
@@ -66,9 +64,9 @@ class Series:
         return (row,)
 
 
-def _problems(name: str, found: dict[str, Array]) -> list[str]:
+def _problems(name: str, found: dict[str, Array], names: Sequence[str]) -> list[str]:
     if name not in found:
-        return [f"{name} is missing; the file has {', '.join(sorted(found)) or 'nothing'}"]
+        return [f"{name} is missing; the file has {', '.join(sorted(names)) or 'nothing'}"]
     array = found[name]
     if array.dtype.kind not in "iuf" or not array.ndim:
         return [f"{name}: {array.dtype}{list(array.shape)} is not an array of numbers by example"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..dtypes import NUMPY
 from ..values import Array
 
+MAX_AXES: Final = 64  # the limit of numpy
 CHUNK = 1 << 20  # bytes moved at a time: stays in the cache; 4 MiB took twice the processor time
 
 
@@ -27,6 +28,16 @@ class Header(NamedTuple):
     def __str__(self) -> str:
         """Print as ``F32[384, 1536]``."""
         return f"{self.dtype}{list(self.shape)}"
+
+
+def is_shape(sizes: Sequence[Any]) -> bool:
+    """Tell whether an array can have SIZES: whole numbers, not too many and not too large.
+
+    >>> is_shape((2, 0)), is_shape((2, -1)), is_shape((True,)), is_shape((0, 2**64))
+    (True, False, False, False)
+    """
+    whole = all(type(size) is int and size >= 0 for size in sizes)
+    return whole and len(sizes) <= MAX_AXES and math.prod(size or 1 for size in sizes) < 2**62
 
 
 class Checkpoint(Protocol):

@@ -31,8 +31,3 @@ class Cursor:
             self.position += part.nbytes
             if not skipped:
                 yield part
-
-    def finish(self) -> None:
-        """Read on to the end, where a stream checks itself."""
-        for _ in self._stream:
-            pass

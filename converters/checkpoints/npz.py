@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+import io
+import warnings
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -15,12 +14,14 @@ from numpy.lib import format as npy
 from ...errors import BadInputError, UnsupportedError, UntrustedError
 from ..dtypes import CODE, NUMPY
 from ..values import Array
-from .base import CHUNK, Header
+from .archive import Archive
+from .base import CHUNK, Header, is_shape
 from .cursor import Cursor
+from .ranges import gather
 
 _READERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-_BAD: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, struct.error)
 _SUFFIX: Final = ".npy"
+LONGEST_HEADER: Final = 10_000  # bytes; numpy refuses longer ones too
 
 
 class Member(NamedTuple):
@@ -45,25 +46,35 @@ class Member(NamedTuple):
 
 
 class NpzFile:
-    """One npz archive."""
+    """One npz archive; no byte of an array is given out before its checksum was compared.
 
-    def __init__(self, path: Path) -> None:
+    Attributes:
+        names: all arrays in it; ``headers`` has those of them that were WANTED, by default all.
+
+    Raises:
+        BadInputError: the archive, or the header of an array that is wanted, is damaged.
+        UnsupportedError: an array that is wanted has a dtype that no tensor has.
+        UntrustedError: it holds Python objects.
+    """
+
+    def __init__(self, path: Path, wanted: Container[str] | None = None) -> None:
         self.path = path
         self.files: tuple[Path, ...] = (path,)
         self.ignored: tuple[Path, ...] = ()
         self.metadata: Mapping[str, str] = {}
         self._cursors: dict[str, Cursor] = {}  # within tensors of which a part was read
-        try:
-            self._members = _members(path)
-        except _BAD as error:
-            raise BadInputError(f"{path}: not a readable npz archive ({error})") from error
+        self._archive = Archive(path, "npz archive")
+        if strange := [name for name in self._archive.members if not name.endswith(_SUFFIX)]:
+            raise BadInputError(f"{path}: {strange[0]} in it is not an array")
+        self.names = tuple(name.removesuffix(_SUFFIX) for name in self._archive.members)
+        chosen = [name for name in self.names if wanted is None or name in wanted]
+        self._members = {name: self._member(name) for name in chosen}
         self.headers: Mapping[str, Header] = {n: m.header for n, m in self._members.items()}
 
     def read(self, name: str) -> Array:
         """Return tensor NAME as an array of its own."""
         header, stored, fortran, _ = self._members[name]
-        data = bytearray().join(self._stored(name))
-        array = np.frombuffer(data, np.uint8).view(stored)
+        array = gather(self._stored(name), header.nbytes).view(stored)
         array = array.reshape(header.shape, order="F" if fortran else "C")
         if stored.kind == "V":
             return np.asarray(array, order="C").view(NUMPY[header.dtype])
@@ -80,9 +91,7 @@ class NpzFile:
         if cursor is None or cursor.position > start:
             cursor = Cursor(self._whole(name))
         yield from cursor.read(start, stop)
-        if stop == end:
-            cursor.finish()
-        else:
+        if stop < end:
             self._cursors[name] = cursor
 
     def _whole(self, name: str) -> Iterator[memoryview]:
@@ -93,51 +102,55 @@ class NpzFile:
         yield from (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
 
     def _stored(self, name: str) -> Iterator[memoryview]:
-        """Yield the bytes as stored; reading to the end checks the archive's checksum."""
-        member = self._members[name]
-        left = member.header.nbytes
-        try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(name + _SUFFIX) as file:
-                file.read(member.begin)
-                while piece := file.read(CHUNK):
-                    left -= len(piece)
-                    yield memoryview(piece)
-        except _BAD as error:
-            raise BadInputError(f"{self.path}: tensor {name}: {error}") from error
-        if left:
-            raise BadInputError(f"{self.path}: tensor {name}: {left} bytes are missing")
+        """Yield the bytes as stored."""
+        return self._archive.stream(name + _SUFFIX, self._members[name].begin)
+
+    def _member(self, name: str) -> Member:
+        """Read the header of array NAME."""
+        where, size = f"{self.path}: tensor {name}", self._archive.members[name + _SUFFIX].nbytes
+        file = io.BytesIO(self._archive.head(name + _SUFFIX, LONGEST_HEADER))
+        shape, fortran, stored = _header(file, where)
+        if stored.hasobject:
+            raise UntrustedError(
+                f"{where}: holds Python objects, which would run code; save arrays"
+            )
+        # numpy has no name for bfloat16: MLX and ml_dtypes both store two raw bytes.
+        code = "BF16" if stored == np.dtype("V2") else CODE.get(stored.newbyteorder("<"))
+        if code is None:
+            raise UnsupportedError(
+                f"{where}: dtype {stored} is not one of {', '.join(sorted(CODE.values()))}"
+            )
+        header = Header(code, shape)
+        if file.tell() + header.nbytes != size:
+            found = size - file.tell()
+            raise BadInputError(f"{where}: {header} takes {header.nbytes} bytes, found {found}")
+        if not header.nbytes:  # otherwise it is done when the bytes are read
+            self._archive.verify(name + _SUFFIX)
+        return Member(header, stored, fortran, file.tell())
 
 
-def _members(path: Path) -> dict[str, Member]:
-    with zipfile.ZipFile(path) as archive:
-        members = {}
-        for info in archive.infolist():
-            name = info.filename.removesuffix(_SUFFIX)
-            where = f"{path}: tensor {name}"
-            if name in members or name == info.filename:
-                raise BadInputError(f"{where}: twice in the archive, or not an array")
-            with archive.open(info) as file:
-                members[name] = _member(file, where, info.file_size)
-    return members
+def read_npz(path: Path) -> dict[str, Array]:
+    """Return all arrays of the archive at PATH, little-endian and in C order."""
+    file = NpzFile(path)
+    return {name: file.read(name) for name in file.names}
 
 
-def _member(file: IO[bytes], where: str, size: int) -> Member:
-    """Read the header of the npy FILE of SIZE bytes."""
-    version = npy.read_magic(file)
-    if version not in _READERS:
-        raise BadInputError(f"{where}: npy version {version} is unknown")
-    shape, fortran, stored = _READERS[version](file)
-    if stored.hasobject:
-        raise UntrustedError(f"{where}: holds Python objects, which would run code; save arrays")
-    # numpy has no name for bfloat16: MLX and ml_dtypes both store two raw bytes.
-    code = "BF16" if stored == np.dtype("V2") else CODE.get(stored.newbyteorder("<"))
-    if code is None:
-        raise UnsupportedError(
-            f"{where}: dtype {stored} is not one of {', '.join(sorted(CODE.values()))}"
-        )
-    header = Header(code, shape)
-    if file.tell() + header.nbytes != size:
-        raise BadInputError(
-            f"{where}: {header} takes {header.nbytes} bytes, found {size - file.tell()}"
-        )
-    return Member(header, stored, fortran, file.tell())
+def _header(file: io.BytesIO, where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order and dtype from the first bytes of an npy FILE.
+
+    Raises:
+        BadInputError: it has no such header.
+    """
+    try:
+        read = _READERS[npy.read_magic(file)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python 2's headers, which are read all the same
+            shape, fortran, stored = read(file)
+    except KeyError as error:
+        raise BadInputError(f"{where}: npy version {error} is unknown") from error
+    except Exception as error:  # numpy's, on junk: ValueError, TokenError, MemoryError ...
+        what = str(error).partition("\n")[0] or type(error).__name__
+        raise BadInputError(f"{where}: not a readable npy header ({what})") from error
+    if not is_shape(shape):
+        raise BadInputError(f"{where}: shape {list(shape)} is not possible")
+    return shape, fortran, stored

@@ -6,27 +6,24 @@ Format: https://github.com/huggingface/safetensors#format
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...errors import BadInputError, MismatchError
 from ..dtypes import CODE, NUMPY
 from ..values import Array
-from .base import CHUNK, Header
-from .buffers import BUFFERS
+from .base import Header, is_shape
+from .ranges import fill, pieces
 from .system import writing
 
 Result = TypeVar("Result")
 
 NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
 MAX_HEADER: Final = 100_000_000  # bytes; the limit of safetensors' own reader
-MAX_AXES: Final = 64  # the limit of numpy
 _SIZE: Final = 8  # bytes of the little-endian length before the header
 _POINTER: Final = b"version https://git-lfs"  # what a clone without Git LFS has instead
 
@@ -57,44 +54,14 @@ class SafetensorsFile:
         """Return tensor NAME as an array of its own."""
         header, begin = self._places[name]
         data = np.empty(header.nbytes, np.uint8)
-        with self._reading(name), self.path.open("rb", buffering=0) as file:
-            file.seek(begin)
-            self._fill(file, data.data, name)
+        fill(self.path, begin, data.data, f"tensor {name}")
         return data.view(NUMPY[header.dtype]).reshape(header.shape)
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
-        place = self._places[name]
-        left = place.header.nbytes if stop is None else stop
-        with (
-            self._reading(name),
-            BUFFERS.lend() as buffer,
-            self.path.open("rb", buffering=0) as file,
-        ):
-            file.seek(place.begin + start)
-            for position in range(start, left, CHUNK):
-                piece = buffer[: min(CHUNK, left - position)]
-                self._fill(file, piece, name)
-                yield piece
-
-    @contextmanager
-    def _reading(self, name: str) -> Iterator[None]:
-        """Turn a failure of the disk into one line."""
-        try:
-            yield
-        except OSError as error:
-            raise BadInputError(f"{self.path}: tensor {name}: {error.strerror}") from error
-
-    def _fill(self, file: IO[bytes], piece: memoryview, name: str) -> None:
-        """Fill PIECE from FILE; the system may return less than asked for."""
-        done = 0
-        while done < len(piece):
-            count = file.readinto(piece[done:])  # type: ignore[attr-defined]
-            if not count:
-                raise BadInputError(
-                    f"{self.path}: tensor {name}: the file shrank while it was read"
-                )
-            done += count
+        header, begin = self._places[name]
+        stop = header.nbytes if stop is None else stop
+        return pieces(self.path, begin + start, begin + stop, f"tensor {name}")
 
 
 def read_places(path: Path) -> tuple[dict[str, Place], Mapping[str, str]]:
@@ -238,7 +205,7 @@ def _header(name: str, entry: Mapping[str, Any], nbytes: int) -> Header:
         raise ValueError(f"tensor {name}: dtype {header.dtype} is unknown; known are {known}")
     if header.nbytes != nbytes:
         raise ValueError(f"tensor {name}: {header} takes {header.nbytes} bytes, found {nbytes}")
-    if len(header.shape) > MAX_AXES or math.prod(size or 1 for size in header.shape) >= 2**63:
+    if not is_shape(header.shape):
         raise ValueError(f"tensor {name}: shape {list(header.shape)} is too large")
     return header
 
