@@ -19,6 +19,7 @@ from ..converters.models import Model
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError
+from ..hints import command, dequantizing, unused
 from .adapter_weighing import Load, weigh_adapter
 from .bases import Kin, dense_view, kin_of, quantization_of, require_kin
 from .convert import require_apart
@@ -136,13 +137,19 @@ def require_dialect(adapter: Adapter, request: AdapterRequest, source: Path, tar
     other = {"mlx": "mlx-to-peft", "peft": "peft-to-mlx"}
     if adapter.framework == FRAMEWORKS[to] and (to == "peft" or adapter.dialect == "mlx"):
         raise BadInputError(
-            f"{source} is already in the dialect of {'mlx-lm' if to == 'mlx' else 'PEFT'}; did you"
-            f" mean weighbridge convert {other[to]} {source} {target} --base {request.base}?"
+            f"{source} is already in the dialect of {'mlx-lm' if to == 'mlx' else 'PEFT'};"
+            f" did you mean {command('convert', other[to], source, target, '--base', request.base)}?"
         )
-    if destination and DESTINATIONS[destination].dialect != to:
-        raise BadInputError(
-            f"{destination} does not read this dialect; use weighbridge convert {other[to]}"
-        )
+    if destination is None or DESTINATIONS[destination].dialect == to:
+        return
+    row, base = DESTINATIONS[destination], request.base
+    if adapter.framework == FRAMEWORKS[row.dialect]:
+        use = next_command(row, source, base)
+        raise BadInputError(f"{destination} reads {source} as it is: {use}")
+    words = ("convert", other[to], source, target, "--base", base, "--for", destination)
+    raise BadInputError(
+        f"{destination} does not read this dialect; did you mean {command(*words)}?"
+    )
 
 
 def carry(adapter: Adapter, request: AdapterRequest, options: Options) -> Carried:
@@ -178,8 +185,7 @@ def supported(carried: Carried, destination: str | None) -> Carried:
     found = problems(row, updates, carried.there.kinds, carried.saved, config)
     if found:
         raise MismatchError(
-            f"{destination} cannot load this adapter; merge it instead: weighbridge merge"
-            f" {carried.model.spec} {carried.adapter.path} MERGED",
+            f"{destination} cannot load this adapter; merge it instead: {merging(carried)}",
             found,
         )
     return replace(carried, updates=updates)
@@ -222,10 +228,25 @@ def said_next(carried: Carried, destination: str | None, target: Path) -> str:
     """Return the command to run next."""
     model, framework = carried.model, carried.there.framework
     if model.framework not in {framework, "torch"}:
-        return f"weighbridge convert {model.framework}-to-{framework} {model.spec} BASE"
+        return readable(model, framework)
     if destination is not None:
         rank = max((update.rank for update in carried.updates.values()), default=1)
         return next_command(DESTINATIONS[destination], target, model.spec, rank)
     if framework == "mlx" and str(model.library).startswith("mlx-lm"):
-        return f"mlx_lm.generate --model {model.spec} --adapter-path {target} --prompt Hello"
-    return f"weighbridge merge {model.spec} {target} MERGED"
+        words = ("--model", model.spec, "--adapter-path", target, "--prompt", "Hello")
+        return command(*words, program="mlx_lm.generate")
+    return command("merge", model.spec, target, unused(model.spec, "-merged"))
+
+
+def readable(model: Model, framework: str) -> str:
+    """Return the command that makes of MODEL a base that programs of FRAMEWORK read."""
+    if quantization_of(model):
+        return dequantizing(model.spec)
+    verb, target = f"{model.framework}-to-{framework}", unused(model.spec, f"-{framework}")
+    return command("convert", verb, model.spec, target)
+
+
+def merging(carried: Carried) -> str:
+    """Return the command that merges the adapter as it was given."""
+    model, adapter = carried.model, carried.adapter
+    return command("merge", model.spec, str(adapter.path), unused(model.spec, "-merged"))

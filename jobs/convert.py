@@ -22,6 +22,7 @@ from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
 from ..errors import BadInputError, MismatchError, UnsupportedError
+from ..hints import command
 from .bases import Kin, live_on, with_kinship
 from .configuring import rewrite_config, translated
 from .dense import as_dense, fitting, said_of
@@ -65,7 +66,7 @@ def require_framework(model: Model, expected: str, target: Path) -> None:
     other = "torch" if expected == "mlx" else "mlx"
     raise BadInputError(
         f"{model.spec} is already {model.framework}; did you mean"
-        f" weighbridge convert {model.framework}-to-{expected} {model.spec} {target}?"
+        f" {command('convert', f'{model.framework}-to-{expected}', model.spec, target)}?"
         if model.framework == other
         else f"{model.spec} has unknown layout {model.framework}"
     )

@@ -9,6 +9,7 @@ from .. import __version__
 from ..converters.checkpoints import Checkpoint, Staging
 from ..converters.models import Model
 from ..errors import BadInputError, MismatchError, UnsupportedError
+from ..hints import command, unused
 from .convert import require_apart
 from .options import Options, Outcome, begin, open_with
 
@@ -86,14 +87,15 @@ def saved_by_transformers(model: Model) -> Checkpoint:
         UnsupportedError: they have not, or an adapter is live on them; says what to do first.
     """
     if model.adapter:
+        base = str(model.path)
         raise UnsupportedError(
-            f"{model.spec}: merge the adapter first: weighbridge merge"
-            f" {model.path} {model.adapter.path} MERGED"
+            f"{model.spec}: merge the adapter first:"
+            f" {command('merge', base, str(model.adapter.path), unused(base, '-merged'))}"
         )
     if model.framework == "mlx":
         raise UnsupportedError(
-            f"{model.spec} has the names of MLX: weighbridge convert mlx-to-torch {model.spec} TORCH,"
-            " then export that"
+            f"{model.spec} has the names of MLX; export what this makes of it:"
+            f" {command('convert', 'mlx-to-torch', model.spec, unused(model.spec, '-torch'))}"
         )
     if model.framework != "torch":
         raise UnsupportedError(f"{model.spec} is no checkpoint of transformers")
@@ -138,5 +140,5 @@ def facts_of(model: Model, plan: Plan, seen: Readback, target: Path) -> dict[str
         "read_back": {"exact": seen.exact, "rounded": seen.rounded, "worst": seen.worst},
         "metadata_changed": plan.changed_fields,
         "notes": [*plan.lines(), str(seen), "llama.cpp itself did not run it"],
-        "next": f"llama-cli -m {target} -p Hello",
+        "next": command("-m", target, "-p", "Hello", program="llama-cli"),
     }

@@ -6,6 +6,7 @@ that lacks some, has others or other shapes is no model, whatever a map could do
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from ..converters.libraries import Target
 from ..converters.maps.choose import different
 from ..converters.models import Model
 from ..errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
+from ..hints import dequantizing
 from .manifest import manifest_of
 
 Headers = Mapping[str, Header]
@@ -52,8 +54,8 @@ def quantized(model: Model) -> str:
     return (
         f"{model.spec} is quantized ({what}{f', {bits} bits' if bits else ''}), and rounded weights"
         " are not converted. Take the model that it was made from, or dequantize it first:"
-        f" mlx_lm.convert --hf-path {model.spec} --mlx-path DENSE --dequantize. An adapter that was"
-        f" trained on it: weighbridge merge ORIGINAL ADAPTER TARGET --trained-on {model.spec}"
+        f" {dequantizing(model.spec)}. An adapter that was trained on it is merged into that model"
+        f" with --trained-on {shlex.quote(model.spec)}"
     )
 
 

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 
 from ..converters.adapters import Adapter, read_adapter
 from ..converters.models import Model, Signature
-from ..converters.models.specs import ADAPTER_FILES
+from ..converters.models.specs import ADAPTER_FILES, MANIFEST, exists, read_json, read_manifest
 from ..converters.models.specs import open as open_model
 from ..converters.routes import ROUTES
 from ..errors import WeighbridgeError
+from ..hints import command, dequantizing, unused
 
 Facts = dict[str, Any]
 PACKAGES = (
@@ -25,29 +27,22 @@ PACKAGES = (
     *("mlx-lm", "gguf"),
 )
 NEEDS = {"torch": ("torch", "transformers"), "mlx": ("mlx",), "coreml": ("coremltools",)}
-NEXT = {
-    "torch": (
-        "weighbridge convert torch-to-mlx {spec} TARGET",
-        "weighbridge export coreml {spec} TARGET.mlpackage",
-    ),
-    "mlx": (
-        "weighbridge train RUN --backend mlx --config minilm-lora --set model={spec}",
-        "weighbridge convert mlx-to-torch {spec} TARGET",
-        "weighbridge export coreml {spec} TARGET.mlpackage",
-    ),
-    "mlprogram": ("weighbridge parity check REFERENCE {spec}",),
+# Verbs that can follow, and what they take: {spec} is what was inspected, {other} the base or the
+# source that it goes with, and what begins with ~ ends the name of a new file.
+COREML = ("export coreml", "{spec}", "~.mlpackage")
+NEXT: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "torch": (("convert torch-to-mlx", "{spec}", "~-mlx"), COREML),
+    "mlx": (("convert mlx-to-torch", "{spec}", "~-torch"), COREML),
+    "mlprogram": (("parity check", "{other}", "{spec}"),),
     "mlx adapter": (
-        "weighbridge convert mlx-to-peft {spec} TARGET --base BASE",
-        "weighbridge merge BASE {spec} TARGET",
-        "weighbridge convert mlx-to-torch BASE TARGET --adapter {spec}",
-        "weighbridge parity check BASE+{spec} TARGET",
+        ("convert mlx-to-peft", "{spec}", "~-peft", "--base", "{other}"),
+        ("merge", "{other}", "{spec}", "~-merged"),
     ),
     "torch adapter": (
-        "weighbridge convert peft-to-mlx {spec} TARGET --base BASE",
-        "weighbridge merge BASE {spec} TARGET",
-        "weighbridge parity check BASE+{spec} TARGET",
+        ("convert peft-to-mlx", "{spec}", "~-mlx", "--base", "{other}"),
+        ("merge", "{other}", "{spec}", "~-merged"),
     ),
-    "golden": ("weighbridge parity check {spec} CANDIDATE",),
+    "golden": (("parity check", "{spec}", "{other}"),),
 }
 
 
@@ -55,12 +50,44 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     """Return what SPEC is: kind, tensors, signature, and the commands that can follow."""
     path = Path(spec)
     if (path / "golden.json").is_file():
-        return with_next(spec, "golden", {"is": "a golden: recorded inputs and outputs"})
+        facts = {"is": "a golden: recorded inputs and outputs"}
+        source = read_json(path / "golden.json").get("spec")
+        return with_next(spec, facts, proposals(spec, "golden", source))
     if is_adapter(path):
         adapter = read_adapter(path)
-        return with_next(spec, f"{adapter.framework} adapter", adapter_facts(adapter))
+        base, kind = adapter.base.get("spec"), f"{adapter.framework} adapter"
+        return with_next(spec, adapter_facts(adapter), proposals(spec, kind, base))
     model = open_model(spec, trust_code=trust_code, map=map_name)
-    return with_next(spec, model.framework, model_facts(model))
+    facts = model_facts(model)
+    if model.config.get("quantization"):
+        return with_next(spec, facts, [dequantizing(spec)])
+    source = read_manifest(path / MANIFEST).get("source", {}).get("spec")
+    return with_next(spec, facts, proposals(spec, model.framework, source, model))
+
+
+def proposals(spec: str, kind: str, other: Any, model: Model | None = None) -> list[str]:
+    """Return the commands that can follow for SPEC; those with an OTHER that is unknown ask for help."""
+    known = str(other) if isinstance(other, str) and exists(other) else ""
+    rows = [row for row in NEXT[kind] if row is not COREML or (model and runs(model))]
+    return [command(*words(row, spec, known)) for row in rows]
+
+
+def words(row: tuple[str, ...], spec: str, other: str) -> list[str]:
+    """Return the words of ROW with its names filled in."""
+    verb, *arguments = row
+    if "{other}" in arguments and not other:
+        return [*verb.split(), "--help"]
+    named = {"{spec}": spec, "{other}": other}
+    new = (unused(spec, it[1:]) if it.startswith("~") else named.get(it, it) for it in arguments)
+    return [*verb.split(), *new]
+
+
+def runs(model: Model) -> bool:
+    """Say whether the inputs of MODEL are known, without which it cannot be run."""
+    try:
+        return bool(model.signature.inputs)
+    except WeighbridgeError:
+        return False
 
 
 def is_adapter(path: Path) -> bool:
@@ -69,13 +96,9 @@ def is_adapter(path: Path) -> bool:
     return has_adapter and not (path / "config.json").is_file()
 
 
-def with_next(spec: str, kind: str, facts: Facts) -> Facts:
+def with_next(spec: str, facts: Facts, commands: list[str]) -> Facts:
     """Add what can be run next."""
-    return {
-        "path": spec,
-        **facts,
-        "you can now run": [line.format(spec=spec) for line in NEXT[kind]],
-    }
+    return {"path": spec, **facts, "you can now run": commands}
 
 
 def adapter_facts(adapter: Adapter) -> Facts:

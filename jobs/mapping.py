@@ -50,7 +50,7 @@ def show_map(spec: str, *, map_name: str | None = None, trust_code: str | None =
         kind = model.config.get("model_type", "(none)")
         raise BadInputError(
             f"{spec}: model_type {kind} is known to no MLX library installed here; give a map with"
-            " --map FILE.wmap, or make one: weighbridge map infer"
+            " --map FILE.wmap, or make one (weighbridge map infer --help)"
         )
     return Shown(spec, origin(model, table), len(model.checkpoint.headers), str(table))
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from ..converters.models import Model
 from ..converters.values import LowRank
+from ..hints import command, unused
 from .surveying import Survey, changes_of
 from .tally import ENOUGH, Measured
 from .touched import Change
@@ -33,13 +34,13 @@ def live(model: Model) -> str:
     """Say how the adapter stays live, and what that costs."""
     size = sum(map(nbytes, changes_of(model).values()))
     assert model.adapter is not None  # noqa: S101  (there are changes)
-    path, base = model.adapter.path, model.path
-    command = (
-        f"mlx_lm.generate --model {base} --adapter-path {path}"
+    path, base = str(model.adapter.path), str(model.path)
+    use = (
+        command("--model", base, "--adapter-path", path, program="mlx_lm.generate")
         if model.adapter.dialect == "mlx"
-        else f"weighbridge convert peft-to-mlx {path} ADAPTER --base {base}"
+        else command("convert", "peft-to-mlx", path, unused(path, "-mlx"), "--base", base)
     )
-    return f"keep the adapter live: nothing is lost, {megabytes(size)} more to load ({command})"
+    return f"keep the adapter live: nothing is lost, {megabytes(size)} more to load ({use})"
 
 
 def original(model: Model) -> str:

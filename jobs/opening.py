@@ -11,7 +11,7 @@ from ..converters.adapters.whole import Whole
 from ..converters.checkpoints.open import FORMATS
 from ..converters.models import Model
 from ..converters.models import open as open_model
-from ..converters.models.specs import ADAPTER_FILES
+from ..converters.models.specs import ADAPTER_FILES, no_model
 from ..converters.quantization import Dequantized
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .sides import Side, side_of
@@ -45,10 +45,7 @@ def refuse_foreign(folder: Path) -> None:
     found = [path.name for path in files if path.suffix in FOREIGN]
     known = [path.name for path in files if path.name.endswith(tuple(FORMATS))]
     if known and not set(known).difference(ADAPTER_FILES):  # beside a config.json as well
-        raise BadInputError(
-            f"{folder} is an adapter, not a model. Name its base too: BASE+{folder},"
-            f" or convert mlx-to-torch BASE OUT --adapter {folder}"
-        )
+        raise no_model(folder)
     if found and not known:
         raise BadInputError(
             f"{folder}: its weights are {FOREIGN[Path(found[0]).suffix]} ({found[0]}), which is not"

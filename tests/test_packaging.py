@@ -28,6 +28,7 @@ ROOT_MODULES = {
     "exits.py",
     "export_verbs.py",
     "failures.py",
+    "hints.py",
     "map_verbs.py",
     "os_errors.py",
     "signals.py",

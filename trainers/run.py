@@ -12,6 +12,7 @@ import numpy as np
 
 from ..converters.values import Array
 from ..errors import DivergedError, MismatchError
+from ..hints import command
 from .batches import Batch
 from .checkpoint import Checkpoint, Checkpoints
 from .config import TrainConfig
@@ -253,7 +254,7 @@ class Run:
         self._checkpoint()
         raise kind(
             f"stopped after step {self._done} of {self._config.steps}, a checkpoint is written;"
-            f" go on with: weighbridge train {self._out} --resume"
+            f" go on with: {command('train', self._out, '--resume')}"
         )
 
     def _epoch_steps(self) -> int:

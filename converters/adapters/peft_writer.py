@@ -31,7 +31,7 @@ STACKED: Final = ("experts", "experts_in_out")
 FUSED: Final = ("gate", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj")
 FULL: Final = (
     "a full fine-tune is weights of a model, not an adapter: merge it into its base"
-    " (weighbridge merge BASE ADAPTER TARGET) and take the merged model"
+    " (weighbridge merge --help) and take the merged model"
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...errors import BadInputError, UnsupportedError
+from ...hints import command, unused
 from ..values import Array
 from .library import gguf
 from .types import decode, nbytes
@@ -69,7 +70,7 @@ class GgufFile:
         if (self.value(SPLIT) or 1) > 1:
             raise UnsupportedError(
                 f"{path} is one part of {self.value(SPLIT)}; join them first:"
-                f" llama-gguf-split --merge {path} WHOLE.gguf"
+                f" {command('--merge', path, unused(path, '-whole.gguf'), program='llama-gguf-split')}"
             )
 
     def value(self, name: str) -> Any:

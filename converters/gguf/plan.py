@@ -132,8 +132,8 @@ def require_types(like: GgufFile, kind: str | None) -> None:
     if kind is None and (foreign := sorted(found - set(TYPES))):
         raise UnsupportedError(
             f"{like.path} has tensors of type {', '.join(foreign)}, and only {', '.join(TYPES)} are"
-            " written: export with --type F16 (or BF16), then run llama-quantize OUT.gguf"
-            f" SMALL.gguf {foreign[0]}"
+            " written: export with --type F16 (or BF16), then quantize that file to"
+            f" {foreign[0]} with llama-quantize"
         )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadInputError, UntrustedError
+from ...errors import BadInputError, UntrustedError, WeighbridgeError
+from ...hints import command, unused
 from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
 from .factories import build_factory, framework_of, looks_like_factory
@@ -126,10 +127,26 @@ def refuse_adapter(path: Path) -> None:
     """Answer an adapter given as a model with the right command."""
     is_adapter = any((path / name).exists() for name in ADAPTER_FILES)
     if is_adapter and not (path / "config.json").exists():
-        raise BadInputError(
-            f"{path} is an adapter, not a model. Name its base too: BASE+{path},"
-            f" or convert mlx-to-torch BASE OUT --adapter {path}"
-        )
+        raise no_model(path)
+
+
+def no_model(adapter: Path) -> BadInputError:
+    """Return what is raised for an ADAPTER that is given as a model."""
+    try:
+        base = recorded_base(read_adapter(adapter).base)
+    except WeighbridgeError:
+        base = None
+    merge = command("merge", base, adapter, unused(base, "-merged")) if base else ""
+    return BadInputError(
+        f"{adapter} is an adapter, not a model. Give its base as the model, and the adapter with"
+        f" --adapter or a plus sign between them{f'; or merge it: {merge}' if merge else ''}"
+    )
+
+
+def recorded_base(said: Mapping[str, Any]) -> str | None:
+    """Return the base that an adapter's record SAID, if it lies there still."""
+    spec = said.get("spec")
+    return spec if isinstance(spec, str) and exists(f"{spec}/config.json") else None
 
 
 def framework_in(checkpoint: Checkpoint) -> str:

@@ -151,7 +151,7 @@ def library_updates(model: Model) -> dict[str, LowRank]:
     if changed := sorted(updates.keys() & model.checkpoint.headers.keys() - names.keys()):
         raise UnsupportedError(
             f"{model.library} changes {', '.join(changed)} as it loads, so an adapter cannot run live"
-            " there; merge it first: weighbridge merge BASE ADAPTER TARGET"
+            " there; merge it into its base first (weighbridge merge --help)"
         )
     return {names.get(name, name): update for name, update in updates.items()}
 

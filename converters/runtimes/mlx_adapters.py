@@ -39,8 +39,8 @@ def layers() -> Mapping[tuple[str, bool], Any]:
         from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear, LoRASwitchLinear
     except ImportError as error:
         raise UnsupportedError(
-            f"a live adapter in MLX needs mlx-lm ({error}); install weighbridge[lm], or merge it first:"
-            " weighbridge merge BASE ADAPTER TARGET"
+            f"a live adapter in MLX needs mlx-lm ({error}); install weighbridge[lm], or merge it"
+            " into its base first (weighbridge merge --help)"
         ) from error
     return {
         (LINEAR, False): LoRALinear,
@@ -74,8 +74,8 @@ def attach_adapter(module: nn.Module, updates: Mapping[str, LowRank], dtype: str
     ]
     if refused:
         raise UnsupportedError(
-            f"mlx-lm has no live adapter for {', '.join(refused)}; merge it first:"
-            " weighbridge merge BASE ADAPTER TARGET"
+            f"mlx-lm has no live adapter for {', '.join(refused)}; merge it into its base"
+            " first (weighbridge merge --help)"
         )
     made = [(path, layer(modules[path], updates[name], dtype)) for name, path in paths.items()]
     module.update_modules(tree_unflatten(made))

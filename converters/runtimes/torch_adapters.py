@@ -27,7 +27,7 @@ from .torch import Places, to_numpy, to_torch
 OWN: Final = (
     "torch.nn."  # a parameter of such a module is used in ways of its own, as by a convolution
 )
-MERGE: Final = "merge it first: weighbridge merge BASE ADAPTER TARGET"
+MERGE: Final = "merge it into its base first (weighbridge merge --help)"
 
 
 class Live(Protocol):

@@ -429,8 +429,8 @@ import sys, time
 from weighbridge.converters.checkpoints import Writer
 write = Writer.write
 def slow(self, name, data):
-    sys.stdout.write("writing\\n")  # one call a line: several threads write tensors
-    sys.stdout.flush()
+    sys.__stdout__.write("writing\\n")  # one call a line: several threads write tensors
+    sys.__stdout__.flush()
     time.sleep(0.3)
     return write(self, name, data)
 Writer.write = slow

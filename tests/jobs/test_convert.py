@@ -169,12 +169,13 @@ def test_merge_keeps_the_framework_and_equals_merging_on_the_way_home(mlx_dir, a
 
 
 @pytest.mark.parametrize(
-    ("spec", "expected"), [("mlx_dir", "a mlx model"), ("adapter", "a LoRA adapter")]
+    ("spec", "expected", "verb"),
+    [("mlx_dir", "a mlx model", "convert mlx-to-torch"), ("adapter", "a LoRA adapter", "merge")],
 )
-def test_inspect_ends_in_what_can_be_run(request, spec, expected):
+def test_inspect_ends_in_what_can_be_run(request, spec, expected, verb):
     output = invoke("inspect", request.getfixturevalue(spec)).stdout
     assert expected in output
-    assert "weighbridge convert mlx-to-torch" in output.split("you can now run:")[1]
+    assert f"weighbridge {verb}" in output.split("you can now run:")[1]
 
 
 def test_a_merge_keeps_the_map_sizes_and_witness_of_its_base(mlx_dir, adapter, tmp_path):
