@@ -10,7 +10,7 @@ from typing import Final
 _ROOM: Final = "free some space or choose another disk"
 _RIGHTS: Final = "change its permissions or choose another place"
 _FILES: Final = "raise the limit of open files (ulimit -n), or close other programs"
-_DISK: Final = "the disk answers with errors; check it, and use a copy from elsewhere"
+_DISK: Final = "choose another disk, this one answers with errors"
 _NETWORK: Final = "check the network and try again"
 
 # What the machine may answer to a program without a fault; errors that name a file count all.

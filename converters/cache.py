@@ -17,6 +17,8 @@ from typing import Any, Final
 from platformdirs import user_cache_path
 
 from .. import __version__
+from ..errors import BadInputError
+from .documents import ANSWER, parse_json
 
 MOST: Final = 200  # answers kept; the ones not used for longest go first
 VARIABLE: Final = "WEIGHBRIDGE_CACHE"  # another folder, or empty to keep nothing
@@ -52,7 +54,11 @@ def recall(kind: str, key: Sequence[Any]) -> Any:
         path.touch()
     except (OSError, ValueError):
         return None
-    return json.loads(text) if seal == fingerprint(text) else None
+    if seal != fingerprint(text):
+        return None
+    with suppress(BadInputError):
+        return parse_json(text, path, ANSWER)
+    return None
 
 
 def keep(kind: str, key: Sequence[Any], answer: Any) -> None:

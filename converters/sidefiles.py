@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import BadInputError
+from .documents import read_json
 
 WEIGHTS = frozenset(
     (
@@ -43,11 +43,11 @@ def module_folders(source: Path) -> frozenset[str]:
     modules = source / "modules.json"
     if not modules.is_file():
         return frozenset()
-    try:
-        rows = json.loads(modules.read_text(encoding="utf-8"))
-        return frozenset(str(row["path"]) for row in rows if row.get("path"))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInputError(f"{modules}: not a list of modules ({error!r})") from error
+    rows = read_json(modules)
+    listed = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    if not listed or not all(isinstance(row.get("path"), str | None) for row in rows):
+        raise BadInputError(f"{modules}: not a list of modules; download it again")
+    return frozenset(path for row in rows if (path := row.get("path")))
 
 
 def walk(source: Path) -> Iterator[Path]:

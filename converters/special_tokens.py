@@ -6,22 +6,14 @@ the tokenizer has an opinion of its own. What one of them lacks, it gets from th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from .documents import TOKENIZER, read_optional
+
 KINDS: Final = ("bos", "eos", "pad")
 Config = Mapping[str, Any]
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Return the JSON object in PATH, empty where there is none that can be read."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def as_ids(value: Any) -> list[int]:
@@ -36,7 +28,10 @@ def as_ids(value: Any) -> list[int]:
 
 def tokenizer_ids(folder: Path) -> dict[str, int]:
     """Return the ids of the special tokens that ``tokenizer_config.json`` of FOLDER names."""
-    settings, tokens = read(folder / "tokenizer_config.json"), read(folder / "tokenizer.json")
+    settings, tokens = (
+        read_optional(folder / "tokenizer_config.json"),
+        read_optional(folder / "tokenizer.json", TOKENIZER),
+    )
     ids = dict(tokens.get("model", {}).get("vocab", {}) or {}) if tokens else {}
     ids |= {row["content"]: row["id"] for row in tokens.get("added_tokens", ())}
     found = {}
@@ -57,7 +52,7 @@ def reconciled(config: Config, folder: Path) -> dict[str, Any]:
     >>> reconciled({"eos_token_id": 2}, Path("/nowhere"))
     {}
     """
-    generation, tokenizer = read(folder / "generation_config.json"), tokenizer_ids(folder)
+    generation, tokenizer = read_optional(folder / "generation_config.json"), tokenizer_ids(folder)
     changes: dict[str, Any] = {}
     for kind in KINDS:
         key = f"{kind}_token_id"

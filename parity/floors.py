@@ -6,13 +6,13 @@ implementations of the same models and records how their errors compare with the
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..converters.documents import RECORD, read_object
 from ..converters.dtypes import unit_roundoff
 from ..converters.values import Array
 from ..errors import BadInputError
@@ -119,12 +119,11 @@ def floor_key(
 def _studies(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        studies: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))["studies"]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    studies = read_object(path, RECORD).get("studies")
+    if not isinstance(studies, dict):
         raise BadInputError(
-            f"{path}: not a null study ({error!r}); write it again with benchmarks/null_study.py"
-        ) from error
+            f"{path}: not a null study; write it again with benchmarks/null_study.py"
+        )
     return studies
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..converters.checkpoints import save_tensors
 from ..converters.checkpoints.system import writing
+from ..converters.documents import RECORD, read_object
 from ..converters.models import Model, Port, Signature
 from ..converters.values import Array
 from ..errors import BadInputError
@@ -90,7 +91,7 @@ class Golden:
         from safetensors.numpy import load_file
 
         try:
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            manifest = read_object(folder / MANIFEST, RECORD)
             if manifest["schema"] != SCHEMA:
                 raise BadInputError(
                     f"{folder}: golden of schema {manifest['schema']}, this version reads"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..converters.models import read_json
+from ..converters.documents import read_optional
 from .sentences import SENTENCES
 from .tokenizers import Tokenizer, has_tokenizer, load_tokenizers, tokenizer_hashes
 from .verdict import Stage
@@ -37,7 +37,7 @@ class TextSide(NamedTuple):
 
 
 def _stop_ids(folder: Path) -> list[int]:
-    stop = read_json(folder / "generation_config.json").get("eos_token_id")
+    stop = read_optional(folder / "generation_config.json").get("eos_token_id")
     return [stop] if isinstance(stop, int) else sorted(stop or [])
 
 

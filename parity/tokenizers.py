@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..converters.models import read_json
+from ..converters.documents import read_optional
 from ..errors import BadInputError
 
 TOKENIZER_FILES: Final = (
@@ -83,7 +83,7 @@ def _from_tokenizers(folder: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     config = folder / "tokenizer_config.json"
-    settings = read_json(config)
+    settings = read_optional(config)
     tokens = {name: settings.get(f"{name}_token") for name in SPECIAL_TOKENS}
     texts = {name: t["content"] if isinstance(t, dict) else t for name, t in tokens.items() if t}
     ids = {name: tokenizer.token_to_id(text) for name, text in texts.items()}

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from ..converters.checkpoints import save_tensors
+from ..converters.documents import RECORD, read_object
 from ..converters.values import Array
 from ..errors import BadInputError
 
@@ -95,7 +96,7 @@ class Checkpoints:
     def _read(self, kind: str, step: int) -> Checkpoint:
         path = self._path(kind, step)
         try:
-            facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+            facts = read_object(path / FACTS, RECORD)
             return Checkpoint(step, load_file(path / TENSORS), facts)
         except (OSError, ValueError, SafetensorError) as error:
             raise BadInputError(
@@ -105,8 +106,7 @@ class Checkpoints:
     def _prune(self) -> None:
         kept = self._steps(STEP)[-self._keep :]
         bests = {
-            json.loads((self._path(STEP, step) / FACTS).read_text()).get("best_step")
-            for step in kept
+            read_object(self._path(STEP, step) / FACTS, RECORD).get("best_step") for step in kept
         }
         for step in set(self._steps(STEP)) - set(kept):
             shutil.rmtree(self._path(STEP, step))

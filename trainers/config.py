@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,7 +12,10 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
+from ..converters.documents import parse_yaml, read_settings
 from ..errors import BadInputError, MismatchError
+
+DEEPEST = 8  # sections that --set makes; what is below them is no key of ours
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Buckets = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -192,31 +193,8 @@ def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
     ]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 numbers: 1e-3 is a number, not a text as in YAML 1.1."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
-    list("-+0123456789."),
-)
-
-
 def _read(source: str | Path) -> dict[str, Any]:
-    path = _locate(source)
-    try:
-        text = path.read_text(encoding="utf-8")
-        settings = tomllib.loads(text) if path.suffix == ".toml" else _parse_yaml(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
-        raise BadInputError(f"{path}: cannot be read as a configuration: {error}") from None
-    if not isinstance(settings, dict):
-        raise BadInputError(f"{path}: holds no keys and values")
-    return settings
-
-
-def _parse_yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    return read_settings(_locate(source))
 
 
 def _locate(source: str | Path) -> Path:
@@ -236,16 +214,13 @@ def _override(settings: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise BadInputError(f"--set {override}: write it as key=value, for example steps=200")
-    *sections, last = key.split(".")
+    *sections, last = key.split(".", maxsplit=DEEPEST)
     section = settings
     for name in sections:
         if not isinstance(section.get(name), dict):
             section[name] = {}
         section = section[name]
-    try:
-        section[last] = _parse_yaml(text)
-    except yaml.YAMLError:
-        raise BadInputError(f"--set {override}: {text} is not a YAML value") from None
+    section[last] = parse_yaml(text, f"--set {key}")
 
 
 def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,15 +7,30 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ..converters.documents import RECORD, parse_object, read_bytes
+from ..errors import BadInputError
+
 Record = dict[str, Any]
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records in PATH; a last line cut off by a kill is not one."""
+    """Return the records in PATH; a last line cut off by a kill is not one.
+
+    Raises:
+        BadInputError: another line is not a record.
+    """
     if not path.exists():
         return []
-    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    return [json.loads(line) for line in whole.splitlines()]
+    whole = read_bytes(path, RECORD).rpartition(b"\n")[0]
+    rows = enumerate(whole.split(b"\n") if whole else (), 1)
+    return [_record(line, f"{path}, line {number}") for number, line in rows]
+
+
+def _record(line: bytes, where: str) -> Record:
+    record = parse_object(line, where, RECORD)
+    if type(record.get("step")) is not int:
+        raise BadInputError(f"{where}: says no step; {RECORD.todo}")
+    return record
 
 
 class Journal:

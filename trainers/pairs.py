@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import xxhash
 
+from ..converters.documents import LINE, parse_object
 from ..converters.values import Array
 from ..errors import BadInputError, MismatchError
 from .batches import Batch
@@ -144,11 +145,9 @@ def leaked(train: Pairs, other: Pairs) -> int:
 def _parse(line: str) -> tuple[str, str] | str:
     """Return the two texts of LINE, or what is wrong with it."""
     try:
-        content = json.loads(line)
-    except json.JSONDecodeError as error:
-        return f"not JSON ({error.msg})"
-    if not isinstance(content, dict):
-        return "not an object"
+        content = parse_object(line, "", LINE)
+    except BadInputError as error:
+        return str(error).removeprefix(": ").removesuffix(f"; {LINE.todo}")
     wrong = [name for name in FIELDS if not isinstance(content.get(name), str)]
     return f"no text {' and '.join(wrong)}" if wrong else (content["query"], content["document"])
 

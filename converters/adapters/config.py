@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from ...errors import BadInputError
+from ..documents import CONFIG as CONFIG_FILE
+from ..documents import read_object
 
 CONFIG: Final = "adapter_config.json"
+ADAPTER: Final = CONFIG_FILE._replace(todo="save the adapter again")
 ENTRIES: Final = {str: "names", int: "whole numbers"}
 Config = Mapping[str, Any]
 
@@ -23,16 +25,9 @@ def read_config(folder: Path) -> Config:
     """
     path = folder / CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path, ADAPTER)
     except FileNotFoundError:
         raise BadInputError(_not_an_adapter(folder)) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInputError(
-            f"{path}: not readable JSON ({error}); save the adapter again"
-        ) from error
-    if not isinstance(config, dict):
-        raise BadInputError(f"{path}: not a JSON object; save the adapter again")
-    return config
 
 
 def _not_an_adapter(folder: Path) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ...errors import WeighbridgeError
+from ..documents import read_object
 from ..values import Array, LowRank
 from .adapter import module_of
 from .config import CONFIG
@@ -242,7 +244,7 @@ def next_command(
 def rank_in(folder: Path) -> int:
     """Return the largest rank that the PEFT configuration in FOLDER names; 1 if it names none."""
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = read_object(folder / CONFIG)
         return max(map(int, (config["r"], *(config.get("rank_pattern") or {}).values())))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, WeighbridgeError, ValueError, KeyError, TypeError, AttributeError):
         return 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 from ...errors import BadInputError
+from ..documents import RECORD as RECORD_FILE
+from ..documents import read_optional
 from .adapter import Adapter
 from .config import CONFIG, Config, read_config
 from .legacy import NPZ, read_npz, read_vlm
@@ -117,13 +118,7 @@ def recorded_base(folder: Path) -> Mapping[str, Any]:
         BadInputError: the file is not what Weighbridge writes.
     """
     path = folder / RECORD
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInputError(f"{path}: not readable JSON ({error}); remove it") from error
-    base = said.get("base", {}) if isinstance(said, dict) else said
+    base = read_optional(path, RECORD_FILE).get("base", {})
     if (field := _odd_field(base)) is not None:
         what = f"its record of the base is not what Weighbridge writes ({field})"
         raise BadInputError(f"{path}: {what}; remove it, and nothing is known of the base")

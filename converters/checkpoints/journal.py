@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from ...errors import BadInputError
+from ..documents import LINE, parse_object
+
 
 class Journal:
     """Hashes of finished tensors, kept on disk until the checkpoint is whole.
@@ -53,7 +56,7 @@ def _line(entry: dict[str, str]) -> bytes:
 def _parse(line: bytes) -> dict[str, str]:
     """Return the entry on LINE; empty for a torn one."""
     try:
-        entry = json.loads(line)
-    except ValueError:
+        entry = parse_object(line, "journal", LINE)
+    except BadInputError:
         return {}
-    return entry if isinstance(entry, dict) else {}
+    return entry if all(isinstance(it, str) for it in entry.values()) else {}

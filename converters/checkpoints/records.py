@@ -15,7 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
-from ...errors import WeighbridgeError
+from ...errors import BadInputError, WeighbridgeError
+from ..documents import RECORD as RECORD_FILE
+from ..documents import read_object
 from .base import CHUNK
 from .safetensors import Place, read_places
 
@@ -177,7 +179,7 @@ def _hash(path: Path, place: Place | None = None) -> str:
 def read_facts(place: Path) -> dict[str, Any] | None:
     """Return the JSON object at PLACE; ``None`` if there is none."""
     try:
-        facts = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        facts = read_object(place, RECORD_FILE)
+    except (OSError, BadInputError):
         return None
-    return facts if isinstance(facts, dict) and "weighbridge" in facts else None
+    return facts if "weighbridge" in facts else None

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from ...errors import BadInputError, MismatchError
+from ..documents import Kind, parse_object
 from ..dtypes import CODE, NUMPY
 from ..values import Array
 from .base import Header, is_shape
@@ -24,6 +25,7 @@ Result = TypeVar("Result")
 
 NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
 MAX_HEADER: Final = 100_000_000  # bytes; the limit of safetensors' own reader
+HEADER: Final = Kind("header", MAX_HEADER, "copy, download or save the file again")
 _SIZE: Final = 8  # bytes of the little-endian length before the header
 _POINTER: Final = b"version https://git-lfs"  # what a clone without Git LFS has instead
 
@@ -72,13 +74,12 @@ def read_places(path: Path) -> tuple[dict[str, Place], Mapping[str, str]]:
         MismatchError: several of its tensors are not what its header says.
     """
     try:
-        return _parse(*_header_text(path))
+        data, begin, size = _header_bytes(path)
+        return _parse(parse_object(data, f"{path}: the header", HEADER), begin, size)
     except LiesError as error:
         raise MismatchError(
             f"{path} is damaged; copy, download or save it again", error.args
         ) from None
-    except RecursionError as error:
-        raise BadInputError(f"{path}: the header is nested too deeply") from error
     except (OSError, ValueError) as error:
         what = _reason(error)
         raise BadInputError(f"{path}: {what}; copy, download or save the file again") from error
@@ -89,12 +90,10 @@ class LiesError(ValueError):
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-        return f"the header is not JSON in UTF-8 ({error})"
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def _header_text(path: Path) -> tuple[str, int, int]:
+def _header_bytes(path: Path) -> tuple[bytes, int, int]:
     """Return the JSON header of the file at PATH, where the tensors begin, and where they end."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -112,24 +111,14 @@ def _header_text(path: Path) -> tuple[str, int, int]:
         if _SIZE + length > size:
             raise ValueError(f"truncated: the header claims {length} bytes, the file has {size}")
         file.seek(_SIZE)
-        return file.read(length).decode("utf-8"), _SIZE + length, size
+        return file.read(length), _SIZE + length, size
 
 
-def _parse(text: str, begin: int, size: int) -> tuple[dict[str, Place], Mapping[str, str]]:
-    entries = json.loads(text, object_pairs_hook=_without_duplicates)
-    if not isinstance(entries, dict):
-        raise ValueError("the header is not a JSON object")  # noqa: TRY004  # of the file, not a type
+def _parse(
+    entries: dict[str, Any], begin: int, size: int
+) -> tuple[dict[str, Place], Mapping[str, str]]:
     metadata = _metadata(entries.pop("__metadata__", None))
     return _places(entries, begin, size), metadata
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [key for key, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"tensor {twice}: the header names it twice")
-    return found
 
 
 def _metadata(value: Any) -> Mapping[str, str]:

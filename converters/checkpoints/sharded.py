@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any
+from typing import Final
 
-from ...errors import BadInputError, MismatchError
+from ...errors import BadInputError, MismatchError, shortened
+from ..documents import INDEX, read_object
 from ..values import Array
 from .base import Checkpoint, Header
+
+LONGEST_NAME: Final = 255  # bytes of a file's name, on every common file system
 
 
 class ShardedCheckpoint:
@@ -51,28 +54,13 @@ def read_index(index: Path) -> dict[str, str]:
         BadInputError: the file is not such an index.
         MismatchError: it names a tensor twice, files outside its folder or files that are missing.
     """
-    twice: list[str] = []
-
-    def read(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in found:
-                twice.append(f"{key} is named twice, in {found[key]} and in {value}")
-            found[key] = value
-        return found
-
-    try:
-        text = index.read_text(encoding="utf-8")
-        homes = json.loads(text, object_pairs_hook=read)["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInputError(
-            f"{index}: not an index with a weight_map ({error}); download or save it again"
-        ) from error
+    homes = read_object(index, INDEX).get("weight_map")
     if not isinstance(homes, dict) or not all(isinstance(file, str) for file in homes.values()):
-        raise BadInputError(f"{index}: weight_map does not map names to files")
+        what = "it has no weight_map from names to files"
+        raise BadInputError(f"{index}: {what}; {INDEX.todo}")
     problems = [problem for file in sorted(set(homes.values())) for problem in _flaws(index, file)]
-    if twice or problems:
-        raise MismatchError(f"{index} cannot be obeyed", [*twice, *problems])
+    if problems:
+        raise MismatchError(f"{index} cannot be obeyed", problems)
     return homes
 
 
@@ -82,7 +70,9 @@ def _flaws(index: Path, file: str) -> Iterator[str]:
         yield f"{file!r} lies outside the folder of the index"
         return
     place = index.parent / file
-    if not place.is_file():
+    if len(os.fsencode(file)) > LONGEST_NAME or "\0" in file:
+        yield f"{shortened(file, 80)!r} cannot be the name of a file"
+    elif not place.is_file():
         yield f"{file} is missing; download it again"
     elif not _stays(index.parent, place):
         yield f"{file} is a link out of the folder, to {place.resolve()}; put the file itself there"

@@ -5,9 +5,9 @@ can be written again, numbers are finite and short. Whatever is wrong is told to
 """
 
 from .files import read_bytes, read_text
-from .json_text import parse_json, parse_object, read_json, read_object
-from .kinds import ANSWER, CONFIG, INDEX, LINE, RECORD, SETTINGS, TOKENIZER, Kind
-from .settings import parse_toml, parse_yaml, read_settings
+from .json_text import parse_json, parse_object, read_json, read_object, read_optional
+from .kinds import ANSWER, CONFIG, INDEX, LINE, RECORD, TOKENIZER, Kind
+from .settings import parse_yaml, read_settings
 
 __all__ = [
     "ANSWER",
@@ -15,16 +15,15 @@ __all__ = [
     "INDEX",
     "LINE",
     "RECORD",
-    "SETTINGS",
     "TOKENIZER",
     "Kind",
     "parse_json",
     "parse_object",
-    "parse_toml",
     "parse_yaml",
     "read_bytes",
     "read_json",
     "read_object",
+    "read_optional",
     "read_settings",
     "read_text",
 ]

@@ -13,6 +13,7 @@ from .kinds import Kind
 
 DEPTH, DIGITS = 64, 100  # real files: 12 levels, and 31 digits (a length that means "no limit")
 TOO_DEEP: Final = f"nested more than {DEPTH} levels deep"
+QUOTED: Final = 5  # keys named twice in one object
 TOLD: Final = 1_000  # flaws of one document; the message shows fewer
 
 
@@ -87,7 +88,7 @@ def _flaw(value: Any, kind: Kind) -> str | None:
     if isinstance(value, int) and abs(value) >= 10**DIGITS:
         return "a number of too many digits"
     if isinstance(value, float) and not math.isfinite(value):
-        meant = kind.infinite and not math.isnan(value)
+        meant = ("NaN" if math.isnan(value) else "Infinity") in kind.constants
         return None if meant else f"{value} is not a number"
     return None
 
@@ -132,10 +133,12 @@ def shown(value: Any) -> str:
 
 
 def named_twice(pairs: Iterable[tuple[Any, Any]]) -> Flaw:
-    """Say which key of PAIRS is there twice; one of them is."""
+    """Say which keys of PAIRS are there twice; at least one is."""
     seen: dict[Any, Any] = {}
+    twice = []
     for key, value in pairs:
         if key in seen:
-            return Flaw(f"{shown(key)} is named twice, for {shown(seen[key])} and {shown(value)}")
+            twice.append(f"{shown(key)} is named twice, for {shown(seen[key])} and {shown(value)}")
         seen[key] = value
-    raise ValueError("no key is there twice")
+    more = [f"and {len(twice) - QUOTED:,} more"] if len(twice) > QUOTED else []
+    return Flaw("; ".join([*twice[:QUOTED], *more]))

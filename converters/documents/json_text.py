@@ -32,6 +32,11 @@ def read_object(path: Path, kind: Kind = CONFIG) -> dict[str, Any]:
     return parse_object(read_bytes(path, kind), path, kind)
 
 
+def read_optional(path: Path, kind: Kind = CONFIG) -> dict[str, Any]:
+    """Return the JSON object in the file at PATH, empty where there is none; fails as ``read_object``."""
+    return read_object(path, kind) if path.is_file() else {}
+
+
 def parse_object(text: bytes | str, where: object, kind: Kind = CONFIG) -> dict[str, Any]:
     """Return the JSON object that TEXT is; fails as ``parse_json`` does, and on other values."""
     content = parse_json(text, where, kind)
@@ -87,7 +92,7 @@ class _Parser:
         return found if len(found) == len(pairs) else self._flaw(named_twice(pairs))
 
     def _constant(self, text: str) -> Any:
-        meant = self.kind.infinite and text != "NaN"
+        meant = text in self.kind.constants
         return float(text) if meant else self._flaw(Flaw(f"{text} is not a number"))
 
     def _float(self, text: str) -> Any:

@@ -14,20 +14,23 @@ class Kind(NamedTuple):
         what: what it is, in a message.
         largest: bytes that are read at most.
         todo: what to do about one that is damaged.
-        infinite: whether ``Infinity`` stands for a number, as Python's own JSON writes it.
+        constants: those of Python's own JSON that stand for numbers.
     """
 
     what: str
     largest: int
     todo: str
-    infinite: bool = False
+    constants: tuple[str, ...] = ()
 
+
+_INFINITE: Final = ("Infinity", "-Infinity")
+_ALL: Final = ("NaN", *_INFINITE)
 
 # transformers 4 writes the open end of `time_step_limit` as Infinity; NaN is never meant.
-CONFIG: Final = Kind("configuration", 64 * MEGABYTE, "correct it, or download it again", True)
-TOKENIZER: Final = Kind("tokenizer", 512 * MEGABYTE, "download it again", True)
+CONFIG: Final = Kind("configuration", 64 * MEGABYTE, "correct it, or download it again", _INFINITE)
+TOKENIZER: Final = Kind("tokenizer", 512 * MEGABYTE, "download it again", _INFINITE)
 INDEX: Final = Kind("index", 100 * MEGABYTE, "download or save it again")
-RECORD: Final = Kind("record of Weighbridge", 512 * MEGABYTE, "remove it, or make it again", True)
+RECORD: Final = Kind("record of Weighbridge", 512 * MEGABYTE, "remove it, or make it again", _ALL)
 LINE: Final = Kind("line", 16 * MEGABYTE, "correct it")
-ANSWER: Final = Kind("answer", 512 * MEGABYTE, "try again", True)
+ANSWER: Final = Kind("answer", 512 * MEGABYTE, "try again", _ALL)
 SETTINGS: Final = Kind("configuration", 64_000, "correct it")

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ... import errors
 from ...errors import BadInputError, UnsupportedError, WeighbridgeError
+from ..documents import ANSWER, parse_json, parse_object
 
 SECONDS: Final = 600  # a process that takes longer will not answer
 CODE: Final = f"from {__name__} import main; main()"
@@ -45,7 +46,7 @@ def apart(module: str, function: str, *arguments: Any) -> Any:
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2]
         raise UnsupportedError(f"{function}: transformers gave no answer ({last})")
-    answer = json.loads(done.stdout.rpartition("\n")[2])
+    answer = parse_object(done.stdout.rpartition("\n")[2], "transformers", ANSWER)
     if "refused" in answer:
         raise KINDS.get(answer["kind"], UnsupportedError)(answer["refused"])
     return answer["found"]
@@ -53,7 +54,7 @@ def apart(module: str, function: str, *arguments: Any) -> Any:
 
 def main() -> None:
     """Answer one question on standard input, in the last line of standard output."""
-    module, function, arguments = json.load(sys.stdin)
+    module, function, arguments = parse_json(sys.stdin.read(), "the question", ANSWER)
     try:
         found = getattr(importlib.import_module(module), function)(*arguments)
         answer = {"found": found}

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ...errors import BadInputError, UnsupportedError
 from .. import cache
+from ..documents import ANSWER, parse_object
 from .floats import decoded
 
 CHILD: Final = Path(__file__).with_name("defaults_child.py")
@@ -124,8 +125,7 @@ def asked(document: str) -> dict[str, Any]:
     if child.returncode:
         last = complaints.strip().rpartition("\n")[2]
         raise UnsupportedError(f"transformers cannot be asked for its defaults: {last}")
-    found: dict[str, Any] = json.loads(output)
-    return found
+    return parse_object(output, "transformers", ANSWER)
 
 
 def checked(found: dict[str, Any]) -> dict[str, Any]:

@@ -7,4 +7,3 @@ from .signature import Port as Port
 from .signature import Signature as Signature
 from .specs import MANIFEST as MANIFEST
 from .specs import open as open  # noqa: A004
-from .specs import read_json as read_json

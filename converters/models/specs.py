@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from ...errors import BadInputError, UntrustedError, WeighbridgeError
 from ...hints import command, unused
 from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
+from ..documents import RECORD, read_optional
 from .factories import build_factory, framework_of, looks_like_factory
 from .model import Model
 
@@ -81,7 +81,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
     if path.suffix == ".mlpackage":
         return Model(str(path), "mlprogram", path, {})
     refuse_adapter(path)
-    config, manifest = read_json(path / "config.json"), read_manifest(path / MANIFEST)
+    config, manifest = read_optional(path / "config.json"), read_manifest(path / MANIFEST)
     code = config.get("weighbridge_factory")
     if code and not trust_code:
         raise UntrustedError(
@@ -165,7 +165,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         BadInputError: it is damaged.
     """
-    manifest = read_json(path)
+    manifest = read_optional(path, RECORD)
     changes = manifest.get("config") or {}
     places = dict.fromkeys(("sizes", "config", "source"), manifest)
     if isinstance(changes, dict):
@@ -176,20 +176,3 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if wrong:
         raise BadInputError(f"{path} is damaged ({', '.join(wrong)}); convert the model again")
     return manifest
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in PATH, empty where there is no such file.
-
-    Raises:
-        BadInputError: it is not a JSON object.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadInputError(f"{path}: not JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise BadInputError(f"{path}: expected a JSON object, found {type(content).__name__}")
-    return content

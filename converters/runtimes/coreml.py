@@ -7,7 +7,6 @@ a program with states needs a state object from ``make_state``.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -56,13 +55,13 @@ class CoremlRunner:
         if model.path is None or policy.device not in UNITS:
             known = ", ".join(UNITS)
             raise BadInputError(f"{model.spec} on {policy.device}: need a package, and {known}")
-        from ..captures.mlprogram.package import MANIFEST, read_package
+        from ..captures.mlprogram.package import manifest_in, read_package
         from ..captures.mlprogram.signatures import read_signature
         from ..captures.mlprogram.toolkit import coremltools
 
         package = read_package(model.path)  # a damaged one is refused before Core ML compiles it
         said = package.spec.description.metadata.userDefined
-        self.compute = str(json.loads(said.get(MANIFEST, "{}")).get("compute", "as declared"))
+        self.compute = str(manifest_in(said, model.path).get("compute", "as declared"))
         self.signature = read_signature(model.path)
         self.version = str(coremltools.__version__)
         self.device = policy.device

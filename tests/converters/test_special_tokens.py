@@ -5,6 +5,7 @@ import json
 import pytest
 
 from weighbridge.converters.special_tokens import reconciled, tokenizer_ids
+from weighbridge.errors import BadInputError
 
 
 @pytest.fixture
@@ -45,7 +46,10 @@ def test_a_nested_text_config_counts(folder):
     assert reconciled({"text_config": nested}, folder) == {}
 
 
-def test_damaged_files_say_nothing(tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{")
-    (tmp_path / "generation_config.json").write_text("[]")
-    assert reconciled({"eos_token_id": 2}, tmp_path) == {}
+@pytest.mark.parametrize(
+    "name", ["generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+)
+def test_a_damaged_file_is_refused_by_its_name(tmp_path, name):
+    (tmp_path / name).write_text("[]")
+    with pytest.raises(BadInputError, match=f"{name}: expected a JSON object, found a list"):
+        reconciled({"eos_token_id": 2}, tmp_path)

@@ -51,7 +51,7 @@ def test_a_blas_with_a_study_of_its_own_is_judged_by_it(tmp_path):
 
 def test_a_damaged_study_is_refused(tmp_path):
     path = tmp_path / "floors.json"
-    path.write_text("[]")
+    path.write_text('{"studies": []}')
     with pytest.raises(BadInputError, match="not a null study"):
         floor("mlx", "cpu", "float32", path=path)
 

@@ -34,8 +34,16 @@ REFUSED = {  # override -> what the message must say
     "compile=1": "compile: Input should be a valid boolean",
     "schedule.kind=cosinus": "schedule.kind: Input should be 'cosine', 'linear' or 'constant'",
     "adapter={rank: 4, dropout: 0.1}": "adapter.dropout: Input should be 0",
-    "optimizer.learning_rate=.inf": "optimizer.learning_rate: Input should be a finite number",
     "objective.name=mse": "objective: Input tag 'mse'",
+}
+
+
+NO_VALUES = {
+    "optimizer.learning_rate=.inf": "--set optimizer.learning_rate: inf is not a number",
+    f"steps={'1' * 5_000}": "--set steps: a number of 5,000 digits",
+    f"steps={'[' * 20_000}": "--set steps: nested more than 64 levels deep",
+    "data.lengths={a: 1, a: 2}": "--set data.lengths: a is named twice, for 1 and 2",
+    "steps=[1": "--set steps: not YAML, ",
 }
 
 
@@ -44,6 +52,17 @@ def minimal(tmp_path):
     path = tmp_path / "minimal.yaml"
     path.write_text(MINIMAL.format(model="m"))
     return path
+
+
+@pytest.mark.parametrize("override", NO_VALUES, ids=lambda it: it[:20])
+def test_what_is_no_value_is_refused_by_its_key(minimal, override):
+    with pytest.raises(BadInputError, match=re.escape(NO_VALUES[override])):
+        load_config(minimal, [override])
+
+
+def test_a_key_of_thousands_of_sections_is_none_of_ours(minimal):
+    with pytest.raises(MismatchError, match="no such key"):
+        load_config(minimal, [f"{'a.' * 5_000}b=1"])
 
 
 @pytest.mark.parametrize("recipe", ["minilm-lora", "timeseries"])

@@ -14,7 +14,7 @@ ROWS = [("a b", "c"), ("a b", "d"), ("a b", "c"), (" ", "c"), ("e", ""), ("f", "
 LENGTHS = {"query": [3, 5], "document": [4]}
 BAD = {
     "{": "line 1: not JSON",
-    "[1]": "line 1: not an object",
+    "[1]": "line 1: expected a JSON object, found a list",
     '{"query": "a"}': "line 1: no text document",
     '{"query": 1, "document": null}': "line 1: no text query and document",
 }

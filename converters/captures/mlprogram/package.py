@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ....errors import BadInputError, UnsupportedError
+from ...documents import RECORD, parse_object, read_object
 from .toolkit import proto
 
 MANIFEST: Final = "weighbridge"  # our key in the user-defined metadata
@@ -32,7 +32,7 @@ def specification_path(path: Path) -> Path:
     if not path.exists():
         raise BadInputError(f"{path}: no such package")
     try:
-        manifest = json.loads((path / "Manifest.json").read_text(encoding="utf-8"))
+        manifest = read_object(path / "Manifest.json")
         entry = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]
         file = (path / "Data" / str(entry["path"])).resolve()
         if file.is_relative_to(path.resolve()):
@@ -45,6 +45,15 @@ def specification_path(path: Path) -> Path:
     except (KeyError, TypeError, ValueError) as error:
         problem = f"its Manifest.json is damaged ({type(error).__name__}: {error})"
     raise BadInputError(f"{path}: not an .mlpackage, {problem}")
+
+
+def manifest_in(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """Return what Weighbridge wrote into the METADATA of the package at PATH, empty for others.
+
+    Raises:
+        BadInputError: it is damaged.
+    """
+    return parse_object(metadata.get(MANIFEST, "{}"), f"{path}: its record of the export", RECORD)
 
 
 def read_package(path: Path) -> Package:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,12 +29,12 @@ from .evaluator import (
 )
 from .features import Feature, check_inputs, flexible
 from .package import (
-    MANIFEST,
     Package,
     census,
     description,
     function_block,
     functions,
+    manifest_in,
     operations,
     read_package,
 )
@@ -86,8 +85,7 @@ class Program:
     @property
     def manifest(self) -> dict[str, Any]:
         """What Weighbridge wrote into the package when it exported it, empty for others."""
-        found: dict[str, Any] = json.loads(self.metadata.get(MANIFEST, "{}"))
-        return found
+        return manifest_in(self.metadata, self.path)
 
     def constants(self) -> dict[str, Array]:
         """Return every weight by name: arrays of floats, compressed ones expanded, never widened."""

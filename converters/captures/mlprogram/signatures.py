@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ....errors import BadInputError
 from ...models.signature import Port, Signature
 from .features import Dimension, flexible
-from .package import MANIFEST, description, functions, read_package
+from .package import description, functions, manifest_in, read_package
 
 # Roles of inputs and outputs by name, for packages that others made.
 ROLES: Final[Mapping[str, str]] = {
@@ -25,6 +25,15 @@ def port_from_manifest(port: Mapping[str, Any]) -> Port:
     """Return the port that a manifest describes."""
     upper = tuple((str(name), int(size)) for name, size in port["upper"])
     return Port(port["name"], port["dtype"], tuple(port["shape"]), port["role"], upper)
+
+
+def _signature(stored: Any, path: Path) -> Signature:
+    try:
+        ports = (tuple(map(port_from_manifest, stored[side])) for side in ("inputs", "outputs"))
+        return Signature(*ports)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"its record of inputs and outputs is damaged ({error!r})"
+        raise BadInputError(f"{path}: {what}; export it again") from error
 
 
 def port_from_description(feature: Any) -> Port:
@@ -50,10 +59,9 @@ def read_signature(path: Path, function: str | None = None) -> Signature:
     """
     package = read_package(path)
     metadata = package.spec.description.metadata.userDefined
-    stored = json.loads(metadata[MANIFEST]).get("signature") if MANIFEST in metadata else None
+    stored = manifest_in(metadata, path).get("signature")
     if stored:
-        ports = (tuple(map(port_from_manifest, stored[side])) for side in ("inputs", "outputs"))
-        return Signature(*ports)
+        return _signature(stored, path)
     described = description(package, function or functions(package)[0])
 
     def ports_of(features: Iterable[Any]) -> tuple[Port, ...]:

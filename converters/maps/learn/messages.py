@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .... import errors
 from ...checkpoints.base import Header
+from ...documents import ANSWER, parse_object
 from ...libraries import Target
 from .learning import Learned
 from .reduction import Reduced
@@ -46,7 +47,7 @@ class Request(NamedTuple):
     @classmethod
     def load(cls, text: bytes) -> Request:
         """Return the request that TEXT is."""
-        said = json.loads(text)
+        said = parse_object(text, "the request", ANSWER)
         said["target"] = Target(*said["target"])
         said["headers"] = _headers(said["headers"])
         if said["order"] is not None:
@@ -84,7 +85,7 @@ def load_answer(text: bytes) -> Answer:
     Raises:
         WeighbridgeError: the answer is one.
     """
-    said = json.loads(text)
+    said = parse_object(text, "the answer of the class", ANSWER)
     if "error" in said:
         kind = getattr(errors, said["error"], errors.UnsupportedError)
         if issubclass(kind, errors.MismatchError):

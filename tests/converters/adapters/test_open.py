@@ -55,8 +55,8 @@ REFUSED = {
     "nothing": (lambda _: None, BadInputError, "adapter_config.json is missing"),
     "no MLX tensors": (without_tensors(MLX), BadInputError, "adapters.safetensors is missing"),
     "no PEFT tensors": (without_tensors(PEFT), BadInputError, "adapter_model.safetensors is miss"),
-    "not JSON": (config("{"), BadInputError, "not readable JSON"),
-    "a list": (config([]), BadInputError, "not a JSON object"),
+    "not JSON": (config("{"), BadInputError, "not JSON"),
+    "a list": (config([]), BadInputError, "expected a JSON object, found a list"),
     "no dialect": (config({}), BadInputError, "neither mlx-lm's"),
     "both dialects": (config(MLX | PEFT), BadInputError, "has both mlx-lm's and PEFT's"),
     "files of two dialects": (
@@ -145,7 +145,6 @@ def test_one_of_several_tensor_files_can_be_named(tmp_path, updates):
 
 
 RECORDS = {
-    "a list": [],
     "a base in words": {"base": "org/model"},
     "no base": {"base": None},
     "a list of tensors": {"base": {"tensors": [1]}},

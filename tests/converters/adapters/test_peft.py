@@ -242,7 +242,7 @@ MALFORMED = {
     "r below one": (0.5, "r is 0.5, expected a whole number"),
     "r between": (4.7, "r is 4.7, expected a whole number"),
     "rank_pattern between": ({"value": 2.5}, "value is 2.5, expected a whole number"),
-    "lora_alpha beyond floats": (10**400, "expected a positive number"),
+    "lora_alpha beyond floats": (10**400, "lora_alpha: a number of 401 digits"),
     "lora_alpha": ("x", "lora_alpha is 'x'"),
     "rank_pattern": ([1], r"rank_pattern is \[1\], expected dict"),
     "alpha_pattern": ({"(": 1}, r"'\(' is not a regular expression"),

@@ -230,7 +230,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(tmp_path, m
 FAILURES = {
     errno.ENOSPC: "No space left on device; free some space",
     errno.EDQUOT: "uota exceeded; free some space",
-    errno.EIO: "Input/output error; the disk answers with errors",
+    errno.EIO: "Input/output error; choose another disk",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weighbridge.converters.documents import parse_toml, parse_yaml, read_settings
+from weighbridge.converters.documents.settings import parse_toml, parse_yaml, read_settings
 from weighbridge.errors import LONGEST, BadInputError
 
 BOMB = "a: &a [x, x]\n" + "".join(
