@@ -10,7 +10,7 @@ MAKING := $(VENV)/.making
 HEAVY := $(if $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy-sample $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-unit demo atlas lint lint-style lint-types lint-docs docs bench constraints clean
+.PHONY: help install test test-unit fuzz demo atlas lint lint-style lint-types lint-docs docs bench constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -38,6 +38,9 @@ test: install ## Run the whole test suite, the heavy tests last
 
 test-unit: install ## Run the tests that take less than 10 s each
 	$(RUN) -m pytest -q -m "not heavy"
+
+fuzz: install ## Run 10,000 malformed inputs, each in a child that is watched (FUZZ="--family gguf --count 200" for some)
+	$(RUN) benchmarks/fuzz.py $(FUZZ)
 
 demo: install ## Train, convert and check a real model, end to end (DEMO_FLAGS=--quick for a short one)
 	$(RUN) examples/demo.py $(DEMO_FLAGS)

@@ -1,0 +1,144 @@
+"""Independent readers: what a spoiled file holds, by the libraries that others read it with."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CODES = {
+    "torch.float32": "F32",
+    "torch.float16": "F16",
+    "torch.bfloat16": "BF16",
+    "torch.float64": "F64",
+    "torch.int8": "I8",
+    "torch.uint8": "U8",
+    "torch.int16": "I16",
+    "torch.int32": "I32",
+    "torch.int64": "I64",
+    "torch.bool": "BOOL",
+    "torch.float8_e4m3fn": "F8_E4M3",
+    "torch.float8_e5m2": "F8_E5M2",
+    "torch.uint16": "U16",
+    "torch.uint32": "U32",
+    "torch.uint64": "U64",
+    "torch.complex64": "C64",
+}
+
+
+class Tensor(NamedTuple):
+    """A tensor as it is stored."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @property
+    def header(self) -> str:
+        """Its dtype and shape as ``inspect`` prints them."""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+Tensors = dict[str, Tensor]
+
+
+def of_torch(tensor: Any) -> Tensor:
+    """Return a torch tensor as it is stored."""
+    import torch
+
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return Tensor(CODES[str(tensor.dtype)], tuple(tensor.shape), flat.numpy().tobytes())
+
+
+def safetensors(path: Path) -> Tensors:
+    """Read PATH with the safetensors library."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return {name: of_torch(file.get_tensor(name)) for name in list(file.keys())}
+
+
+def shards(folder: Path) -> Tensors:
+    """Read the shards that an index names, as transformers does."""
+    index = strict_json((folder / "model.safetensors.index.json").read_bytes())
+    files = {name: safetensors(folder / name) for name in set(index["weight_map"].values())}
+    if any("/" in name or "\\" in name for name in files):
+        raise ValueError("a shard lies outside the folder")
+    return {name: files[file][name] for name, file in index["weight_map"].items()}
+
+
+def npz(path: Path) -> Tensors:
+    """Read PATH with numpy."""
+    import torch
+
+    with np.load(path, allow_pickle=False) as archive:
+        return {
+            name: of_torch(torch.from_numpy(np.array(archive[name], order="C")))
+            for name in archive.files
+        }
+
+
+def torch_file(path: Path) -> Tensors:
+    """Read PATH with torch, weights only, the checksums of the archive as well."""
+    import torch
+
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+        if bad:
+            raise ValueError(f"{bad}: bad checksum")
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    for key in ("state_dict", "model_state_dict"):
+        loaded = loaded.get(key, loaded)
+    return {name: of_torch(tensor) for name, tensor in loaded.items()}
+
+
+def gguf_file(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read PATH with llama.cpp's library: tensors in float32, and the metadata."""
+    import gguf
+
+    reader = gguf.GGUFReader(path)
+    arrays = {
+        it.name: np.asarray(gguf.dequantize(it.data, it.tensor_type), np.float32).reshape(
+            [int(size) for size in it.shape][::-1]
+        )
+        for it in reader.tensors
+    }
+    return arrays, {name: field.contents() for name, field in reader.fields.items()}
+
+
+def pairs_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return PAIRS as a dictionary; a key may not come twice."""
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key comes twice")
+    return dict(pairs)
+
+
+def no_constant(name: str) -> Any:
+    """Refuse what is not JSON."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def strict_json(data: bytes) -> Any:
+    """Read JSON as its standard says."""
+    return json.loads(
+        data.decode("utf-8"), object_pairs_hook=pairs_once, parse_constant=no_constant
+    )
+
+
+def floats(path: Path) -> np.ndarray:
+    """Return the blobs of a Core ML package's weights as float32, 64 bytes of head left out."""
+    data = path.read_bytes()[64:]
+    return np.frombuffer(data[: len(data) // 4 * 4], "<f4")
+
+
+def safetensors_header(path: Path) -> dict[str, Any]:
+    """Return the header of PATH, by the format's own description."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header: dict[str, Any] = strict_json(data[8 : 8 + size])
+    return header
