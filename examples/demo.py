@@ -28,6 +28,7 @@ from weighbridge.converters.runtimes.blas import preload_blas
 
 STAGES = 8
 SERIES = "examples.timeseries:build"
+MARK = ".weighbridge-demo"  # in a folder that only demos write to
 SERIES_MLX = "examples.timeseries:build_mlx"
 
 
@@ -86,6 +87,7 @@ def make_data(demo: Demo) -> None:
     """Extract pairs from the running Python's standard library, split by module."""
     from weighbridge.trainers.stdlib_pairs import write_pairs
 
+    shutil.rmtree(demo.out / "pairs", ignore_errors=True)  # another Python gives others
     counts = write_pairs(demo.out / "pairs")
     demo.progress.console.print(
         "    " + ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -361,6 +363,15 @@ def find_model(name: str | None) -> Path:
     return Path(snapshot_download(name))
 
 
+def claim(out: Path) -> None:
+    """Make OUT the folder of a demo; one that holds anything else is left alone."""
+    mark = out / MARK
+    if out.is_dir() and any(out.iterdir()) and not mark.exists():
+        sys.exit(f"{out} is not the folder of a demo; remove it or give another one: --out DIR")
+    out.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
 def main() -> None:
     """Parse the command line and run the demo."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -372,7 +383,7 @@ def main() -> None:
         "--quick", action="store_true", help="10 steps and 60 pairs: shows the way, proves no gain"
     )
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    claim(arguments.out)
     preload_blas()
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),

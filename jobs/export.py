@@ -12,7 +12,7 @@ from ..converters.checkpoints import Staging
 from ..converters.models import Model
 from ..errors import BadInputError, UnsupportedError
 from .convert import checked, require_apart
-from .options import Options, Outcome, begin, open_with
+from .options import UNCHECKED, Options, Outcome, begin, open_with
 
 
 def merged_in_memory(model: Model) -> Any:
@@ -61,8 +61,10 @@ def export_coreml(
         exported = write_package(
             merged_in_memory(model), model.signature, staging.item, compute=compute, upper=upper
         )
-        facts = {"weighbridge": __version__, "framework": "mlprogram", "export": str(exported)}
         verdict = checked(model, staging.item, target, options)
+        facts = {"weighbridge": __version__, "framework": "mlprogram", "export": str(exported)}
+        facts |= {"source": {"spec": model.spec, "framework": model.framework}}
+        staging.note(facts | {"verdict": verdict.to_json() if verdict else UNCHECKED})
         differs = verdict is not None and verdict.status == "DIFFERS"
         path = staging.reject() if differs else staging.publish()
     return Outcome(path, (), facts, verdict, wanted=options.check != "none")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..converters.checkpoints import Checkpoint, Staging
+from ..converters.checkpoints import Checkpoint, Staging, require_space
 from ..converters.models import Model
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from ..hints import command, unused
 from .convert import require_apart
-from .options import Options, Outcome, begin, open_with
+from .options import UNCHECKED, Advance, Options, Outcome, begin, open_with
 
 if TYPE_CHECKING:
     from ..converters.gguf import Plan, Readback
@@ -55,8 +55,13 @@ def export_gguf(
         return Outcome(None, plan.lines())
     require_apart(model, target)
     require_other(like, target)
-    published, seen = written(plan, model.checkpoint, target, options)
-    return Outcome(published, (*plan.lines(), str(seen)), facts_of(model, plan, seen, target))
+    total = sum(made.stored.nbytes for made in plan.made.values())
+    require_space(target, total)
+    with Staging(target, kind="gguf", force=options.force, sources=options.sources) as staging:
+        seen = written(plan, model.checkpoint, staging.item, options.report("Tensors", total))
+        facts = facts_of(model, plan, seen, target)
+        staging.note(facts | {"verdict": UNCHECKED})
+        return Outcome(staging.publish(), (*plan.lines(), str(seen)), facts)
 
 
 def planned(model: Model, like: Path, base: Checkpoint | None, kind: str | None) -> Plan:
@@ -67,17 +72,12 @@ def planned(model: Model, like: Path, base: Checkpoint | None, kind: str | None)
     return plan_export(checkpoint, GgufFile(like), where=model.spec, base=base, kind=kind)
 
 
-def written(
-    plan: Plan, checkpoint: Checkpoint, target: Path, options: Options
-) -> tuple[Path, Readback]:
-    """Write the file of PLAN at TARGET, whole or not at all; return what reading it has shown."""
+def written(plan: Plan, checkpoint: Checkpoint, path: Path, advance: Advance) -> Readback:
+    """Write the file of PLAN at PATH; return what reading it has shown."""
     from ..converters.gguf import write
 
-    total = sum(made.stored.nbytes for made in plan.made.values())
-    with Staging(target, kind="gguf", force=options.force, sources=options.sources) as staging:
-        write(staging.item, plan, checkpoint, options.report("Tensors", total))
-        seen = checked(staging.item, plan, checkpoint)
-        return staging.publish(), seen
+    write(path, plan, checkpoint, advance)
+    return checked(path, plan, checkpoint)
 
 
 def saved_by_transformers(model: Model) -> Checkpoint:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import sys
 import sysconfig
 import textwrap
@@ -16,6 +17,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from ..converters.checkpoints.system import writing
+from ..errors import TargetExistsError, WeighbridgeError
 
 SKIPPED: Final = frozenset(
     {"site-packages", "dist-packages", "test", "tests"}  # not the library itself
@@ -78,13 +82,30 @@ def split_pairs(
 
 
 def write_pairs(out: Path, root: Path | None = None) -> dict[str, int]:
-    """Write OUT/train.jsonl, validation.jsonl and test.jsonl; return how many pairs each has."""
+    """Write OUT/train.jsonl, validation.jsonl and test.jsonl; return how many pairs each has.
+
+    Raises:
+        TargetExistsError: a file of that name holds something else.
+        WeighbridgeError: the disk is full or refuses.
+    """
     splits = split_pairs(extract_pairs(root))
-    out.mkdir(parents=True, exist_ok=True)
-    for name, pairs in splits.items():
-        lines = (json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in pairs)
-        (out / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    texts = {out / f"{name}.jsonl": _lines(pairs) for name, pairs in splits.items()}
+    with writing(out):
+        if kept := [str(file) for file, text in texts.items() if _differs(file, text)]:
+            raise TargetExistsError(f"{', '.join(kept)}: there already; choose another folder")
+        out.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            file.write_text(text, encoding="utf-8")
     return {name: len(pairs) for name, pairs in splits.items()}
+
+
+def _lines(pairs: Sequence[Pair]) -> str:
+    return "".join(json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in pairs)
+
+
+def _differs(file: Path, text: str) -> bool:
+    """Say whether FILE holds something other than TEXT."""
+    return os.path.lexists(file) and file.read_bytes() != text.encode()
 
 
 def _sources(root: Path) -> Iterator[Path]:
@@ -127,6 +148,16 @@ def _without_docstring(node: Function, lines: Sequence[str]) -> str:
     return textwrap.dedent("\n".join([*signature, *body]))
 
 
-if __name__ == "__main__":
-    counts = write_pairs(Path(sys.argv[1]))
+def main() -> None:
+    """Write the pairs to the folder that the command line names."""
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("Usage: python -m weighbridge.trainers.stdlib_pairs OUT")
+    try:
+        counts = write_pairs(Path(sys.argv[1]))
+    except WeighbridgeError as error:
+        sys.exit(f"Error: {error}")
     sys.stdout.write(" ".join(f"{name} {count}" for name, count in counts.items()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -109,6 +109,11 @@ class Staging:
                 with suppress(OSError):  # it holds the result, or what somebody else put there
                     folder.rmdir()
 
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Put FACTS into the record of the result, whose files are added when it is published."""
+        with writing(self.target):
+            place_of(self.item, self.kind).write_text(text_of(facts), encoding="utf-8")
+
     def publish(self) -> Path:
         """Move the result to the target in one step, with its record; return the target.
 

@@ -1,5 +1,6 @@
 """Exports as a user runs them, weighed by the evaluator off the Mac."""
 
+import json
 import sys
 
 import pytest
@@ -31,7 +32,13 @@ def test_a_package_is_published_only_after_it_was_weighed(forecaster, tmp_path, 
         outcome.verdict.stage("precision").status
         == {"float32": "skipped", "float16": "pass"}[compute]
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["Forecaster.mlpackage"]
+    names = ["Forecaster.mlpackage", "Forecaster.mlpackage.weighbridge.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    record = json.loads((tmp_path / names[1]).read_text())
+    assert record["verdict"]["status"] == outcome.status
+    assert set(record["files"]) == {
+        path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()
+    }
     assert (package / "Manifest.json").is_file()
 
 

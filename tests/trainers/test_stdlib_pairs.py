@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 
+from weighbridge.errors import TargetExistsError
 from weighbridge.trainers.stdlib_pairs import extract_pairs, split_pairs, write_pairs
 
 SOURCE = '''
@@ -125,3 +126,18 @@ def test_the_split_does_not_depend_on_the_order_of_the_modules(library):
     ]
     assert modules[0] == modules[1]
     assert (len(one["validation"]), len(one["test"]), one["train"]) == (1, 1, [])
+
+
+def test_a_file_of_somebodys_own_is_kept(tmp_path):
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "shelf.py").write_text(SOURCE)
+    out = tmp_path / "pairs"
+    out.mkdir()
+    (out / "validation.jsonl").write_text("mine\n")
+    with pytest.raises(TargetExistsError, match=r"validation\.jsonl: there already"):
+        write_pairs(out, tmp_path / "library")
+    assert [path.name for path in out.iterdir()] == ["validation.jsonl"]
+    assert (out / "validation.jsonl").read_text() == "mine\n"
+    assert write_pairs(tmp_path / "new", tmp_path / "library") == write_pairs(
+        tmp_path / "new", tmp_path / "library"
+    )
