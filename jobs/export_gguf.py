@@ -11,7 +11,7 @@ from ..converters.models import Model
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from ..hints import command, unused
 from .convert import require_apart
-from .options import UNCHECKED, Advance, Options, Outcome, begin, open_with
+from .options import UNCHECKED, Options, Outcome, begin, open_with
 
 if TYPE_CHECKING:
     from ..converters.gguf import Plan, Readback
@@ -55,10 +55,8 @@ def export_gguf(
         return Outcome(None, plan.lines())
     require_apart(model, target)
     require_other(like, target)
-    total = sum(made.stored.nbytes for made in plan.made.values())
-    require_space(target, total)
     with Staging(target, kind="gguf", force=options.force, sources=options.sources) as staging:
-        seen = written(plan, model.checkpoint, staging.item, options.report("Tensors", total))
+        seen = written(plan, model.checkpoint, staging.item, options)
         facts = facts_of(model, plan, seen, target)
         staging.note(facts | {"verdict": UNCHECKED})
         return Outcome(staging.publish(), (*plan.lines(), str(seen)), facts)
@@ -72,11 +70,13 @@ def planned(model: Model, like: Path, base: Checkpoint | None, kind: str | None)
     return plan_export(checkpoint, GgufFile(like), where=model.spec, base=base, kind=kind)
 
 
-def written(plan: Plan, checkpoint: Checkpoint, path: Path, advance: Advance) -> Readback:
+def written(plan: Plan, checkpoint: Checkpoint, path: Path, options: Options) -> Readback:
     """Write the file of PLAN at PATH; return what reading it has shown."""
     from ..converters.gguf import write
 
-    write(path, plan, checkpoint, advance)
+    total = sum(made.stored.nbytes for made in plan.made.values())
+    require_space(path, total)
+    write(path, plan, checkpoint, options.report("Tensors", total))
     return checked(path, plan, checkpoint)
 
 
