@@ -55,6 +55,11 @@ def export_gguf(
         return Outcome(None, plan.lines())
     require_apart(model, target)
     require_other(like, target)
+    return published(plan, model, target, options)
+
+
+def published(plan: Plan, model: Model, target: Path, options: Options) -> Outcome:
+    """Write the file of PLAN, read it again, and put it at TARGET."""
     with Staging(target, kind="gguf", force=options.force, sources=options.sources) as staging:
         seen = written(plan, model.checkpoint, staging.item, options)
         facts = facts_of(model, plan, seen, target)
