@@ -60,11 +60,11 @@ class Family(NamedTuple):
     share: int = 10
 
 
-def tensor_verbs(source: str, read: oracles.Read) -> tuple[Verb, ...]:
-    """Return what reads the tensors of SOURCE."""
+def tensor_verbs(source: str, read: oracles.Read, way: str = "torch-to-mlx") -> tuple[Verb, ...]:
+    """Return what reads the tensors of SOURCE; npz archives hold MLX's."""
     return (
         Verb(f"inspect {source} --json", oracle=listed(source, read)),
-        Verb(f"convert torch-to-mlx {source} out --check none", "out", moved(source, read), 4),
+        Verb(f"convert {way} {source} out --check none", "out", moved(source, read), 4),
         Verb(f"map show {source}", share=1),
     )
 
@@ -389,12 +389,15 @@ FAMILIES: dict[str, Family] = {
         tensor_verbs("bert-shards", oracles.readers.shards),
     ),
     "npz": Family(
-        ("bert-npz",), at("bert-npz/weights.npz", spoil_zip), tensor_verbs("bert-npz", NPZ), 10
+        ("bert-npz",),
+        at("bert-npz/weights.npz", spoil_zip),
+        tensor_verbs("bert-npz", NPZ, "mlx-to-torch"),
+        10,
     ),
     "npz packed": Family(
         ("bert-npz-packed",),
         at("bert-npz-packed/weights.npz", spoil_zip),
-        tensor_verbs("bert-npz-packed", NPZ),
+        tensor_verbs("bert-npz-packed", NPZ, "mlx-to-torch"),
         6,
     ),
     "pt": Family(("bert-pt",), at("bert-pt/model.pt", spoil_zip), tensor_verbs("bert-pt", PT), 12),

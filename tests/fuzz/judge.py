@@ -93,7 +93,8 @@ def written(ran: Ran, before: Mapping[str, Entry], after: Mapping[str, Entry]) -
     """Return what was written, changed or left where it must not."""
     target = str(WORK / ran.target)
     parent, _, name = target.rpartition("/")
-    free = [target, f"{target}.rejected"] if ran.target and ran.seen.code not in REFUSED else []
+    names = (target, f"{target}.rejected", f"{target}.weighbridge.json")
+    free = list(names) if ran.target and ran.seen.code not in REFUSED else []
     stage = f"{parent}/.{name}.staging"
     if ran.target and (stage in before or ran.seen.stopped):
         free.append(stage)
