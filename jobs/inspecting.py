@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..converters.adapters import Adapter, read_adapter
-from ..converters.documents import read_object
+from ..converters.documents import RECORD, read_object
 from ..converters.models import Model, Signature
 from ..converters.models.specs import ADAPTER_FILES, MANIFEST, exists, read_manifest
 from ..converters.models.specs import open as open_model
@@ -52,7 +52,7 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     path = Path(spec)
     if (path / "golden.json").is_file():
         facts = {"is": "a golden: recorded inputs and outputs"}
-        source = read_object(path / "golden.json").get("spec")
+        source = read_object(path / "golden.json", RECORD).get("spec")
         return with_next(spec, facts, proposals(spec, "golden", source))
     if is_adapter(path):
         adapter = read_adapter(path)

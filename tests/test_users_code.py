@@ -236,14 +236,14 @@ def test_a_bug_of_ours_stays_one(factory, tmp_path, monkeypatch):
 
 
 def test_a_bug_of_ours_that_their_code_runs_into_stays_one(factory, monkeypatch):
-    from weighbridge.converters import models
+    from weighbridge.converters import documents
 
     def broken(*_):
-        exec(compile("raise RuntimeError", "ours.py", "exec"), {"__name__": models.__name__})
+        exec(compile("raise RuntimeError", "ours.py", "exec"), {"__name__": documents.__name__})
 
-    monkeypatch.setattr(models, "read_json", broken)
+    monkeypatch.setattr(documents, "read_json", broken)
     spec = factory(
-        "from weighbridge.converters import models\ndef build():\n    models.read_json(1)\n"
+        "from weighbridge.converters import documents\ndef build():\n    documents.read_json(1)\n"
     )
     assert CliRunner().invoke(main, ["inspect", spec]).exit_code == 70
 
