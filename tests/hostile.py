@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import pickle
+import resource
 import struct
+import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+
+MEMORY = 1 << 30  # bytes that a refusal may add
+
+
+@contextlib.contextmanager
+def little_memory():
+    """Let the process have ``MEMORY`` more bytes than it has now, where the system can."""
+    if sys.platform != "linux":
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def refused(*arguments) -> str:
+    """Run the verb; return the one line that it refuses with."""
+    with little_memory():
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 3, result.output + repr(result.exception)
+    assert result.output.startswith("Error: ")
+    assert result.output.count("\n") == 1, result.output
+    return result.output
+
 
 GLOBAL_TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
 
@@ -206,3 +242,82 @@ def flip_within_largest(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[begin + largest.compress_size // 2 + 64] ^= 4
     path.write_bytes(data)
+
+
+def gguf_text(value: str | bytes) -> bytes:
+    """Return VALUE as GGUF stores texts."""
+    raw = value.encode() if isinstance(value, str) else value
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def gguf_field(name: str | bytes, kind: int, value: bytes) -> bytes:
+    """Return metadata NAME of the type KIND."""
+    return gguf_text(name) + struct.pack("<I", kind) + value
+
+
+def gguf_tensor(name="token_embd.weight", sizes=(4, 2), kind=0, offset=0, axes=None) -> bytes:
+    """Return what a GGUF file says of a tensor."""
+    count = struct.pack("<I", len(sizes) if axes is None else axes)
+    head = gguf_text(name) + count + struct.pack(f"<{len(sizes)}Q", *sizes)
+    return head + struct.pack("<IQ", kind, offset)
+
+
+U32, I32, TEXT, LIST = 4, 5, 8, 9
+LLAMA = gguf_field("general.architecture", TEXT, gguf_text("llama"))
+BLOCKS = gguf_field("llama.block_count", U32, struct.pack("<I", 1))
+
+
+def gguf_file(*fields, tensors=(), counts=None, start=b"GGUF\3\0\0\0", size=96) -> bytes:
+    """Return a GGUF file of these FIELDS and TENSORS, with SIZE bytes of numbers."""
+    tensors = tensors or (gguf_tensor(),)
+    fields = fields or (LLAMA, BLOCKS)
+    head = start + struct.pack("<QQ", *(counts or (len(tensors), len(fields))))
+    head += b"".join(fields) + b"".join(tensors)
+    return head + bytes(-len(head) % 32) + bytes(size)
+
+
+def _counted(name: str, kind: int, value: bytes) -> bytes:
+    return gguf_file(LLAMA, gguf_field(name, kind, value))
+
+
+# What is wrong -> the GGUF file.
+GGUF: dict[str, bytes] = {
+    "tensors without end": gguf_file(counts=(1 << 60, 2)),
+    "tensors, a million": gguf_file(counts=(1_000_000, 2)),
+    "metadata without end": gguf_file(counts=(1, 1 << 60)),
+    "a name without end": gguf_file(struct.pack("<Q", 1 << 60) + b"general"),
+    "a text without end": gguf_file(gguf_field("a", TEXT, struct.pack("<Q", 1 << 62))),
+    "a list without end": gguf_file(gguf_field("a", LIST, struct.pack("<IQ", 0, 1 << 61))),
+    "a list that overflows": gguf_file(gguf_field("a", LIST, struct.pack("<IQ", 10, 1 << 61))),
+    "texts without end": gguf_file(gguf_field("a", LIST, struct.pack("<IQ", TEXT, 1 << 40))),
+    "lists in lists": gguf_file(
+        gguf_field("a", LIST, struct.pack("<IQ", LIST, 1) * 2000 + struct.pack("<IQ", 0, 0))
+    ),
+    "an unknown kind of metadata": gguf_file(gguf_field("a", 99, bytes(8))),
+    "metadata twice": gguf_file(LLAMA, LLAMA),
+    "a name that is no text": gguf_file(gguf_field(b"\xff\xfe", U32, bytes(4))),
+    "axes without end": gguf_file(tensors=(gguf_tensor(axes=2**32 - 1),)),
+    "no axes": gguf_file(tensors=(gguf_tensor(sizes=()),)),
+    "a size without end": gguf_file(tensors=(gguf_tensor(sizes=(4, 1 << 63)),)),
+    "sizes that overflow": gguf_file(tensors=(gguf_tensor(sizes=(1 << 32, 1 << 32)),)),
+    "a size of nothing": gguf_file(tensors=(gguf_tensor(sizes=(4, 0)),)),
+    "rows of half a block": gguf_file(tensors=(gguf_tensor(kind=8),)),
+    "an unknown type": gguf_file(tensors=(gguf_tensor(kind=77),)),
+    "a place beyond the end": gguf_file(tensors=(gguf_tensor(offset=1 << 62),)),
+    "a place within another": gguf_file(tensors=(gguf_tensor(), gguf_tensor("output.weight"))),
+    "a tensor twice": gguf_file(tensors=(gguf_tensor(), gguf_tensor(offset=32))),
+    "a cut": gguf_file(size=16),
+    "another version": gguf_file(start=b"GGUF\x07\0\0\0"),
+    "the other order of bytes": gguf_file(start=b"GGUF\0\0\0\3"),
+    "another file": b"PK" + gguf_file(),
+    "an alignment of 2 GB": _counted("general.alignment", U32, struct.pack("<I", 1 << 31)),
+    "an alignment of 0": _counted("general.alignment", U32, bytes(4)),
+    "an alignment of 24": _counted("general.alignment", U32, struct.pack("<I", 24)),
+    "an alignment that is a text": _counted("general.alignment", TEXT, gguf_text("32")),
+    "2**31 blocks": _counted("llama.block_count", U32, struct.pack("<I", 1 << 31)),
+    "65,537 blocks": _counted("llama.block_count", U32, struct.pack("<I", 65537)),
+    "fewer blocks than none": _counted("llama.block_count", I32, struct.pack("<i", -1)),
+    "blocks that are a text": _counted("llama.block_count", TEXT, gguf_text("many")),
+    "parts that are a text": _counted("split.count", TEXT, gguf_text("many")),
+    "nothing": b"",
+}

@@ -3,49 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import resource
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 from tests import hostile
-from weighbridge.cli import main
+from tests.hostile import refused
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.errors import WeighbridgeError
-
-MEMORY = 1 << 30  # bytes that a refusal may add
-
-
-@contextlib.contextmanager
-def little_memory():
-    """Let the process have ``MEMORY`` more bytes than it has now, where the system can."""
-    if sys.platform != "linux":
-        yield
-        return
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def refused(*arguments) -> str:
-    """Run the verb; return the one line that it refuses with."""
-    with little_memory():
-        result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == 3, result.output + repr(result.exception)
-    assert result.output.startswith("Error: ")
-    assert result.output.count("\n") == 1, result.output
-    return result.output
 
 
 @pytest.fixture

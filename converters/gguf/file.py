@@ -7,40 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from ...errors import BadInputError, UnsupportedError
 from ...hints import command, unused
 from ..values import Array
-from .library import gguf
+from .header import Stored, read_header
 from .types import decode, nbytes
 
 SPLIT: Final = "split.count"
-# What the library raises on bytes that are no GGUF file, or half of one.
-DAMAGE: Final = (ValueError, LookupError, TypeError, OverflowError, MemoryError)
-
-
-class Stored(NamedTuple):
-    """A tensor of a GGUF file.
-
-    Attributes:
-        type: ggml's name of how it is stored, such as ``BF16`` or ``Q8_0``.
-        shape: as numpy has it: rows first, while GGUF writes the sizes the other way round.
-    """
-
-    type: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-        return nbytes(self.shape, self.type)
-
-    def __str__(self) -> str:
-        """Print as ``Q8_0[384, 1536]``."""
-        return f"{self.type}{list(self.shape)}"
 
 
 class GgufFile:
@@ -52,40 +29,50 @@ class GgufFile:
         alignment: of its tensors, bytes.
         fields: the metadata: name -> its bytes on disk, name and type included.
         tensors: name -> what is stored, in the order of the file.
+        places: name -> offset of its first byte in the file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._reader = _opened(path)
-        known = {name: field for name, field in self._reader.fields.items() if _is_metadata(name)}
-        found = {tensor.name: tensor for tensor in self._reader.tensors}
-        self.version = int(self._reader.fields["GGUF.version"].parts[0][0])
-        self.alignment = int(self._reader.alignment)
-        self.fields: Mapping[str, bytes] = {name: _bytes(field) for name, field in known.items()}
-        self.tensors: Mapping[str, Stored] = {
-            name: Stored(tensor.tensor_type.name, tuple(tensor.shape.tolist()[::-1]))
-            for name, tensor in found.items()
-        }
-        self._places = {name: int(tensor.data_offset) for name, tensor in found.items()}
-        if (self.value(SPLIT) or 1) > 1:
+        header = read_header(path)
+        self.version, self.alignment = header.version, header.alignment
+        self._fields = header.fields
+        self.fields: Mapping[str, bytes] = {n: field.data for n, field in header.fields.items()}
+        self.tensors: Mapping[str, Stored] = header.tensors
+        self.places: Mapping[str, int] = header.places
+        parts = self.count(SPLIT) or 1
+        if parts > 1:
             raise UnsupportedError(
-                f"{path} is one part of {self.value(SPLIT)}; join them first:"
+                f"{path} is one part of {parts}; join them first:"
                 f" {command('--merge', path, unused(path, '-whole.gguf'), program='llama-gguf-split')}"
             )
 
     def value(self, name: str) -> Any:
-        """Return the metadata called NAME; ``None`` where there is none."""
-        field = self._reader.fields.get(name)
-        return None if field is None else field.contents()
+        """Return the metadata called NAME; ``None`` where there is none, or a list of texts."""
+        field = self._fields.get(name)
+        return None if field is None else field.value()
+
+    def count(self, name: str, block: int = 0) -> int | None:
+        """Return the number NAME of the metadata, of BLOCK where every block has its own.
+
+        Raises:
+            BadInputError: it is no whole number, or a negative one.
+        """
+        found = self.value(name)
+        if isinstance(found, list):
+            found = found[block] if block < len(found) else None
+        if found is not None and (type(found) is not int or found < 0):
+            raise BadInputError(f"{self.path}: {name} is {found!r:.40}, which counts nothing")
+        return found
 
     @property
     def architecture(self) -> str:
         """llama.cpp's name of the architecture, such as ``llama``."""
         return str(self.value("general.architecture"))
 
-    def sized(self, name: str) -> Any:
-        """Return the metadata NAME of the architecture, such as ``attention.head_count``."""
-        return self.value(f"{self.architecture}.{name}")
+    def sized(self, name: str, block: int = 0) -> int | None:
+        """Return ``count`` of NAME of the architecture, such as ``attention.head_count``."""
+        return self.count(f"{self.architecture}.{name}", block)
 
     def raw(self, name: str) -> Array:
         """Return the bytes of tensor NAME."""
@@ -101,38 +88,9 @@ class GgufFile:
     def _bytes(self, name: str, start: int, count: int) -> Array:
         """Return COUNT bytes of tensor NAME from START: read, for mapped ones would stay in memory."""
         try:
-            data = np.fromfile(self.path, np.uint8, count, offset=self._places[name] + start)
+            data = np.fromfile(self.path, np.uint8, count, offset=self.places[name] + start)
         except OSError as error:
             raise BadInputError(f"{self.path}: tensor {name}: {error.strerror}") from error
         if data.size < count:
             raise BadInputError(f"{self.path}: tensor {name}: the file shrank while it was read")
         return data
-
-
-def _is_metadata(name: str) -> bool:
-    return not name.startswith("GGUF.")  # the library's own names for the file's header
-
-
-def _bytes(field: Any) -> bytes:
-    return b"".join(part.tobytes() for part in field.parts)
-
-
-def _opened(path: Path) -> Any:
-    """Open the file at PATH with llama.cpp's library.
-
-    Raises:
-        BadInputError: it is no GGUF file, or a damaged one.
-        UnsupportedError: it was written for a machine with the other order of bytes.
-    """
-    if not path.is_file():
-        raise BadInputError(f"{path}: no such file; it has to be the GGUF file of the base model")
-    try:
-        with np.errstate(all="ignore"):
-            reader = gguf.GGUFReader(path)
-    except DAMAGE as error:
-        raise BadInputError(
-            f"{path}: not a whole GGUF file ({error}); download or convert it again"
-        ) from error
-    if reader.byte_order != "I" or reader.endianess != gguf.GGUFEndian.LITTLE:
-        raise UnsupportedError(f"{path} is big-endian; make it again without --bigendian")
-    return reader

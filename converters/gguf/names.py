@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ...errors import UnsupportedError
+from ...errors import BadInputError, UnsupportedError
 from ..checkpoints import Header
 from .file import GgufFile
 from .library import gguf
 
-EXPERT: Final = re.compile(r"\.experts\.(\d+)\.")
+EXPERT: Final = re.compile(r"\.experts\.(\d{1,6})\.")
 FUSED: Final = re.compile(r"(.*\bexperts\.)gate_up_proj(\.weight)?$")
 # What llama.cpp's converter leaves out as well (conversion/base.py and gpt2.py).
 BUFFERS: Final = (
@@ -26,6 +26,8 @@ ELSEWHERE: Final = re.compile(
 FROM_CONFIG: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 SUFFIXES: Final = (".weight", ".bias")
+MOST_GAPS: Final = 20  # experts that are named as missing
+MOST_BLOCKS: Final = 512  # LLAMA_MAX_LAYERS
 WHOLE: Final = -1  # instead of the number of an expert
 Finder = Callable[[str], tuple[tuple[str, ...], int]]
 
@@ -132,8 +134,10 @@ def _lend_embedding(sources: dict[str, tuple[str, ...]], like: GgufFile) -> None
 
 
 def _gaps(members: Iterable[int]) -> list[int]:
+    """Return which numbers are missing below the largest; of many the first."""
     numbers = set(members) - {WHOLE}
-    return sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
+    end = min(max(numbers, default=-1) + 1, len(numbers) + MOST_GAPS)
+    return sorted(set(range(end)) - numbers)
 
 
 def finder(like: GgufFile) -> Finder:
@@ -178,5 +182,10 @@ def _table(like: GgufFile) -> gguf.TensorNameMap:
             f"{like.path}: the installed gguf library does not know the architecture"
             f" {like.architecture}; upgrade it, or use llama.cpp's convert_hf_to_gguf.py"
         )
-    blocks = int(like.sized("block_count") or 0)
+    blocks = like.sized("block_count") or 0
+    if blocks > MOST_BLOCKS:
+        raise BadInputError(
+            f"{like.path}: claims {blocks:,} blocks, and llama.cpp reads up to {MOST_BLOCKS};"
+            " download or convert it again"
+        )
     return gguf.get_tensor_name_map(known[like.architecture], blocks)

@@ -25,7 +25,7 @@ BLOCK: Final = 1 << 20  # numbers compared at a time
 NEAR: Final = 0.5  # relative distance; of two unrelated tensors it is 1.4
 LOSSY: Final = 0.35  # of what a few bits per weight do to the base's own tensors
 CLEARLY: Final = 2.0  # how much further away the next rule has to be
-HEADED: Final = re.compile(r"\battn_([qk])\.(weight|bias)$")
+HEADED: Final = re.compile(r"(?:\.(\d{1,6})\.|\b)attn_([qk])\.(weight|bias)$")
 BLOCK_NAME: Final = re.compile(r"^blk\.\d+\.")
 
 
@@ -115,11 +115,10 @@ def heads_of(like: GgufFile, name: str) -> int | None:
     found = HEADED.search(name)
     if found is None:
         return None
-    count = like.sized("attention.head_count_kv") if found[1] == "k" else None
-    count = like.sized("attention.head_count") if count is None else count
-    if isinstance(count, list):
-        count = count[int(name.split(".")[1])]
-    return int(count) if count else None
+    block = int(found[1] or 0)
+    count = like.sized("attention.head_count_kv", block) if found[2] == "k" else None
+    count = like.sized("attention.head_count", block) if count is None else count
+    return count or None
 
 
 def case_of(like: GgufFile, name: str, members: Sequence[str]) -> Case:

@@ -1,4 +1,4 @@
-"""A written file read again, by llama.cpp's own reader, and compared number by number."""
+"""A written file read again, by our reader and llama.cpp's own, and compared number by number."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..checkpoints import Checkpoint
 from ..dtypes import dtype_of
 from ..values import Array
 from .file import GgufFile
+from .library import gguf
 from .plan import Made, Plan
 from .proof import square
 from .types import FLOATS, allowed
@@ -67,7 +68,20 @@ def listed(file: GgufFile, plan: Plan) -> list[str]:
     promised = [(name, made.stored) for name, made in plan.made.items()]
     if promised != list(file.tensors.items()):
         problems.append("its tensors are not those that were written")
-    return problems
+    return problems or apart(file)
+
+
+def apart(file: GgufFile) -> list[str]:
+    """Say where llama.cpp's own reader finds anything else in FILE than ours."""
+    theirs = gguf.GGUFReader(file.path)
+    metadata = {
+        name: b"".join(part.tobytes() for part in field.parts)
+        for name, field in theirs.fields.items()
+        if not name.startswith("GGUF.")  # its own names for the first bytes
+    }
+    places = {tensor.name: tensor.data_offset for tensor in theirs.tensors}
+    same = (metadata, places) == (file.fields, file.places)
+    return [] if same else ["llama.cpp's own reader finds something else in it"]
 
 
 def error_of(file: GgufFile, name: str, made: Made, plan: Plan, source: Checkpoint) -> float | None:

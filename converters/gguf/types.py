@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Final
 
@@ -64,7 +65,7 @@ def overflows(rows: Array, kind: str) -> bool:
 def nbytes(shape: tuple[int, ...], kind: str) -> int:
     """Return how many bytes a tensor of SHAPE takes as KIND."""
     block, size = gguf.GGML_QUANT_SIZES[_type(kind)]
-    return int(np.prod(shape, dtype=np.int64)) // block * size
+    return math.prod(shape) // block * size
 
 
 def code(kind: str) -> int:

@@ -66,6 +66,14 @@ def test_fused_experts_are_two_tensors_there(tmp_path):
     assert found.problems == ()
 
 
+def test_an_expert_with_a_number_without_end_takes_no_memory(tmp_path):
+    name = "model.layers.0.block_sparse_moe.experts.{}.w1.weight"
+    names = [name.format(number) for number in (0, 999_999, "9" * 5000)]
+    found = paired(tmp_path, ["blk.0.ffn_gate_exps.weight"], names)
+    assert any("experts [1, 2, 3" in problem for problem in found.problems)
+    assert max(map(len, found.problems)) < 6000
+
+
 @pytest.mark.parametrize("prefix", ["model.", "model.language_model.", "language_model.model.", ""])
 def test_the_prefix_of_a_head_does_not_matter(tmp_path, prefix):
     name = f"{prefix}layers.0.self_attn.q_proj.weight"
@@ -101,6 +109,8 @@ def test_a_head_of_its_own_is_taken_from_the_embedding_where_there_is_none(tmp_p
 
 def test_an_unknown_architecture_is_refused(tmp_path):
     file = like(tmp_path / "a.gguf", {"token_embd.weight": normal(4, 4)})
-    file._reader.fields["general.architecture"].parts[-1] = memoryview(b"novel")
+    path = file.path
+    path.write_bytes(path.read_bytes().replace(b"llama", b"novel"))
+    file = GgufFile(path)
     with pytest.raises(UnsupportedError, match=r"(?s)novel.*convert_hf_to_gguf"):
         pair(file, {}, "tuned")
