@@ -206,6 +206,8 @@ def write(carried: Carried, request: AdapterRequest, folder: Path) -> None:
 
 def facts_of(carried: Carried, to: str) -> dict[str, Any]:
     """Return what ``weighbridge.json`` says of the converted adapter."""
+    from ..parity.recorded import weight_records
+
     model, touched = carried.model, sorted(carried.adapter.updates)
     return {
         "weighbridge": __version__,
@@ -217,6 +219,7 @@ def facts_of(carried: Carried, to: str) -> dict[str, Any]:
             "spec": model.spec,
             "framework": model.framework,
             "tensors": fingerprints(model.checkpoint, touched),
+            "weights": weight_records(model.checkpoint, touched),
             "quantization": quantization_of(model),
         },
         "kinship": carried.kin._asdict(),

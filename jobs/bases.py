@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..converters.adapters import Adapter, read_adapter
 from ..converters.adapters.config import read_config
-from ..converters.maps.view import Mapped
 from ..converters.models import Model
 from ..converters.quantization import Dequantized, Recipe
-from ..converters.quantization.fingerprints import compare
 from ..errors import MismatchError, WeighbridgeError
 from .opening import with_adapter
-from .sides import crossing, side_of
+from .recorded import held
+from .sides import side_of
 
 if TYPE_CHECKING:
     from ..parity.verdict import Stage, Verdict
@@ -66,38 +65,28 @@ def kin_of(base: Model, adapter: Adapter, *others: Model) -> Kin:
 
     OTHERS are models of which kinship with BASE is proven; the record may be of one of them.
     """
-    recorded, framework = adapter.base.get("tensors") or {}, adapter.base.get("framework")
+    recorded, spec = adapter.base.get("tensors") or {}, adapter.base.get("spec")
     if not recorded:
         return Kin("unknown", "nobody recorded what the adapter was trained on")
-    found = [
-        moved for model in (base, *others) if (moved := unlike_recorded(model, adapter)) is not None
-    ]
-    whole, spec = len(recorded), adapter.base.get("spec")
-    if [] in found:
-        return Kin("same", f"the {whole} weights that are updated are those recorded")
-    if not found or base.framework != framework:
+    found, whole = [held(model, adapter) for model in (base, *others)], len(recorded)
+    same = [it for it in found if it is not None and not it.other and not it.unclear]
+    if same:
+        cast = f", in {' and '.join(sorted(same[0].cast))}" if same[0].cast else ""
+        return Kin("same", f"the {whole} weights that are updated are those recorded{cast}")
+    if found[0] is None or not found[0].other:
         return Kin(
             "unproven",
-            f"the adapter was trained on {spec}, in {framework}; {base.spec} is in {base.framework}, and"
-            " its weights carried there are not the same bytes: another dtype, or another base",
+            f"the adapter was trained on {spec}, in {adapter.base.get('framework')}; {base.spec} is in"
+            f" {base.framework}, and its weights carried there are not the same bytes: another dtype,"
+            " or another base",
         )
+    problems = found[0].other
     return Kin(
         STRANGER,
-        f"{len(found[0])} of {whole} weights of the base are not those that the adapter was trained"
+        f"{len(problems)} of {whole} weights of the base are not those that the adapter was trained"
         f" on ({spec}); if that one is a quantized sibling, prove it: --trained-on DIR",
-        tuple(found[0]),
+        problems,
     )
-
-
-def unlike_recorded(model: Model, adapter: Adapter) -> list[str] | None:
-    """Return which weights of MODEL are not those that ADAPTER recorded; ``None`` if no map tells."""
-    recorded, framework = adapter.base["tensors"], str(adapter.base.get("framework"))
-    try:
-        legs = crossing(model, framework)
-    except WeighbridgeError:
-        return None
-    seen = Mapped(legs[0].plan, model.checkpoint) if legs else model.checkpoint
-    return compare(recorded, seen)
 
 
 def with_kinship(verdict: Verdict, kin: Kin) -> Verdict:

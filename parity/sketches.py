@@ -161,6 +161,15 @@ def row_sums(array: Array) -> Array:
     return _figures(np.ascontiguousarray(array))[2]
 
 
+def projections(array: Array) -> Array:
+    """Return the random signed sums of ARRAY, as its sketch has them.
+
+    >>> projections(np.eye(3)).shape
+    (16,)
+    """
+    return _figures(np.ascontiguousarray(array))[1]
+
+
 def _figures(array: Array) -> tuple[Moments, Array, Array]:
     count, length = row_shape(array.shape)
     table = array.reshape(count, length)

@@ -13,6 +13,7 @@ from ..converters.dtypes import CODE
 from ..converters.models import MANIFEST
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank
+from ..parity.recorded import weight_records
 from .adapters import updates_of
 from .config import AdapterSection
 from .tasks import PREFIX, Task
@@ -55,6 +56,7 @@ def record_base(folder: Path, task: Task, touched: Collection[str]) -> None:
         "spec": task.model.spec,
         "framework": task.model.framework,
         "tensors": fingerprints(task.model.checkpoint, sorted(touched)),
+        "weights": weight_records(task.model.checkpoint, sorted(touched)),
         "quantization": None,
     }
     text = json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from ...errors import BadInputError
 from ..documents import RECORD as RECORD_FILE
 from ..documents import read_optional
+from ..dtypes import NUMPY
 from .adapter import Adapter
 from .config import CONFIG, Config, read_config
 from .legacy import NPZ, read_npz, read_vlm
@@ -30,7 +31,11 @@ FILES: Final = {
     "peft": PEFT_TENSORS,
 }
 RECORD: Final = "weighbridge.json"
-RECORDED: Final = {"spec": str, "framework": str, "tensors": dict, "quantization": dict}
+RECORDED: Final = {"spec": str, "framework": str, "tensors": dict, "quantization": dict} | {
+    "weights": dict
+}
+PROJECTIONS: Final = 16  # of a weight
+WEIGHT: Final = {"dtype": str, "hashes": dict, "projections": list}
 
 
 def read_adapter(path: Path) -> Adapter:
@@ -133,4 +138,18 @@ def _odd_field(base: Any) -> str | None:
         if not isinstance(base.get(field), kind | None):
             return field
     hashes = (base.get("tensors") or {}).values()
-    return None if all(isinstance(it, str) for it in hashes) else "tensors"
+    if not all(isinstance(it, str) for it in hashes):
+        return "tensors"
+    weights = (base.get("weights") or {}).values()
+    return None if all(_is_weight(it) for it in weights) else "weights"
+
+
+def _is_weight(said: Any) -> bool:
+    """Say whether SAID is what is recorded of a weight: dtype, hashes and projections."""
+    return (
+        isinstance(said, dict)
+        and all(isinstance(said.get(field), kind) for field, kind in WEIGHT.items())
+        and said["dtype"] in NUMPY
+        and len(said["projections"]) == PROJECTIONS
+        and all(type(number) is float for number in said["projections"])
+    )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import xxhash
 
-from ..checkpoints import Checkpoint
+from ..checkpoints import Checkpoint, Header
+from ..dtypes import CODE
+from ..values import Array
 from .view import Dequantized, stored_as
 
 
@@ -29,11 +32,19 @@ def _fingerprint(raw: Checkpoint, name: str) -> str:
     return f"xxh3:{digest.hexdigest()}"
 
 
-def compare(recorded: Mapping[str, str], checkpoint: Checkpoint) -> list[str]:
-    """Say which of the weights whose hashes are RECORDED are not those of CHECKPOINT, by name."""
+def fingerprint(array: Array) -> str:
+    """Return what :func:`fingerprints` gives for a dense weight that is ARRAY."""
+    array = np.ascontiguousarray(array)
+    digest = xxhash.xxh3_64(f"weight {Header(CODE[array.dtype], array.shape)}".encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)
+    return f"xxh3:{digest.hexdigest()}"
+
+
+def compare(recorded: Mapping[str, str], checkpoint: Checkpoint) -> dict[str, str]:
+    """Return how the weights whose hashes are RECORDED differ from those of CHECKPOINT, by name."""
     found = fingerprints(checkpoint, recorded)
-    return [
-        f"{name}: " + (f"recorded {wanted}, found {found[name]}" if name in found else "missing")
+    return {
+        name: f"recorded {wanted}, found {found[name]}" if name in found else "missing"
         for name, wanted in sorted(recorded.items())
         if found.get(name) != wanted
-    ]
+    }

@@ -416,8 +416,8 @@ def test_what_was_recorded_in_the_other_framework_counts(llama, tmp_path):
     fast = ("--check", "quick")
     invoke("convert", "mlx-to-peft", adapter, tmp_path / "a", "--base", right, *fast)
     assert stages(tmp_path / "a")["kinship"] == "pass"
-    invoke("convert", "mlx-to-peft", adapter, tmp_path / "b", "--base", wrong, *fast, code=4)
-    assert stages(tmp_path / "b")["kinship"] == "unverified"
+    invoke("convert", "mlx-to-peft", adapter, tmp_path / "b", "--base", wrong, *fast, code=3)
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_proven_sibling_does_not_stand_in_for_what_was_recorded(llama, tmp_path):
