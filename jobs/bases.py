@@ -13,7 +13,6 @@ from ..converters.adapters.config import read_config
 from ..converters.models import Model
 from ..converters.quantization import Dequantized, Recipe
 from ..errors import MismatchError, WeighbridgeError
-from .opening import with_adapter
 from .recorded import held
 from .sides import side_of
 
@@ -133,15 +132,3 @@ def adapter_for(model: Model, path: Path) -> Adapter:
         if "peft_type" in read_config(folder):
             side_of(model, "torch")
     return read_adapter(path)
-
-
-def live_on(model: Model, path: Path) -> tuple[Model, Kin]:
-    """Return MODEL, seen dense, with the adapter at PATH live on it, and what it is to its base.
-
-    Raises:
-        MismatchError: the adapter is partial, or was trained on another base.
-    """
-    adapter = adapter_for(model, path)
-    live, kin = with_adapter(model, adapter), kin_of(model, adapter)
-    require_kin(kin)
-    return live, kin

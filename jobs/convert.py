@@ -23,7 +23,7 @@ from ..converters.models import open as open_model
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from ..hints import command
-from .bases import Kin, live_on, with_kinship
+from .bases import Kin, with_kinship
 from .configuring import rewrite_config, translated
 from .dense import as_dense, fitting, said_of
 from .directions import directed_map, map_of
@@ -42,6 +42,8 @@ from .originals import (
     source_headers,
     write_sidecar,
 )
+from .placing import base_and_adapter, live_on
+from .repeats import recorded
 from .weighing import weigh
 
 if TYPE_CHECKING:
@@ -159,8 +161,9 @@ def convert(
         WeighbridgeError: bad input; nothing is left behind.
     """
     options = begin(target, "model", options, source, adapter)
-    foresee(source, options.map, options.trust_code)
-    model = open_with(source, options)
+    base, adapter = base_and_adapter(source, adapter)
+    foresee(base, options.map, options.trust_code)
+    model = open_with(base, options)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
     live, kin = live_on(model, adapter) if adapter else (model, None)
@@ -187,7 +190,7 @@ def move(model: Model, target: Path, to: str, options: Options, kin: Kin | None 
         execution = with_whole(job.move_weights(staging.folder, options), whole)
         require_surviving(execution.survival, force=options.force)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
-        facts |= beside_weights(job, staging.folder, options)
+        facts |= recorded(job.model) | beside_weights(job, staging.folder, options)
         facts |= inexact(job.plan, execution, facts) | ({"kinship": kin._asdict()} if kin else {})
         live = replace(job.model, tensors=model.tensors) if whole else job.model
         return conclude(live, staging, facts, job.lines(), options)

@@ -11,8 +11,10 @@ from .. import __version__
 from ..converters.checkpoints import Staging
 from ..converters.models import Model
 from ..errors import BadInputError, UnsupportedError
+from .bases import with_kinship
 from .convert import checked, require_apart
 from .options import UNCHECKED, Options, Outcome, begin, open_with
+from .placing import base_and_adapter, live_on
 
 
 def merged_in_memory(model: Model) -> Any:
@@ -48,9 +50,12 @@ def export_coreml(
     if target.suffix != ".mlpackage":
         raise BadInputError(f"{target}: a Core ML package is named *.mlpackage")
     options = begin(target, "package", options, source)
-    model = open_with(source, options)
+    base, adapter = base_and_adapter(source)
+    model, kin = open_with(base, options), None
     if model.framework == "mlprogram":
         raise UnsupportedError(f"{source} is a Core ML package already")
+    if adapter:
+        model, kin = live_on(model, adapter)
     if options.dry_run:
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
         return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
@@ -63,6 +68,7 @@ def export_coreml(
         )
         verdict = checked(model, staging.item, target, options)
         facts = {"weighbridge": __version__, "framework": "mlprogram", "export": str(exported)}
+        verdict = with_kinship(verdict, kin) if verdict and kin else verdict
         facts |= {"source": {"spec": model.spec, "framework": model.framework}}
         staging.note(facts | {"verdict": verdict.to_json() if verdict else UNCHECKED})
         differs = verdict is not None and verdict.status == "DIFFERS"

@@ -9,12 +9,12 @@ from ..converters.models import Model
 from ..converters.quantization import Dequantized
 from ..errors import BadInputError
 from .adapter_weighing import change_of_base
-from .bases import Kin, adapter_for, dense_view, kin_of, require_kin
+from .bases import Kin, adapter_for, dense_view, kin_of
 from .convert import move
 from .kinship import proven
 from .merging import merge_quantized
-from .opening import with_adapter
 from .options import Options, Outcome, begin, open_with
+from .placing import base_and_adapter, placed
 
 
 def merge(
@@ -40,14 +40,14 @@ def merge(
         WeighbridgeError: bad input, or an update would be rounded away; nothing is left behind.
     """
     options = begin(target, "model", options, base, adapter, trained_on)
+    base, _ = base_and_adapter(base, adapter)
     whole = open_with(base, options)
     dense = dense_view(whole)
     read = adapter_for(dense, adapter)
     original = dense_view(open_with(options.original, options)) if options.original else None
     others = [original] if original else []
     kin = proven(whole, read, trained_on, options) if trained_on else kin_of(dense, read, *others)
-    require_kin(kin)
-    model = with_adapter(dense, read)
+    model = placed(dense, read, kin, *others)
     if not isinstance(model.tensors, Dequantized):
         refuse_ways(base, promote=promote, original=options.original)
         outcome = move(model, target, model.framework, options, kin)

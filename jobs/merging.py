@@ -29,6 +29,7 @@ from .convert import carry_origin, forget_side_files, require_apart, side_files
 from .manifest import manifest_of, write_manifest
 from .offers import offers, promotions
 from .options import UNCHECKED, Options, Outcome
+from .repeats import recorded
 from .surveying import (
     Survey,
     changes_of,
@@ -343,6 +344,7 @@ def facts_of(job: Merge, hashes: Mapping[str, str]) -> dict[str, Any]:
             "tensors": manifest_of(model).get("source", {}).get("tensors", {}),
         },
         "adapter": str(adapter.path) if adapter else None,
+        **recorded(model, job.reference),
         "original": job.reference.spec if job.prices else None,
         "map": model.map_text,
         "sizes": dict(model.sizes),

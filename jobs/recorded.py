@@ -123,7 +123,9 @@ class View:
         if not self.legs:
             return frozenset(tensors.schemes)
         steps = [step for leg in self.legs for step in leg.plan.steps]
-        quantized = (step for step in steps if not tensors.schemes.keys().isdisjoint(step.source_names))
+        quantized = (
+            step for step in steps if not tensors.schemes.keys().isdisjoint(step.source_names)
+        )
         return frozenset(name for step in quantized for name in step.target_names)
 
 

@@ -138,14 +138,15 @@ def write_large(folder: Path, nbytes: float, max_shard_size: int = 5_000_000_000
     (folder / "config.json").write_text(json.dumps(kind.config | {"num_hidden_layers": layers}))
 
 
-def llama(layers: int) -> tuple[dict[str, Any], dict[str, Header]]:
+def llama(layers: int, hidden: int = 48) -> tuple[dict[str, Any], dict[str, Header]]:
     """Return the configuration and the tensors, float32, of a small Llama."""
     kind = KINDS["llama"]
     config = {**kind.config, **SMALL, "num_hidden_layers": layers, "dtype": "float32"}
+    config["hidden_size"] = hidden
     wide = SMALL["num_attention_heads"] * SMALL["head_dim"]
     narrow = SMALL["num_key_value_heads"] * SMALL["head_dim"]
-    sizes = {"q_proj": (wide, 48), "k_proj": (narrow, 48), "v_proj": (narrow, 48)}
-    sizes |= {"o_proj": (48, wide)}
+    sizes = {"q_proj": (wide, hidden), "k_proj": (narrow, hidden), "v_proj": (narrow, hidden)}
+    sizes |= {"o_proj": (hidden, wide)}
     found = layout_of(kind._replace(config=config), layers)
     return config, {
         name: Header("F32", sizes.get(name.split(".")[-2], header.shape))

@@ -31,6 +31,7 @@ class Adapter:
         fitted: whether ``fit`` has laid the updates as their parameters.
         file: the tensor file that was read: one of several, such as
             ``0000100_adapters.safetensors``, may have been named.
+        digest: a hash of what was read (``identity.digest``), whatever became of it since.
     """
 
     path: Path
@@ -43,6 +44,7 @@ class Adapter:
     notes: tuple[str, ...] = ()
     fitted: bool = False
     file: Path | None = None
+    digest: str = ""
 
     @property
     def framework(self) -> str:

@@ -13,6 +13,7 @@ from ..documents import read_optional
 from ..dtypes import NUMPY
 from .adapter import Adapter
 from .config import CONFIG, Config, read_config
+from .identity import digest
 from .legacy import NPZ, read_npz, read_vlm
 from .mlx import TENSORS, read_mlx
 from .peft import read_peft
@@ -51,7 +52,8 @@ def read_adapter(path: Path) -> Adapter:
     dialect = dialect_of(folder, config, path)
     tensors = path if path.is_file() else _tensors(folder, dialect)
     read = READERS[dialect](folder, tensors, config)
-    return replace(read, base=recorded_base(folder), file=tensors)
+    base, hashed = recorded_base(folder), digest(read)
+    return replace(read, base=base, file=tensors, digest=hashed)
 
 
 def _config(path: Path, folder: Path) -> Config:

@@ -22,10 +22,11 @@ from weighbridge.converters.quantization import Dequantized, Recipe, Scheme
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
 from weighbridge.jobs import afresh, merging
-from weighbridge.jobs.bases import dense_view, live_on
+from weighbridge.jobs.bases import dense_view
 from weighbridge.jobs.forms import Form, common_dtype, refit, wider
 from weighbridge.jobs.merge_weighing import BAR
 from weighbridge.jobs.merging import merge_quantized
+from weighbridge.jobs.placing import live_on
 from weighbridge.jobs.surveying import changes_of, survey, touched_by
 from weighbridge.jobs.tally import SAMPLE, measure
 from weighbridge.jobs.touched import Touched, blocks

@@ -1,0 +1,59 @@
+"""Put an adapter on the base that it is to be merged into; another base or a second merge is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..converters.adapters import Adapter
+from ..converters.models import Model
+from ..converters.models.specs import split_adapter
+from ..errors import BadInputError
+from .bases import Kin, adapter_for, kin_of, require_kin
+from .opening import with_adapter
+from .repeats import refuse_recorded
+from .undeclared import refuse_undeclared
+
+
+def placed(model: Model, adapter: Adapter, kin: Kin, *originals: Model) -> Model:
+    """Return MODEL, seen dense, with ADAPTER live on it, to be merged.
+
+    Args:
+        model: the base, without an adapter.
+        adapter: as read.
+        kin: what MODEL is to the base that ADAPTER was trained on.
+        originals: what MODEL was made from, as far as the user named it.
+
+    Raises:
+        MismatchError: ADAPTER is partial, or in MODEL already, or was trained on another base.
+    """
+    live = with_adapter(model, adapter)
+    refuse_recorded(live)
+    require_kin(kin)
+    refuse_undeclared(live, kin, *originals)
+    return live
+
+
+def live_on(model: Model, path: Path) -> tuple[Model, Kin]:
+    """Return MODEL, seen dense, with the adapter at PATH live on it, and what it is to its base.
+
+    Raises:
+        MismatchError: as :func:`placed`.
+    """
+    adapter = adapter_for(model, path)
+    kin = kin_of(model, adapter)
+    return placed(model, adapter, kin), kin
+
+
+def base_and_adapter(spec: str, adapter: Path | None = None) -> tuple[str, Path | None]:
+    """Return the base that SPEC names and the adapter to be merged: of ``BASE+ADAPTER``, or ADAPTER.
+
+    Raises:
+        BadInputError: there are two.
+    """
+    base, named = split_adapter(spec) if "+" in spec else (None, None)
+    if named and adapter:
+        raise BadInputError(
+            f"{spec} names an adapter, and {adapter} is another; merge them one after the other:"
+            f" weighbridge merge {base} {named} MERGED, then {adapter} into MERGED"
+        )
+    return (str(base), named) if named else (spec, adapter)

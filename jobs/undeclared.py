@@ -1,0 +1,161 @@
+"""Adapters in a model that nobody recorded: found by their values, where an unmerged model is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from math import prod, sqrt
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ..converters.adapters.rounding import round_once
+from ..converters.checkpoints import Checkpoint
+from ..converters.dtypes import unit_roundoff
+from ..converters.maps.view import Mapped
+from ..converters.models import Model
+from ..converters.models import open as open_model
+from ..converters.models.specs import split_adapter
+from ..converters.quantization import Dequantized
+from ..converters.values import LowRank
+from ..errors import MismatchError, WeighbridgeError
+from .bases import Kin, dense_view
+from .manifest import manifest_of
+from .remeasured import wanted
+from .sides import crossing
+from .touched import blocks
+
+ENOUGH: Final = 8  # weights that are looked at, the smallest ones
+SIGMAS: Final = 6.0
+
+
+class Share(NamedTuple):
+    """How much of an update is in a weight already.
+
+    With ``D`` the update and ``R`` what the weight has moved from its original, as parts of ``<D, D>``:
+
+    Attributes:
+        found: ``<R, D>``.
+        whole: what it would be right after a merge, whose rounding is computed: about 1.
+        bound: how far the two may be apart. What else has moved the weight, its rounding and other
+            updates, knows nothing of ``D``: of a vector of length ``r`` in ``n`` dimensions about
+            ``r / sqrt(n)`` lies along ``D`` by chance, and six times that is allowed; besides two
+            unit roundoffs of the dtype, for programs that round the update before they add it.
+    """
+
+    found: float
+    whole: float
+    bound: float
+
+    @property
+    def tells(self) -> bool:
+        """Whether a merged update could be told from none."""
+        return self.bound <= self.whole / 2
+
+    @property
+    def merged(self) -> bool:
+        """Whether the update is in the weight."""
+        return self.tells and abs(self.found - self.whole) <= self.bound
+
+
+def refuse_undeclared(model: Model, kin: Kin, *named: Model) -> None:
+    """Refuse to merge the adapter live on MODEL if its values show that it is in MODEL already.
+
+    Nothing is said where no unmerged model is at hand: one NAMED by the user, or one that KIN, the
+    adapter or the manifest names and that lies on this disk.
+
+    Raises:
+        MismatchError: it is; tells the weights.
+    """
+    if kin.status == "same":
+        return
+    for original in (*named, *originals_of(model, kin)):
+        with suppress(WeighbridgeError):
+            found = shares(model, original)
+            if is_merged(found):
+                break
+    else:
+        return
+    assert model.adapter is not None  # noqa: S101
+    count = sum(it.merged for it in found.values())
+    raise MismatchError(
+        f"{model.adapter.path} is merged into {model.path} already: in {count} of {len(found)} weights"
+        f" looked at, it is what has changed since {original.spec}; use the merged model as it is",
+        [
+            f"{name}: {it.found:.3f} of the update is in it ({it.whole:.3f} expected, give or take"
+            f" {it.bound:.3f})"
+            for name, it in found.items()
+            if it.merged
+        ],
+    )
+
+
+def is_merged(found: dict[str, Share]) -> bool:
+    """Say whether most of the weights that can tell have the update in them."""
+    telling = [it for it in found.values() if it.tells]
+    return 2 * sum(it.merged for it in telling) > len(telling)
+
+
+def originals_of(model: Model, kin: Kin) -> Iterator[Model]:
+    """Yield the models on this disk that MODEL or its adapter is said to come from, seen dense."""
+    assert model.adapter is not None  # noqa: S101
+    seen = {model.path.resolve()} if model.path else set()
+    for spec in named_by(model, kin):
+        with suppress(WeighbridgeError, OSError, ValueError):
+            if Path(spec).is_dir() and (place := Path(spec).resolve()) not in seen:
+                seen.add(place)
+                yield dense_view(open_model(spec))
+
+
+def named_by(model: Model, kin: Kin) -> Iterator[str]:
+    """Yield the names of models that MODEL or its adapter may come from."""
+    assert model.adapter is not None  # noqa: S101
+    said, manifest = model.adapter.config, manifest_of(model)
+    names = [kin.trained_on, model.adapter.base.get("spec")]
+    names += [said.get("base_model_name_or_path"), said.get("model")]
+    if manifest.get("merged"):  # BASE+ADAPTER, of a version that recorded no more
+        source = str(manifest.get("source", {}).get("spec"))
+        with suppress(WeighbridgeError):
+            names.append(str(split_adapter(source)[0]))
+    yield from (name for name in names if isinstance(name, str))
+
+
+def shares(model: Model, original: Model) -> dict[str, Share]:
+    """Return how much of the adapter live on MODEL is in MODEL, by the difference to ORIGINAL.
+
+    Raises:
+        WeighbridgeError: no map leads from one to the other.
+    """
+    assert model.adapter is not None  # noqa: S101
+    legs = crossing(original, model.framework)
+    before = Mapped(legs[0].plan, original.checkpoint) if legs else original.checkpoint
+    updates, headers = model.adapter.updates, model.checkpoint.headers
+    alike = (
+        name
+        for name in sorted(updates, key=lambda it: (prod(headers[it].shape), it))
+        if name in before.headers and before.headers[name].shape == headers[name].shape
+    )
+    each = ((name, share(name, updates[name], model.checkpoint, before)) for name in alike)
+    return dict(islice(((name, it) for name, it in each if it is not None), ENOUGH))
+
+
+def share(name: str, update: LowRank, base: Checkpoint, original: Checkpoint) -> Share | None:
+    """Return how much of UPDATE is in the weight NAME of BASE; ``None`` for an update of nothing."""
+    old, new = original.read(name), base.read(name)
+    stored = not (isinstance(base, Dequantized) and name in base.schemes)
+    size = found = whole = rest = 0.0
+    for place in blocks(old.shape):
+        before, now = old[place].astype(np.float64), new[place].astype(np.float64)
+        after = wanted(update, place, before)
+        made = round_once(after, new.dtype).astype(np.float64) if stored else after
+        delta = after - before
+        size += float(np.vdot(delta, delta))
+        found += float(np.vdot(now - before, delta))
+        whole += float(np.vdot(made - before, delta))
+        rest += float(np.vdot(now - made, now - made))
+    if not size > 0:
+        return None
+    bound = SIGMAS * sqrt(rest / (old.size * size)) + 2 * unit_roundoff(new.dtype.name)
+    return Share(found / size, whole / size, bound)
