@@ -11,7 +11,7 @@ from .. import __version__
 from ..converters.checkpoints import Staging
 from ..converters.models import Model
 from ..errors import BadInputError, UnsupportedError
-from .bases import with_kinship
+from .bases import Kin, with_kinship
 from .convert import checked, require_apart
 from .options import UNCHECKED, Options, Outcome, begin, open_with
 from .placing import base_and_adapter, live_on
@@ -50,12 +50,7 @@ def export_coreml(
     if target.suffix != ".mlpackage":
         raise BadInputError(f"{target}: a Core ML package is named *.mlpackage")
     options = begin(target, "package", options, source)
-    base, adapter = base_and_adapter(source)
-    model, kin = open_with(base, options), None
-    if model.framework == "mlprogram":
-        raise UnsupportedError(f"{source} is a Core ML package already")
-    if adapter:
-        model, kin = live_on(model, adapter)
+    model, kin = opened(source, options)
     if options.dry_run:
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
         return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
@@ -74,3 +69,17 @@ def export_coreml(
         differs = verdict is not None and verdict.status == "DIFFERS"
         path = staging.reject() if differs else staging.publish()
     return Outcome(path, (), facts, verdict, wanted=options.check != "none")
+
+
+def opened(source: str, options: Options) -> tuple[Model, Kin | None]:
+    """Open SOURCE, its adapter live on it; return what it is to the adapter's base, if there is one.
+
+    Raises:
+        UnsupportedError: it is a Core ML package.
+        MismatchError: the adapter is in the model already, or was trained on another base.
+    """
+    base, adapter = base_and_adapter(source)
+    model = open_with(base, options)
+    if model.framework == "mlprogram":
+        raise UnsupportedError(f"{source} is a Core ML package already")
+    return live_on(model, adapter) if adapter else (model, None)

@@ -166,6 +166,6 @@ def refuse_recorded(model: Model) -> None:
     assert model.adapter is not None  # noqa: S101
     raise MismatchError(
         f"{model.adapter.path} is merged into {model.path} already (as {record['spec']}, says its"
-        f" {MANIFEST}): {len(names)} updates would be applied twice; use the merged model as it is",
+        f" {MANIFEST}), and would be applied twice; use the merged model as it is",
         names,
     )
