@@ -13,8 +13,9 @@ from .files import decoded, read_bytes
 from .flaws import DEPTH, DIGITS, TOO_DEEP, Flaw, depth_of, flaws, name_of, named_twice, refuse
 from .kinds import CONFIG, Kind
 
-# Whether a text may hold what takes a look at every value: long numbers, halves of characters.
-_ODD: Final = re.compile(rf"\d{{{DIGITS + 1}}}|\\u[dD][89a-fA-F]")
+# Whether a text may hold what takes a look at every value: long numbers, halves of characters, and
+# the whole number -0, for which Python has no value (other readers refuse it, or read a float).
+_ODD: Final = re.compile(rf"\d{{{DIGITS + 1}}}|\\u[dD][89a-fA-F]|-0[,\]}}\s]")
 
 
 def read_json(path: Path, kind: Kind = CONFIG) -> Any:
@@ -100,5 +101,7 @@ class _Parser:
         return value if math.isfinite(value) else self._flaw(Flaw(f"{text} is too large a number"))
 
     def _integer(self, text: str) -> Any:
+        if text == "-0":
+            return self._flaw(Flaw("-0 is not a whole number"))
         digits = len(text.lstrip("-"))
         return int(text) if digits <= DIGITS else self._flaw(Flaw(f"a number of {digits:,} digits"))
