@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..converters.checkpoints.npz import read_npz
+from ..converters.contents import ZIP, require
 from ..converters.models import Port, Signature
 from ..converters.values import Array
 from ..errors import MismatchError, UnsupportedError
@@ -254,6 +255,7 @@ def probes_from_file(path: Path, signature: Signature) -> list[Probe]:
         MismatchError: names, ranks or dtypes do not fit the signature.
     """
     grouped: dict[str, dict[str, Array]] = {}
+    require(path, "a NumPy archive (.npz) with one array per input", {ZIP})
     for name, array in read_npz(path).items():
         probe, _, port = name.rpartition("/")
         grouped.setdefault(probe or "inputs", {})[port] = array

@@ -11,11 +11,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import xxhash
 
+from ..converters.contents import JSON, TEXT, require
 from ..converters.documents import LINE, parse_object
 from ..converters.values import Array
 from ..errors import BadInputError, MismatchError
 from .batches import Batch
 
+PLAIN: Final = frozenset({"JSON lines", JSON, TEXT, "empty"})  # what is read as JSON lines
 FIELDS: Final = ("query", "document")
 SHOWN: Final = 20  # bad lines named in one error
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
@@ -39,6 +41,7 @@ def read_pairs(path: Path) -> Texts:
         BadInputError: the file cannot be read, or nothing is left.
         MismatchError: lines that are not such objects, with their numbers.
     """
+    require(path, "JSON lines with the texts query and document", PLAIN)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 
 from ..converters.checkpoints.npz import NpzFile
+from ..converters.contents import ZIP, require
 from ..converters.values import Array
 from ..errors import MismatchError
 from .batches import Batch
@@ -22,6 +23,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
         UnsupportedError: one of the arrays holds texts, or other than numbers.
         MismatchError: arrays missing, not numbers, not finite or of different first sizes.
     """
+    require(path, f"a NumPy archive (.npz) with the arrays {', '.join(names)}", {ZIP})
     file = NpzFile(path, names)
     found = {name: file.read(name) for name in file.headers}
     problems = [problem for name in names for problem in _problems(name, found, file.names)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from ...errors import BadInputError
+from ..contents import ZIP, require
 from ..documents import RECORD as RECORD_FILE
 from ..documents import read_optional
 from ..dtypes import NUMPY
@@ -47,6 +48,7 @@ def read_adapter(path: Path) -> Adapter:
         UnsupportedError: it is of a kind that is refused; says by which field.
         MismatchError: halves of updates are missing, shapes differ, or tensors are unknown.
     """
+    require(path, "an adapter, a directory or one of its tensor files", {ZIP})
     folder = path.parent if path.is_file() else path
     config = _config(path, folder)
     dialect = dialect_of(folder, config, path)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import BadInputError
+from ..contents import JSON, TAR, ZIP, require
 from .base import Checkpoint
 from .npz import NpzFile
 from .safetensors import SafetensorsFile
@@ -23,6 +24,14 @@ FORMATS: Final[Mapping[str, Opener]] = {
     ".bin": TorchFile,
     ".pt": TorchFile,
     ".pth": TorchFile,
+}
+# What some of them are when their first bytes are looked at.
+INSIDE: Final[Mapping[str, frozenset[str]]] = {
+    ".safetensors.index.json": frozenset({JSON}),
+    ".bin.index.json": frozenset({JSON}),
+    ".safetensors": frozenset({"empty"}),  # truncated
+    ".npz": frozenset({ZIP}),
+    **dict.fromkeys((".bin", ".pt", ".pth"), frozenset({ZIP, TAR})),
 }
 # In a directory the first pattern that matches decides; later ones are other copies of the model.
 PRECEDENCE: Final[Sequence[tuple[str, ...]]] = (
@@ -57,10 +66,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _open_file(path: Path) -> Checkpoint:
+    wanted = f"a tensor file (*{', *'.join(FORMATS)})"
     for suffix, opener in FORMATS.items():
         if path.name.endswith(suffix):
+            require(path, wanted, INSIDE.get(suffix, ()))
             checkpoint: Checkpoint = opener(path)
             return checkpoint
+    require(path, wanted)
     raise BadInputError(f"{path}: not a tensor file; known are *{', *'.join(FORMATS)}")
 
 

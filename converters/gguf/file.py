@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import BadInputError, UnsupportedError
 from ...hints import command, unused
+from ..contents import GGUF, TEXT, require
 from ..values import Array
 from .header import Stored, read_header
 from .types import decode, nbytes
@@ -34,6 +35,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        require(path, "a GGUF file", {GGUF, TEXT, "empty"})  # a damaged one may begin like a text
         header = read_header(path)
         self.version, self.alignment = header.version, header.alignment
         self._fields = header.fields

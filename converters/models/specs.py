@@ -10,6 +10,7 @@ from ...errors import BadInputError, UntrustedError, WeighbridgeError
 from ...hints import command, unused
 from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
+from ..contents import TEXT, require
 from ..documents import RECORD, read_optional
 from .factories import build_factory, framework_of, looks_like_factory
 from .model import Model
@@ -120,7 +121,11 @@ def map_text(name: str | None, manifest: Mapping[str, Any]) -> str | None:
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in TABLES.glob("*.wmap")))
         raise BadInputError(f"--map {name}: no such file; tables are {known}")
-    return path.read_text(encoding="utf-8")
+    require(path, "a map, a text as weighbridge map show prints it", {TEXT, "empty"})
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"--map {path}: not a text ({error})") from None
 
 
 def refuse_adapter(path: Path) -> None:

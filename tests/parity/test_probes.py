@@ -144,5 +144,5 @@ def test_own_inputs_that_do_not_fit_are_refused(tmp_path, arrays, said):
 
 def test_a_file_that_is_no_npz_is_refused(tmp_path):
     (tmp_path / "own.npz").write_text("no")
-    with pytest.raises(BadInputError, match=r"not a readable npz archive"):
+    with pytest.raises(BadInputError, match=r"own\.npz is text; expected a NumPy archive"):
         probes_from_file(tmp_path / "own.npz", ENCODER)

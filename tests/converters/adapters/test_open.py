@@ -115,7 +115,7 @@ REFUSED = {
     "junk for PyTorch": (
         junk("adapter_model.bin", b"junk", **PEFT),
         BadInputError,
-        "adapter_model.bin: not a readable PyTorch file",
+        "adapter_model.bin is text; expected a tensor file",
     ),
     "layers as text": (config(MLX | {"num_layers": "6"}), BadInputError, "num_layers is '6'"),
 }

@@ -62,7 +62,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(BadInputError, match="no such file"):
         GgufFile(tmp_path / "absent.gguf")
     (tmp_path / "text.gguf").write_text("version https://git-lfs and so on, long enough for it")
-    with pytest.raises(BadInputError, match="not a whole GGUF file"):
+    with pytest.raises(BadInputError, match="is a Git LFS pointer"):
         GgufFile(tmp_path / "text.gguf")
 
 
