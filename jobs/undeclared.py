@@ -24,6 +24,7 @@ from ..errors import MismatchError, WeighbridgeError
 from .bases import Kin, dense_view
 from .manifest import manifest_of
 from .remeasured import wanted
+from .repeats import adapters_in
 from .sides import crossing
 from .touched import blocks
 
@@ -64,12 +65,13 @@ def refuse_undeclared(model: Model, kin: Kin, *named: Model) -> None:
     """Refuse to merge the adapter live on MODEL if its values show that it is in MODEL already.
 
     Nothing is said where no unmerged model is at hand: one NAMED by the user, or one that KIN, the
-    adapter or the manifest names and that lies on this disk.
+    adapter or the manifest names and that lies on this disk. Where the manifest records what was
+    merged, it is believed: what is in the model may be much like the adapter, and another one.
 
     Raises:
         MismatchError: it is; tells the weights.
     """
-    if kin.status == "same":
+    if kin.status == "same" or adapters_in(model):
         return
     for original in (*named, *originals_of(model, kin)):
         with suppress(WeighbridgeError):
@@ -81,8 +83,9 @@ def refuse_undeclared(model: Model, kin: Kin, *named: Model) -> None:
     assert model.adapter is not None  # noqa: S101
     count = sum(it.merged for it in found.values())
     raise MismatchError(
-        f"{model.adapter.path} is merged into {model.path} already: in {count} of {len(found)} weights"
-        f" looked at, it is what has changed since {original.spec}; use the merged model as it is",
+        f"{model.adapter.path}, or one much like it, is merged into {model.path} already: in {count} of"
+        f" {len(found)} weights looked at, its update is in what has changed since {original.spec};"
+        " use the merged model as it is",
         [
             f"{name}: {it.found:.3f} of the update is in it ({it.whole:.3f} expected, give or take"
             f" {it.bound:.3f})"

@@ -196,6 +196,21 @@ def test_an_update_is_found_among_others_and_below_rounding(bench, tmp_path, dty
     assert codes == {2: 3, 3: 3, 4: 0}
 
 
+def test_a_later_step_of_the_same_run_is_another_adapter_where_the_manifest_says_what_was_merged(
+    bench, merged, tmp_path
+):
+    adapter, base = merged
+    named = {"base_model_name_or_path": str(bench.base("torch"))}
+    later = edited(adapter, tmp_path / "later", **named)
+    file, noise = later / "adapter_model.safetensors", np.random.default_rng(4)
+    tensors = {
+        name: it + 0.1 * it.std() * noise.standard_normal(it.shape).astype(it.dtype)
+        for name, it in load_file(file).items()
+    }
+    save_file(tensors, file)
+    assert merge(base, later, tmp_path / "out").code == 0
+
+
 def test_what_was_merged_before_adapters_were_recorded_is_found_by_its_source(merged, tmp_path):
     adapter, base = merged
     old = shutil.copytree(base, tmp_path / "old")
