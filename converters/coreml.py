@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -198,7 +199,7 @@ def write_metadata(package: Package, metadata: Mapping[str, str]) -> None:
     """Add METADATA to the package's specification, in place."""
     file = package.weights.parent / "model.mlmodel"
     package.spec.description.metadata.userDefined.update(metadata)
-    file.write_bytes(package.spec.SerializeToString())
+    file.write_bytes(package.spec.SerializeToString(deterministic=True))
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -250,11 +251,26 @@ def export_coreml(
         model.save(str(staged))
         for stray in set(staged.iterdir()) - {staged / "Data", staged / "Manifest.json"}:
             stray.unlink()  # debug handles of another runtime
+        name_items(staged)
         report = describe(
             staged, module, bounded(signature, limits), graph, dict(metadata or {}), compute
         )
         shutil.move(staged, target)
     return report._replace(path=target)
+
+
+def name_items(package: Path) -> None:
+    """Give the items of PACKAGE identifiers that follow from their paths; coremltools draws lots."""
+    place = package / "Manifest.json"
+    facts = json.loads(place.read_text(encoding="utf-8"))
+    items = facts["itemInfoEntries"]
+    names = {
+        drawn: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for drawn, item in items.items()
+    }
+    entries = sorted((names[drawn], item) for drawn, item in items.items())
+    root = names[facts["rootModelIdentifier"]]
+    facts |= {"itemInfoEntries": dict(entries), "rootModelIdentifier": root}
+    place.write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")
 
 
 def describe(

@@ -56,11 +56,15 @@ class Checkpoints:
         return self._write(BEST, Checkpoint(step, dict(arrays), dict(facts)))
 
     def latest(self) -> Checkpoint | None:
-        """Return the last point written, or ``None``; half-written ones are removed."""
+        """Return the last point written, or ``None``; remove half-written ones and those not kept."""
         for leftover in self.folder.glob(f"{TEMPORARY}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         steps = self._steps(STEP)
-        return self._read(STEP, steps[-1]) if steps else None
+        if not steps:
+            return None
+        latest = self._read(STEP, steps[-1])
+        self._prune()  # a kill may have come before it was done
+        return latest
 
     def best(self, step: int) -> Checkpoint:
         """Return the best checkpoint of STEP."""

@@ -129,6 +129,7 @@ class Staging:
         with writing(self.target):
             self._forget_key()
             self._move(self.target)
+        with suppress(OSError):  # it is there, and saying that it is not would be wrong
             sync_folder(self.target.parent)
         return self.target
 
@@ -176,10 +177,20 @@ class Staging:
         try:
             self._replace(place)
         except BaseException:
-            record.unlink() if old is None else record.write_bytes(old)
+            with suppress(OSError):  # on a full disk the one that names both stays
+                self._restore_record(record, old)
             raise
-        facts.pop("before", None)
-        self._write_record(record, facts)
+        if facts.pop("before", None):
+            with suppress(OSError):  # the one that names both is right as well
+                self._write_record(record, facts)
+
+    def _restore_record(self, place: Path, old: bytes | None) -> None:
+        if old is None:
+            place.unlink()
+            return
+        draft = self._root / _DRAFT
+        draft.write_bytes(old)
+        draft.replace(place)
 
     def _write_record(self, place: Path, facts: Mapping[str, Any]) -> None:
         draft = self._root / _DRAFT

@@ -282,6 +282,16 @@ def test_a_size_that_cannot_vary_is_said(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_same_twice_is_the_same_package(tmp_path):
+    module, found = Forecaster(), []
+    for name in "ab":
+        export_coreml(module, SERIES, tmp_path / f"{name}.mlpackage")
+        files = sorted((tmp_path / f"{name}.mlpackage").rglob("*.*"))
+        found.append({path.name: path.read_bytes() for path in files if path.is_file()})
+    assert {"Manifest.json", "model.mlmodel", "weight.bin"} == set(found[0])
+    assert found[0] == found[1]
+
+
 def test_an_existing_target_is_kept(tmp_path):
     target = tmp_path / "model.mlpackage"
     target.mkdir()

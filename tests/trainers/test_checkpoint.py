@@ -42,6 +42,18 @@ def test_the_last_ones_are_kept_and_the_best_ones_they_speak_of(tmp_path):
     assert checkpoints.best(35).step == 35
 
 
+def test_what_a_killed_run_did_not_come_to_remove_is_removed_by_the_next(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, 1)
+    for step in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoints, "_prune", lambda self: None)
+            checkpoints.write_best(step, {}, {})
+            checkpoints.write(point(step, best_step=2))
+    (tmp_path / "best-00000001" / "state.json").unlink()
+    assert Checkpoints(tmp_path, 1).latest().step == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-00000002", "step-00000002"]
+
+
 @pytest.mark.parametrize("moment", ["save_tensors", "_flush"])
 def test_a_crash_while_writing_leaves_the_one_before(moment, tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, 2)
