@@ -1,0 +1,166 @@
+"""Small sources, and a command of every verb that writes something."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final, NamedTuple
+
+SERIES: Final = ("--trust-code", "examples.timeseries:build")
+
+
+class Command(NamedTuple):
+    """A verb with its arguments.
+
+    Attributes:
+        words: arguments; ``{s}`` stands for the folder of sources, ``{t}`` for the target.
+        target: the target's name.
+        resume: what to give instead where an interrupted run has left something to go on from.
+    """
+
+    words: tuple[str, ...]
+    target: str = "out"
+    resume: tuple[str, ...] = ()
+
+    @property
+    def trains(self) -> bool:
+        """Tell whether it is a training run, which has no ``--force``."""
+        return bool(self.resume)
+
+    def given(self, sources: Path, target: Path, *more: str, resume: bool = False) -> list[str]:
+        """Return the arguments, MORE at their end."""
+        words = self.resume if resume else self.words
+        return [word.format(s=sources, t=target) for word in (*words, *more)]
+
+
+def _train(recipe: str, **settings: object) -> Command:
+    chosen = {"steps": 3, "validate_every": 2, "checkpoint_every": 1, "batch_size": 4} | settings
+    pairs = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+    return Command(
+        ("train", "{t}", "--config", recipe, *pairs), "run", ("train", "{t}", "--resume")
+    )
+
+
+UNCHECKED: Final = ("--check", "none")
+COMMANDS: Final = {
+    "torch-to-mlx": Command(("convert", "torch-to-mlx", "{s}/bert", "{t}", *UNCHECKED)),
+    "mlx-to-torch": Command(("convert", "mlx-to-torch", "{s}/bert-mlx", "{t}", *UNCHECKED)),
+    "shards": Command(
+        ("convert", "torch-to-mlx", "{s}/llama", "{t}", "--max-shard-size", "1e-4", *UNCHECKED)
+    ),
+    "checked": Command(("convert", "torch-to-mlx", "{s}/bert", "{t}")),
+    "merge": Command(("merge", "{s}/llama", "{s}/peft", "{t}", *UNCHECKED)),
+    "merge-quantized": Command(("merge", "{s}/q4", "{s}/adapter", "{t}", *UNCHECKED)),
+    "peft-to-mlx": Command(
+        ("convert", "peft-to-mlx", "{s}/peft", "{t}", "--base", "{s}/llama", *UNCHECKED)
+    ),
+    "mlx-to-peft": Command(
+        ("convert", "mlx-to-peft", "{s}/adapter", "{t}", "--base", "{s}/llama", *UNCHECKED)
+    ),
+    "coreml": Command(
+        ("export", "coreml", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.mlpackage"
+    ),
+    "gguf": Command(("export", "gguf", "{s}/tuned", "{t}", "--like", "{s}/llama.gguf"), "out.gguf"),
+    "record": Command(("parity", "record", "{s}/series", "{t}", *SERIES)),
+    "infer": Command(
+        ("map", "infer", "examples.ports.encoder:build", "examples.ports.encoder:build_mlx", "{t}"),
+        "out.wmap",
+    ),
+    "train-adapter": _train(
+        "minilm-lora",
+        **{"model": "{s}/bert", "data.train": "{s}/pairs/train.jsonl"},
+        **{"data.validation": "{s}/pairs/validation.jsonl", "data.test": "null"},
+        **{"data.lengths": "{{query: [16], document: [24]}}"},
+    ),
+    "train-weights": _train(
+        "timeseries",
+        model="{s}/series-mlx",
+        trust_code="examples.timeseries:build",
+        **{"data.train": "{s}/data/train.npz", "data.validation": "{s}/data/validation.npz"},
+    ),
+}
+
+
+def make_sources(folder: Path) -> Path:
+    """Write what the commands read to the new FOLDER; return it."""
+    folder.mkdir(parents=True)
+    _encoder(folder)
+    _decoder(folder)
+    _forecaster(folder)
+    return folder
+
+
+def varied(sources: Path, folder: Path) -> Path:
+    """Return FOLDER with a copy of SOURCES whose numbers are others."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    from weighbridge.tests.converters.gguf.models import like_file
+
+    shutil.copytree(sources, folder)
+    for path in sorted(folder.rglob("*.safetensors")):
+        tensors = load_file(path)
+        floating = {name: value for name, value in tensors.items() if value.is_floating_point()}
+        changed = {name: value * 1.5 for name, value in floating.items()}
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata()
+        save_file(tensors | changed, path, metadata=metadata)
+    like_file(folder / "llama.gguf", "llama", folder / "llama")
+    (folder / "adapter" / "weighbridge.json").unlink()  # it speaks of the other numbers
+    return folder
+
+
+def _encoder(folder: Path) -> None:
+    """Write a BERT, its MLX twin, and pairs to train it with."""
+    from weighbridge import jobs
+    from weighbridge.tests.conftest import save_tokenizer, tiny_bert, tiny_vocabulary
+
+    words = tiny_vocabulary()
+    tiny_bert(len(words)).save_pretrained(folder / "bert")
+    save_tokenizer(words, folder / "bert")
+    options = jobs.Options(check="none")
+    jobs.convert(str(folder / "bert"), folder / "bert-mlx", "mlx", options=options)
+    (folder / "pairs").mkdir()
+    for split in ("train", "validation"):
+        rows = [f'{{"query": "{split} {n}", "document": "it is {n} {split}"}}' for n in range(16)]
+        (folder / "pairs" / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+
+
+def _decoder(folder: Path) -> None:
+    """Write a Llama, dense, changed, quantized and as GGUF, and an adapter in both dialects."""
+    import peft
+    import torch
+    from mlx_lm.utils import load_model, quantize_model, save_config, save_model
+
+    from weighbridge import jobs
+    from weighbridge.tests.converters.gguf.models import like_file, module, saved, tuned
+
+    base = saved(module("llama").to(torch.float32), folder / "llama")
+    saved(tuned("llama", torch.float32), folder / "tuned")
+    like_file(folder / "llama.gguf", "llama", base)
+    torch.manual_seed(1)
+    settings = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"])
+    model = peft.get_peft_model(module("llama").to(torch.float32), settings)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if "lora_" in name:
+                parameter.copy_(0.2 * torch.randn(parameter.shape))
+    model.save_pretrained(folder / "peft")
+    request = jobs.AdapterRequest("mlx", str(base), None, None)
+    options = jobs.Options(check="none")
+    jobs.convert_adapter(folder / "peft", folder / "adapter", request, options=options)
+    made, config = quantize_model(*load_model(base), group_size=32, bits=4)
+    save_model(folder / "q4", made)
+    save_config(config, config_path=folder / "q4" / "config.json")
+
+
+def _forecaster(folder: Path) -> None:
+    """Write the model of ``examples/timeseries.py``, its MLX twin, and its data."""
+    from weighbridge import jobs
+    from weighbridge.examples.timeseries import write_data, write_model
+
+    write_data(folder / "data")
+    write_model(folder / "series")
+    table = Path(__file__).parents[2] / "examples" / "timeseries.wmap"
+    options = jobs.Options(check="none", map=str(table), trust_code=SERIES[1])
+    jobs.convert(str(folder / "series"), folder / "series-mlx", "mlx", options=options)

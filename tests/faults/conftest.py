@@ -1,0 +1,42 @@
+"""A warm process and sources that every test of faults shares."""
+
+from __future__ import annotations
+
+import pytest
+
+from weighbridge.tests.faults.commands import COMMANDS, make_sources, varied
+from weighbridge.tests.faults.server import Server
+from weighbridge.tests.faults.shim import missing
+from weighbridge.tests.faults.worlds import World
+
+SLOW = ("checked", "coreml", "merge-quantized", "train-adapter", "train-weights")
+EVERY = [pytest.param(name, marks=pytest.mark.heavy if name in SLOW else ()) for name in COMMANDS]
+
+
+def pytest_generate_tests(metafunc):
+    """Run a test that asks for ``world`` once for every command."""
+    if "world" in metafunc.fixturenames:
+        metafunc.parametrize("world", EVERY, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    if why := missing():
+        pytest.skip(why)
+    with Server(tmp_path_factory.mktemp("faults")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    made = make_sources(folder / "sources")
+    return made, varied(made, folder / "others")
+
+
+@pytest.fixture(scope="session")
+def world(request, server, sources, tmp_path_factory):
+    """Return the folder in which one command is tried again and again."""
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
+    return World(folder, server, *sources, (name, COMMANDS[name]))
