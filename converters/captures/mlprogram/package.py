@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,13 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from ....errors import BadInputError, UnsupportedError
 from ...documents import RECORD, parse_object, read_object
+from .claims import check_blobs, check_sizes
 from .toolkit import proto
 
 MANIFEST: Final = "weighbridge"  # our key in the user-defined metadata
-# Layout of weight.bin (MIL blob storage, version 2): every blob has metadata of 64 bytes:
-# sentinel, dtype, size and offset of the data.
-METADATA: Final = struct.Struct("<IIQQ")
-SENTINEL: Final = 0xDEADBEEF
 
 
 class Package(NamedTuple):
@@ -80,7 +76,9 @@ def read_package(path: Path) -> Package:
             " convert it again with convert_to='mlprogram'"
         )
     package = Package(path, spec, file.parent / "weights")
-    check_blobs(package)
+    found = [op for name in functions(package) for op in operations(function_block(package, name))]
+    check_sizes(path, found)
+    check_blobs(path, package.weights, [value for op in found for value in values(op)])
     return package
 
 
@@ -121,36 +119,3 @@ def census(package: Package, function: str) -> Counter[str]:
     """Count the operations of FUNCTION by type, constants aside."""
     found = (op.type for op in operations(function_block(package, function)))
     return Counter(kind for kind in found if kind != "const")
-
-
-def check_blobs(package: Package) -> None:
-    """Refuse a package that names weights which its files do not hold whole."""
-    blobs: dict[str, set[int]] = {}
-    for function in package.spec.mlProgram.functions:
-        for operation in operations(function_block(package, function)):
-            for value in values(operation):
-                if value.WhichOneof("value") == "blobFileValue":
-                    name = value.blobFileValue.fileName.split("/")[-1]
-                    blobs.setdefault(name, set()).add(value.blobFileValue.offset)
-    for name, offsets in sorted(blobs.items()):
-        file = package.weights / name
-        if not file.is_file():
-            raise BadInputError(
-                f"{package.path}: weights/{name} is missing; copy the package again"
-            )
-        check_blob_file(file, sorted(offsets))
-
-
-def check_blob_file(file: Path, offsets: list[int]) -> None:
-    """Refuse a blob file without whole blobs at OFFSETS."""
-    total = file.stat().st_size
-    with file.open("rb") as stream:
-        for offset in offsets:
-            stream.seek(offset)
-            head = stream.read(METADATA.size)
-            sentinel, _, size, start = METADATA.unpack(head.ljust(METADATA.size, b"\0"))
-            if sentinel != SENTINEL or start + size > total:
-                raise BadInputError(
-                    f"{file}: damaged or cut short ({total} bytes, no whole blob at {offset});"
-                    " copy the package again"
-                )

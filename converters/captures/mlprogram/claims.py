@@ -1,0 +1,126 @@
+"""What a program claims of sizes, held against its files and against reason before it is loaded."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+from ....errors import BadInputError
+from .toolkit import proto
+
+# Layout of weight.bin (MIL blob storage, version 2): every blob has metadata of 64 bytes:
+# sentinel, dtype, size and offset of the data.
+METADATA: Final = struct.Struct("<IIQQ")
+SENTINEL: Final = 0xDEADBEEF
+RECORD: Final = 64  # bytes of the metadata, what is reserved included
+MOST_NUMBERS: Final = 1 << 31  # in a tensor; coremltools computes what follows from constants
+# Operations whose results have as many numbers as the product of one of their inputs.
+GROWING: Final = {
+    "fill": "shape",
+    "tile": "reps",
+    "range_1d": "end",
+    "one_hot": "one_hot_vector_size",
+}
+MOST_GROWN: Final = 1 << 27
+COPY: Final = "copy the package again"
+
+
+class Blob(NamedTuple):
+    """A weight in a file: offset of its metadata, and the bytes of its type and sizes."""
+
+    offset: int
+    nbytes: int
+
+
+def check_sizes(path: Path, operations: Iterable[Any]) -> None:
+    """Refuse the package at PATH if its OPERATIONS declare, or make, tensors beyond reason.
+
+    Raises:
+        BadInputError: they do; names one.
+    """
+    literals: dict[str, Any] = {}
+    for operation in operations:
+        for output in operation.outputs:
+            if _count(output.type) > MOST_NUMBERS:
+                raise BadInputError(f"{path}: {output.name} has a size that no model has; {COPY}")
+            if operation.type == "const":
+                literals[output.name] = operation.attributes["val"]
+        if operation.type in GROWING and _grown(operation, literals) > MOST_GROWN:
+            raise BadInputError(
+                f"{path}: a {operation.type} makes more than any model needs; {COPY}"
+            )
+
+
+def _count(kind: Any) -> int:
+    """Return how many numbers a value of the type KIND has; sizes that vary count as one."""
+    return math.prod(max(size.constant.size, 1) for size in kind.tensorType.dimensions)
+
+
+def _grown(operation: Any, literals: dict[str, Any]) -> int:
+    """Return the product of the whole numbers that say how large the result of OPERATION is."""
+    bindings = operation.inputs[GROWING[operation.type]].arguments
+    given = [each.value if each.HasField("value") else literals.get(each.name) for each in bindings]
+    return math.prod(
+        max(abs(n), 1) for value in given if value is not None for n in _integers(value)
+    )
+
+
+def _integers(value: Any) -> Iterator[int]:
+    tensor = value.immediateValue.tensor
+    yield from (*tensor.ints.values, *tensor.longInts.values)
+    yield from (int(number) for number in tensor.floats.values if math.isfinite(number))
+
+
+def check_blobs(path: Path, weights: Path, values: Iterable[Any]) -> None:
+    """Refuse the package at PATH if the files in WEIGHTS do not hold the VALUES that lie in them.
+
+    Raises:
+        BadInputError: a file is missing or cut short, or weights overlap or have other sizes.
+    """
+    blobs: dict[str, set[Blob]] = {}
+    for value in values:
+        if value.WhichOneof("value") == "blobFileValue":
+            name = value.blobFileValue.fileName.split("/")[-1]
+            blob = Blob(value.blobFileValue.offset, _nbytes(value.type))
+            blobs.setdefault(name, set()).add(blob)
+    for name, found in sorted(blobs.items()):
+        if not (weights / name).is_file():
+            raise BadInputError(f"{path}: weights/{name} is missing; {COPY}")
+        _check_file(weights / name, sorted(found))
+
+
+def _nbytes(kind: Any) -> int:
+    """Return the bytes of a value of the type KIND, small numbers packed."""
+    name = proto.MIL_pb2.DataType.Name(kind.tensorType.dataType)
+    bits = re.search(r"(?:INT|FLOAT)(\d+)", name)
+    return -(-_count(kind) * (int(bits[1]) if bits else 8) // 8)
+
+
+def _check_file(file: Path, blobs: list[Blob]) -> None:
+    """Refuse a FILE without whole BLOBS, each in bytes of its own."""
+    total = file.stat().st_size
+    with file.open("rb") as stream:
+        ranges = {_range(stream, blob, total): blob for blob in blobs}
+    damage = [blob.offset for range_, blob in ranges.items() if range_ is None]
+    if damage:
+        raise BadInputError(
+            f"{file}: damaged or cut short ({total} bytes, no whole blob at {damage[0]}); {COPY}"
+        )
+    for (_, end), (begin, _) in pairwise(sorted(filter(None, ranges))):
+        if begin < end:
+            raise BadInputError(f"{file}: damaged, two weights overlap at byte {begin}; {COPY}")
+
+
+def _range(stream: IO[bytes], blob: Blob, total: int) -> tuple[int, int] | None:
+    """Return where the data of BLOB begins and ends; ``None`` if it is not there whole."""
+    if blob.offset + RECORD > total:
+        return None
+    stream.seek(blob.offset)
+    sentinel, _, size, start = METADATA.unpack(stream.read(METADATA.size))
+    whole = sentinel == SENTINEL and size == blob.nbytes and start + size <= total
+    return (start, start + size) if whole and start >= blob.offset + RECORD else None
