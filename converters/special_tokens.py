@@ -10,10 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from .documents import TOKENIZER, read_optional
+from .documents import TOKENIZER
+from .documents.fields import IDS, TEXT, Field, either, listing, mapping, read_fields, record, whole
 
-KINDS: Final = ("bos", "eos", "pad")
+Fields = Mapping[str, Field]
 Config = Mapping[str, Any]
+KINDS: Final = ("bos", "eos", "pad")
+TOKEN: Final = record({"content": TEXT, "id": whole(2**31 - 1)})
+GENERATION: Final[Fields] = {f"{kind}_token_id": IDS for kind in KINDS}
+SETTINGS: Final[Fields] = {f"{kind}_token": either(TEXT, TOKEN) for kind in KINDS}
+TOKENS: Final[Fields] = {"model": mapping(), "added_tokens": listing(TOKEN)}
 
 
 def as_ids(value: Any) -> list[int]:
@@ -28,17 +34,16 @@ def as_ids(value: Any) -> list[int]:
 
 def tokenizer_ids(folder: Path) -> dict[str, int]:
     """Return the ids of the special tokens that ``tokenizer_config.json`` of FOLDER names."""
-    settings, tokens = (
-        read_optional(folder / "tokenizer_config.json"),
-        read_optional(folder / "tokenizer.json", TOKENIZER),
-    )
-    ids = dict(tokens.get("model", {}).get("vocab", {}) or {}) if tokens else {}
-    ids |= {row["content"]: row["id"] for row in tokens.get("added_tokens", ())}
+    settings = read_fields(folder / "tokenizer_config.json", SETTINGS)
+    tokens = read_fields(folder / "tokenizer.json", TOKENS, TOKENIZER)
+    vocabulary = (tokens.get("model") or {}).get("vocab")
+    ids = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+    ids |= {row.get("content"): row.get("id") for row in tokens.get("added_tokens") or ()}
     found = {}
     for kind in KINDS:
         token = settings.get(f"{kind}_token")
         text = token.get("content") if isinstance(token, dict) else token
-        if isinstance(ids.get(text), int):
+        if isinstance(text, str) and isinstance(ids.get(text), int):
             found[kind] = ids[text]
     return found
 
@@ -52,7 +57,8 @@ def reconciled(config: Config, folder: Path) -> dict[str, Any]:
     >>> reconciled({"eos_token_id": 2}, Path("/nowhere"))
     {}
     """
-    generation, tokenizer = read_optional(folder / "generation_config.json"), tokenizer_ids(folder)
+    generation = read_fields(folder / "generation_config.json", GENERATION)
+    tokenizer = tokenizer_ids(folder)
     changes: dict[str, Any] = {}
     for kind in KINDS:
         key = f"{kind}_token_id"

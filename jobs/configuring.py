@@ -9,8 +9,8 @@ from typing import Any
 from ..converters import configs, libraries
 from ..converters.configs import Translation
 from ..converters.configs.translation import difference
-from ..converters.documents import read_optional
 from ..converters.models import Model
+from ..converters.models.config_fields import read_config
 from ..converters.special_tokens import reconciled
 from .manifest import manifest_of
 
@@ -31,7 +31,7 @@ def translated(model: Model, to: str, original: str | None = None) -> Translatio
     manifest = manifest_of(model)
     if manifest.get("source"):  # it says where it comes from, if only that nothing was changed
         return configs.to_torch(model.config, manifest.get("config") or {})
-    theirs = read_optional(Path(original) / CONFIG) if original else {}
+    theirs = read_config(Path(original)) if original else {}
     if theirs.get("model_type") == model.config.get("model_type"):
         return difference(model.config, theirs)
     return configs.to_torch(model.config)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..converters.documents import read_optional
 from ..converters.libraries import find
 from ..converters.libraries.defaults import ask_early, takes_long
 from ..converters.maps.learned import get_ready
 from ..converters.models import FAMILIES, MANIFEST
+from ..converters.models.config_fields import read_config
 from ..converters.models.specs import exists
 from ..errors import WeighbridgeError
 
@@ -25,7 +25,7 @@ def foresee(spec: str, map_name: str | None, trust_code: str | None) -> None:
     ):
         return
     try:
-        config = read_optional(path / "config.json")
+        config = read_config(path)
         known = config.get("model_type") in FAMILIES or find(config) is None
         if config and not known and takes_long(config):
             get_ready()

@@ -16,9 +16,9 @@ from ..converters.adapters.survival import lines, refusal
 from ..converters.checkpoints import Header, Staging, Writer
 from ..converters.checkpoints.sources import stamps
 from ..converters.checkpoints.workers import Workers
-from ..converters.documents import read_optional
 from ..converters.models import Model
 from ..converters.models import open as open_model
+from ..converters.models.config_fields import read_config
 from ..converters.quantization import Dequantized
 from ..converters.values import Array
 from ..errors import BadInputError, MismatchError
@@ -326,7 +326,7 @@ def beside_weights(job: Merge, folder: Path) -> dict[str, Any]:
     }
     recipe = job.tensors.recipe
     if changes and recipe and job.model.path:
-        config = recipe.changed(changes).applied_to(read_optional(job.model.path / CONFIG))
+        config = recipe.changed(changes).applied_to(read_config(job.model.path))
         text = json.dumps(config, indent=4) + "\n"
         (folder / CONFIG).write_text(text, encoding="utf-8")
     return {key: value for key, value in facts.items() if value}

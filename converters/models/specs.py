@@ -12,6 +12,7 @@ from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
 from ..contents import TEXT, require
 from ..documents import RECORD, read_optional
+from .config_fields import read_config
 from .factories import build_factory, framework_of, looks_like_factory
 from .model import Model
 
@@ -82,7 +83,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
     if path.suffix == ".mlpackage":
         return Model(str(path), "mlprogram", path, {})
     refuse_adapter(path)
-    config, manifest = read_optional(path / "config.json"), read_manifest(path / MANIFEST)
+    config, manifest = read_config(path), read_manifest(path / MANIFEST)
     code = config.get("weighbridge_factory")
     if code and not trust_code:
         raise UntrustedError(
