@@ -68,13 +68,31 @@ class Archive:
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Return the bytes START to STOP of member NAME, at most ``CHUNK`` at a time.
 
-        The first time the whole member is read through here, and its checksum compared.
+        The first time its checksum is compared: before the last piece is given out if this is all
+        of a member that is not compressed, else before the first one, by reading it through here.
 
         Raises:
             BadInputError: the member is damaged.
         """
+        member = self.members[name]
+        stop = member.nbytes if stop is None else stop
+        if (
+            start == 0 < stop == member.nbytes
+            and not member.deflated
+            and name not in self._verified
+        ):
+            return self._compared(name)
         self.verify(name)
-        return self._pieces(name, start, self.members[name].nbytes if stop is None else stop)
+        return self._pieces(name, start, stop)
+
+    def _compared(self, name: str) -> Iterator[memoryview]:
+        """Yield all bytes of member NAME, its last piece after its checksum was compared."""
+        crc, left = 0, self.members[name].nbytes
+        for piece in self._pieces(name, 0, left):
+            crc, left = zlib.crc32(piece, crc), left - len(piece)
+            if not left:
+                self._compare(name, crc)
+            yield piece
 
     def verify(self, name: str) -> None:
         """Compare the checksum of member NAME with its bytes, once.
@@ -87,7 +105,10 @@ class Archive:
         member, crc, count = self.members[name], 0, 0
         for piece in self._pieces(name, 0, member.nbytes + 1):
             crc, count = zlib.crc32(piece, crc), count + len(piece)
-        if (count, crc) != (member.nbytes, member.crc):
+        self._compare(name, crc if count == member.nbytes else None)
+
+    def _compare(self, name: str, crc: int | None) -> None:
+        if crc != self.members[name].crc:
             raise BadInputError(
                 f"{self.path}: {name} is damaged: its bytes do not have the checksum that the"
                 " archive records; copy, download or save the file again"

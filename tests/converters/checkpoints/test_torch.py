@@ -135,6 +135,21 @@ JUNK = [
 ]
 
 
+def test_a_damaged_tensor_is_never_given_out_whole(tmp_path):
+    state = {"w": torch.zeros(3 * CHUNK, dtype=torch.uint8)}
+    torch.save(state | {"part": state["w"][9:]}, path := tmp_path / "a.pt")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    given = []
+    with pytest.raises(BadInputError, match="data/0 is damaged"):
+        given.extend(map(len, TorchFile(path).stream("w")))
+    assert given == [CHUNK, CHUNK]
+    for name, ends in (("w", (0, 9)), ("w", (CHUNK, 2 * CHUNK)), ("part", (0, None))):
+        with pytest.raises(BadInputError, match="data/0 is damaged"):
+            next(TorchFile(path).stream(name, *ends))
+
+
 @pytest.mark.parametrize("data", JUNK)
 def test_junk_is_one_line(data, tmp_path):
     (path := tmp_path / "a.bin").write_bytes(data)
