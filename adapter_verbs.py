@@ -7,18 +7,19 @@ from typing import Any
 
 import click
 
-from .arguments import destined, own_inputs, trained_on, writing
+from .arguments import ADAPTER, MODEL, destined, own_inputs, trained_on, writing
 from .converters.routes import DIALECTS, Dialect
 from .running import finish, options_of, prepare_mlx
 
 
 @click.command()
-@click.argument("base")
-@click.argument("adapter", type=click.Path(path_type=Path))
+@click.argument("base", type=MODEL)
+@click.argument("adapter", type=ADAPTER)
 @click.argument("target", type=click.Path(path_type=Path))
 @trained_on
 @click.option(
     "--original",
+    type=MODEL,
     metavar="DIR",
     help="BASE is quantized: merge into the weights that it was made from, and quantize the result.",
 )
@@ -52,11 +53,12 @@ def conversion(dialect: Dialect) -> click.Command:
     """Return the verb that converts adapters to DIALECT."""
 
     @click.command(dialect.verb, help=dialect.help, short_help=dialect.summary)
-    @click.argument("adapter", type=click.Path(path_type=Path))
+    @click.argument("adapter", type=ADAPTER)
     @click.argument("target", type=click.Path(path_type=Path))
     @click.option(
         "--base",
         required=True,
+        type=MODEL,
         metavar="DIR",
         help="The model that the adapter is for, in either framework.",
     )

@@ -21,6 +21,24 @@ EXTRAS = {
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class Source(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5
+    """A model or an adapter: a path, or a repository of the hub, which becomes one."""
+
+    name = "path"
+
+    def __init__(self, kind: type[str] | type[Path] = str) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        """Return VALUE as a path of the wanted kind."""
+        from .converters.repositories import local
+
+        return self.kind(local(str(value)))
+
+
+MODEL, ADAPTER = Source(), Source(Path)
+
+
 def as_json(command: Command) -> Command:
     """Add ``--json``."""
     return click.option(
@@ -75,6 +93,7 @@ def going_home(command: Command) -> Command:
     """Add ``--original``."""
     return click.option(
         "--original",
+        type=MODEL,
         metavar="DIR|HUB-NAME|none",
         help="Where the model comes from: has what MLX's classes drop, such as a vision tower.",
     )(command)
@@ -95,6 +114,7 @@ def trained_on(command: Command) -> Command:
     """Add ``--trained-on``."""
     return click.option(
         "--trained-on",
+        type=MODEL,
         metavar="DIR",
         help="The quantized model that the adapter was trained on: kinship with BASE is proven.",
     )(command)

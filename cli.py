@@ -17,6 +17,8 @@ import click
 
 from . import __version__, adapter_verbs
 from .arguments import (
+    ADAPTER,
+    MODEL,
     accepting,
     as_json,
     candidate,
@@ -79,11 +81,9 @@ def add_conversion(route: Route) -> None:
     """Add the verb of ROUTE to ``convert``."""
 
     @convert.command(route.verb.split()[1], help=route.help, short_help=route.summary)
-    @click.argument("source")
+    @click.argument("source", type=MODEL)
     @click.argument("target", type=click.Path(path_type=Path))
-    @click.option(
-        "--adapter", type=click.Path(path_type=Path), help="Merge this LoRA adapter on the way."
-    )
+    @click.option("--adapter", type=ADAPTER, help="Merge this LoRA adapter on the way.")
     @(going_home if route.target == "torch" else leaving)
     @shards
     @writing
@@ -119,7 +119,7 @@ def parity() -> None:
 
 
 @parity.command("record")
-@click.argument("model")
+@click.argument("model", type=MODEL)
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
     "--level",
@@ -149,8 +149,8 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
 
 
 @parity.command("check", epilog=promise())
-@click.argument("reference")
-@click.argument("candidate")
+@click.argument("reference", type=MODEL)
+@click.argument("candidate", type=MODEL)
 @click.option(
     "--runtime",
     type=click.Choice(("torch", "mlx", "reference", "coreml")),
@@ -259,7 +259,7 @@ def preflight(
 
 
 @main.command()
-@click.argument("path")
+@click.argument("path", type=MODEL)
 @opening
 @as_json
 def inspect(path: str, as_json: bool, **chosen: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .arguments import parse_size, publishing, writing
+from .arguments import MODEL, parse_size, publishing, writing
 from .running import finish, options_of, prepare_mlx
 
 
@@ -17,7 +17,7 @@ def export() -> None:
 
 
 @export.command("coreml")
-@click.argument("source")
+@click.argument("source", type=MODEL)
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
     "--compute",
@@ -56,7 +56,7 @@ def export_coreml(
 
 
 @export.command("gguf")
-@click.argument("source")
+@click.argument("source", type=MODEL)
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
     "--like",
@@ -66,7 +66,10 @@ def export_coreml(
     help="The base model's file: metadata, tokenizer, names and types are taken from it.",
 )
 @click.option(
-    "--base", metavar="DIR", help="The base model's checkpoint: proves the names by values first."
+    "--base",
+    type=MODEL,
+    metavar="DIR",
+    help="The base model's checkpoint: proves the names by values first.",
 )
 @click.option(
     "--type",

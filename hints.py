@@ -6,6 +6,8 @@ import os
 import shlex
 from pathlib import Path
 
+from .converters.repositories import origin
+
 
 def command(*words: str | os.PathLike[str], program: str = "weighbridge") -> str:
     """Return the command of WORDS as a shell reads it.
@@ -28,6 +30,7 @@ def unused(path: str | os.PathLike[str], ending: str) -> str:
     >>> unused("models/bert", "-mlx")
     'bert-mlx'
     """
-    name = Path(path).resolve().name
+    found = origin(path)
+    name = Path(found.name if found else Path(path).resolve()).name
     names = (f"{name}{number}{ending}" for number in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(it for it in names if not os.path.lexists(it))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .arguments import as_json, candidate, opening, own_inputs
+from .arguments import MODEL, as_json, candidate, opening, own_inputs
 from .exits import Exit, promise
 
 
@@ -17,7 +17,7 @@ def map_group() -> None:
 
 
 @map_group.command("show")
-@click.argument("source")
+@click.argument("source", type=MODEL)
 @opening
 @as_json
 def show(source: str, as_json: bool, **chosen: Any) -> None:
@@ -39,8 +39,8 @@ def show(source: str, as_json: bool, **chosen: Any) -> None:
 
 
 @map_group.command("infer", epilog=promise())
-@click.argument("source")
-@click.argument("port")
+@click.argument("source", type=MODEL)
+@click.argument("port", type=MODEL)
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace TARGET, if Weighbridge wrote it.")
 @candidate

@@ -17,6 +17,7 @@ from ..converters.checkpoints import Staging
 from ..converters.checkpoints.sources import stamps
 from ..converters.models import Model
 from ..converters.quantization.fingerprints import fingerprints
+from ..converters.repositories import origin, recorded
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError
 from ..hints import command, dequantizing, unused
@@ -196,7 +197,9 @@ def write(carried: Carried, request: AdapterRequest, folder: Path) -> None:
     updates, kinds, saved = carried.updates, carried.there.kinds, carried.saved
     spec, reader = carried.model.spec, request.destination
     if request.to == "peft":
-        base = spec if carried.model.framework == "torch" else None
+        found = origin(spec)
+        known = found.name if found else spec
+        base = known if carried.model.framework == "torch" else None
         write_peft(folder, updates, kinds=kinds, saved=saved, base=base)
         return
     layered = reader is not None and DESTINATIONS[reader].layered
@@ -212,7 +215,7 @@ def facts_of(carried: Carried, to: str) -> dict[str, Any]:
     return {
         "weighbridge": __version__,
         "adapter": to,
-        "source": {"spec": str(carried.adapter.path), "dialect": carried.adapter.dialect},
+        "source": {**recorded(str(carried.adapter.path)), "dialect": carried.adapter.dialect},
         "updates": len(carried.updates),
         "saved": sorted(carried.saved),
         "base": {

@@ -10,6 +10,7 @@ from typing import Any
 from .. import __version__
 from ..converters.checkpoints import Staging
 from ..converters.models import Model
+from ..converters.repositories import recorded
 from ..errors import BadInputError, UnsupportedError
 from .bases import Kin, with_kinship
 from .convert import checked, require_apart
@@ -62,9 +63,10 @@ def export_coreml(
             merged_in_memory(model), model.signature, staging.item, compute=compute, upper=upper
         )
         verdict = checked(model, staging.item, target, options)
-        facts = {"weighbridge": __version__, "framework": "mlprogram", "export": str(exported)}
+        facts: dict[str, Any] = {"weighbridge": __version__, "framework": "mlprogram"}
+        facts |= {"export": str(exported)}
         verdict = with_kinship(verdict, kin) if verdict and kin else verdict
-        facts |= {"source": {"spec": model.spec, "framework": model.framework}}
+        facts |= {"source": {**recorded(model.spec), "framework": model.framework}}
         staging.note(facts | {"verdict": verdict.to_json() if verdict else UNCHECKED})
         differs = verdict is not None and verdict.status == "DIFFERS"
         path = staging.reject() if differs else staging.publish()

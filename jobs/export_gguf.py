@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..converters.checkpoints import Checkpoint, Staging, require_space
 from ..converters.models import Model
+from ..converters.repositories import recorded
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from ..hints import command, unused
 from .convert import require_apart
@@ -132,7 +133,7 @@ def facts_of(model: Model, plan: Plan, seen: Readback, target: Path) -> dict[str
     return {
         "weighbridge": __version__,
         "framework": "gguf",
-        "source": {"spec": model.spec, "framework": model.framework},
+        "source": {**recorded(model.spec), "framework": model.framework},
         "like": plan.like.path.name,
         "rules": {name: made.rule.name for name, made in plan.made.items() if made.rule},
         "types": {name: made.stored.type for name, made in plan.made.items()},

@@ -18,6 +18,7 @@ from ..converters.documents import RECORD, read_object
 from ..converters.models import Model, Signature
 from ..converters.models.specs import ADAPTER_FILES, MANIFEST, exists, read_manifest
 from ..converters.models.specs import open as open_model
+from ..converters.repositories import recorded_path
 from ..converters.routes import ROUTES
 from ..errors import WeighbridgeError
 from ..hints import command, dequantizing, unused
@@ -62,7 +63,7 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     facts = model_facts(model)
     if model.config.get("quantization"):
         return with_next(spec, facts, [dequantizing(spec)])
-    source = read_manifest(path / MANIFEST).get("source", {}).get("spec")
+    source = recorded_path(read_manifest(path / MANIFEST).get("source", {}))
     return with_next(spec, facts, proposals(spec, model.framework, source, model))
 
 

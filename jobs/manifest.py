@@ -12,6 +12,7 @@ from ..converters.checkpoints import Header
 from ..converters.maps import Execution, Plan, WeightMap
 from ..converters.models import MANIFEST, Model
 from ..converters.models.specs import read_manifest
+from ..converters.repositories import recorded
 from ..errors import BadInputError
 
 
@@ -28,7 +29,7 @@ def facts_of(
         "weighbridge": __version__,
         "framework": to,
         "source": {
-            "spec": model.spec,
+            **recorded(model.spec),
             "framework": model.framework,
             "tensors": (
                 manifest_of(model).get("source", {}).get("tensors", {})

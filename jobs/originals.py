@@ -19,6 +19,7 @@ from ..converters.maps.plan import Bound
 from ..converters.maps.preimages import source_header
 from ..converters.maps.rules import POLICIES, Pairing, Term
 from ..converters.models import Model
+from ..converters.repositories import local
 from ..converters.sidefiles import SIDECAR
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, MismatchError, WeighbridgeError
@@ -108,17 +109,10 @@ def open_original(spec: str) -> Checkpoint:
     Raises:
         BadInputError: there is neither.
     """
-    if Path(spec).exists():
-        return open_checkpoint(Path(spec))
     try:
-        from huggingface_hub import snapshot_download
-
-        return open_checkpoint(Path(snapshot_download(spec, allow_patterns=["*.safetensors*"])))
-    except (ImportError, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise BadInputError(
-            f"--original {spec}: no such directory, and no repository to be had ({reason})"
-        ) from None
+        return open_checkpoint(Path(local(spec)))
+    except BadInputError as error:
+        raise BadInputError(f"--original {error}") from None
 
 
 def source_headers(model: Model, original: str | None) -> Mapping[str, Header] | None:

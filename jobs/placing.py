@@ -8,6 +8,7 @@ from ..converters.adapters import Adapter
 from ..converters.models import Model
 from ..converters.models.specs import split_adapter
 from ..errors import BadInputError
+from ..hints import command, unused
 from .bases import Kin, adapter_for, kin_of, require_kin
 from .opening import with_adapter
 from .repeats import refuse_recorded
@@ -52,8 +53,9 @@ def base_and_adapter(spec: str, adapter: Path | None = None) -> tuple[str, Path 
     """
     base, named = split_adapter(spec) if "+" in spec else (None, None)
     if named and adapter:
+        between = unused(str(base), "-merged")
         raise BadInputError(
             f"{spec} names an adapter, and {adapter} is another; merge them one after the other:"
-            f" weighbridge merge {base} {named} MERGED, then {adapter} into MERGED"
+            f" {command('merge', str(base), named, between)}, and then the other into {between}"
         )
     return (str(base), named) if named else (spec, adapter)

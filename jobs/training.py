@@ -13,6 +13,7 @@ from ..converters.checkpoints.records import write_record
 from ..converters.checkpoints.system import writing
 from ..converters.models import MANIFEST
 from ..converters.models import open as open_model
+from ..converters.repositories import recorded
 from ..converters.sidefiles import copy_side_files
 from .manifest import write_manifest
 
@@ -75,7 +76,7 @@ def complete(config: TrainConfig, target: Path) -> None:
             "map": source.map_text,
         }
         facts |= {"sizes": dict(source.sizes), "witness": source.witness}
-        write_manifest(target, facts | {"source": {"spec": source.spec}, "verdict": "UNVERIFIED"})
+        write_manifest(target, facts | {"source": recorded(source.spec), "verdict": "UNVERIFIED"})
 
 
 def preflight(config_path: Path | str | None, overrides: Sequence[str] = ()) -> Preflight:

@@ -19,6 +19,7 @@ from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.models.specs import split_adapter
 from ..converters.quantization import Dequantized
+from ..converters.repositories import recorded_path
 from ..converters.values import LowRank
 from ..errors import MismatchError, WeighbridgeError
 from .bases import Kin, dense_view
@@ -119,7 +120,7 @@ def named_by(model: Model, kin: Kin) -> Iterator[str]:
     names = [kin.trained_on, model.adapter.base.get("spec")]
     names += [said.get("base_model_name_or_path"), said.get("model")]
     if manifest.get("merged"):  # BASE+ADAPTER, of a version that recorded no more
-        source = str(manifest.get("source", {}).get("spec"))
+        source = recorded_path(manifest.get("source", {}))
         with suppress(WeighbridgeError):
             names.append(str(split_adapter(source)[0]))
     yield from (name for name in names if isinstance(name, str))

@@ -13,7 +13,9 @@ ROOT = Path(__file__).parent.parent
 
 # Lowest first. Units of one row know nothing of each other; within a unit everything may.
 LAYERS = (
-    ("errors", "exits", "hints", "os_errors"),
+    ("errors", "exits", "os_errors"),
+    ("converters.repositories",),
+    ("hints",),
     ("converters.contents", "converters.documents"),
     ("converters.cache", "converters.policy", "converters.dtypes", "converters.values"),
     ("converters.users_code",),

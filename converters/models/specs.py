@@ -12,6 +12,7 @@ from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
 from ..contents import TEXT, require
 from ..documents import RECORD, read_optional
+from ..repositories import local
 from .config_fields import read_config
 from .factories import build_factory, framework_of, looks_like_factory
 from .model import Model
@@ -28,7 +29,7 @@ def open(spec: str | Path, *, trust_code: str | None = None, map: str | None = N
     """Open what SPEC names; reads headers and configuration, loads nothing.
 
     Args:
-        spec: a directory or tensor file; ``DIRECTORY+ADAPTER``; an ``.mlpackage``; or
+        spec: a directory, ``org/name[@revision]`` or tensor file; ``DIRECTORY+ADAPTER``; an ``.mlpackage``; or
             ``module:function``, which consents to run that function.
         trust_code: ``module:function`` that builds the architecture of a directory whose
             ``model_type`` is unknown. Nothing is imported from a model directory without it.
@@ -38,7 +39,7 @@ def open(spec: str | Path, *, trust_code: str | None = None, map: str | None = N
         BadInputError: SPEC is none of these, or cannot be what it claims to be.
         UntrustedError: the directory names code and TRUST_CODE does not.
     """
-    spec = str(spec)
+    spec = local(str(spec))
     path, adapter = split_adapter(spec)
     if path is None:
         return from_factory(spec)
