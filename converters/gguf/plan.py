@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..checkpoints import Checkpoint
-from .file import GgufFile, Stored
+from .file import GgufFile
+from .header import Stored
 from .library import gguf
 from .names import EMBEDDING, Pairing, pair
 from .proof import Proof, candidates, case_of, prove
