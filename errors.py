@@ -58,6 +58,10 @@ class UnsupportedError(WeighbridgeError):
     """An operation that Weighbridge refuses by name rather than doing it wrong."""
 
 
+class TooLittleMemoryError(WeighbridgeError):
+    """A job needs more memory than there can be, or memory ran out under way."""
+
+
 class UntrustedError(WeighbridgeError):
     """A model asks to run code and nobody consented."""
 

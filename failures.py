@@ -14,7 +14,16 @@ import click
 
 from . import errors
 from .arguments import missing_package
-from .errors import DETAIL, SUMMARY, MismatchError, Terminated, WeighbridgeError, legible
+from .converters import memory
+from .errors import (
+    DETAIL,
+    SUMMARY,
+    MismatchError,
+    Terminated,
+    TooLittleMemoryError,
+    WeighbridgeError,
+    legible,
+)
 from .exits import Exit
 from .os_errors import explained
 
@@ -92,9 +101,15 @@ def told(*, as_json: bool) -> Iterator[None]:
         if isinstance(error, click.ClickException) and not as_json:
             error.message = legible(error.message)  # type: ignore[misc]  # of any size
             raise  # click shows the usage above it
-        failed = failure_of(error)
+        failed = failure_of(shortage(error) or error)
         failed.as_json = as_json
         raise failed from error
+
+
+def shortage(error: BaseException) -> TooLittleMemoryError | None:
+    """Return what is to be said of ERROR if memory ran out, whoever noticed it."""
+    said = memory.told(error)
+    return TooLittleMemoryError(said) if said else None
 
 
 @singledispatch

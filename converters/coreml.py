@@ -22,6 +22,7 @@ from .captures.mlprogram.program import load_body, variables, weights
 from .captures.mlprogram.toolkit import coremltools, quiet
 from .coreml_compat import bound_constants, lower
 from .coreml_manifest import match_weights, sites
+from .memory import pass_on_shortage
 from .models.signature import Port, Signature
 from .users_code import fault_of
 
@@ -142,6 +143,7 @@ def exported(module: Positional, signature: Signature, limits: Mapping[str, int]
     except WeighbridgeError:
         raise
     except Exception as error:
+        pass_on_shortage(error)
         raise UnsupportedError(
             f"torch.export cannot record the module: {fault_of(error) or first_line(error)};"
             " where a size cannot vary, give it a fixed number in the signature"
@@ -190,6 +192,7 @@ def convert(graph: Any, signature: Signature, limits: Mapping[str, int], compute
                 skip_model_load=True,
             )
     except Exception as error:
+        pass_on_shortage(error)
         raise UnsupportedError(
             f"coremltools cannot convert the module: {first_line(error)}"
         ) from error

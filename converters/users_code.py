@@ -14,6 +14,7 @@ from types import FrameType, TracebackType
 from typing import Final
 
 from ..errors import UsersCodeError, legible
+from .memory import ran_out
 
 OURS: Final = __name__.partition(".")[0]
 # Beside the package lie folders that hold what users write.
@@ -45,10 +46,10 @@ def telling_users_faults() -> Iterator[None]:
     _named.clear()
     try:
         yield
-    except (KeyboardInterrupt, GeneratorExit, MemoryError, UsersCodeError):
+    except (KeyboardInterrupt, GeneratorExit, UsersCodeError):
         raise
     except BaseException as error:
-        line = fault_of(error)
+        line = None if ran_out(error) else fault_of(error)
         if line is None:
             raise
         raise UsersCodeError(line) from error

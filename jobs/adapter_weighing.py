@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..converters.adapters import Adapter, read_adapter
 from ..converters.adapters.config import CONFIG
+from ..converters.memory import pass_on_shortage
 from ..converters.models import Model
 from ..converters.policy import Policy
 from ..converters.runtimes import Runner, load
@@ -190,6 +191,7 @@ def distance(one: Runner, other: Runner, probes: list[Probe]) -> float:
     try:
         return live_difference(one, other, probes)
     except Exception as error:
+        pass_on_shortage(error)
         raise UnsupportedError(
             f"{one.runtime} or {other.runtime} fails on these inputs: {type(error).__name__}: {error}"
         ) from error

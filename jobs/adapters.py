@@ -26,6 +26,7 @@ from .bases import Kin, dense_view, kin_of, quantization_of, require_kin
 from .convert import require_apart
 from .kinship import proven
 from .manifest import write_manifest
+from .needs import require_memory
 from .opening import fitted_to
 from .options import UNCHECKED, Options, Outcome, begin, open_with
 from .sides import Side, side_of
@@ -104,6 +105,8 @@ def convert_adapter(
     if options.dry_run:
         return Outcome(None, carried.lines())
     require_apart(carried.model.with_adapter(carried.adapter), target)
+    if options.check != "none":
+        require_memory("check", carried.model)
     force, sources = options.force, options.sources
     with Staging(target, kind="adapter", force=force, key=carried.key, sources=sources) as staging:
         write(carried, request, staging.folder)

@@ -30,6 +30,7 @@ from .directions import directed_map, map_of
 from .fitting import blamed, reading, require_dense, require_loadable, require_possible
 from .foresight import foresee
 from .manifest import facts_of, manifest_of, write_manifest
+from .needs import require_memory
 from .options import UNCHECKED, Options, Outcome, begin, open_with
 from .originals import (
     Restored,
@@ -184,6 +185,8 @@ def move(model: Model, target: Path, to: str, options: Options, kin: Kin | None 
     if options.dry_run:
         return Outcome(None, job.lines())
     require_apart(job.model, target)
+    if options.check != "none":
+        require_memory("check", model)
     key = f"{job.key}-{options.max_shard_size}-{options.sidecar}"
     with Staging(target, force=options.force, key=key, sources=options.sources) as staging:
         forget_side_files(staging.folder)

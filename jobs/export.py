@@ -14,6 +14,7 @@ from ..converters.repositories import recorded
 from ..errors import BadInputError, UnsupportedError
 from .bases import Kin, with_kinship
 from .convert import checked, require_apart
+from .needs import require_memory
 from .options import UNCHECKED, Options, Outcome, begin, open_with
 from .placing import base_and_adapter, live_on
 
@@ -56,6 +57,7 @@ def export_coreml(
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
         return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
     require_apart(model, target)
+    require_memory("export", model)
     from ..converters.coreml import export_coreml as write_package
 
     with Staging(target, kind="package", force=options.force, sources=options.sources) as staging:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ..converters.adapters.survival import judge
+from ..converters.memory import pass_on_shortage
 from ..converters.models import Model
 from ..converters.policy import Policy
 from ..converters.runtimes import Runner, load
@@ -161,6 +162,7 @@ def live_run(model: Model, probes: Sequence[Probe], options: Options) -> tuple[s
     except MismatchError:
         raise
     except Exception as error:  # a library's own class may fail in any way
+        pass_on_shortage(error)
         why = f"its own loader fails: {str(error).splitlines()[:1]}"
     said = f"the live adapter was loaded by Weighbridge alone ({why})"
     return said, Recorded(model, load(model, "mlx", Policy()), probes)

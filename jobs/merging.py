@@ -27,6 +27,7 @@ from .bases import Kin, dense_view, with_kinship
 from .configuring import CONFIG
 from .convert import carry_origin, forget_side_files, require_apart, side_files
 from .manifest import manifest_of, write_manifest
+from .needs import require_memory
 from .offers import offers, promotions
 from .options import UNCHECKED, Options, Outcome
 from .repeats import recorded
@@ -172,6 +173,8 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
             " the base is; give one of them"
         )
     require_apart(model, target)
+    if options.check != "none" and not options.dry_run:
+        require_memory("check", model)
     job = plan(model, options, promote=promote, original=original)
     job = job if job.kin else job._replace(kin=kin)
     if options.dry_run:

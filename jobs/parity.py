@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..converters.checkpoints import Staging
+from ..converters.models import Model
 from ..converters.policy import Policy
 from .convert import require_apart
+from .needs import require_memory
 from .options import Options, Outcome, begin, open_with
 from .weighing import weigh
 
@@ -27,6 +29,7 @@ def record(
     options = begin(target, "golden", options, source)
     model = open_with(source, options)
     require_apart(model, target)
+    require_memory("record", model)
     with Staging(target, kind="golden", force=options.force, sources=options.sources) as staging:
         probes = probes_from_file(options.inputs, model.signature) if options.inputs else None
         golden = record_golden(model, level=level, probes=probes)
@@ -60,6 +63,7 @@ def check(
     """
     theirs = replace(options, trust_code=options.candidate_code or options.trust_code)
     known = golden_at(reference) or open_with(reference, options)
-    quick = options.check == "quick"
+    judged, quick = open_with(candidate, theirs), options.check == "quick"
+    require_memory("check", judged, *([known] if isinstance(known, Model) else []))
     chosen: dict[str, Any] = {"runtime": runtime, "policy": policy, "quick": quick}
-    return weigh(known, open_with(candidate, theirs), inputs=options.inputs, **chosen)
+    return weigh(known, judged, inputs=options.inputs, **chosen)

@@ -16,6 +16,7 @@ from ..converters.models import open as open_model
 from ..converters.repositories import recorded
 from ..converters.sidefiles import copy_side_files
 from .manifest import write_manifest
+from .needs import require_memory
 
 if TYPE_CHECKING:
     from ..trainers.config import TrainConfig
@@ -53,6 +54,9 @@ def train(
         require_target(target, "run")
     told = config_path is not None or bool(overrides)
     config = load_config(config_path, overrides) if told else None
+    if config is not None:
+        model = open_model(config.model, trust_code=config.trust_code)
+        require_memory("train adapters on" if config.adapter else "train", model)
     result = run(
         config, target, backend=backend, progress=progress or Lines(sys.stderr), resume=resume
     )

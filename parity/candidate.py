@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from ..converters.memory import pass_on_shortage
 from ..converters.models import Model, Signature
 from ..converters.policy import Policy
 from ..converters.runtimes import Runner, load
@@ -98,6 +99,7 @@ def unrunnable(error: Exception) -> Stage:
     Raises:
         Exception: ERROR itself, where a user's code raised it and is to be told of it.
     """
+    pass_on_shortage(error)
     if fault_of(error):
         raise error
     reason = error if isinstance(error, WeighbridgeError) else repr(error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ..checkpoints.base import Header
+from ..memory import pass_on_shortage
 from .floats import decoded
 from .packages import module as import_module
 from .protocols import PROTOCOLS
@@ -76,6 +77,7 @@ class Target:
             except WeighbridgeError:
                 raise
             except Exception as error:
+                pass_on_shortage(error)
                 raise BadInputError(self.refusal(config, error)) from error
             yield part
 

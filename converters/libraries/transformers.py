@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from ...errors import BadInputError, UnsupportedError
 from ..checkpoints.base import Header
+from ..memory import pass_on_shortage
 from .floats import decoded
 from .hub import FUSED, HUB
 
@@ -115,6 +116,7 @@ def transformers_config(config: Config) -> Any:
     try:
         return cls.from_dict(decoded(own))
     except Exception as error:
+        pass_on_shortage(error)
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise BadInputError(
             f"config.json does not fit transformers' {cls.__name__}: {said}. Correct config.json"
@@ -154,11 +156,13 @@ def meta_model(config: Config, name: str = "") -> Any:
         with torch.device("meta"):
             return getattr(transformers, name)._from_config(known)
     except ImportError as error:
+        pass_on_shortage(error)
         said = " ".join(str(error).split())[:200]
         raise UnsupportedError(
             f"transformers' {name} needs what is not installed: {said}"
         ) from error
     except Exception as error:
+        pass_on_shortage(error)
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise BadInputError(
             f"config.json does not build transformers' {name}: {said}. Correct config.json"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import BadInputError, MismatchError, UsersCodeError, WeighbridgeError
+from ..memory import pass_on_shortage
 from ..users_code import (
     OURS,
     described,
@@ -60,9 +61,10 @@ def build_factory(spec: str) -> tuple[Any, Signature | None]:
     try:
         with kept_apart():
             built = attrgetter(function)(importlib.import_module(module))()
-    except (KeyboardInterrupt, MemoryError, WeighbridgeError):
+    except (KeyboardInterrupt, WeighbridgeError):
         raise
     except BaseException as error:
+        pass_on_shortage(error)
         if error.__traceback__ and innermost(error.__traceback__.tb_next) == OURS:
             raise  # they called us, and the bug is ours
         raise UsersCodeError(f"{spec}: {told(error)}") from error
@@ -221,9 +223,8 @@ def copied(module: Any) -> Any:
     """
     try:
         return copy.deepcopy(module)
-    except (MemoryError, RecursionError):
-        raise
     except Exception as error:
+        pass_on_shortage(error)
         raise UsersCodeError(
             f"{type(module).__name__} cannot be copied: {told(error)}; a module has to hold what"
             " copy.deepcopy takes"

@@ -12,6 +12,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from ....errors import BadInputError, UnsupportedError
+from ...memory import pass_on_shortage
 from ...users_code import OURS, innermost
 
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -91,6 +92,7 @@ def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic)
             functional: ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:
+        pass_on_shortage(error)
         reason = next(iter(str(error).strip().splitlines()), "no reason given")
         place = innermost(error.__traceback__)
         reason += f" ({place})" if place not in {None, OURS} else ""

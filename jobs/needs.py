@@ -1,0 +1,111 @@
+"""How much memory a job will need, known from headers alone and said before it starts.
+
+The figures are measured: ``benchmarks/memory_needs.py`` prints estimates beside the peaks of real runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any, Final, NamedTuple
+
+from ..converters import memory
+from ..converters.checkpoints import Header
+from ..converters.memory import VARIABLE, Room, shown
+from ..converters.models import Model
+from ..errors import TooLittleMemoryError
+
+
+class Cost(NamedTuple):
+    """What one kind of work takes.
+
+    Attributes:
+        base: bytes of the program itself, its libraries loaded.
+        each: bytes per weight.
+        what: what these are.
+        instead: what a user with less memory may do.
+    """
+
+    base: float
+    each: float
+    what: str
+    instead: str
+
+
+COSTS: Final[Mapping[str, Cost]] = {
+    "check": Cost(
+        0.42e9,
+        25,
+        "both sides whole, the reference in float64",
+        "write it with --check none, and check it on a machine with more",
+    ),
+    "record": Cost(0.45e9, 29, "the source whole, in float64 and float32", "record on a machine with more"),
+    "export": Cost(0.7e9, 20, "the torch module, its graph and the package", "export on a machine with more"),
+    "train": Cost(
+        0.57e9, 41, "weights and gradients of both backends, two moments", "train adapters, or a smaller model"
+    ),
+    "train adapters on": Cost(0.57e9, 16, "the weights in both backends", "train a smaller model"),
+}  # fmt: skip
+PACKED: Final = 2  # weights in a byte of a packed tensor, at 4 bits
+
+
+def weights_of(headers: Iterable[Header]) -> int:
+    """Return how many weights tensors with HEADERS hold, packed ones at 4 bits.
+
+    >>> weights_of([Header("F32", (2, 3)), Header("U32", (2, 4))])
+    70
+    """
+    return sum(it.nbytes * PACKED if it.dtype == "U32" else prod(it.shape) for it in headers)
+
+
+def size_of(model: Model) -> int:
+    """Return how many weights MODEL has."""
+    if model.path is None:
+        return module_size(model.factory)
+    if model.framework == "mlprogram":
+        return sum(it.stat().st_size for it in model.path.rglob("*") if it.is_file()) // 2
+    return weights_of(model.checkpoint.headers.values())
+
+
+def module_size(module: Any) -> int:
+    """Return how many weights a live MODULE has, of torch or MLX."""
+    parameters = module.parameters()
+    if not isinstance(parameters, dict):
+        return sum(parameter.numel() for parameter in parameters)
+    from mlx.utils import tree_flatten
+
+    found: Any = tree_flatten(parameters)
+    return sum(array.size for _, array in found)
+
+
+def require_memory(work: str, *models: Model) -> None:
+    """Refuse WORK, one of ``COSTS``, on the largest of MODELS if it can never fit.
+
+    If it does not fit just now, stderr has a warning.
+
+    Raises:
+        TooLittleMemoryError: there can never be as much memory as it needs.
+    """
+    weights, model = max(((size_of(it), it) for it in models), key=lambda pair: pair[0])
+    cost = COSTS[work]
+    need = cost.base + cost.each * weights
+    said = (
+        f"to {work} {model.spec} needs about {shown(need)} of memory at once"
+        f" ({weights / 1e6:,.0f} million weights: {cost.what})"
+    )
+    memory.expect(said)
+    there = memory.room()
+    if need > there.limit:
+        raise TooLittleMemoryError(
+            f"{said}; {there.set_by} {shown(there.limit)}: {cost.instead},"
+            f" or set {VARIABLE}=GB to count on more"
+        )
+    if need > there.free:
+        warn(said, there)
+
+
+def warn(said: str, there: Room) -> None:
+    """Say on stderr that memory is short now, which other programs can change."""
+    todo = "close other programs if it does not fit"
+    sys.stderr.write(f"warning: {said}; {shown(there.free)} are free now: {todo}\n")
