@@ -21,6 +21,7 @@ from .placing import base_and_adapter, live_on
 
 def merged_in_memory(model: Model) -> Any:
     """Return MODEL as a torch module whose adapter is merged, for an exporter."""
+    require_memory("export", model)
     from ..converters.adapters import merge as merge_update
     from ..converters.runtimes.torch import build_module, load_weights, torch_values
 
@@ -57,7 +58,6 @@ def export_coreml(
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
         return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
     require_apart(model, target)
-    require_memory("export", model)
     from ..converters.coreml import export_coreml as write_package
 
     with Staging(target, kind="package", force=options.force, sources=options.sources) as staging:
