@@ -21,7 +21,19 @@ from .formats import (
     spoil_zip,
 )
 from .judge import Oracle
-from .oracles import BIN, NPZ, PT, SAFETENSORS, listed, merged, mlx_updates, moved, peft_updates
+from .oracles import (
+    BIN,
+    NPZ,
+    NPZ_HEADERS,
+    PT,
+    PT_HEADERS,
+    SAFETENSORS,
+    listed,
+    merged,
+    mlx_updates,
+    moved,
+    peft_updates,
+)
 from .trees import spoiled_tree, written
 
 Spoil = Callable[[Chance, Path], str]
@@ -60,10 +72,15 @@ class Family(NamedTuple):
     share: int = 10
 
 
-def tensor_verbs(source: str, read: oracles.Read, way: str = "torch-to-mlx") -> tuple[Verb, ...]:
-    """Return what reads the tensors of SOURCE; npz archives hold MLX's."""
+def tensor_verbs(
+    source: str,
+    read: oracles.Read,
+    way: str = "torch-to-mlx",
+    headers: oracles.Read | None = None,
+) -> tuple[Verb, ...]:
+    """Return what reads the tensors of SOURCE with READ, or their HEADERS; npz archives hold MLX's."""
     return (
-        Verb(f"inspect {source} --json", oracle=listed(source, read)),
+        Verb(f"inspect {source} --json", oracle=listed(source, headers or read)),
         Verb(f"convert {way} {source} out --check none", "out", moved(source, read), 4),
         Verb(f"map show {source}", share=1),
     )
@@ -391,16 +408,21 @@ FAMILIES: dict[str, Family] = {
     "npz": Family(
         ("bert-npz",),
         at("bert-npz/weights.npz", spoil_zip),
-        tensor_verbs("bert-npz", NPZ, "mlx-to-torch"),
+        tensor_verbs("bert-npz", NPZ, "mlx-to-torch", NPZ_HEADERS),
         10,
     ),
     "npz packed": Family(
         ("bert-npz-packed",),
         at("bert-npz-packed/weights.npz", spoil_zip),
-        tensor_verbs("bert-npz-packed", NPZ, "mlx-to-torch"),
+        tensor_verbs("bert-npz-packed", NPZ, "mlx-to-torch", NPZ_HEADERS),
         6,
     ),
-    "pt": Family(("bert-pt",), at("bert-pt/model.pt", spoil_zip), tensor_verbs("bert-pt", PT), 12),
+    "pt": Family(
+        ("bert-pt",),
+        at("bert-pt/model.pt", spoil_zip),
+        tensor_verbs("bert-pt", PT, headers=PT_HEADERS),
+        12,
+    ),
     "bin": Family(
         ("bert-bin",), at("bert-bin/pytorch_model.bin", spoil_legacy), tensor_verbs("bert-bin", BIN)
     ),

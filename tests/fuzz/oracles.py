@@ -32,6 +32,10 @@ PT = read_whole("model.pt", readers.torch_file)
 BIN = read_whole("pytorch_model.bin", readers.torch_file)
 
 
+NPZ_HEADERS = read_whole("weights.npz", readers.npz_headers)
+PT_HEADERS = read_whole("model.pt", readers.torch_unchecked)
+
+
 def results(folder: Path) -> Tensors:
     """Return the tensors that were written to FOLDER."""
     found: Tensors = {}
@@ -153,12 +157,17 @@ def mlx_updates(folder: Path) -> dict[str, np.ndarray]:
 
 
 def peft_merged(ran: Ran) -> dict[str, np.ndarray]:
-    """Return the merged weights as PEFT computes them."""
+    """Return the merged weights as PEFT computes them; none where its configuration refuses a type."""
     import peft
     from transformers import BertModel
 
     base = BertModel.from_pretrained(ran.folder / "bert")
-    model = peft.PeftModel.from_pretrained(base, ran.folder / "peft").merge_and_unload()
+    try:
+        config = peft.PeftConfig.from_pretrained(ran.folder / "peft")
+    except (TypeError, ValueError):  # of an idle field, or ours would have refused it
+        return {}
+    model = peft.PeftModel.from_pretrained(base, ran.folder / "peft", config=config)
+    model = model.merge_and_unload()
     return {name: value.double().numpy() for name, value in model.state_dict().items()}
 
 
@@ -170,9 +179,8 @@ def merged(base: str, adapter: str, updates: Callable[[Path], dict[str, np.ndarr
 
     def oracle(ran: Ran) -> list[str]:
         weights = SAFETENSORS(ran.folder / base)
-        if adapter == "peft" and not plain(ran):
-            expected = peft_merged(ran)
-        else:
+        expected = peft_merged(ran) if adapter == "peft" and not plain(ran) else {}
+        if not expected:
             more = updates(ran.folder / adapter)
             expected = {name: numbers(it) + more.get(name, 0) for name, it in weights.items()}
             if more.keys() - weights.keys():
@@ -275,7 +283,7 @@ def golden_checked(ran: Ran) -> list[str]:
         readers.safetensors(folder / "golden" / "golden.safetensors")
         for folder in (ran.folder, ran.goods)
     )
-    readers.strict_json((ran.folder / "golden" / "golden.json").read_bytes())
+    readers.record((ran.folder / "golden" / "golden.json").read_bytes())
     off = [
         name
         for name in good
@@ -394,8 +402,7 @@ def resumed(ran: Ran) -> list[str]:
     """Say where a run that went on from the same state ended otherwise."""
     state = Path("run") / "checkpoints" / "step-00000002"
     facts = [
-        readers.strict_json((f / state / "state.json").read_bytes())
-        for f in (ran.folder, ran.goods)
+        readers.record((f / state / "state.json").read_bytes()) for f in (ran.folder, ran.goods)
     ]
     arrays = [readers.safetensors(f / state / "state.safetensors") for f in (ran.folder, ran.goods)]
     if facts[0] != facts[1] or arrays[0] != arrays[1] or configs_differ(ran):
@@ -427,7 +434,7 @@ def round_trip(ran: Ran) -> list[str]:
 def same_map(ran: Ran) -> bool:
     """Say whether a manifest still has the map that it was made with."""
     texts = [
-        readers.strict_json((folder / "mlx" / "weighbridge.json").read_bytes())
+        readers.record((folder / "mlx" / "weighbridge.json").read_bytes())
         for folder in (ran.folder, ran.goods)
     ]
     return all(isinstance(it, dict) for it in texts) and texts[0].get("map") == texts[1].get("map")

@@ -30,6 +30,10 @@ CODES = {
 }
 
 
+NAMES = {"<f4": "F32", "<f8": "F64", "<f2": "F16", "|V2": "BF16", "<i4": "I32", "<i8": "I64"}
+NAMES |= {"|i1": "I8", "|u1": "U8", "|b1": "BOOL", "<c8": "C64", "<i2": "I16", "<u4": "U32"}
+
+
 class Tensor(NamedTuple):
     """A tensor as it is stored."""
 
@@ -82,15 +86,35 @@ def npz(path: Path) -> Tensors:
         }
 
 
+def npz_headers(path: Path) -> Tensors:
+    """Read the headers of PATH with numpy, but not the numbers, which may not be whole."""
+    from numpy.lib import format as npy
+
+    found: Tensors = {}
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            with archive.open(info) as file:
+                read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+                shape, _, dtype = read[npy.read_magic(file)](file)
+            kind = NAMES[dtype.newbyteorder("<").str]
+            found[info.filename.removesuffix(".npy")] = Tensor(kind, shape, b"")
+    return found
+
+
 def torch_file(path: Path) -> Tensors:
     """Read PATH with torch, weights only, the checksums of the archive as well."""
-    import torch
-
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
         if bad:
             raise ValueError(f"{bad}: bad checksum")
+    return torch_unchecked(path)
+
+
+def torch_unchecked(path: Path) -> Tensors:
+    """Read PATH with torch, weights only."""
+    import torch
+
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     for key in ("state_dict", "model_state_dict"):
         loaded = loaded.get(key, loaded)
@@ -118,16 +142,21 @@ def pairs_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def no_constant(name: str) -> Any:
-    """Refuse what is not JSON."""
-    raise ValueError(f"{name} is not JSON")
+def constant(name: str) -> float:
+    """Return Infinity, which transformers 4 writes; refuse NaN, which nobody means."""
+    if name == "NaN":
+        raise ValueError(f"{name} is not JSON")
+    return float(name)
 
 
 def strict_json(data: bytes) -> Any:
-    """Read JSON as its standard says."""
-    return json.loads(
-        data.decode("utf-8"), object_pairs_hook=pairs_once, parse_constant=no_constant
-    )
+    """Read JSON, of which no key may come twice."""
+    return json.loads(data.decode("utf-8"), object_pairs_hook=pairs_once, parse_constant=constant)
+
+
+def record(data: bytes) -> Any:
+    """Read JSON that Weighbridge has written, NaN among its numbers."""
+    return json.loads(data.decode("utf-8"), object_pairs_hook=pairs_once)
 
 
 def floats(path: Path) -> np.ndarray:
