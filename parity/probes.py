@@ -286,7 +286,16 @@ def _port_problems(probe: str, port: Port, array: Array) -> list[str]:
         problems.append(f"{probe}: {port.name} holds {array.dtype}, not {port.dtype}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         problems.append(f"{probe}: {port.name} is not finite")
-    return problems
+    return problems + _range_problems(probe, port, array)
+
+
+def _range_problems(probe: str, port: Port, array: Array) -> list[str]:
+    """Say which ids of ARRAY the model has no row for; a lookup would fail, or read what is not there."""
+    rows = port.limit("vocabulary", 0) if port.role == "token_ids" else 0
+    if not rows or not array.size or (array.min() >= 0 and array.max() < rows):
+        return []
+    ends = f"{array.min()} to {array.max()}"
+    return [f"{probe}: {port.name} holds ids from {ends}; the model has 0 to {rows - 1}"]
 
 
 def masks_of(signature: Signature, probe: Probe) -> dict[str, Array | None]:

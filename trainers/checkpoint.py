@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import xxhash
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -18,6 +20,7 @@ from ..converters.values import Array
 from ..errors import BadInputError
 
 TENSORS, FACTS = "state.safetensors", "state.json"
+HASH: Final = "tensors"  # of TENSORS, in FACTS; 0.1.0 wrote none
 STEP, BEST, TEMPORARY = "step-", "best-", "."
 DIGITS: Final = 8
 
@@ -56,9 +59,17 @@ class Checkpoints:
         return self._write(BEST, Checkpoint(step, dict(arrays), dict(facts)))
 
     def latest(self) -> Checkpoint | None:
-        """Return the last point written, or ``None``; remove half-written ones and those not kept."""
+        """Return the last point written, or ``None``; remove half-written ones and those not kept.
+
+        Raises:
+            BadInputError: the folder is none, or the point is damaged.
+        """
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            raise BadInputError(
+                f"{self.folder}: not a folder of checkpoints; remove it to start over"
+            )
         for leftover in self.folder.glob(f"{TEMPORARY}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            _remove(leftover)
         steps = self._steps(STEP)
         if not steps:
             return None
@@ -74,7 +85,8 @@ class Checkpoints:
         return self.folder / f"{kind}{step:0{DIGITS}}"
 
     def _steps(self, kind: str) -> list[int]:
-        return sorted(int(path.name.removeprefix(kind)) for path in self.folder.glob(f"{kind}*"))
+        numbers = [path.name.removeprefix(kind) for path in self.folder.glob(f"{kind}*")]
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
     def _write(self, kind: str, checkpoint: Checkpoint) -> Path:
         """Write beside the final name, flush to disk, rename: a kill leaves all or nothing."""
@@ -83,7 +95,8 @@ class Checkpoints:
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
         save_tensors(staged / TENSORS, checkpoint.arrays)
-        facts = json.dumps({"step": checkpoint.step} | checkpoint.facts, indent=1)
+        known = {"step": checkpoint.step, HASH: _hash(staged / TENSORS)}
+        facts = json.dumps(known | checkpoint.facts, indent=1)
         (staged / FACTS).write_text(facts + "\n", encoding="utf-8")
         for file in (staged / TENSORS, staged / FACTS, staged):
             _flush(file)
@@ -91,7 +104,7 @@ class Checkpoints:
             stale = path.with_name(f"{TEMPORARY}old-{path.name}")
             path.rename(stale)
             staged.rename(path)
-            shutil.rmtree(stale)
+            _remove(stale)
         else:
             staged.rename(path)
         _flush(self.folder)
@@ -101,11 +114,17 @@ class Checkpoints:
         path = self._path(kind, step)
         try:
             facts = read_object(path / FACTS, RECORD)
-            return Checkpoint(step, load_file(path / TENSORS), facts)
+            found = _hash(path / TENSORS)
+            arrays = load_file(path / TENSORS)
         except (OSError, ValueError, SafetensorError) as error:
             raise BadInputError(
                 f"{path}: cannot be read ({error}); remove it to go on from an earlier one"
             ) from None
+        if facts.get(HASH, found) != found:
+            raise BadInputError(
+                f"{path / TENSORS}: is not what was written; remove {path} to go on from an earlier one"
+            )
+        return Checkpoint(step, arrays, facts)
 
     def _prune(self) -> None:
         kept = self._steps(STEP)[-self._keep :]
@@ -113,9 +132,22 @@ class Checkpoints:
             read_object(self._path(STEP, step) / FACTS, RECORD).get("best_step") for step in kept
         }
         for step in set(self._steps(STEP)) - set(kept):
-            shutil.rmtree(self._path(STEP, step))
+            _remove(self._path(STEP, step))
         for step in set(self._steps(BEST)) - bests:
-            shutil.rmtree(self._path(BEST, step))
+            _remove(self._path(BEST, step))
+
+
+def _remove(path: Path) -> None:
+    """Remove what lies at PATH, which need not be a folder of ours."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"xxh3:{file_digest(file, xxhash.xxh3_64).hexdigest()}"
 
 
 def _flush(path: Path) -> None:

@@ -126,7 +126,10 @@ def load_tokenizer(folder: Path) -> Tokenize:
     if file.is_file():
         from tokenizers import Tokenizer
 
-        fast = Tokenizer.from_file(str(file))
+        try:
+            fast = Tokenizer.from_file(str(file))
+        except Exception as error:  # all that the library raises, whatever is wrong
+            raise BadInputError(f"{file}: no tokenizer that can be read ({error})") from None
         fast.no_padding()
         fast.no_truncation()
         return lambda texts: [encoding.ids for encoding in fast.encode_batch(list(texts))]

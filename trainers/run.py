@@ -22,6 +22,7 @@ from .export import write_result
 from .interrupts import InterruptFlag, TrainingInterrupted
 from .journal import Journal
 from .plots import plot_run
+from .restoring import differing, misfits, of_type
 from .result import TrainResult
 from .retrieval import paired_bootstrap
 from .schedule import learning_rate
@@ -233,21 +234,19 @@ class Run:
         """Go back to the last checkpoint and return its step, 0 where there is none.
 
         Raises:
-            MismatchError: it was written for other data or by another backend.
+            MismatchError: it was written for other data, by another backend, or is damaged.
         """
         checkpoint = self._checkpoints.latest()
         if checkpoint is None:
             return 0
         now = {"data": _digests(self._task), "backend": self._step.backend}
-        problems = [
-            f"{key}: {checkpoint.facts[key]} in the checkpoint, {value} now"
-            for key, value in now.items()
-            if checkpoint.facts[key] != value
-        ]
-        if problems:
+        carried, problems = of_type(Carried, checkpoint.facts.get("progress"))
+        problems += differing(checkpoint.facts, now)
+        problems += misfits(checkpoint.arrays, self._step.state())
+        if problems or carried is None:
             raise MismatchError(f"the run in {self._out} cannot go on", problems)
         self._step.restore(checkpoint.arrays)
-        self._carried = Carried(**checkpoint.facts["progress"])
+        self._carried = carried
         return checkpoint.step
 
     def _stop(self, kind: type[TrainingInterrupted]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.values import Array, LowRank
-from ..errors import BadInputError
+from ..errors import BadInputError, MismatchError
 from .adapters import initial_updates, linear_shapes, parameters_of, select
 from .batches import Dataset, Order
 from .config import PairsData, SeriesData, TrainConfig
@@ -109,6 +109,8 @@ def build_task(config: TrainConfig, module: Any = None, tokenizer: Path | None =
     """
     model = None if module else open_model(config.model, trust_code=config.trust_code)
     splits, leaks = _read_data(config, tokenizer or (model.path if model else None))
+    if model and isinstance(config.data, PairsData):
+        _require_known(cast(Mapping[str, Pairs], splits), model, config.data)
     module = module or _build_module(cast(Model, model))
     _freeze(module, config)
     return Task(model, module, _objective(config), splits, _updates(module, config), leaks)
@@ -184,6 +186,29 @@ def _read_pairs(
         name: sorted(buckets) for name, buckets in data.lengths.model_dump().items()
     }
     return {name: Pairs(read_pairs(path), tokenize, lengths) for name, path in paths.items()}
+
+
+def _require_known(splits: Mapping[str, Pairs], model: Model, data: PairsData) -> None:
+    """Refuse ids and positions that MODEL has no row for.
+
+    Raises:
+        MismatchError: names the lengths that are too long, and the splits with such ids.
+    """
+    ports = [port for port in model.signature.inputs if port.role == "token_ids"]
+    words = ports[0].limit("vocabulary", 0) if ports else 0
+    positions = model.config.get("max_position_embeddings")
+    problems = [
+        f"data.lengths.{name}: {length} tokens, and the model has {positions} positions"
+        for name, lengths in data.lengths.model_dump().items()
+        for length in lengths
+        if isinstance(positions, int) and length > positions
+    ]
+    for name, split in splits.items():
+        largest = max(max(ids, default=0) for field in split.ids.values() for ids in field)
+        if words and largest >= words:
+            problems.append(f"data.{name}: token id {largest}, and the model has 0 to {words - 1}")
+    if problems:
+        raise MismatchError(f"{model.spec} does not fit the texts of the run", problems)
 
 
 def _objective(config: TrainConfig) -> Objective:

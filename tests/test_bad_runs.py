@@ -1,0 +1,149 @@
+"""A run that was damaged is refused by name and stays as it is; what a model has no row for is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
+
+from tests.fuzz import goods
+from weighbridge.cli import main
+
+STEP = Path("run") / "checkpoints" / "step-00000002"
+
+
+def invoke(*arguments, code=3):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Return a folder with a run that was stopped after two of its four steps."""
+    folder = tmp_path_factory.mktemp("stopped")
+    for name in ("port.py", "series", "recipe.yaml"):
+        goods.GOODS[name](folder / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        invoke("train", "run", "--backend", "torch", "--config", "recipe.yaml", code=0)
+    shutil.rmtree(folder / "run" / "checkpoints" / "step-00000004")
+    return folder
+
+
+@pytest.fixture
+def run(stopped, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    whole = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "run" / "config.yaml").write_text(whole.replace(str(stopped), str(tmp_path)))
+
+
+def resume(code=3):
+    return invoke("train", "run", "--backend", "torch", "--resume", code=code)
+
+
+def facts(**changes):
+    path = STEP / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def state(change, *, recorded=False):
+    arrays = load_file(STEP / "state.safetensors")
+    change(arrays)
+    save_file(arrays, STEP / "state.safetensors")
+    if not recorded:  # as 0.1.0 wrote it
+        facts(tensors=None)
+        path = STEP / "state.json"
+        path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if v}))
+
+
+def rename(arrays):
+    arrays["parameters/model.huad.weight"] = arrays.pop("parameters/model.head.weight")
+
+
+def shorten(arrays):
+    arrays["random"] = arrays["random"][:-1].copy()
+
+
+def lose_a_moment(arrays):
+    del arrays["optimizer/exp_avg/model.head.weight"]
+
+
+def alter(arrays):
+    arrays["parameters/model.head.weight"] = arrays["parameters/model.head.weight"] + np.float32(1)
+
+
+DAMAGE = {
+    "progress": (lambda: facts(progress=5), "progress"),
+    "a count": (lambda: facts(progress={"skipped": "x"}), "progress.skipped"),
+    "data": (lambda: facts(data=None), "data: None in the checkpoint"),
+    "a name": (lambda: state(rename), "parameters/model.head.weight is missing"),
+    "random numbers": (lambda: state(shorten), "random is"),
+    "a moment": (lambda: state(lose_a_moment), "exp_avg of model.head.weight is missing"),
+    "a value": (lambda: state(alter, recorded=True), "not what was written"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.usefixtures("run")
+def test_a_damaged_checkpoint_is_refused_and_the_run_stays_as_it_is(what):
+    spoil, said = DAMAGE[what]
+    spoil()
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    assert said in resume()
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.usefixtures("run")
+def test_a_file_in_place_of_the_checkpoints_is_refused_before_the_journal_is_cut():
+    shutil.rmtree("run/checkpoints")
+    Path("run/checkpoints").touch()
+    before = Path("run/metrics.jsonl").read_bytes()
+    assert "not a folder of checkpoints" in resume()
+    assert Path("run/metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.usefixtures("run")
+def test_a_run_whose_checkpoint_has_no_hash_goes_on():
+    state(lambda _arrays: None)
+    resume(code=0)
+
+
+def test_lengths_beyond_the_positions_of_the_model_are_refused(
+    tiny_bert_dir, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    goods.pairs(tmp_path / "pairs")
+    (tmp_path / "pairs.yaml").write_text(
+        goods.PAIRS.replace("bert", str(tiny_bert_dir)).replace("[16, 24]", "[16, 400]")
+    )
+    output = invoke("train", "out", "--backend", "torch", "--config", "pairs.yaml")
+    assert "data.lengths.document: 400 tokens, and the model has 160 positions" in output
+
+
+def test_a_damaged_tokenizer_is_refused_by_name(tiny_bert_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_bert_dir, "bert")
+    tokenizer = json.loads(Path("bert/tokenizer.json").read_text())
+    Path("bert/tokenizer.json").write_text(
+        json.dumps(tokenizer | {"post_processor": {"type": "x"}})
+    )
+    goods.pairs(tmp_path / "pairs")
+    (tmp_path / "pairs.yaml").write_text(goods.PAIRS)
+    output = invoke("train", "out", "--backend", "torch", "--config", "pairs.yaml")
+    assert "tokenizer.json" in output
+
+
+def test_own_inputs_with_ids_that_the_model_does_not_have_are_refused(tiny_bert_dir, tmp_path):
+    ids = np.array([[2, 5, 10_000, 3]])
+    np.savez(tmp_path / "own.npz", input_ids=ids, attention_mask=np.ones_like(ids))
+    output = invoke(
+        *("parity", "record", tiny_bert_dir, tmp_path / "out", "--inputs", tmp_path / "own.npz")
+    )
+    assert "input_ids holds ids from 2 to 10000" in output
