@@ -65,14 +65,22 @@ def export_coreml(
             merged_in_memory(model), model.signature, staging.item, compute=compute, upper=upper
         )
         verdict = checked(model, staging.item, target, options)
-        facts: dict[str, Any] = {"weighbridge": __version__, "framework": "mlprogram"}
-        facts |= {"export": str(exported)}
         verdict = with_kinship(verdict, kin) if verdict and kin else verdict
-        facts |= {"source": {**recorded(model.spec), "framework": model.framework}}
+        facts = facts_of(model, str(exported))
         staging.note(facts | {"verdict": verdict.to_json() if verdict else UNCHECKED})
         differs = verdict is not None and verdict.status == "DIFFERS"
         path = staging.reject() if differs else staging.publish()
     return Outcome(path, (), facts, verdict, wanted=options.check != "none")
+
+
+def facts_of(model: Model, exported: str) -> dict[str, Any]:
+    """Return what the record beside the package says of MODEL, EXPORTED as told."""
+    return {
+        "weighbridge": __version__,
+        "framework": "mlprogram",
+        "export": exported,
+        "source": {**recorded(model.spec), "framework": model.framework},
+    }
 
 
 def opened(source: str, options: Options) -> tuple[Model, Kin | None]:

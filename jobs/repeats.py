@@ -13,13 +13,14 @@ from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError, WeighbridgeError
 from ..parity.sketches import PROJECTIONS, projections, signs
 from .manifest import manifest_of
-from .sides import Updates, carried, crossing
+from .sides import carried, crossing
 
 KEY: Final = "adapters"
 CANONICAL: Final = (
     "torch"  # whose names and layouts updates are told apart in, where a map leads there
 )
 CLOSE: Final = 2.0**-7  # twice the unit roundoff of bfloat16: one adapter, stored in another dtype
+FRAMEWORKS: Final = ("torch", "mlx")
 DELTA, MAGNITUDE = "delta", "magnitude"
 Record = Mapping[str, Any]
 Projected = Mapping[str, list[float]]
@@ -43,7 +44,8 @@ def is_record(said: Any) -> bool:
     """Say whether SAID is what :func:`record_of` returns."""
     return (
         isinstance(said, dict)
-        and all(isinstance(said.get(key), str) for key in ("spec", "hash", "framework"))
+        and all(isinstance(said.get(key), str) for key in ("spec", "hash"))
+        and said.get("framework") in FRAMEWORKS
         and isinstance(said.get("updates"), dict)
         and all(is_projected(update) for update in said["updates"].values())
     )
@@ -79,31 +81,30 @@ def recorded(model: Model, *others: Model) -> dict[str, Any]:
 def record_of(model: Model) -> dict[str, Any]:
     """Return what is recorded of the adapter that is live on MODEL.
 
-    Its hash, and 16 random projections of each update in the names and layout of torch: they depend
-    neither on the dialect nor on how the update is factored, and linear as they are, a rounding of
-    the factors moves them by no more than itself.
+    Its hash, and 16 random projections of each update in the names and layout of MODEL's weights: they
+    depend neither on the dialect nor on how the update is factored, and linear as they are, a
+    rounding of the factors moves them by no more than itself.
     """
     adapter = model.adapter
     assert adapter is not None  # noqa: S101  (it is merged)
-    framework, updates = canonical(model)
     return {
         "spec": str(adapter.path),
         "dialect": adapter.dialect,
         "hash": adapter.digest,
-        "framework": framework,
-        "updates": {name: projected(update) for name, update in sorted(updates.items())},
+        "framework": model.framework,
+        "updates": {name: projected(it) for name, it in sorted(adapter.updates.items())},
     }
 
 
-def canonical(model: Model) -> tuple[str, Updates]:
-    """Return the updates live on MODEL as torch names them, or as MODEL does if no map leads there."""
+def updates_in(model: Model, framework: str) -> dict[str, Projected]:
+    """Return the updates live on MODEL, projected as FRAMEWORK lays them; none if no map leads there."""
     assert model.adapter is not None  # noqa: S101
-    own = model.adapter.updates
     try:
-        plans = tuple(leg.plan for leg in crossing(replace(model, adapter=None), CANONICAL))
-        return CANONICAL, carried(plans, own, {})[0]
+        plans = tuple(leg.plan for leg in crossing(replace(model, adapter=None), framework))
+        updates, _ = carried(plans, model.adapter.updates, {})
     except WeighbridgeError:
-        return model.framework, own
+        return {}
+    return {name: projected(update) for name, update in updates.items()}
 
 
 def projected(update: LowRank) -> dict[str, list[float]]:
@@ -124,19 +125,15 @@ def projected(update: LowRank) -> dict[str, list[float]]:
 
 def repeated(model: Model) -> tuple[Record, list[str]] | None:
     """Return which adapter in MODEL is the one live on it, and the updates that are in it already."""
-    adapter, records = model.adapter, adapters_in(model)
-    if adapter is None or not records:
-        return None
-    framework, updates = canonical(model)
-    now = {name: projected(update) for name, update in updates.items()}
-    for record in records:
-        if record["hash"] == adapter.digest:
-            return record, sorted(now)
-        if record["framework"] == framework:
-            then = record["updates"]
-            again = sorted(name for name in now.keys() & then.keys() if same(now[name], then[name]))
-            if again:
-                return record, again
+    adapter, seen = model.adapter, dict[str, dict[str, Projected]]()
+    for record in adapters_in(model) if adapter else ():
+        framework, then = record["framework"], record["updates"]
+        if framework not in seen:
+            seen[framework] = updates_in(model, framework)
+        now = seen[framework]
+        again = sorted(name for name in now.keys() & then.keys() if same(now[name], then[name]))
+        if again or (adapter and record["hash"] == adapter.digest):
+            return record, again or sorted(then)
     return None
 
 
