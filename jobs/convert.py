@@ -44,7 +44,7 @@ from .originals import (
     write_sidecar,
 )
 from .placing import base_and_adapter, live_on
-from .repeats import recorded
+from .repeats import adapters_recorded
 from .weighing import weigh
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def move(model: Model, target: Path, to: str, options: Options, kin: Kin | None 
         execution = with_whole(job.move_weights(staging.folder, options), whole)
         require_surviving(execution.survival, force=options.force)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
-        facts |= recorded(job.model) | beside_weights(job, staging.folder, options)
+        facts |= adapters_recorded(job.model) | beside_weights(job, staging.folder, options)
         facts |= inexact(job.plan, execution, facts) | ({"kinship": kin._asdict()} if kin else {})
         live = replace(job.model, tensors=model.tensors) if whole else job.model
         return conclude(live, staging, facts, job.lines(), options)

@@ -30,7 +30,7 @@ from .manifest import manifest_of, write_manifest
 from .needs import require_memory
 from .offers import offers, promotions
 from .options import UNCHECKED, Options, Outcome
-from .repeats import recorded
+from .repeats import adapters_recorded
 from .surveying import (
     Survey,
     changes_of,
@@ -347,7 +347,7 @@ def facts_of(job: Merge, hashes: Mapping[str, str]) -> dict[str, Any]:
             "tensors": manifest_of(model).get("source", {}).get("tensors", {}),
         },
         "adapter": str(adapter.path) if adapter else None,
-        **recorded(model, job.reference),
+        **adapters_recorded(model, job.reference),
         "original": job.reference.spec if job.prices else None,
         "map": model.map_text,
         "sizes": dict(model.sizes),

@@ -7,6 +7,7 @@ from pathlib import Path
 from ..converters.adapters import Adapter
 from ..converters.models import Model
 from ..converters.models.specs import split_adapter
+from ..converters.repositories import local
 from ..errors import BadInputError
 from ..hints import command, unused
 from .bases import Kin, adapter_for, kin_of, require_kin
@@ -51,7 +52,7 @@ def base_and_adapter(spec: str, adapter: Path | None = None) -> tuple[str, Path 
     Raises:
         BadInputError: there are two.
     """
-    base, named = split_adapter(spec) if "+" in spec else (None, None)
+    base, named = split_adapter(local(spec)) if "+" in spec else (None, None)
     if named and adapter:
         between = unused(str(base), "-merged")
         raise BadInputError(

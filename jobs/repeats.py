@@ -65,7 +65,7 @@ def is_projected(said: Any) -> bool:
     )
 
 
-def recorded(model: Model, *others: Model) -> dict[str, Any]:
+def adapters_recorded(model: Model, *others: Model) -> dict[str, Any]:
     """Return what a manifest says of the adapters in MODEL, the one live on it merged: oldest first.
 
     OTHERS are models that the result is made from too; what is in them is listed once. Empty where

@@ -17,7 +17,7 @@ from ..converters.dtypes import unit_roundoff
 from ..converters.maps.view import Mapped
 from ..converters.models import Model
 from ..converters.models import open as open_model
-from ..converters.models.specs import split_adapter
+from ..converters.models.specs import exists, split_adapter
 from ..converters.quantization import Dequantized
 from ..converters.repositories import recorded_path
 from ..converters.values import LowRank
@@ -123,7 +123,12 @@ def named_by(model: Model, kin: Kin) -> Iterator[str]:
         source = recorded_path(manifest.get("source", {}))
         with suppress(WeighbridgeError):
             names.append(str(split_adapter(source)[0]))
-    yield from (name for name in names if isinstance(name, str))
+    yield from (on_disk(name) for name in names if isinstance(name, str))
+
+
+def on_disk(spec: str) -> str:
+    """Return SPEC, or of a repository of the hub its directory in the cache; nothing is downloaded."""
+    return spec if exists(spec) else recorded_path({"spec": spec, "revision": "main"})
 
 
 def shares(model: Model, original: Model) -> dict[str, Share]:

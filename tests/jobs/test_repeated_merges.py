@@ -21,6 +21,7 @@ from weighbridge.benchmarks.adapters.refused_merges import (
     run,
     twice,
 )
+from weighbridge.converters import repositories
 
 MANIFEST = "weighbridge.json"
 
@@ -194,6 +195,17 @@ def test_an_update_is_found_among_others_and_below_rounding(bench, tmp_path, dty
         )
         codes[seed] = merge(bare, named, tmp_path / "out").code
     assert codes == {2: 3, 3: 3, 4: 0}
+
+
+def test_the_repository_that_an_adapter_names_is_looked_for_in_the_cache(
+    bench, merged, tmp_path, monkeypatch
+):
+    (adapter, base), where = merged, {"org/base": bench.base("torch")}
+    monkeypatch.setattr(repositories, "cached", lambda name, _: where.get(name))
+    bare = undeclared(base, tmp_path / "bare")
+    for name, code in (("org/base", 3), ("org/unknown", 0)):
+        named = edited(adapter, tmp_path / name, base_model_name_or_path=name)
+        assert merge(bare, named, tmp_path / "out").code == code
 
 
 def test_a_later_step_of_the_same_run_is_another_adapter_where_the_manifest_says_what_was_merged(
