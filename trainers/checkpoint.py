@@ -59,7 +59,7 @@ class Checkpoints:
         return self._write(BEST, Checkpoint(step, dict(arrays), dict(facts)))
 
     def latest(self) -> Checkpoint | None:
-        """Return the last point written, or ``None``; remove half-written ones and those not kept.
+        """Return the last point written, or ``None``; nothing is changed.
 
         Raises:
             BadInputError: the folder is none, or the point is damaged.
@@ -68,14 +68,15 @@ class Checkpoints:
             raise BadInputError(
                 f"{self.folder}: not a folder of checkpoints; remove it to start over"
             )
+        steps = self._steps(STEP)
+        return self._read(STEP, steps[-1]) if steps else None
+
+    def tidy(self) -> None:
+        """Remove what a killed run left: half-written points, and those that it would not have kept."""
         for leftover in self.folder.glob(f"{TEMPORARY}*"):
             _remove(leftover)
-        steps = self._steps(STEP)
-        if not steps:
-            return None
-        latest = self._read(STEP, steps[-1])
-        self._prune()  # a kill may have come before it was done
-        return latest
+        if self._steps(STEP):
+            self._prune()
 
     def best(self, step: int) -> Checkpoint:
         """Return the best checkpoint of STEP."""

@@ -51,6 +51,7 @@ def test_what_a_killed_run_did_not_come_to_remove_is_removed_by_the_next(tmp_pat
             checkpoints.write(point(step, best_step=2))
     (tmp_path / "best-00000001" / "state.json").unlink()
     assert Checkpoints(tmp_path, 1).latest().step == 2
+    Checkpoints(tmp_path, 1).tidy()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best-00000002", "step-00000002"]
 
 
@@ -67,6 +68,7 @@ def test_a_crash_while_writing_leaves_the_one_before(moment, tmp_path, monkeypat
         checkpoints.write(point(2))
     monkeypatch.undo()
     assert Checkpoints(tmp_path, 2).latest().step == 1
+    Checkpoints(tmp_path, 2).tidy()
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
