@@ -18,10 +18,20 @@ from weighbridge.exits import Exit
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
 
+@pytest.fixture
+def _heeded():
+    """Restore the default of signals that whoever runs the tests may ignore (``nohup``)."""
+    before = {one: signal.signal(one, signal.SIG_DFL) for one in ENDING}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
 def convert(source, target):
     return ["convert", "torch-to-mlx", str(source), str(target), "--check", "none"]
 
 
+@pytest.mark.usefixtures("_heeded")
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_in_mid_write_leaves_nothing(number, tiny_bert_dir, tmp_path, monkeypatch):
     write, calls = Writer.write, []
@@ -44,6 +54,7 @@ def test_a_signal_in_mid_write_leaves_nothing(number, tiny_bert_dir, tmp_path, m
 def test_more_signals_do_not_stop_the_removal(tiny_bert_dir, tmp_path):
     program = textwrap.dedent("""
         import os, signal, sys
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         from weighbridge.cli import main
         from weighbridge.converters.checkpoints import Writer, staging
         def end(*_):

@@ -228,6 +228,7 @@ def test_an_unknown_backend_is_refused_and_leaves_nothing(series_config, series_
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_end_writes_a_checkpoint_too(number, series_config, series_task, tmp_path):
+    old = signal.signal(number, signal.SIG_DFL)  # whoever runs the tests may ignore it
     before = [signal.getsignal(one) for one in STOPPING]
     config = series_config(checkpoint_every=6)
 
@@ -239,6 +240,7 @@ def test_a_signal_to_end_writes_a_checkpoint_too(number, series_config, series_t
         train(config, tmp_path / "run", progress=end, task=series_task(config))
     assert (tmp_path / "run" / "checkpoints" / "step-00000003").is_dir()
     assert [signal.getsignal(one) for one in STOPPING] == before
+    signal.signal(number, old)
 
 
 def test_a_run_that_another_process_writes_is_not_touched(series_config, series_task, tmp_path):
