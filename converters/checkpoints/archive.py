@@ -16,7 +16,8 @@ from .ranges import pieces
 _LOCAL: Final = struct.Struct("<4s22xHH")  # before a member: signature, lengths of name and extra
 _SIGNATURE: Final = b"PK\x03\x04"
 _DESCRIPTOR: Final = 24  # bytes that may follow a member: its checksum and sizes once more
-_UTF8, _ENCRYPTED = 0x800, 0x1  # flags
+_UTF8 = 0x800  # of the flags
+_FLAGS = _UTF8 | 0x8 | 0x6  # besides: sizes follow the member; how hard it was compressed
 _RATIO: Final = 1032  # no deflated byte becomes more bytes than these (zlib's documentation)
 # What the standard library's reader of directories raises on damage.
 _DAMAGE: Final = (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error)
@@ -172,7 +173,7 @@ def _member(info: zipfile.ZipInfo, file: IO[bytes]) -> Member:
     if signature != _SIGNATURE or found != name:
         raise ValueError(f"{name} is not where the directory has it")
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
-    if info.flag_bits & _ENCRYPTED or not (deflated or info.compress_type == zipfile.ZIP_STORED):
+    if info.flag_bits & ~_FLAGS or not (deflated or info.compress_type == zipfile.ZIP_STORED):
         raise ValueError(f"{name} is encrypted, or compressed in an unknown way")
     packed, nbytes = info.compress_size, info.file_size
     if packed * _RATIO < nbytes if deflated else packed != nbytes:

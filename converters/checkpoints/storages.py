@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, Protocol
@@ -83,15 +84,25 @@ class Zipped:
             raise PickleError("a zip archive, but not of a state dict")
         if members[self._name("data.pkl")].nbytes > MOST_BYTES:
             raise PickleError(f"its pickle has more than {MOST_BYTES:,} bytes")
-        _check_order(path, self._read("byteorder") == b"big")
+        _check_order(path, self._stamps() == b"big")
         self.content = load(io.BytesIO(self._read("data.pkl")), self._storage)
 
     def _name(self, name: str) -> str:
         return f"{self._top}/{name}"
 
-    def _read(self, name: str) -> bytes:
+    def _read(self, name: str, absent: bytes = b"") -> bytes:
         there = self._name(name) in self._archive.members
-        return self._archive.content(self._name(name)) if there else b""
+        return self._archive.content(self._name(name)) if there else absent
+
+    def _stamps(self) -> bytes:
+        """Return the order of bytes, after a look at what else torch.save says of a file."""
+        for name in ("version", ".format_version", ".storage_alignment"):
+            if not re.fullmatch(rb"\d{1,9}\s*", self._read(name, b"3")):
+                raise PickleError(f"its {name} is no number")
+        order = self._read("byteorder", b"little")
+        if order not in (b"little", b"big"):
+            raise PickleError("its order of bytes is none")
+        return order
 
     def _storage(self, saved: Any) -> Storage:
         storage = _storage(saved)

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import hostile
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.checkpoints.base import CHUNK
 from weighbridge.converters.checkpoints.torch import TorchFile
@@ -148,6 +149,17 @@ def test_a_damaged_tensor_is_never_given_out_whole(tmp_path):
     for name, ends in (("w", (0, 9)), ("w", (CHUNK, 2 * CHUNK)), ("part", (0, None))):
         with pytest.raises(BadInputError, match="data/0 is damaged"):
             next(TorchFile(path).stream(name, *ends))
+
+
+STAMPS = {"version": b"x", ".storage_alignment": b"6\xb4", "byteorder": b"littlE"}
+
+
+@pytest.mark.parametrize("name", STAMPS)
+def test_a_file_that_says_nonsense_of_itself_is_refused(tmp_path, name):
+    code = hostile.state(hostile.GOOD)
+    path = hostile.torch_zip(tmp_path / "a.pt", code, **{name: STAMPS[name]})
+    with pytest.raises(BadInputError, match="not a readable PyTorch file"):
+        TorchFile(path)
 
 
 @pytest.mark.parametrize("data", JUNK)
