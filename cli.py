@@ -36,6 +36,7 @@ from .exits import Exit, promise
 from .export_verbs import export
 from .failures import told
 from .map_verbs import map_group
+from .progress import shown
 from .results import keep_stdout
 from .running import finish, options_of, prepare_mlx
 from .signals import unwinding
@@ -55,7 +56,7 @@ class Weighbridge(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb."""
-        with told(as_json=ctx.meta[JSON]), telling_users_faults(), unwinding():
+        with told(as_json=ctx.meta[JSON]), telling_users_faults(), unwinding(), shown(ctx):
             return super().invoke(ctx)
 
 

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 
 from .results import result
@@ -32,37 +24,6 @@ if TYPE_CHECKING:
 
 MANY = 8  # dropped tensors of one reason that are listed by name
 COLOURS = {"PASS": "green", "PASS-REFERENCE": "green", "DIFFERS": "red"}
-
-
-class Display:
-    """One progress display on stderr: a bar on a terminal, a few plain lines elsewhere."""
-
-    def __init__(self) -> None:
-        self.console = Console(stderr=True)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeElapsedColumn(),
-            console=self.console,
-            disable=not self.console.is_terminal,
-            transient=True,
-        )
-
-    def task(self, name: str, total: int) -> Callable[[int], None]:
-        """Begin a task of TOTAL units; return what advances it."""
-        if not self.console.is_terminal:
-            return lambda _amount: None
-        self.progress.start()
-        task = self.progress.add_task(name, total=total)
-
-        def advance(amount: int) -> None:
-            self.progress.advance(task, amount)
-            if self.progress.finished:
-                self.progress.stop()
-
-        return advance
 
 
 @result

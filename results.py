@@ -11,6 +11,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import click
 
 STDOUT: Final = f"{__name__}.stdout"  # the stream, in click's ``meta``
+BEFORE: Final = f"{__name__}.before"  # what is called before a result is printed
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
@@ -43,6 +44,8 @@ def result(show: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     def shown(*arguments: Arguments.args, **options: Arguments.kwargs) -> Answer:
         context = click.get_current_context(silent=True)
         stream = context.meta.get(STDOUT, sys.stdout) if context else sys.stdout
+        if context and BEFORE in context.meta:
+            context.meta[BEFORE]()
         with contextlib.redirect_stdout(stream):
             return show(*arguments, **options)
 

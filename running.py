@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def options_of(chosen: dict[str, Any]) -> Options:
     """Collect the shared options of a verb that writes."""
-    from .console import Display
     from .jobs import Options
+    from .progress import report
 
     return Options(
         force=chosen["force"],
@@ -28,7 +28,7 @@ def options_of(chosen: dict[str, Any]) -> Options:
         original=chosen.get("original"),
         sidecar=chosen.get("sidecar", "small"),
         max_shard_size=int(chosen.get("max_shard_size", 5.0) * 1e9),
-        report=Display().task,
+        report=report,
     )
 
 

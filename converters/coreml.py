@@ -24,6 +24,7 @@ from .coreml_compat import bound_constants, lower
 from .coreml_manifest import match_weights, sites
 from .memory import pass_on_shortage
 from .models.signature import Port, Signature
+from .steps import step
 from .users_code import fault_of
 
 # Core ML's flexible sizes need a bound, and a signature need not give one.
@@ -245,10 +246,13 @@ def export_coreml(
     if target.exists():
         raise TargetExistsError(f"{target} exists")
     limits = bounds(signature, upper or {})
+    step("recording in torch.export")
     graph = exported(Positional(module.eval(), signature).eval(), signature, limits)
     if compute == "float16":
         bound_constants(graph)
+    step("converting with coremltools")
     model = convert(graph, signature, limits, compute)
+    step("writing the package")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}-") as staging:
         staged = Path(staging) / target.name
         model.save(str(staged))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ..errors import BadInputError, UnsupportedError
+from .steps import step
 
 _NAME: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@(?P<revision>[\w./-]+))?"
@@ -102,6 +103,7 @@ def download(name: str, revision: str | None = None) -> Path:
     """Download what a model needs of repository NAME; return its directory in the cache."""
     from huggingface_hub import HfApi, snapshot_download
 
+    step(f"downloading {name}")
     files = HfApi().list_repo_files(name, revision=revision)
     patterns = wanted(files)
     return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))

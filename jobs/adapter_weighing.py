@@ -17,6 +17,7 @@ from ..converters.memory import pass_on_shortage
 from ..converters.models import Model
 from ..converters.policy import Policy
 from ..converters.runtimes import Runner, load
+from ..converters.steps import step
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
 from .alikeness import disagreements, other_arrays
 from .bases import Kin, dense_view, kinship_stage
@@ -107,6 +108,7 @@ def live_stages(it: Load, options: Options, figures: dict[str, Any]) -> list[Sta
     """Run source and target live and compare; FIGURES gets the numbers."""
     from ..parity.verdict import Stage
 
+    step("checking: both adapters live")
     written = read_adapter(it.folder)
     try:
         source = run_of(it.model, it.adapter, options)

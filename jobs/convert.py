@@ -136,7 +136,9 @@ class Job(NamedTuple):
         writer = Writer(
             folder, self.plan.layout, metadata=metadata, max_shard_size=options.max_shard_size
         )
-        return execute(self.plan, self.checkpoint, writer, options.report("Weights", total))
+        return execute(
+            self.plan, self.checkpoint, writer, options.report("writing the weights", total)
+        )
 
     def lines(self) -> tuple[str, ...]:
         """Return the plan, a line each."""

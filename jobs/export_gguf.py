@@ -82,7 +82,7 @@ def written(plan: Plan, checkpoint: Checkpoint, path: Path, options: Options) ->
 
     total = sum(made.stored.nbytes for made in plan.made.values())
     require_space(path, total)
-    write(path, plan, checkpoint, options.report("Tensors", total))
+    write(path, plan, checkpoint, options.report("writing the tensors", total))
     return checked(path, plan, checkpoint)
 
 

@@ -13,6 +13,7 @@ from ..converters.maps import WeightMap, apply
 from ..converters.maps.infer import Draft, Guess, Runs, Side, infer
 from ..converters.models import Model, Signature
 from ..converters.policy import Policy
+from ..converters.steps import step
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, WeighbridgeError
 from .options import UNCHECKED, Options
@@ -67,6 +68,7 @@ def infer_map(torch_model: Model, candidate: Model, options: Options = Options()
     Raises:
         BadInputError: a side is of the wrong framework or has no weights, or they cannot be the same.
     """
+    step("pairing the tensors")
     candidate = as_mlx(candidate)
     require_sides(torch_model, candidate)
     module = native(candidate, options)

@@ -201,7 +201,7 @@ def plan(model: Model, options: Options, *, promote: bool, original: Model | Non
     if original is not None:
         return plan_afresh(model, original, tensors, options)
     layers = {it.name: it for it in touched_by(changes_of(model), tensors)}
-    found = survey(layers.values(), options.report)
+    found = survey(layers.values())
     chosen = {name: it.best if promote else it.own for name, it in found.items()}
     require_finite(chosen, model.path)
     notes = (*promotions(found, chosen), *widening(chosen, found))
@@ -213,7 +213,7 @@ def plan_afresh(model: Model, original: Model, tensors: Dequantized, options: Op
     it = afresh(model, original, tensors, options)
     layers = {layer.name: layer for layer in it.layers}
     changed = [layer for layer in it.layers if layer.change is not None]
-    found = survey(changed, options.report, climb=False)
+    found = survey(changed, climb=False)
     chosen = {name: one.own for name, one in found.items()}
     require_finite(chosen, original.path)
     if unfit := [f"{name} does not fit {one.form}" for name, one in chosen.items() if not one.fits]:
@@ -289,7 +289,9 @@ def write(job: Merge, folder: Path, options: Options) -> tuple[dict[str, str], d
     """
     layout = job.layout
     writer = Writer(folder, layout, metadata=METADATA, max_shard_size=options.max_shard_size)
-    advance = options.report("Weights", sum(header.nbytes for header in layout.values()))
+    advance = options.report(
+        "writing the weights", sum(header.nbytes for header in layout.values())
+    )
     counting, measured = Lock(), dict[str, Measured]()
     replaced = {full for name in job.made for full in part_names(job.tensors, name)}
     copied = [name for name in layout if name not in replaced and name in job.tensors.raw.headers]

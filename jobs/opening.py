@@ -14,6 +14,7 @@ from ..converters.models import open as open_model
 from ..converters.models.specs import ADAPTER_FILES, no_model
 from ..converters.quantization import Dequantized
 from ..converters.repositories import local
+from ..converters.steps import step
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .sides import Side, side_of
 
@@ -29,6 +30,7 @@ def open(spec: str, *, trust_code: str | None = None, map: str | None = None) ->
         UntrustedError: the directory asks to run code that TRUST_CODE does not name.
     """
     spec = local(str(spec))
+    step(f"reading {spec}")
     refuse_foreign(Path(spec))
     model = open_model(spec, trust_code=trust_code, map=map)
     return with_adapter(model, model.adapter) if model.adapter else model

@@ -10,9 +10,9 @@ from ..converters.checkpoints import Checkpoint, Header
 from ..converters.dtypes import FLOATS
 from ..converters.models import Model
 from ..converters.quantization import Dequantized
+from ..converters.steps import each
 from ..errors import BadInputError, MismatchError
 from .forms import common_dtype, own_form, wider
-from .options import Reporter
 from .tally import ENOUGH, ERASED, Measured, measure
 from .touched import Change, Index, Touched
 
@@ -111,18 +111,13 @@ def misfit(name: str, change: Change, headers: Mapping[str, Header]) -> str:
     return ""
 
 
-def survey(layers: Iterable[Touched], report: Reporter, *, climb: bool = True) -> Survey:
+def survey(layers: Iterable[Touched], *, climb: bool = True) -> Survey:
     """Return what each of LAYERS keeps of its change, the wider forms tried where CLIMB.
 
     Every figure is measured on the weight as it would be stored, or on some of its rows.
     """
-    layers = list(layers)
-    advance = report("Survey", len(layers))
-    found = {}
-    for touched in layers:
-        found[touched.name] = Found(touched, tuple(tried(touched, climb=climb)))
-        advance(1)
-    return found
+    told = each("measuring what survives the rounding: weight", list(layers))
+    return {it.name: Found(it, tuple(tried(it, climb=climb))) for it in told}
 
 
 def tried(touched: Touched, *, climb: bool) -> list[Measured]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..converters.models import Model
 from ..converters.policy import Policy
 from ..converters.runtimes import Runner, native_runtime
+from ..converters.steps import each, step
 from ..converters.values import Array
 from . import coverage
 from .candidate import Candidate, unrunnable
@@ -154,6 +155,7 @@ class Weighing:
 
     def fingerprints(self) -> Stage:
         """Explain every weight of the candidate by the reference's values."""
+        step("checking: weights by their values")
         source = self.golden.model
         if not self.golden.sketches:
             return Stage(
@@ -310,7 +312,7 @@ class Weighing:
         wanted = [self.golden.outputs[storage][index] for index in self.probes]
         own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
         try:
-            found: Outputs = [runner.run(probe.inputs) for probe in probes]
+            found: Outputs = [runner.run(probe.inputs) for probe in each("checking: probe", probes)]
         except Exception as error:
             return [unrunnable(error)]
         outputs = outputs_stage(self.golden, probes, found, wanted)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..converters.models import Model, Signature
+from ..converters.steps import step
 from ..converters.values import Array
 from ..errors import BadInputError
 from .distances import Distance, distance, select_tokens
@@ -127,6 +128,7 @@ class Recorder:
     def _float64(self, storage: str, probes: Sequence[Probe]) -> list[dict[str, Array]]:
         from .reference import constants_of, float64_outputs, stored_as
 
+        step("checking: float64 reference")
         module = stored_as(self.model, "float64", storage)
         with constants_of(storage):
             return float64_outputs(module, self.signature, probes)
@@ -141,6 +143,7 @@ class Recorder:
         """Return the source's own float32 errors."""
         from .reference import constants_of, module_outputs, stored_as
 
+        step("checking: the source's own float32")
         module = stored_as(self.model, "float32", storage)
         with constants_of(storage):
             found = module_outputs(module, self.signature, self.probes, "float32")
@@ -150,6 +153,7 @@ class Recorder:
         """Return the source's own errors where it runs in DTYPE; see ``routing`` for experts."""
         from .reference import module_outputs, narrow_module
 
+        step(f"checking: the source's own {dtype}")
         module = narrow_module(self.model, dtype)
         runs = [module_outputs(module, self.signature, self.probes, dtype)]
         for seed in range(RUNS if has_experts(module) else 0):

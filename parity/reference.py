@@ -34,6 +34,7 @@ from ..converters.runtimes.torch import (
     to_numpy,
     to_torch,
 )
+from ..converters.steps import each
 from ..converters.values import Array, LowRank
 from ..errors import UnsupportedError
 from .probes import Probe
@@ -290,7 +291,8 @@ def float64_outputs(
     feeds = [feed(signature, probe, "float64") for probe in probes]
     names = tuple(port.name for port in signature.outputs)
     with true_float64():
-        results = [call(module, tensors, names) for tensors in feeds]
+        told = each("checking: float64 reference, probe", feeds)
+        results = [call(module, tensors, names) for tensors in told]
     return [{name: to_numpy(tensor) for name, tensor in row.items()} for row in results]
 
 
@@ -301,7 +303,7 @@ def float64_sites(
     feeds = [feed(signature, probe, "float64") for probe in probes]
     names = tuple(port.name for port in signature.outputs)
     recorded: list[dict[str, Array]] = []
-    for tensors in feeds:
+    for tensors in each("recording inner sites, probe", feeds):
         with recording(module, None) as sites, true_float64():
             call(module, tensors, names)
         recorded.append(sites)

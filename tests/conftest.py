@@ -13,6 +13,7 @@ os.environ.setdefault("MKL_NUM_THREADS", "2")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WEIGHBRIDGE_CACHE", "")  # every test finds out for itself
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # compiling costs seconds a kernel on a CPU
+os.environ.setdefault("WEIGHBRIDGE_PROGRESS", "off")  # what is slow depends on the machine
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # no warning when a test forks
 
 with contextlib.suppress(ImportError):  # before the first import of mlx

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 # Lowest first. Units of one row know nothing of each other; within a unit everything may.
 LAYERS = (
     ("errors", "exits", "os_errors"),
+    ("converters.steps",),
     ("converters.repositories",),
     ("hints",),
     ("converters.contents", "converters.documents"),
@@ -40,7 +41,7 @@ LAYERS = (
     ("trainers",),
     ("jobs",),
     ("arguments", "results"),
-    ("console",),
+    ("console", "progress"),
     ("running",),
     ("adapter_verbs", "export_verbs", "map_verbs"),
     ("failures", "signals"),

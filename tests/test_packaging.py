@@ -32,6 +32,7 @@ ROOT_MODULES = {
     "map_verbs.py",
     "os_errors.py",
     "signals.py",
+    "progress.py",
     "results.py",
     "running.py",
 }

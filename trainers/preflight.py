@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ..converters.steps import step as announce
 from ..converters.values import Array
 from ..errors import MismatchError
 from .adapters import probe_values
@@ -137,6 +138,7 @@ def check_gradients(
     probed = 0
     found = {}
     for name, step in steps.items():
+        announce(f"gradients in {name}")
         own = step.trainable()
         probe = probe_values(own, seed)
         probed = sum(own[key] is not probe[key] for key in own)

@@ -12,6 +12,7 @@ import xxhash
 
 from .. import cache
 from ..checkpoints.base import Header
+from ..steps import step
 
 if TYPE_CHECKING:
     from ..libraries import Target
@@ -35,6 +36,7 @@ def learned(target: Target, config: Mapping[str, Any], headers: Mapping[str, Hea
         BadInputError: the class does not take the config.
         UnsupportedError: the class does more to the tensors than a map can say.
     """
+    step("learning the map from the library's class")
     if target.library == "user" or not cache.folder():
         return learn_now(target, config, headers)
     made_by = [target.library, target.version, target.module, *edited(target.library)]

@@ -9,6 +9,7 @@ from typing import Final
 from ...errors import UnsupportedError
 from ..models import Model
 from ..policy import Policy
+from ..steps import step
 from ..values import Array
 from .base import Runner
 
@@ -41,6 +42,7 @@ def load(model: Model, runtime: str | None = None, policy: Policy = Policy()) ->
     if name not in RUNNERS:
         raise UnsupportedError(f"there is no runtime {name!r}; choose from {', '.join(RUNNERS)}")
     module, attribute = RUNNERS[name]
+    step(f"loading {model.spec} in {name}")
     runner: Runner = getattr(importlib.import_module(module, __package__), attribute)(model, policy)
     return runner
 

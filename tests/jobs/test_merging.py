@@ -662,7 +662,7 @@ def test_numbers_too_large_for_float16_are_kept_in_another_dtype(base, large):
     wild = LowRank(np.full((1, update.shape[1]), 3e3), np.full((update.shape[0], 1), 40.0), 1.0)
     adapter = replace(model.adapter, updates={name: wild})
     model = replace(model, adapter=adapter)
-    found = survey(touched_by(changes_of(model), model.tensors), QUIET.report)[name]
+    found = survey(touched_by(changes_of(model), model.tensors))[name]
     assert [it.fits for it in found.tried] == [False, False, False, True]
     assert str(found.best.form) == "BF16"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from ....errors import BadInputError
-from .toolkit import proto
+from . import messages
 
 # Layout of weight.bin (MIL blob storage, version 2): every blob has metadata of 64 bytes:
 # sentinel, dtype, size and offset of the data.
@@ -96,7 +96,7 @@ def check_blobs(path: Path, weights: Path, values: Iterable[Any]) -> None:
 
 def _nbytes(kind: Any) -> int:
     """Return the bytes of a value of the type KIND, small numbers packed."""
-    name = proto.MIL_pb2.DataType.Name(kind.tensorType.dataType)
+    name = messages.MIL_pb2.DataType.Name(kind.tensorType.dataType)
     bits = re.search(r"(?:INT|FLOAT)(\d+)", name)
     return -(-_count(kind) * (int(bits[1]) if bits else 8) // 8)
 

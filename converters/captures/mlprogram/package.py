@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from ....errors import BadInputError, UnsupportedError
 from ...documents import RECORD, parse_object, read_object
+from . import messages
 from .claims import check_blobs, check_sizes
-from .toolkit import proto
 
 MANIFEST: Final = "weighbridge"  # our key in the user-defined metadata
 
@@ -60,7 +60,7 @@ def read_package(path: Path) -> Package:
         UnsupportedError: a model of another kind than an ML program.
     """
     file = specification_path(path)
-    spec = proto.Model_pb2.Model()
+    spec = messages.Model_pb2.Model()
     try:
         spec.ParseFromString(file.read_bytes())
     except OSError:

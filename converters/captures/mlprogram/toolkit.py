@@ -26,8 +26,7 @@ def quiet() -> Iterator[None]:
 
 with quiet():
     import coremltools
-    from coremltools import proto
     from coremltools.converters.mil.frontend.milproto.load import load as load_mil
     from coremltools.converters.mil.mil import types
 
-__all__ = ["coremltools", "load_mil", "proto", "quiet", "types"]
+__all__ = ["coremltools", "load_mil", "quiet", "types"]

@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ....errors import UnsupportedError
+from ...steps import step
 from .captured import Captured, Recording
 from .census import Census, census_of
 from .dtypes import to_mlx
@@ -34,7 +35,9 @@ def capture_torch(
         UnsupportedError: torch cannot record the module, or an operation has no handler (with the
             census of all that have none). Nothing has run in MLX by then.
     """
+    step("recording in torch.export")
     program = record(module, inputs, dynamic or {})
+    step("building the graph in MLX")
     census_of(program.graph_module).check()
     return Captured(_recording(program, dynamic or {}), _tensors(program))
 

@@ -11,7 +11,7 @@ from weighbridge.converters.captures.mlprogram.features import (
     check_inputs,
     flexible,
 )
-from weighbridge.converters.captures.mlprogram.toolkit import proto
+from weighbridge.converters.captures.mlprogram.toolkit import coremltools
 from weighbridge.errors import MismatchError
 
 FEATURES = {
@@ -53,12 +53,12 @@ def test_bounds_are_inclusive():
 
 
 def test_ranges_and_choices_are_read_from_a_description():
-    array = proto.FeatureTypes_pb2.ArrayFeatureType()
+    array = coremltools.proto.FeatureTypes_pb2.ArrayFeatureType()
     assert flexible(array, (2, 3)) == (2, 3)
     for low, high in ((1, 1), (2, 8), (1, -1)):
         array.shapeRange.sizeRanges.add(lowerBound=low, upperBound=high)
     assert flexible(array, ()) == (1, "2..8", "1..")
-    chosen = proto.FeatureTypes_pb2.ArrayFeatureType()
+    chosen = coremltools.proto.FeatureTypes_pb2.ArrayFeatureType()
     for size in (32, 16):
         chosen.enumeratedShapes.shapes.add(shape=[1, size])
     assert flexible(chosen, ()) == (1, "16|32")

@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from weighbridge.converters.captures.mlprogram import load_program, read_signature
+from weighbridge.converters.captures.mlprogram import load_program, messages, read_signature
 from weighbridge.converters.captures.mlprogram.package import census, functions, read_package
-from weighbridge.converters.captures.mlprogram.toolkit import proto, quiet
+from weighbridge.converters.captures.mlprogram.toolkit import quiet
 from weighbridge.errors import BadInputError, UnsupportedError
 
 with quiet():
@@ -37,7 +37,7 @@ def package(original, tmp_path):
 
 def rewrite(package, change):
     """Change the specification of PACKAGE."""
-    spec = proto.Model_pb2.Model()
+    spec = messages.Model_pb2.Model()
     spec.ParseFromString((package / MODEL).read_bytes())
     change(spec)
     (package / MODEL).write_bytes(spec.SerializeToString())
