@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from weighbridge.tests.faults.mounts import mounted, remount
 from weighbridge.tests.faults.shim import ANY, GROWING, Action, Fault, Kind
 from weighbridge.tests.faults.worlds import FAILED, PASSED, World, files_in, moments
 
@@ -40,15 +41,8 @@ def test_a_write_that_takes_less_than_it_was_given_is_continued(world, fault):
 
 
 def test_two_runs_at_once_are_one_run_and_a_refusal(world):
-    middle = moments(world.calls(), 3)[1]
-    world.prepare(force=False)
-    words = world.command.given(world.sources, world.target)
-    ended = world.run(Fault(middle, Action.STOP), meanwhile={"command": words})
-    assert ended.meanwhile.code == FAILED, ended.meanwhile.output
-    assert ended.meanwhile.output.splitlines()[-1].startswith("Error: ")
-    assert "Traceback" not in ended.meanwhile.output
-    assert ended.code in PASSED, ended.output
-    assert files_in(world.place) == world.new
+    row = world.twice(len(world.calls()) // 2)
+    assert (row.found, row.problems) == ("new", ())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -72,3 +66,31 @@ def test_a_source_that_changes_during_the_run_is_noticed(world, tmp_path):
     row = inside.change()
     assert row.problems == ()
     assert row.code == FAILED
+
+
+def test_a_small_disk_leaves_one_line_and_nothing_else(world):
+    needed = world.bytes_needed()
+    world.prepare(force=False)
+    for size in (8192, needed // 3, needed - 4096):
+        with mounted(world.place, f"size={size}") as done:
+            if not done:
+                pytest.skip("no file system may be mounted here")
+            row = world.fail(relief=lambda: remount(world.place, "size=64m"))
+        assert row.problems == ()
+
+
+def test_a_read_only_disk_is_refused_in_one_line(world):
+    world.prepare(force=False)
+    with mounted(world.place, "size=64m") as done:
+        if not done:
+            pytest.skip("no file system may be mounted here")
+        row = world.refused_read_only(lambda how: remount(world.place, how))
+    assert (row.code, row.problems) == (FAILED, ())
+
+
+def test_another_disk_gives_the_same_bytes(world):
+    world.prepare(force=False)
+    with mounted(world.place, "size=64m") as done:
+        if not done:
+            pytest.skip("no file system may be mounted here")
+        assert world.fail()[-3:] == ("new", world.straight.code, ())

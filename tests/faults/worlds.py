@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,17 +39,22 @@ def files_in(folder: Path) -> Files:
 def _bytes(path: Path) -> bytes:
     """Return the content of PATH, without times where it records some."""
     data = path.read_bytes()
-    if path.name.endswith("weighbridge.json"):
-        facts = json.loads(data)
-        facts.pop("before", None)  # what a result replaced may be named until the next
-        files = facts.get("files", {})
-        facts["files"] = {name: file for name, file in files.items() if name not in TIMED}
-        return json.dumps(facts).encode()
-    if path.name not in TIMED:
-        return data
-    text = data.decode().strip()
-    rows = text.splitlines() if path.suffix == ".jsonl" else [text]
-    return json.dumps([_timeless(json.loads(row)) for row in rows]).encode()
+    try:
+        if path.name.endswith("weighbridge.json"):
+            return _record(json.loads(data))
+        if path.name in TIMED:
+            rows = data.splitlines() if path.suffix == ".jsonl" else [data]
+            return json.dumps([_timeless(json.loads(row)) for row in rows]).encode()
+    except ValueError:
+        pass  # torn by a kill
+    return data
+
+
+def _record(facts: dict[str, Any]) -> bytes:
+    facts.pop("before", None)  # what a result replaced may be named until the next
+    files = facts.get("files", {})
+    facts["files"] = {name: file for name, file in files.items() if name not in TIMED}
+    return json.dumps(facts).encode()
 
 
 def _timeless(value: Any) -> Any:
@@ -119,8 +124,14 @@ class World:
     def old(self) -> Files:
         """What the same command on other sources leaves; kept to be put there again."""
         self._passed(self.others)
+        (self.place / MINE).unlink()
         shutil.copytree(self.place, self._kept, dirs_exist_ok=True, symlinks=True)
         return files_in(self._kept)
+
+    def kept(self) -> Path:
+        """Return the folder that the older result is kept in."""
+        assert self.old
+        return self._kept
 
     def _passed(self, sources: Path) -> Ended:
         """Return what an undisturbed run on SOURCES in a clear folder gives."""
@@ -132,10 +143,15 @@ class World:
 
     def clear(self) -> None:
         """Leave only a file of the user's."""
-        for folder in (self.place, self.temporary):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
+        for path in (*self.place.iterdir(), *self.temporary.iterdir()):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         (self.place / MINE).write_text(TEXT)
+
+    def bytes_needed(self) -> int:
+        """Return how much the result takes on a disk with blocks of 4,096 bytes."""
+        self._passed(self.sources)
+        sizes = [path.lstat().st_size for path in self.place.rglob("*") if path.is_file()]
+        return sum(-(-size // 4096) * 4096 for size in sizes)
 
     def prepare(self, *, force: bool) -> None:
         """Put the older result in place where it is to be replaced."""
@@ -211,8 +227,18 @@ class World:
             problems.append(f"ended with {ended.code}: {ended.output[-300:]}")
         return self._row(fault, ended, force, found, problems)
 
-    def fail(self, fault: Fault, *, force: bool = False, **more: Any) -> Row:
-        """Let the system refuse something; nothing must be left but one line."""
+    def fail(
+        self,
+        fault: Fault = NOTHING,
+        *,
+        force: bool = False,
+        relief: Callable[[], None] = lambda: None,
+        **more: Any,
+    ) -> Row:
+        """Let the system refuse something; nothing must be left but one line.
+
+        RELIEF is what helps; a training run that has begun must go on then.
+        """
         self.prepare(force=force)
         before = files_in(self.place)
         ended = self.run(fault, force=force, **more)
@@ -221,8 +247,33 @@ class World:
         if ended.code in PASSED:
             problems += _differences(files_in(self.place), self.new)
         else:
-            problems += self._wrong_after_failure(ended, found, before)
+            problems += self._wrong_after_failure(ended, found, before, relief)
         return self._row(fault, ended, force, found, problems)
+
+    def twice(self, n: int) -> Row:
+        """Give the command again while it stands still before its N-th call; that one is refused."""
+        self.prepare(force=False)
+        words = self.command.given(self.sources, self.target)
+        ended = self.run(Fault(n, Action.STOP), meanwhile={"command": words})
+        second = ended.meanwhile
+        problems = [*self._lost(), *_differences(files_in(self.place), self.new)]
+        if second is None or second.code != FAILED:
+            problems.append(f"the second ended otherwise: {second}")
+        elif not second.output.strip().splitlines()[-1].startswith("Error: "):
+            problems.append(f"not one line: {second.output[-300:]}")
+        if ended.code not in PASSED:
+            problems.append(f"ended with {ended.code}: {ended.output[-300:]}")
+        return self._row(Fault(n, Action.STOP), ended, False, self.found(), problems)
+
+    def refused_read_only(self, remount: Callable[[str], None]) -> Row:
+        """Give the command where nothing can be written; REMOUNT changes that."""
+        self.clear()
+        remount("ro")
+        ended, before = self.run(), files_in(self.place)
+        found = self.found()
+        problems = self._wrong_after_failure(ended, found, {MINE: before[MINE]})
+        remount("rw")
+        return self._row(NOTHING, ended, False, found, problems)
 
     def _row(self, fault: Fault, ended: Ended, force: bool, found: str, problems: list[str]) -> Row:
         number = fault.at if fault.action != Action.COUNT else ended.count - 1
@@ -248,7 +299,9 @@ class World:
             return [*problems, f"the rerun ended with {again.code}: {again.output[-300:]}"]
         return problems + _differences(files_in(self.place), self.new)
 
-    def _wrong_after_failure(self, ended: Ended, found: str, before: Files) -> list[str]:
+    def _wrong_after_failure(
+        self, ended: Ended, found: str, before: Files, relief: Callable[[], None] = lambda: None
+    ) -> list[str]:
         lines = [line for line in ended.output.strip().splitlines() if line.strip()]
         problems = []
         if ended.code != FAILED:
@@ -256,6 +309,7 @@ class World:
         elif not lines[-1].startswith("Error: ") or ended.output.count("Error: ") != 1:
             problems.append(f"not one line: {ended.output[-300:]}")
         if found == "begun":
+            relief()
             again = self.run(resume=True)
             if again.code not in PASSED:
                 return [*problems, f"the rerun ended with {again.code}: {again.output[-300:]}"]
