@@ -66,8 +66,8 @@ class Run:
         self._initial = step.trainable()
         self._carried = Carried()
         self._done = self._restore()
-        self._checkpoints.tidy()
         self._journal = Journal(out / METRICS, until=self._done if self._done else -1)
+        self._checkpoints.tidy()  # all that is read was read: nothing else keeps the run from going on
         self._pending: Pending | None = None
         self._mark = time.monotonic()
 

@@ -5,6 +5,7 @@ PyTorch's own reader of weights allocates what a pickle asks for, such as ``byte
 
 from __future__ import annotations
 
+import io
 import pickletools
 import re
 from collections.abc import Callable, Mapping
@@ -74,6 +75,29 @@ def load(file: IO[bytes], outside: Outside = _nothing_outside) -> Any:
     return value
 
 
+def is_text(text: str) -> bool:
+    """Say whether TEXT has no halves of characters, which no encoding writes.
+
+    >>> is_text("é"), is_text(chr(0xD800))
+    (True, False)
+    """
+    return not any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
+class Bounded:
+    """A file that is never asked for more than it has: a pickle's lengths are what it says."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        begin = file.tell()
+        self.readline, self.tell = file.readline, file.tell
+        self._file, self._end = file, file.seek(0, io.SEEK_END)
+        file.seek(begin)
+
+    def read(self, count: int) -> bytes:
+        """Return COUNT bytes, or those that are left."""
+        return self._file.read(min(count, max(0, self._end - self._file.tell())))
+
+
 class _Machine:
     """The stack, the memo, and what of foreign code was named."""
 
@@ -85,7 +109,7 @@ class _Machine:
         self.foreign: set[str] = set()
 
     def run(self, file: IO[bytes]) -> Any:
-        for step, (code, argument, place) in enumerate(pickletools.genops(file)):
+        for step, (code, argument, place) in enumerate(pickletools.genops(Bounded(file))):
             if code.name == "STOP":
                 return self.stack.pop()
             if (place or 0) > MOST_BYTES or step > MOST_STEPS:
@@ -93,6 +117,8 @@ class _Machine:
             action = _ACTIONS.get(code.name)
             if action is None:
                 raise PickleError(f"a checkpoint's has no {code.name}")
+            if isinstance(argument, str) and not is_text(argument):
+                raise PickleError("a name in it holds half a character")
             action(self, argument)
         raise PickleError("it has no end")
 

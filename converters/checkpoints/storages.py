@@ -84,6 +84,9 @@ class Zipped:
             raise PickleError("a zip archive, but not of a state dict")
         if members[self._name("data.pkl")].nbytes > MOST_BYTES:
             raise PickleError(f"its pickle has more than {MOST_BYTES:,} bytes")
+        for name in members:
+            if not name.startswith(self._name("data/")):  # few and small, and some are never read
+                self._archive.verify(name)
         _check_order(path, self._stamps() == b"big")
         self.content = load(io.BytesIO(self._read("data.pkl")), self._storage)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zipfile
 from collections import OrderedDict
 
 import numpy as np
@@ -209,3 +210,31 @@ def test_shards_with_an_index_are_one_checkpoint(tmp_path):
     assert list(found.headers) == ["a", "b"]
     assert (found.read("a") == np.ones(2)).all()
     assert found.ignored == ()
+
+
+def test_a_name_with_half_a_character_is_refused(tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "a.bin", _use_new_zipfile_serialization=False)
+    data = (tmp_path / "a.bin").read_bytes()
+    (tmp_path / "a.bin").write_bytes(data.replace(b"weight", b"we\xed\xa0\x80t"))
+    with pytest.raises(BadInputError, match="half a character"):
+        open_checkpoint(tmp_path / "a.bin")
+
+
+def test_a_pickle_that_says_a_text_is_huge_is_refused_without_making_room_for_it(tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "a.bin", _use_new_zipfile_serialization=False)
+    data = bytearray((tmp_path / "a.bin").read_bytes())
+    at = data.index(b"weight") - 5  # BINUNICODE and four bytes of length
+    data[at : at + 5] = b"\x8d" + b"\xff" * 3 + b"\x7f"  # BINUNICODE8
+    (tmp_path / "a.bin").write_bytes(data)
+    with pytest.raises(BadInputError, match="not a readable PyTorch file"):
+        open_checkpoint(tmp_path / "a.bin")
+
+
+def test_damage_in_a_member_that_is_never_read_is_refused(tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "a.pt")
+    data = (tmp_path / "a.pt").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        text = archive.read("a/.data/serialization_id")
+    (tmp_path / "a.pt").write_bytes(data.replace(text, b"9" + text[1:], 1))
+    with pytest.raises(BadInputError, match="serialization_id is damaged"):
+        open_checkpoint(tmp_path / "a.pt")
