@@ -115,6 +115,16 @@ def test_a_run_whose_checkpoint_has_no_hash_goes_on():
     resume(code=0)
 
 
+@pytest.mark.usefixtures("run")
+def test_a_run_with_more_in_its_folder_than_files_goes_on_to_its_end():
+    Path("run/mine").mkdir()
+    Path("run/link").symlink_to("nowhere")
+    resume(code=0)
+    assert {"mine", "link"} & set(
+        json.loads(Path("run/weighbridge.json").read_text())["files"]
+    ) == set()
+
+
 def test_lengths_beyond_the_positions_of_the_model_are_refused(
     tiny_bert_dir, tmp_path, monkeypatch
 ):

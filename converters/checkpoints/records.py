@@ -73,7 +73,7 @@ def describe(item: Path, kind: str, before: Mapping[str, Any] | None = None) -> 
     place = place_of(item, kind)
     facts = read_facts(place) or {"weighbridge": __version__}
     tensors = facts.get("tensors", {})
-    parts = [path for path in below(item) if path != place]
+    parts = [it for it in below(item) if it != place and it.is_file() and not it.is_symlink()]
     files = {path.relative_to(item).as_posix(): _entry(path, tensors) for path in parts}
     replaced = {"before": dict(before)} if before else {}
     return {**facts, "kind": kind, "files": files, **replaced}

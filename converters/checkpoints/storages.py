@@ -102,6 +102,8 @@ class Zipped:
         for name in ("version", ".format_version", ".storage_alignment"):
             if not re.fullmatch(rb"\d{1,9}\s*", self._read(name, b"3")):
                 raise PickleError(f"its {name} is no number")
+        if not self._read(".data/serialization_id").isascii():
+            raise PickleError("its serialization_id is no text")
         order = self._read("byteorder", b"little")
         if order not in (b"little", b"big"):
             raise PickleError("its order of bytes is none")
