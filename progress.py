@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ class Display(logging.Handler):
     def __init__(self, patience: float = PATIENCE) -> None:
         super().__init__(logging.INFO)
         self.patience = patience
+        self._stream = sys.stderr  # libraries that are kept quiet are led elsewhere meanwhile
         self._timer: threading.Timer | None = None
         self._task: Any = None
 
@@ -61,7 +63,7 @@ class Display(logging.Handler):
 
     def _later(self, line: str) -> None:
         """Write LINE once the step has taken long enough."""
-        self._timer = threading.Timer(self.patience, click.echo, [line], {"err": True})
+        self._timer = threading.Timer(self.patience, click.echo, [line], {"file": self._stream})
         self._timer.daemon = True
         self._timer.start()
 
@@ -83,7 +85,7 @@ class Display(logging.Handler):
             def render(self, task: Task) -> Text:
                 return Text() if task.total is None else super().render(task)
 
-        console = Console(stderr=True)
+        console = Console(file=self._stream)
         columns = (TextColumn("{task.description}"), BarColumn(), Bytes(), TimeElapsedColumn())
         return Progress(*columns, console=console, transient=True)
 

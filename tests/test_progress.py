@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import threading
@@ -111,6 +113,13 @@ def test_a_terminal_shows_the_step_that_runs_and_how_far_it_is(monkeypatch):
     assert (task.description, task.completed, task.total) == ("writing the weights", 40, 100)
     display.stop()
     assert not display.progress.tasks
+
+
+def test_a_step_is_said_while_a_library_is_kept_quiet(told, capsys):
+    display = progress.Display()
+    with contextlib.redirect_stderr(io.StringIO()):
+        display.step("converting with coremltools")
+    assert capsys.readouterr().err == "converting with coremltools ...\n"
 
 
 def test_a_program_that_calls_us_can_listen(caplog):
