@@ -128,6 +128,8 @@ PICKLES: dict[str, tuple[bytes, str]] = {
         state(b"".join(b"]r" + struct.pack("<I", 2**32 - 1 - n) for n in range(1000)) + b"K\x01"),
         "not",
     ),
+    "a text without end": (state(b"\x8d" + struct.pack("<Q", 1 << 40)), "not a"),
+    "a text of 4 GB": (state(b"X\xff\xff\xff\xff"), "not a"),
     "a storage of negative size": (state(tensor((2, 2), (2, 1), numel=-4)), "storage"),
     "a storage without end": (state(tensor((2, 2), (2, 1), numel=1 << 60)), "storage 0"),
     "a storage that is not there": (state(tensor((2, 2), (2, 1), key="9")), "storage 9"),

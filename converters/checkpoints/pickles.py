@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import pickletools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, Final, NamedTuple
 
 MOST_BYTES: Final = 64 << 20  # of a pickle; that of a checkpoint takes about 150 for a tensor
@@ -89,13 +89,21 @@ class Bounded:
 
     def __init__(self, file: IO[bytes]) -> None:
         begin = file.tell()
-        self.readline, self.tell = file.readline, file.tell
+        self.tell = file.tell
         self._file, self._end = file, file.seek(0, io.SEEK_END)
         file.seek(begin)
 
     def read(self, count: int) -> bytes:
         """Return COUNT bytes, or those that are left."""
-        return self._file.read(min(count, max(0, self._end - self._file.tell())))
+        return self._file.read(min(count, MOST_BYTES, max(0, self._end - self._file.tell())))
+
+    def readline(self) -> bytes:
+        """Return the rest of the line, or as much of it as a pickle may have."""
+        return self._file.readline(MOST_BYTES)
+
+
+def _steps(file: Any) -> Iterator[tuple[pickletools.OpcodeInfo, Any, int | None]]:
+    return pickletools.genops(file)
 
 
 class _Machine:
@@ -109,7 +117,7 @@ class _Machine:
         self.foreign: set[str] = set()
 
     def run(self, file: IO[bytes]) -> Any:
-        for step, (code, argument, place) in enumerate(pickletools.genops(Bounded(file))):
+        for step, (code, argument, place) in enumerate(_steps(Bounded(file))):
             if code.name == "STOP":
                 return self.stack.pop()
             if (place or 0) > MOST_BYTES or step > MOST_STEPS:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ....errors import BadInputError, UnsupportedError
-from ...documents import RECORD, parse_object, read_object
+from ...documents import INDEX, RECORD, parse_object, read_object
 from . import messages
 from .claims import check_blobs, check_sizes
 
 MANIFEST: Final = "weighbridge"  # our key in the user-defined metadata
+ITEM: Final = ("path", "name", "author", "description")  # of an item in a package's own manifest
 
 
 class Package(NamedTuple):
@@ -28,7 +30,8 @@ def specification_path(path: Path) -> Path:
     if not path.exists():
         raise BadInputError(f"{path}: no such package")
     try:
-        manifest = read_object(path / "Manifest.json")
+        manifest = read_object(path / "Manifest.json", INDEX)
+        _check_manifest(manifest)
         entry = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]
         file = (path / "Data" / str(entry["path"])).resolve()
         if file.is_relative_to(path.resolve()):
@@ -41,6 +44,19 @@ def specification_path(path: Path) -> Path:
     except (KeyError, TypeError, ValueError) as error:
         problem = f"its Manifest.json is damaged ({type(error).__name__}: {error})"
     raise BadInputError(f"{path}: not an .mlpackage, {problem}")
+
+
+def _check_manifest(manifest: Mapping[str, Any]) -> None:
+    """Refuse what Core ML's own reader of packages refuses, too.
+
+    Raises:
+        ValueError: the version is none, or an item does not say what it is.
+    """
+    if not re.fullmatch(r"\d{1,9}\.\d{1,9}\.\d{1,9}", str(manifest["fileFormatVersion"])):
+        raise ValueError("fileFormatVersion is no version")
+    for name, item in dict(manifest["itemInfoEntries"]).items():
+        if not all(isinstance(item[key], str) for key in ITEM):
+            raise ValueError(f"item {name} has a {' or a '.join(ITEM)} that is no text")
 
 
 def manifest_in(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:

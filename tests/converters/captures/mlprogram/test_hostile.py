@@ -74,6 +74,19 @@ def manifest_path(path):
     return change
 
 
+def manifest_with(**changes):
+    """Change the manifest, or with ``item`` every item in it."""
+
+    def change(package):
+        manifest = json.loads((package / "Manifest.json").read_text())
+        for item in manifest["itemInfoEntries"].values():
+            item.update(changes.get("item", {}))
+        manifest |= {key: value for key, value in changes.items() if key != "item"}
+        (package / "Manifest.json").write_text(json.dumps(manifest))
+
+    return change
+
+
 def overlapping(package):
     """Let the second weight take the bytes of the first."""
     path = package / WEIGHTS / "weight.bin"
@@ -100,6 +113,10 @@ HOSTILE = {
     "a path out of the package": manifest_path("../../../etc/passwd"),
     "an absolute path": manifest_path("/etc/passwd"),
     "a path that is a number": manifest_path(7),
+    "an item without an author": manifest_with(item={"author": None}),
+    "a version without end": manifest_with(fileFormatVersion=float("inf")),
+    "a version that is a path": manifest_with(fileFormatVersion="../.."),
+    "items that are a number": manifest_with(itemInfoEntries=7),
     "a path without end": manifest_path("a" * 5000),
     "a directory for a specification": manifest_path("com.apple.CoreML"),
     "half of a specification": lambda p: (p / MODEL).write_bytes((p / MODEL).read_bytes()[:-40]),

@@ -50,7 +50,7 @@ def cut(path, size):
 DAMAGES = {
     "no such package": shutil.rmtree,
     "it has no Manifest.json": lambda path: (path / "Manifest.json").unlink(),
-    "its Manifest.json is damaged": lambda path: cut(path / "Manifest.json", 40),
+    "Manifest.json: not JSON": lambda path: cut(path / "Manifest.json", 40),
     r"model.mlmodel is missing": lambda path: (path / MODEL).unlink(),
     r"model.mlmodel is damaged": lambda path: (path / MODEL).write_bytes(b"\xff" * 64),
     r"model.mlmodel is empty": lambda path: cut(path / MODEL, 0),
