@@ -16,7 +16,8 @@ from typing import Any
 from ..converters.adapters import Adapter, read_adapter
 from ..converters.documents import RECORD, read_object
 from ..converters.models import Model, Signature
-from ..converters.models.specs import ADAPTER_FILES, MANIFEST, exists, read_manifest
+from ..converters.models.manifests import MANIFEST, read_manifest
+from ..converters.models.specs import ADAPTER_FILES, exists
 from ..converters.models.specs import open as open_model
 from ..converters.repositories import recorded_path
 from ..converters.routes import ROUTES

@@ -11,7 +11,7 @@ from .. import __version__
 from ..converters.checkpoints import Header
 from ..converters.maps import Execution, Plan, WeightMap
 from ..converters.models import MANIFEST, Model
-from ..converters.models.specs import read_manifest
+from ..converters.models.manifests import read_manifest
 from ..converters.repositories import recorded
 from ..errors import BadInputError
 

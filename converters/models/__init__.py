@@ -2,8 +2,8 @@
 
 from .families import FAMILIES as FAMILIES
 from .families import Family as Family
+from .manifests import MANIFEST as MANIFEST
 from .model import Model as Model
 from .signature import Port as Port
 from .signature import Signature as Signature
-from .specs import MANIFEST as MANIFEST
 from .specs import open as open  # noqa: A004

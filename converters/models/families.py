@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ...errors import BadInputError, UnsupportedError
-from .signature import Port, Signature
+from .signature import Signature
 from .signatures import (
     HEADS,
     clip_signature,
@@ -102,29 +102,7 @@ class Family(NamedTuple):
         return any(name == module or name.startswith(f"{module}.") for module in self.modules)
 
 
-def encoder_signature(config: Config) -> Signature:
-    """Return the signature of a text encoder: token ids and mask in, hidden states out.
-
-    Raises:
-        BadInputError: the configuration lacks a size.
-    """
-    missing = [key for key in ("vocab_size", "hidden_size") if not isinstance(config.get(key), int)]
-    if missing:
-        raise BadInputError(f"config.json: {' and '.join(missing)} should be there, as integers")
-    upper = (
-        ("sequence", int(config.get("max_position_embeddings", 512))),
-        ("vocabulary", int(config["vocab_size"])),
-    )
-    shape = ("batch", "sequence")
-    return Signature(
-        inputs=(
-            Port("input_ids", "int64", shape, "token_ids", upper),
-            Port("attention_mask", "int64", shape, "attention_mask", upper),
-        ),
-        outputs=(
-            Port("last_hidden_state", "float32", (*shape, int(config["hidden_size"])), "hidden"),
-        ),
-    )
+encoder_signature: Final = text_signature()  # token ids and mask in, hidden states out
 
 
 def known_family(

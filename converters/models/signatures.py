@@ -81,10 +81,25 @@ def whisper_signature(config: Config) -> Signature:
 
 def pixels(config: Config) -> Port:
     """Return the port of images, channels first, as large as CONFIG says."""
-    side = config.get("image_size") or SIDE
-    height, width = side if isinstance(side, list | tuple) else (side, side)
-    shape = ("batch", int(config.get("num_channels", 3)), int(height), int(width))
+    shape = ("batch", config.get("num_channels") or 3, *sides_of(config.get("image_size") or SIDE))
     return Port("pixel_values", "float32", shape, "pixels")
+
+
+def sides_of(size: Any) -> tuple[int, int]:
+    """Return height and width of an image of SIZE: one number for both, two, or an object of two.
+
+    Raises:
+        BadInputError: it is none of these.
+
+    >>> sides_of(224), sides_of([224, 112]), sides_of({"height": 1, "width": 2})
+    ((224, 224), (224, 112), (1, 2))
+    """
+    match size:
+        case int():
+            return size, size
+        case [int(height), int(width)] | {"height": int(height), "width": int(width)}:
+            return height, width
+    raise BadInputError("config.json: image_size should be one positive integer, or two")
 
 
 def vit_signature(config: Config) -> Signature:
@@ -151,7 +166,12 @@ def samples_for(config: Config, frames: int) -> int:
     >>> samples_for({"conv_kernel": [10, 3], "conv_stride": [5, 2]}, 2)
     30
     """
-    kernels, strides = config.get("conv_kernel", ()), config.get("conv_stride", ())
+    kernels, strides = (config.get(key) or () for key in ("conv_kernel", "conv_stride"))
+    lists = all(isinstance(it, list | tuple) for it in (kernels, strides))
+    if not lists or len(kernels) != len(strides):
+        raise BadInputError(
+            "config.json: conv_kernel and conv_stride should be lists of one length"
+        )
     for kernel, stride in reversed(list(zip(kernels, strides, strict=True))):
         frames = (frames - 1) * int(stride) + int(kernel)
     return frames
@@ -178,8 +198,7 @@ def labels_of(config: Config) -> int:
     (3, 2)
     """
     labels = config.get("id2label")
-    found = len(labels) if isinstance(labels, Mapping) else config.get("num_labels", 2)
-    return int(found)
+    return len(labels) if isinstance(labels, Mapping) else config.get("num_labels") or 2
 
 
 def vocabulary_logits(config: Config, base: Signature) -> Signature:

@@ -11,13 +11,12 @@ from ...hints import command, unused
 from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
 from ..contents import TEXT, require
-from ..documents import RECORD, read_optional
 from ..repositories import local
 from .config_fields import read_config
 from .factories import build_factory, framework_of, looks_like_factory
+from .manifests import MANIFEST, read_manifest
 from .model import Model
 
-MANIFEST = "weighbridge.json"
 TABLES = Path(__file__).parent.parent / "maps" / "tables"
 ADAPTER_FILES = (
     *("adapters.safetensors", "adapter_model.safetensors"),
@@ -164,22 +163,3 @@ def framework_in(checkpoint: Checkpoint) -> str:
         if said == "mlx" or any(file.suffix == ".npz" for file in checkpoint.files)
         else "torch"
     )
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest in PATH, empty where there is none.
-
-    Raises:
-        BadInputError: it is damaged.
-    """
-    manifest = read_optional(path, RECORD)
-    changes = manifest.get("config") or {}
-    places = dict.fromkeys(("sizes", "config", "source"), manifest)
-    if isinstance(changes, dict):
-        places |= dict.fromkeys(("added", "changed", "removed"), changes)
-    wrong = [key for key, place in places.items() if not isinstance(place.get(key) or {}, dict)]
-    pairs = {} if wrong else changes.get("changed") or {}
-    wrong += [key for key, pair in pairs.items() if not (isinstance(pair, list) and len(pair) == 2)]
-    if wrong:
-        raise BadInputError(f"{path} is damaged ({', '.join(wrong)}); convert the model again")
-    return manifest

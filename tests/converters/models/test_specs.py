@@ -41,12 +41,18 @@ def test_the_manifest_outranks_the_files(tmp_path):
         {"config": [1]},
         {"config": {"added": [1]}},
         {"config": {"changed": {"a": 1}}},
+        {"framework": True},
+        {"map": ["a <-> b"]},
+        {"source": {"spec": 1}},
+        {"sizes": {"n": -1}},
     ],
 )
 def test_a_damaged_manifest_is_one_line(tmp_path, manifest):
     folder = save(tmp_path / "model", "mlx")
     (folder / "weighbridge.json").write_text(json.dumps({"framework": "mlx", **manifest}))
-    with pytest.raises(BadInputError, match=r"weighbridge\.json is damaged"):
+    with pytest.raises(
+        BadInputError, match=r"weighbridge\.json: .*; it is damaged, convert the model again"
+    ):
         open_model(folder)
 
 
