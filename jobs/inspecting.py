@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..converters.adapters import Adapter, read_adapter
-from ..converters.documents import RECORD, read_object
+from ..converters.documents import RECORD
+from ..converters.documents.fields import TEXT, read_fields
 from ..converters.models import Model, Signature
 from ..converters.models.manifests import MANIFEST, read_manifest
 from ..converters.models.specs import ADAPTER_FILES, exists
@@ -54,7 +55,7 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     path = Path(spec)
     if (path / "golden.json").is_file():
         facts = {"is": "a golden: recorded inputs and outputs"}
-        source = read_object(path / "golden.json", RECORD).get("spec")
+        source = read_fields(path / "golden.json", {"spec": TEXT}, RECORD).get("spec")
         return with_next(spec, facts, proposals(spec, "golden", source))
     if is_adapter(path):
         adapter = read_adapter(path)

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from ..converters.checkpoints import save_tensors
 from ..converters.checkpoints.system import writing
-from ..converters.documents import RECORD, read_object
+from ..converters.documents import RECORD
+from ..converters.documents.fields import read_fields
 from ..converters.models import Model, Port, Signature
 from ..converters.values import Array
 from ..errors import BadInputError
 from .distances import Distance
+from .golden_fields import FIELDS
 from .probes import Probe, describe_probe
 from .sketches import Sketch, from_record, to_record
 from .text import TextSide
@@ -25,6 +27,7 @@ from .text import TextSide
 SCHEMA: Final = 1
 TENSORS: Final = "golden.safetensors"
 MANIFEST: Final = "golden.json"
+GOLDEN: Final = RECORD._replace(todo="record the golden again")
 LEVELS: Final = ("verdict", "blame")
 Rows = tuple[dict[str, Array], ...]  # one dictionary of arrays per probe
 
@@ -91,14 +94,14 @@ class Golden:
         from safetensors.numpy import load_file
 
         try:
-            manifest = read_object(folder / MANIFEST, RECORD)
+            manifest = read_fields(folder / MANIFEST, FIELDS, GOLDEN)
             if manifest["schema"] != SCHEMA:
                 raise BadInputError(
                     f"{folder}: golden of schema {manifest['schema']}, this version reads"
                     f" {SCHEMA}; record it again"
                 )
             return _golden(manifest, load_file(folder / TENSORS))
-        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        except (OSError, AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
             raise BadInputError(f"{folder}: not a readable golden ({error!r})") from error
 
 
