@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from ..converters.checkpoints import Staging, locked, require_space, require_target
+from ..converters.checkpoints import Sources, Staging, locked, require_space, require_target
 from ..converters.checkpoints.system import writing
 from ..errors import BadInputError, MismatchError, WeighbridgeError
 from .config import TrainConfig, differences, dump_config, load_config
@@ -56,7 +56,7 @@ def train(
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
     config = _admit(config, out, resume=resume)
-    started = time.monotonic()
+    started, sources = time.monotonic(), Sources.of(config.model)
     with nullcontext() if resume else Staging(out, kind="run") as staging:
         task = task or build_task(config)
         step = _ready(make_step(backend, task, config), out, config, progress)
@@ -65,7 +65,20 @@ def train(
     with locked(out), _resumable(out):
         run = Run(config, task, step, out, progress)
         run.run()
-        return _kept(run.finish(started), out)
+        return _kept(run, out, sources, started)
+
+
+def _require_same_base(sources: Sources, out: Path) -> None:
+    """Refuse to record as the adapter's base a model that was changed while the run in OUT used it.
+
+    Raises:
+        BadInputError: it was; the last checkpoint stays.
+    """
+    if files := sources.changed():
+        raise BadInputError(
+            f"{files[0]} changed during the run, so the result would be recorded for another base; put"
+            f" it back, then: weighbridge train {out} --resume"
+        )
 
 
 @contextmanager
@@ -95,8 +108,10 @@ def _ready(step: Step, out: Path, config: TrainConfig, progress: Progress) -> St
     return step
 
 
-def _kept(result: TrainResult, out: Path) -> TrainResult:
-    """Return RESULT after writing it to OUT."""
+def _kept(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
+    """Return what RUN has done since STARTED after writing it to OUT."""
+    _require_same_base(sources, out)
+    result = run.finish(started)
     (out / RESULT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
     return result
 

@@ -64,6 +64,7 @@ class Run:
         self._order = task.order(config)
         self._checkpoints = Checkpoints(out / CHECKPOINTS, config.keep)
         self._initial = step.trainable()
+        self._given = {"data": _digests(task), "model": task.frozen(), "backend": step.backend}
         self._carried = Carried()
         self._done = self._restore()
         self._journal = Journal(out / METRICS, until=self._done if self._done else -1)
@@ -227,8 +228,7 @@ class Run:
     def _checkpoint(self) -> None:
         self._settle()
         facts = {"progress": asdict(self._carried), "best_step": self._carried.best_step}
-        facts |= {"data": _digests(self._task), "backend": self._step.backend}
-        self._checkpoints.write(Checkpoint(self._done, self._step.state(), facts))
+        self._checkpoints.write(Checkpoint(self._done, self._step.state(), facts | self._given))
         self._mark = time.monotonic()
 
     def _restore(self) -> int:
@@ -240,9 +240,12 @@ class Run:
         checkpoint = self._checkpoints.latest()
         if checkpoint is None:
             return 0
-        now = {"data": _digests(self._task), "backend": self._step.backend}
         carried, problems = of_type(Carried, checkpoint.facts.get("progress"))
-        problems += differing(checkpoint.facts, now)
+        given = {
+            "model": self._given["model"],
+            **checkpoint.facts,
+        }  # version 0.1.0 kept no such hash
+        problems += differing(given, self._given)
         problems += misfits(checkpoint.arrays, self._step.state())
         if problems or carried is None:
             raise MismatchError(f"the run in {self._out} cannot go on", problems)

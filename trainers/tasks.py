@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
+import numpy as np
+import xxhash
+
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.values import Array, LowRank
@@ -85,6 +88,17 @@ class Task:
         }
         adapters = parameters_of(self.updates, PREFIX)
         return own | {name: Parameter(value.shape, True) for name, value in adapters.items()}
+
+    def frozen(self) -> str:
+        """Return a hash of the weights that training does not change: a run goes on with the same ones."""
+        digest = xxhash.xxh3_128()
+        for name, value in sorted(self.module.state_dict(keep_vars=True).items()):
+            if not value.requires_grad:
+                digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
+                digest.update(
+                    np.ascontiguousarray(value.detach().numpy()).reshape(-1).view(np.uint8)
+                )
+        return digest.hexdigest()
 
     def order(self, config: TrainConfig) -> Order:
         """Return the order in which training sees its examples."""

@@ -281,3 +281,31 @@ def test_a_disk_that_fills_during_a_run_leaves_one_that_goes_on(
             train(config, stopped, task=series_task(config))
     train(config, stopped, resume=True, task=series_task(config))
     same_run(straight, stopped)
+
+
+def test_a_run_does_not_go_on_with_other_frozen_weights(pairs_config, pairs_task, tmp_path):
+    config, out = pairs_config(steps=2), tmp_path / "run"
+    train(config, out, task=pairs_task(config))
+    task = pairs_task(config)
+    next(it for it in task.module.parameters() if not it.requires_grad).data[0, 0] += 1
+    with pytest.raises(MismatchError, match=r"model: \w+ in the checkpoint, \w+ now"):
+        train(config, out, resume=True, task=task)
+
+
+def test_a_model_that_changes_during_the_run_is_not_recorded_as_the_base(
+    series_config, series_task, tmp_path
+):
+    base, out = tmp_path / "base", tmp_path / "run"
+    base.mkdir()
+    (base / "model.safetensors").write_bytes(b"old")
+    config = series_config(model=str(base))
+
+    def change(event):
+        if isinstance(event, Updated) and event.step == 2:
+            (base / "model.safetensors").write_bytes(b"new one")
+
+    with pytest.raises(BadInputError, match=r"model\.safetensors changed during the run.*--resume"):
+        train(config, out, progress=change, task=series_task(config))
+    assert not (out / "model.safetensors").exists()
+    train(config, out, resume=True, task=series_task(config))
+    assert (out / "model.safetensors").exists()
