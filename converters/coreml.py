@@ -22,6 +22,7 @@ from .captures.mlprogram.program import load_body, variables, weights
 from .captures.mlprogram.toolkit import coremltools, quiet
 from .coreml_compat import bound_constants, lower
 from .coreml_manifest import match_weights, sites
+from .documents import read_object
 from .memory import pass_on_shortage
 from .models.signature import Port, Signature
 from .steps import step
@@ -269,7 +270,7 @@ def export_coreml(
 def name_items(package: Path) -> None:
     """Give the items of PACKAGE identifiers that follow from their paths; coremltools draws lots."""
     place = package / "Manifest.json"
-    facts = json.loads(place.read_text(encoding="utf-8"))
+    facts = read_object(place)
     items = facts["itemInfoEntries"]
     names = {
         drawn: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for drawn, item in items.items()
