@@ -71,8 +71,8 @@ def visit(world: World, animal: str, results: dict[str, Path]) -> Visit:
 
 
 def results_of(worlds: Sequence[World]) -> dict[str, Path]:
-    """Return a folder with an older result of each of WORLDS that can replace one."""
-    return {world.name: world.kept() for world in worlds if not world.command.trains}
+    """Return a folder with an older result of each of WORLDS."""
+    return {world.name: world.kept() for world in worlds}
 
 
 def _put(folder: Path, name: str, target: Path) -> None:

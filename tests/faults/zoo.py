@@ -153,12 +153,8 @@ ANIMALS |= {
     "a GGUF file of ours": _other("gguf"),
     "a model of ours": _other("torch-to-mlx"),
     "a package of ours": _other("coreml"),
+    "a run of ours": _other("train-weights"),
 }
-
-
-@animal("a run of ours")
-def a_run(pen: Pen) -> Path:
-    return pen.write("config.yaml", "checkpoints/step-00000001/state.json", "metrics.jsonl")
 
 
 @animal("a package of others")
