@@ -120,6 +120,13 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def keep(parts: dict[str, list[Row]], place: Path) -> dict[str, Any]:
+    """Write what is known so far to PLACE; return it."""
+    result = {key: summary(rows) for key, rows in parts.items()} | {"machine": machine()}
+    place.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
+
+
 def main() -> int:
     """Run, print, keep; return 1 where anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -132,8 +139,7 @@ def main() -> int:
         raise SystemExit(why)
     with tempfile.TemporaryDirectory() as name:
         parts = run(Path(name), arguments)
-    result = {key: summary(rows) for key, rows in parts.items()} | {"machine": machine()}
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result = keep(parts, arguments.out)
     for key in parts:
         part = result[key]
         print(f"{key}: " + ", ".join(f"{k} {part[k]}" for k in list(part)[:5]))
@@ -144,9 +150,10 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, list[Row]]:
     """Return the rows of kills at counted calls and at random moments."""
     sources = make_sources(folder / "sources")
     place = Workplace(folder, sources, varied(sources, folder / "others"))
+    parts: dict[str, list[Row]] = {"at_every_call": [], "at_random_moments": []}
     share = -(-arguments.random // len(arguments.commands))
 
-    def work(name: str) -> tuple[list[Row], list[Row]]:
+    def work(name: str) -> None:
         library = folder / f"library-{name}"
         library.mkdir()
         with Server(library) as server:
@@ -156,12 +163,13 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, list[Row]]:
         for row in (*rows, *more):
             if row.problems:
                 print(row, flush=True)
-        return rows, more
+        parts["at_every_call"] += rows
+        parts["at_random_moments"] += more
+        keep(parts, arguments.out)
 
     with ThreadPoolExecutor(arguments.workers) as pool:
-        done = list(pool.map(work, arguments.commands))
-    names = ("at_every_call", "at_random_moments")
-    return {key: [row for part in done for row in part[n]] for n, key in enumerate(names)}
+        list(pool.map(work, arguments.commands))
+    return parts
 
 
 if __name__ == "__main__":

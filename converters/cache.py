@@ -70,8 +70,11 @@ def keep(kind: str, key: Sequence[Any], answer: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
         text = json.dumps(answer)
-        draft.write_text(f"{fingerprint(text)}\n{text}", encoding="utf-8")
-        draft.replace(path)
+        try:
+            draft.write_text(f"{fingerprint(text)}\n{text}", encoding="utf-8")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
         forget(path.parent)
 
 

@@ -1,5 +1,7 @@
 """Answers kept between runs."""
 
+import errno
+
 import pytest
 
 from weighbridge.converters import cache
@@ -57,6 +59,15 @@ def test_a_folder_that_cannot_be_is_no_error(monkeypatch, tmp_path):
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
     cache.keep("map", [1], "x")
     assert cache.recall("map", [1]) is None
+
+
+def test_an_answer_that_the_disk_does_not_take_leaves_nothing(monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cache.Path, "replace", full)
+    cache.keep("map", [1], "x")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_the_number_of_answers_is_limited(monkeypatch, tmp_path):

@@ -26,7 +26,6 @@ QUIET = {
     "HF_HUB_OFFLINE": "1",
     "MLX_DISABLE_COMPILE": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "WEIGHBRIDGE_CACHE": "",
 }
 WARM = (
     "accelerate",
@@ -79,6 +78,7 @@ class Server:
 
     def __init__(self, folder: Path, variables: dict[str, str] | None = None) -> None:
         environment = os.environ | QUIET | dict.fromkeys(THREADS, "1") | (variables or {})
+        environment["WEIGHBRIDGE_CACHE"] = str(folder / "cache")  # maps are learned once
         environment["LD_PRELOAD"] = str(compiled(folder))
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT.parent, ROOT)))
         self._process = subprocess.Popen(
