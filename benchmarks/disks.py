@@ -25,7 +25,7 @@ from side_by_side import machine
 from weighbridge.tests.faults.commands import COMMANDS, make_sources, varied
 from weighbridge.tests.faults.mounts import mounted, remount
 from weighbridge.tests.faults.server import Server
-from weighbridge.tests.faults.shim import ANY, GROWING, Action, Fault, Kind, missing
+from weighbridge.tests.faults.shim import ANY, FAILING, GROWING, Action, Fault, Kind, missing
 from weighbridge.tests.faults.worlds import Row, World
 
 RESULT = Path(__file__).parent / "results" / "disks.json"
@@ -34,7 +34,7 @@ FAULTS = {
     "full": Fault(0, Action.FAIL, errno.ENOSPC, GROWING, sticky=True),
     "full after half a write": Fault(0, Action.HALF, errno.ENOSPC, Kind.WRITE, sticky=True),
     "over its quota": Fault(0, Action.FAIL, errno.EDQUOT, WRITES, sticky=True),
-    "failing once": Fault(0, Action.FAIL, errno.EIO, GROWING),
+    "failing once": Fault(0, Action.FAIL, errno.EIO, FAILING),
     "short writes": Fault(0, Action.SHORT, kinds=Kind.WRITE),
     "interrupted writes": Fault(0, Action.FAIL, errno.EINTR, Kind.WRITE),
 }

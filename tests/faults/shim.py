@@ -42,7 +42,8 @@ class Action(enum.IntEnum):
 
 
 ANY = ~Kind(0)
-GROWING = Kind.WRITE | Kind.CREATE | Kind.RENAME | Kind.SYNC | Kind.RESIZE | Kind.CLOSE
+GROWING = Kind.WRITE | Kind.CREATE | Kind.SYNC | Kind.RESIZE | Kind.CLOSE  # take room on a disk
+FAILING = GROWING | Kind.RENAME
 
 
 class Fault(NamedTuple):

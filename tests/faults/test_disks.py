@@ -8,12 +8,12 @@ import signal
 import pytest
 
 from weighbridge.tests.faults.mounts import mounted, remount
-from weighbridge.tests.faults.shim import ANY, GROWING, Action, Fault, Kind
+from weighbridge.tests.faults.shim import ANY, FAILING, GROWING, Action, Fault, Kind
 from weighbridge.tests.faults.worlds import FAILED, PASSED, World, files_in, moments
 
 FULL = Fault(0, Action.FAIL, errno.ENOSPC, GROWING, sticky=True)
-SICK = Fault(0, Action.FAIL, errno.EIO, GROWING)
-TORN = Fault(0, Action.HALF, errno.ENOSPC, GROWING, sticky=True)
+SICK = Fault(0, Action.FAIL, errno.EIO, FAILING)
+TORN = Fault(0, Action.HALF, errno.ENOSPC, Kind.WRITE, sticky=True)
 QUOTA = Fault(0, Action.FAIL, errno.EDQUOT, Kind.WRITE | Kind.CLOSE, sticky=True)
 TAKEN = [Fault(0, Action.SHORT), Fault(0, Action.FAIL, errno.EINTR, Kind.WRITE)]
 
