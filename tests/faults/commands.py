@@ -27,6 +27,12 @@ class Command(NamedTuple):
         """Tell whether it is a training run, which has no ``--force``."""
         return bool(self.resume)
 
+    @property
+    def reads(self) -> list[str]:
+        """Return the names of the sources that it reads."""
+        names = [word.partition("{s}/")[2].split("/")[0] for word in self.words]
+        return [name for name in names if name]
+
     def given(self, sources: Path, target: Path, *more: str, resume: bool = False) -> list[str]:
         """Return the arguments, MORE at their end."""
         words = self.resume if resume else self.words

@@ -320,8 +320,7 @@ class World:
 
 def _largest(sources: Path, command: Command) -> Path:
     """Return the largest file of those that COMMAND reads below SOURCES."""
-    named = [word.partition("{s}/")[2].split("/")[0] for word in command.words if "{s}/" in word]
-    files = [path for name in named for path in (sources / name).rglob("*") if path.is_file()]
+    files = [path for name in command.reads for path in (sources / name).rglob("*.*")]
     return max(files, key=lambda path: path.stat().st_size)
 
 
