@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from typing import Final
 
@@ -62,7 +64,11 @@ def explained(error: OSError, place: str | os.PathLike[str] | None = None) -> st
     >>> explained(OSError(errno.ENOSPC, "No space left on device", "big.bin"))
     'big.bin: No space left on device; free some space or choose another disk'
     >>> explained(OSError(errno.EBADF, "Bad file descriptor"))
+    >>> explained(shutil.Error([("a", "b", "[Errno 28] No space left on device: 'a' -> 'b'")]))
+    'b: No space left on device; free some space or choose another disk'
     """
+    if isinstance(error, shutil.Error):
+        error = _first_of(error)
     where = error.filename if place is None else place
     if error.errno is None or error.errno == errno.EPIPE:
         return None
@@ -71,6 +77,15 @@ def explained(error: OSError, place: str | os.PathLike[str] | None = None) -> st
     todo = ADVICE.get(error.errno) or OF_PATHS.get(error.errno, "check it and try again")
     reason = error.strerror or os.strerror(error.errno)
     return f"{_named(where)}{reason}; {todo}"
+
+
+def _first_of(error: shutil.Error) -> OSError:
+    """Return the first error of those that copying a folder has gathered as texts."""
+    for copied in error.args[0] if error.args and isinstance(error.args[0], list) else ():
+        if found := re.match(r"\[Errno (\d+)\]", str(copied[2])):
+            number = int(found[1])
+            return OSError(number, os.strerror(number), str(copied[1]))
+    return error
 
 
 def _named(where: object) -> str:

@@ -67,6 +67,9 @@ def on_disks(world: World) -> Rows:
             yield "small disk", world.fail(relief=lambda: remount(world.place, ROOM))
     with mounted(world.place, ROOM), mounted(world.temporary, ROOM):
         yield "other disks", world.fail()
+    world.clear()
+    with mounted(world.temporary, "size=8192"):
+        yield "no room in TMPDIR", world.fail()
     with mounted(world.place, ROOM):
         yield "read-only disk", world.refused_read_only(lambda how: remount(world.place, how))
 

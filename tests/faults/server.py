@@ -6,6 +6,7 @@ command, and a line of JSON on stdout says what became of it. ``Server`` is its 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pkgutil
@@ -211,6 +212,7 @@ def _main(command: list[str]) -> int:
         traceback.print_exc()
         return 1
     finally:
+        atexit._run_exitfuncs()  # as at the end of a process: a fork ends without
         sys.stdout.flush()
         sys.stderr.flush()
     return 0
