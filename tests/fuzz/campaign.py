@@ -72,7 +72,8 @@ def target_of(argv: Sequence[str]) -> str:
     writing = {"convert", "merge", "export", "train", "record", "infer"}
     if not set(argv[:2]) & writing:
         return ""
-    return next((it for it in argv if it.startswith(("out", "new/deep"))), "")
+    resumed = "run" if argv[0] == "train" and "--resume" in argv else ""
+    return next((it for it in argv[1:] if it.startswith(("out", "new/deep"))), resumed)
 
 
 def run(made: Input, goods: Path, runner: Callable[[Input], Seen]) -> tuple[Seen, list[Finding]]:

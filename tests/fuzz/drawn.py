@@ -265,12 +265,14 @@ def line_of(
 ) -> st.SearchStrategy[list[str]]:
     """Return a strategy of command lines of COMMAND."""
     options = [it for it in command.params if isinstance(it, click.Option)]
-    wanted = sum(isinstance(it, click.Argument) for it in command.params)
+    words = [it for it in command.params if isinstance(it, click.Argument)]
+    odd = st.lists(st.sampled_from(values), min_size=max(0, len(words) - 1), max_size=len(words) + 1)
+    likely = st.tuples(*(st.sampled_from(LIKELY.get(str(it.name), ("bert",))) for it in words))
     flags = [option_of(it, values) for it in options] or [st.just([])]
     needed = [option_of(it, values) for it in options if it.required]
     return st.builds(
         lambda words, more, musts: [*path, *words, *(x for it in (*musts, *more) for x in it)],
-        st.lists(st.sampled_from(values), min_size=max(0, wanted - 1), max_size=wanted + 1),
+        st.one_of(likely, likely, odd),
         st.lists(st.one_of(*flags), max_size=4),
         st.tuples(*needed),
     )
@@ -281,8 +283,8 @@ def option_of(option: click.Option, values: tuple[str, ...]) -> st.SearchStrateg
     name = st.sampled_from(option.opts)
     if option.is_flag:
         return name.map(lambda it: [it])
-    good = getattr(option.type, "choices", ())
-    return st.tuples(name, st.sampled_from((*map(str, good), *values))).map(list)
+    good = (*map(str, getattr(option.type, "choices", ())), *LIKELY.get(str(option.name), ()))
+    return st.tuples(name, st.sampled_from((*good * 8, *values))).map(list)
 
 
 # Relative ones alone: what a command line may destroy by mistake lies in the input's own folder.
@@ -319,6 +321,23 @@ VALUES = (
     *("=", "steps=1", "steps=" + "9" * 5_000, "model=", "a.b.c=1", "optimizer=1", "bert", "none"),
     *("bert.wmap", "nowhere", "nowhere.wmap", "out.mlpackage", "out.gguf", "out.wmap", "../away"),
 )
+# Arguments and options by name, and what they may be for.
+TARGETS = ("out", "out", "out.mlpackage", "out.gguf", "out.wmap", "new/deep/out")
+LIKELY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("source", "model", "path"), ("bert", "mlx", "llama", "bert+peft", "golden")),
+    **dict.fromkeys(("base", "reference", "original", "trained_on"), ("bert", "mlx", "llama")),
+    **dict.fromkeys(("candidate", "port"), ("mlx", "bert", "mlx+mlx-adapter")),
+    **dict.fromkeys(("trust_code", "candidate_code"), ("port:make", "no.such:thing")),
+    "adapter": ("peft", "mlx-adapter"),
+    "target": TARGETS,
+    "like": ("like-f32.gguf",),
+    "config_path": ("recipe.yaml", "minilm-lora"),
+    "overrides": ("steps=2", "optimizer.learning_rate=1e-3", "compile=false"),
+    "inputs": ("inputs.npz",),
+    "map_name": ("bert.wmap", "bert"),
+    "upper": ("sequence=8", "batch=2"),
+    "max_shard_size": ("1", "0.00001"),
+}
 STRATEGIES: dict[str, Any] = {
     "json": lambda: JSON,
     "scalar": lambda: SCALAR,
