@@ -53,6 +53,10 @@ def facts(**changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def progress(**changes):
+    facts(progress=json.loads((STEP / "state.json").read_text())["progress"] | changes)
+
+
 def state(change, *, recorded=False):
     arrays = load_file(STEP / "state.safetensors")
     change(arrays)
@@ -81,7 +85,9 @@ def alter(arrays):
 
 DAMAGE = {
     "progress": (lambda: facts(progress=5), "progress"),
-    "a count": (lambda: facts(progress={"skipped": "x"}), "progress.skipped"),
+    "a count": (lambda: progress(skipped="x"), "progress.skipped"),
+    "a key": (lambda: progress(more=1), "progress.more: missing, or unknown"),
+    "a figure": (lambda: progress(before={}), "progress.before: has no loss"),
     "data": (lambda: facts(data=None), "data: None in the checkpoint"),
     "a name": (lambda: state(rename), "parameters/model.head.weight is missing"),
     "random numbers": (lambda: state(shorten), "random is"),

@@ -72,9 +72,14 @@ def moment(name: str, parameters: Mapping[str, Any]) -> tuple[str, str | None]:
 
 
 def of_type(kind: type[Carried], facts: Any) -> tuple[Carried | None, list[str]]:
-    """Return FACTS as the dataclass KIND, or what is wrong with them."""
+    """Return FACTS as the dataclass KIND, every field of it, or what is wrong with them."""
     from pydantic import TypeAdapter, ValidationError
 
+    names = set(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # of any dataclass
+    if isinstance(facts, dict) and facts.keys() != names:
+        return None, [
+            f"progress.{name[:SHOWN]}: missing, or unknown" for name in facts.keys() ^ names
+        ]
     try:
         return TypeAdapter(kind).validate_json(json.dumps(facts), strict=True), []
     except ValidationError as error:

@@ -53,6 +53,14 @@ class Carried:
     in_a_row: int = 0
 
 
+def unmeasured(carried: Carried, metric: str) -> list[str]:
+    """Say where CARRIED lacks METRIC, by which a run chooses its best step."""
+    measured = {"best": carried.best, "before": carried.before}
+    return [
+        f"progress.{name}: has no {metric}" for name, it in measured.items() if metric not in it
+    ]
+
+
 class Run:
     """One run under way."""
 
@@ -241,6 +249,7 @@ class Run:
         if checkpoint is None:
             return 0
         carried, problems = of_type(Carried, checkpoint.facts.get("progress"))
+        problems += unmeasured(carried, self._task.objective.metric) if carried else []
         given = {
             "model": self._given["model"],
             **checkpoint.facts,

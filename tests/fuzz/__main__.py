@@ -1,4 +1,4 @@
-"""What ``test_fuzz.py`` runs in a process of its own: a slice of inputs, or every kept case."""
+"""What ``test_fuzz.py`` runs in a process of its own: a slice of inputs, kept cases, planted faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def main(what: str, count: str = "0") -> int:
     sys.stdout = sys.stderr
     warm.prepare()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        rows = some(Path(name), int(count)) if what == "slice" else replayed(Path(name))
+        ways = {"slice": some, "replay": replayed, "controls": controlled}
+        rows = ways[what](Path(name), int(count))
     printed.write("".join(json.dumps(row) + "\n" for row in rows))
     return 0
 
@@ -31,7 +32,17 @@ def some(scratch: Path, count: int) -> list[dict[str, object]]:
     return campaign(tuple(FAMILIES), count, SEED, scratch, jobs=2)
 
 
-def replayed(scratch: Path) -> list[dict[str, object]]:
+def controlled(scratch: Path, _: int) -> list[dict[str, object]]:
+    """Run every planted fault."""
+    from .controls import PLANTED, found
+
+    return [
+        {"planted": job.__name__, "wanted": kinds, "found": found(job, scratch)}
+        for job, kinds in PLANTED.items()
+    ]
+
+
+def replayed(scratch: Path, _: int) -> list[dict[str, object]]:
     """Run every kept case."""
     from .campaign import remove
     from .replay import kept, replay

@@ -197,21 +197,50 @@ def row_of(made: Input, seen: Seen, found: Sequence[Finding], way: str) -> dict[
     }
 
 
-def differences(made: Input, goods: Path) -> dict[str, str]:
-    """Return the files of an input that are not the good ones, packed; empty for one that is gone."""
-    wanted = [made.folder / name for name in FAMILIES[made.family].goods]
-    found = {}
-    for top in wanted:
-        inner = [top, *top.rglob("*")] if top.is_dir() and not top.is_symlink() else [top]
-        for path in inner:
-            name = path.relative_to(made.folder)
-            good = goods / name
-            if path.is_symlink() or not path.is_file():
-                continue
-            data = path.read_bytes()
-            if not good.is_file() or good.read_bytes() != data:
-                found[os.fsdecode(os.fsencode(name))] = packed(data)
+def differences(made: Input, goods: Path) -> dict[str, list[str]]:
+    """Return what of an input is not as its goods are: by path its kind, and what it holds."""
+    found: dict[str, list[str]] = {}
+    for top in FAMILIES[made.family].goods:
+        for name in sorted(inner(made.folder, top) | inner(goods, top)):
+            here, good = described(made.folder / name), described(goods / name)
+            if here != good:
+                found[name] = here
     return found
+
+
+def inner(folder: Path, top: str) -> set[str]:
+    """Return the paths of TOP in FOLDER and of everything in it, relative to FOLDER."""
+    path = folder / top
+    more = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+    return {str(it.relative_to(folder)) for it in (path, *more)}
+
+
+def described(path: Path) -> list[str]:
+    """Return the kind of what lies at PATH, and what it holds."""
+    if path.is_symlink():
+        return ["link", str(path.readlink())]
+    if not path.exists():
+        return ["gone"]
+    if path.is_dir():
+        return ["folder"]
+    return ["file", packed(path.read_bytes())] if path.is_file() else ["pipe"]
+
+
+def put(path: Path, kind: str, held: str = "") -> None:
+    """Put at PATH what ``described`` says."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    makers: dict[str, Callable[[], object]] = {
+        "link": lambda: path.symlink_to(held),
+        "folder": path.mkdir,
+        "file": lambda: path.write_bytes(unpacked(held)),
+        "pipe": lambda: os.mkfifo(path),
+        "gone": lambda: None,
+    }
+    makers[kind]()
 
 
 def packed(data: bytes) -> str:
@@ -229,7 +258,7 @@ def unpacked(text: str) -> bytes:
 
 
 def keep(
-    folder: Path, made: Input, seen: Seen, found: Sequence[Finding], files: dict[str, str]
+    folder: Path, made: Input, seen: Seen, found: Sequence[Finding], files: dict[str, list[str]]
 ) -> None:
     """Write a case: the command line, the spoiled files, and what was found."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -266,7 +266,9 @@ def line_of(
     """Return a strategy of command lines of COMMAND."""
     options = [it for it in command.params if isinstance(it, click.Option)]
     words = [it for it in command.params if isinstance(it, click.Argument)]
-    odd = st.lists(st.sampled_from(values), min_size=max(0, len(words) - 1), max_size=len(words) + 1)
+    odd = st.lists(
+        st.sampled_from(values), min_size=max(0, len(words) - 1), max_size=len(words) + 1
+    )
     likely = st.tuples(*(st.sampled_from(LIKELY.get(str(it.name), ("bert",))) for it in words))
     flags = [option_of(it, values) for it in options] or [st.just([])]
     needed = [option_of(it, values) for it in options if it.required]

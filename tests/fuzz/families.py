@@ -332,9 +332,7 @@ def link(path: Path, gone: Path) -> None:
 
 
 def outside(path: Path, gone: Path) -> None:
-    path.symlink_to(
-        os.path.relpath(gone.parent.parent.parent.parent / "away" / "kept.txt", path.parent)
-    )
+    path.symlink_to(os.path.relpath(gone.parent.parent.parent / "away" / "kept.txt", path.parent))
 
 
 def empty(path: Path, gone: Path) -> None:

@@ -164,7 +164,7 @@ def peft_merged(ran: Ran) -> dict[str, np.ndarray]:
     base = BertModel.from_pretrained(ran.folder / "bert")
     try:
         config = peft.PeftConfig.from_pretrained(ran.folder / "peft")
-    except (TypeError, ValueError):  # of an idle field, or ours would have refused it
+    except Exception:  # of an idle field, or ours would have refused it
         return {}
     model = peft.PeftModel.from_pretrained(base, ran.folder / "peft", config=config)
     model = model.merge_and_unload()

@@ -25,9 +25,9 @@ class Entry(NamedTuple):
 def furnish(root: Path, goods: Path, names: Iterable[str]) -> Path:
     """Make the folder ROOT of an input with copies of the goods NAMES; return where it is run."""
     folder = root / WORK
-    for made in (folder, root / "home", root / "tmp", root / "away"):
+    for made in (folder, root / "home", root / "tmp", root / "work" / "away"):
         made.mkdir(parents=True)
-    (root / "away" / "kept.txt").write_text("not yours")
+    (root / "work" / "away" / "kept.txt").write_text("not yours")
     for name in names:
         source = goods / name
         if source.is_dir():

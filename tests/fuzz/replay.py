@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import place
-from .campaign import Input, forked, run, unpacked
+from .campaign import Input, forked, put, run
 from .families import FAMILIES
 from .goods import make_goods
 from .judge import Finding, Oracle
@@ -27,8 +27,8 @@ def replay(case: dict[str, Any], scratch: Path) -> list[Finding]:
     names = FAMILIES[case["family"]].goods
     make_goods(goods, (*names, *(["run-done"] if "run" in names else [])))
     folder = place.furnish(root, goods, names)
-    for name, packed in case["files"].items():
-        (folder / name).write_bytes(unpacked(packed))
+    for name, held in case["files"].items():
+        put(folder / name, *held)
     made = Input(
         case["family"], case["name"], root, case["argv"], case["target"], oracle_of(case), ""
     )

@@ -95,7 +95,19 @@ def read_package(path: Path) -> Package:
     found = [op for name in functions(package) for op in operations(function_block(package, name))]
     check_sizes(path, found)
     check_blobs(path, package.weights, [value for op in found for value in values(op)])
+    check_items(path)
     return package
+
+
+def check_items(path: Path) -> None:
+    """Refuse a package whose manifest names an item that is not in it, as Core ML does.
+
+    Raises:
+        BadInputError: names the first one.
+    """
+    for item in read_object(path / "Manifest.json", INDEX)["itemInfoEntries"].values():
+        if not (path / "Data" / item["path"]).exists():
+            raise BadInputError(f"{path}: {item['path']} is missing; copy the package again")
 
 
 def functions(package: Package) -> tuple[str, ...]:

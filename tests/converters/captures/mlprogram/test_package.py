@@ -120,6 +120,15 @@ def test_the_signature_of_a_foreign_package_is_its_description(package):
     assert result.name == "y"
 
 
+def test_an_item_that_is_not_there_is_refused(package):
+    manifest = json.loads((package / "Manifest.json").read_text())
+    root = manifest["rootModelIdentifier"]
+    next(it for key, it in manifest["itemInfoEntries"].items() if key != root)["path"] = "weights"
+    (package / "Manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BadInputError, match="weights is missing"):
+        load_program(package)
+
+
 def test_the_manifest_may_name_no_file_outside(package):
     manifest = json.loads((package / "Manifest.json").read_text())
     for entry in manifest["itemInfoEntries"].values():
