@@ -10,21 +10,23 @@ from pathlib import Path
 from . import warm
 
 SEED = 20
+Rows = list[dict[str, object]]
 
 
-def main(what: str, count: str = "0") -> int:
-    """Print a line of JSON for each input."""
+def main(count: str) -> int:
+    """Print one JSON document: the rows of COUNT inputs, of every case, of every planted fault."""
     printed = sys.stdout
     sys.stdout = sys.stderr
     warm.prepare()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        ways = {"slice": some, "replay": replayed, "controls": controlled}
-        rows = ways[what](Path(name), int(count))
-    printed.write("".join(json.dumps(row) + "\n" for row in rows))
+        scratch = Path(name)
+        document = {"slice": some(scratch, int(count))}
+        document |= {"cases": replayed(scratch), "planted": controlled(scratch)}
+    printed.write(json.dumps(document) + "\n")
     return 0
 
 
-def some(scratch: Path, count: int) -> list[dict[str, object]]:
+def some(scratch: Path, count: int) -> Rows:
     """Run COUNT inputs of all families."""
     from .campaign import campaign
     from .families import FAMILIES
@@ -32,7 +34,7 @@ def some(scratch: Path, count: int) -> list[dict[str, object]]:
     return campaign(tuple(FAMILIES), count, SEED, scratch, jobs=2)
 
 
-def controlled(scratch: Path, _: int) -> list[dict[str, object]]:
+def controlled(scratch: Path) -> Rows:
     """Run every planted fault."""
     from .controls import PLANTED, found
 
@@ -42,12 +44,12 @@ def controlled(scratch: Path, _: int) -> list[dict[str, object]]:
     ]
 
 
-def replayed(scratch: Path, _: int) -> list[dict[str, object]]:
+def replayed(scratch: Path) -> Rows:
     """Run every kept case."""
     from .campaign import remove
     from .replay import kept, replay
 
-    rows: list[dict[str, object]] = []
+    rows: Rows = []
     for name, case in kept().items():
         found = replay(case, scratch)
         rows.append({"case": name, "found": [[it.kind, it.detail] for it in found]})
