@@ -13,6 +13,11 @@ if not __package__:  # run as a file: relative imports cannot work, so say what 
         "Run it as a module: python -m weighbridge (after make install: .venv/bin/weighbridge)"
     )
 
+from .addresses import COMMAND, for_verbs, refused, too_few
+
+if _said := too_few(COMMAND):  # nothing could tell of it later
+    sys.exit(refused(_said))
+
 import click
 
 from . import __version__, adapter_verbs
@@ -32,6 +37,7 @@ from .arguments import (
 )
 from .converters.routes import CONVERSIONS, Route
 from .converters.users_code import telling_users_faults
+from .errors import TooLittleMemoryError
 from .exits import Exit, promise
 from .export_verbs import export
 from .failures import told
@@ -56,6 +62,9 @@ class Weighbridge(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb."""
+        with told(as_json=ctx.meta[JSON]):
+            if said := too_few(for_verbs()):
+                raise TooLittleMemoryError(said)
         with told(as_json=ctx.meta[JSON]), telling_users_faults(), unwinding(), shown(ctx):
             return super().invoke(ctx)
 

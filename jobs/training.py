@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..trainers.loop import TrainResult
     from ..trainers.preflight import Preflight
 
-WEIGHTS = "model.safetensors"
+CONFIG, WEIGHTS = "config.yaml", "model.safetensors"
 
 
 def train(
@@ -54,17 +54,23 @@ def train(
         require_target(target, "run")
     told = config_path is not None or bool(overrides)
     config = load_config(config_path, overrides) if told else None
-    if config is not None:
-        model = open_model(config.model, trust_code=config.trust_code)
-        require_memory("train adapters on" if config.adapter else "train", model)
+    saved = target / CONFIG
+    if begun := config or (load_config(saved) if resume and saved.is_file() else None):
+        require_memory_of(begun)
     result = run(
         config, target, backend=backend, progress=progress or Lines(sys.stderr), resume=resume
     )
     if (target / WEIGHTS).is_file():
-        complete(config or load_config(target / "config.yaml"), target)
+        complete(config or load_config(target / CONFIG), target)
     with writing(target):
         write_record(target, "run")
     return result
+
+
+def require_memory_of(config: TrainConfig) -> None:
+    """Refuse a run of CONFIG that can never fit in memory."""
+    model = open_model(config.model, trust_code=config.trust_code)
+    require_memory("train adapters on" if config.adapter else "train", model)
 
 
 def complete(config: TrainConfig, target: Path) -> None:
@@ -88,4 +94,6 @@ def preflight(config_path: Path | str | None, overrides: Sequence[str] = ()) -> 
     from ..trainers.config import load_config
     from ..trainers.loop import preflight as check
 
-    return check(load_config(config_path, overrides))
+    config = load_config(config_path, overrides)
+    require_memory_of(config)
+    return check(config)

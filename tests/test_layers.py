@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 # Lowest first. Units of one row know nothing of each other; within a unit everything may.
 LAYERS = (
     ("errors", "exits", "os_errors"),
+    ("addresses",),
     ("converters.steps",),
     ("converters.repositories",),
     ("hints",),

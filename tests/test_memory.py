@@ -122,10 +122,12 @@ def test_another_failure_of_the_same_kind_is_no_shortage():
     assert not memory.ran_out(ValueError("bad_alloc"))
 
 
-def limited(size: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+def limited(
+    size: int, *arguments: object, entry: tuple[str, ...] = ("-m", "weighbridge")
+) -> subprocess.CompletedProcess[str]:
     """Run the command with SIZE bytes of addresses."""
     return subprocess.run(
-        [sys.executable, "-m", "weighbridge", *map(str, arguments)],
+        [sys.executable, *entry, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -142,6 +144,27 @@ def test_ulimit_is_told_before_a_library_fails(tiny_bert_dir, tmp_path, size):
     assert "memory" in done.stderr
     assert "ulimit -v" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+ENTRIES = {
+    "python -m": ("-m", "weighbridge"),
+    "console script": ("-c", "from weighbridge.cli import main; main()"),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps this limit")
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=list(ENTRIES))
+@pytest.mark.parametrize("size", [17_000_000, 30_000_000, 100_000_000, 153_600_000])
+def test_a_limit_below_what_python_and_numpy_take_is_told_before_they_fail(tmp_path, size, entry):
+    done = limited(size, "inspect", tmp_path, entry=entry)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"ulimit -v allows {size / 1e6:.0f} MB" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps this limit")
+def test_help_needs_little_memory():
+    assert limited(30_000_000, "--help").returncode == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps this limit")

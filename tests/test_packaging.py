@@ -20,6 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ROOT_MODULES = {
     "__init__.py",
     "__main__.py",
+    "addresses.py",
     "adapter_verbs.py",
     "arguments.py",
     "cli.py",
