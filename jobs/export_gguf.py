@@ -12,6 +12,7 @@ from ..converters.repositories import recorded
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from ..hints import command, unused
 from .convert import require_apart
+from .needs import require_memory
 from .options import UNCHECKED, Options, Outcome, begin, open_with
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def export_gguf(
     options = begin(target, "gguf", options, source, like, base)
     model = open_with(source, options)
     proof = saved_by_transformers(open_with(base, options)) if base else None
+    require_memory("export to GGUF", model)
     plan = planned(model, like, proof, kind)
     if options.dry_run:
         return Outcome(None, plan.lines())

@@ -16,6 +16,7 @@ from ..converters.policy import Policy
 from ..converters.steps import step
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, WeighbridgeError
+from .needs import require_memory
 from .options import UNCHECKED, Options
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def infer_map(torch_model: Model, candidate: Model, options: Options = Options()
     step("pairing the tensors")
     candidate = as_mlx(candidate)
     require_sides(torch_model, candidate)
+    require_memory("infer the map of", torch_model, candidate)
     module = native(candidate, options)
     bench = Bench.of(torch_model, candidate, module, options)
     draft = infer(side_of(torch_model), side_of(candidate), bench.runs() if bench else None)

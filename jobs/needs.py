@@ -6,7 +6,7 @@ The figures are measured: ``benchmarks/memory_needs.py`` prints estimates beside
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -16,37 +16,6 @@ from ..converters.memory import VARIABLE, Room, shown
 from ..converters.models import Model
 from ..errors import TooLittleMemoryError
 
-
-class Cost(NamedTuple):
-    """What one kind of work takes.
-
-    Attributes:
-        base: bytes of the program itself, its libraries loaded.
-        each: bytes per weight.
-        what: what these are.
-        instead: what a user with less memory may do.
-    """
-
-    base: float
-    each: float
-    what: str
-    instead: str
-
-
-COSTS: Final[Mapping[str, Cost]] = {
-    "check": Cost(
-        0.42e9,
-        25,
-        "both sides whole, the reference in float64",
-        "write it with --check none, and check it on a machine with more",
-    ),
-    "record": Cost(0.45e9, 29, "the source whole, in float64 and float32", "record on a machine with more"),
-    "export": Cost(0.7e9, 20, "the torch module, its graph and the package", "export on a machine with more"),
-    "train": Cost(
-        0.57e9, 41, "weights and gradients of both backends, two moments", "train adapters, or a smaller model"
-    ),
-    "train adapters on": Cost(0.57e9, 16, "the weights in both backends", "train a smaller model"),
-}  # fmt: skip
 PACKED: Final = 2  # weights in a byte of a packed tensor, at 4 bits
 
 
@@ -68,6 +37,11 @@ def size_of(model: Model) -> int:
     return weights_of(model.checkpoint.headers.values())
 
 
+def largest_of(model: Model) -> int:
+    """Return how many weights the largest tensor of MODEL has."""
+    return max((weights_of([it]) for it in model.checkpoint.headers.values()), default=0)
+
+
 def module_size(module: Any) -> int:
     """Return how many weights a live MODULE has, of torch or MLX."""
     parameters = module.parameters()
@@ -79,6 +53,46 @@ def module_size(module: Any) -> int:
     return sum(array.size for _, array in found)
 
 
+class Cost(NamedTuple):
+    """What one kind of work takes.
+
+    Attributes:
+        base: bytes of the program itself, its libraries loaded.
+        each: bytes per weight.
+        what: what these are.
+        instead: what a user with less memory may do.
+        count: how many weights of a model count.
+    """
+
+    base: float
+    each: float
+    what: str
+    instead: str
+    count: Callable[[Model], int] = size_of
+
+
+COSTS: Final[Mapping[str, Cost]] = {
+    "check": Cost(
+        0.42e9,
+        25,
+        "both sides whole, the reference in float64",
+        "write it with --check none, and check it on a machine with more",
+    ),
+    "record": Cost(0.45e9, 29, "the source whole, in float64 and float32", "record on a machine with more"),
+    "export": Cost(0.7e9, 20, "the torch module, its graph and the package", "export on a machine with more"),
+    "train": Cost(
+        0.57e9, 41, "weights and gradients of both backends, two moments", "train adapters, or a smaller model"
+    ),
+    "train adapters on": Cost(0.57e9, 16, "the weights in both backends", "train a smaller model"),
+    "infer the map of": Cost(
+        0.5e9, 40, "both sides whole, torch's in float64", "infer it on a smaller model of the same code"
+    ),
+    "export to GGUF": Cost(
+        0.07e9, 4, "in the largest tensor, held whole", "export on a machine with more", largest_of
+    ),
+}  # fmt: skip
+
+
 def require_memory(work: str, *models: Model) -> None:
     """Refuse WORK, one of ``COSTS``, on the largest of MODELS if it can never fit.
 
@@ -87,8 +101,8 @@ def require_memory(work: str, *models: Model) -> None:
     Raises:
         TooLittleMemoryError: there can never be as much memory as it needs.
     """
-    weights, model = max(((size_of(it), it) for it in models), key=lambda pair: pair[0])
     cost = COSTS[work]
+    weights, model = max(((cost.count(it), it) for it in models), key=lambda pair: pair[0])
     need = cost.base + cost.each * weights
     said = (
         f"to {work} {model.spec} needs about {shown(need)} of memory at once"

@@ -18,6 +18,7 @@ from weighbridge.converters.adapters import write_adapter
 from weighbridge.converters.memory import VARIABLE, Room
 from weighbridge.converters.runtimes.mlx import MlxRunner
 from weighbridge.converters.values import LowRank
+from weighbridge.trainers.config import dump_config, load_config
 
 UPDATED = "encoder.layer.0.attention.self.query.weight"
 GB = 10**9
@@ -38,6 +39,17 @@ def run(*arguments, code=3):
     return result
 
 
+SERIES = (
+    *(
+        "--config",
+        "timeseries",
+        "--set",
+        "trust_code=examples.timeseries",
+        "--set",
+        "model=examples.timeseries:build",
+    ),
+    *("--set", "data.train=x.npz", "--set", "data.validation=x.npz"),
+)
 VERBS = {
     "convert": ("convert", "torch-to-mlx", "{source}", "{out}"),
     "merge": ("merge", "{source}", "{adapter}", "{out}"),
@@ -45,6 +57,16 @@ VERBS = {
     "record": ("parity", "record", "{source}", "{out}"),
     "check": ("parity", "check", "{source}", "{source}"),
     "export": ("export", "coreml", "{source}", "{out}.mlpackage"),
+    "export gguf": ("export", "gguf", "{source}", "{out}.gguf", "--like", "{source}/config.json"),
+    "infer": (
+        "map",
+        "infer",
+        "examples.ports.encoder:build",
+        "examples.ports.encoder:build_mlx",
+        "{out}.wmap",
+    ),
+    "train": ("train", "{out}", *SERIES),
+    "preflight": ("preflight", *SERIES),
 }
 
 
@@ -52,14 +74,25 @@ VERBS = {
 def test_what_cannot_fit_is_refused_before_it_starts(
     tiny_bert_dir, adapter, tmp_path, monkeypatch, verb
 ):
-    monkeypatch.setenv(VARIABLE, "0.1")
+    monkeypatch.setenv(VARIABLE, "0.05")
     paths = {"source": tiny_bert_dir, "adapter": adapter, "out": tmp_path / "out"}
     before = sorted(tmp_path.iterdir())
     output = run(*(word.format_map(paths) for word in verb)).output
     assert "needs about" in output
-    assert "0.10 GB" in output
+    assert "0.05 GB" in output
     assert output.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_run_that_goes_on_needs_as_much(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "0.1")
+    (tmp_path / "run").mkdir()
+    config = load_config("timeseries", SERIES[3::2])
+    (tmp_path / "run" / "config.yaml").write_text(dump_config(config))
+    assert (
+        "to train examples.timeseries:build needs"
+        in run("train", tmp_path / "run", "--resume").output
+    )
 
 
 def test_a_conversion_without_a_check_needs_little(tiny_bert_dir, tmp_path, monkeypatch):
