@@ -174,7 +174,7 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
         )
     require_apart(model, target)
     if options.check != "none" and not options.dry_run:
-        require_memory("check", model)
+        require_memory("merge into", model)
     job = plan(model, options, promote=promote, original=original)
     job = job if job.kin else job._replace(kin=kin)
     if options.dry_run:

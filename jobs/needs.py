@@ -78,6 +78,7 @@ COSTS: Final[Mapping[str, Cost]] = {
         "both sides whole, the reference in float64",
         "write it with --check none, and check it on a machine with more",
     ),
+    "merge into": Cost(0.45e9, 9, "the check of a quantized base", "merge it with --check none"),
     "record": Cost(0.45e9, 29, "the source whole, in float64 and float32", "record on a machine with more"),
     "export": Cost(0.7e9, 20, "the torch module, its graph and the package", "export on a machine with more"),
     "train": Cost(
