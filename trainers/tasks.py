@@ -95,9 +95,8 @@ class Task:
         for name, value in sorted(self.module.state_dict(keep_vars=True).items()):
             if not value.requires_grad:
                 digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
-                digest.update(
-                    np.ascontiguousarray(value.detach().numpy()).reshape(-1).view(np.uint8)
-                )
+                bits = np.ascontiguousarray(value.detach().numpy()).reshape(-1).view(np.uint8)
+                digest.update(bits.data)
         return digest.hexdigest()
 
     def order(self, config: TrainConfig) -> Order:
