@@ -9,7 +9,14 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from ..converters.checkpoints import Sources, Staging, locked, require_space, require_target
+from ..converters.checkpoints import (
+    Sources,
+    Staging,
+    locked,
+    require_space,
+    require_target,
+    sweep,
+)
 from ..converters.checkpoints.system import writing
 from ..errors import BadInputError, MismatchError, WeighbridgeError
 from .config import TrainConfig, differences, dump_config, load_config
@@ -149,6 +156,7 @@ def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfi
         return config
     if not saved.is_file():
         raise BadInputError(f"{out} holds no run to resume: it has no {CONFIG}")
+    sweep(out)
     old = load_config(saved)
     if config and (problems := differences(old, config)):
         raise MismatchError(f"{out} holds a run of another configuration", problems)

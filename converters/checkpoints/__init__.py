@@ -7,7 +7,7 @@ from .locks import locked
 from .open import open_checkpoint
 from .safetensors import save_tensors
 from .sources import Sources
-from .staging import Staging
+from .staging import Staging, sweep
 from .targets import require_space, require_target
 from .writer import Writer
 
@@ -23,4 +23,5 @@ __all__ = [
     "require_space",
     "require_target",
     "save_tensors",
+    "sweep",
 ]

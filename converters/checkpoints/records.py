@@ -83,6 +83,7 @@ def write_record(item: Path, kind: str) -> None:
     """Write the record of ITEM, a result of KIND that lies in its place already."""
     place = place_of(item, kind)
     draft = place.with_name(f".{place.name}.new")
+    draft.unlink(missing_ok=True)  # of a run that was killed: it is no file of the result
     draft.write_text(text_of(describe(item, kind)), encoding="utf-8")
     draft.replace(place)
 

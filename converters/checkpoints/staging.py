@@ -243,6 +243,26 @@ class Staging:
                 return lock(self._root, self.target)
 
 
+def sweep(target: Path) -> None:
+    """Remove what a killed run left where it had built TARGET, which it had published.
+
+    Raises:
+        WeighbridgeError: another run is writing TARGET.
+    """
+    root = staging_of(absolute(target))
+    if root.is_symlink() or not root.is_dir():
+        return
+    held = lock(root, target)
+    try:
+        found = {path.name for path in root.iterdir()}
+        if not found or (_KEY in found and found.issubset(_OWN)):
+            for name in _OWN:
+                _remove(root / name)
+            root.rmdir()
+    finally:
+        os.close(held)
+
+
 def _read(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from weighbridge.converters.checkpoints import Staging, staging
-from weighbridge.converters.checkpoints.records import RECORD
+from weighbridge.converters.checkpoints import Staging, staging, sweep
+from weighbridge.converters.checkpoints.records import RECORD, write_record
 from weighbridge.errors import TargetExistsError, WeighbridgeError
 
 
@@ -192,3 +193,26 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
         Staging(tmp_path / "file" / "out"),
     ):
         pass
+
+
+def test_what_a_run_left_that_was_killed_after_it_published_is_swept(tmp_path):
+    left = tmp_path / ".run.staging"
+    (left / "content").mkdir(parents=True)
+    (left / "key").write_text("")
+    sweep(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+    sweep(tmp_path / "run")  # nothing there
+
+
+def test_a_folder_of_somebody_with_the_name_of_the_staging_folder_is_not_swept(tmp_path):
+    (tmp_path / ".run.staging").mkdir()
+    (tmp_path / ".run.staging" / "thesis.tex").write_text("mine")
+    sweep(tmp_path / "run")
+    assert (tmp_path / ".run.staging" / "thesis.tex").read_text() == "mine"
+
+
+def test_the_draft_of_a_record_is_not_recorded(tmp_path):
+    (tmp_path / "config.yaml").write_text("{}")
+    (tmp_path / ".weighbridge.json.new").write_text("{")  # a kill came before it was renamed
+    write_record(tmp_path, "run")
+    assert set(json.loads((tmp_path / "weighbridge.json").read_text())["files"]) == {"config.yaml"}
