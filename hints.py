@@ -31,6 +31,6 @@ def unused(path: str | os.PathLike[str], ending: str) -> str:
     'bert-mlx'
     """
     found = origin(path)
-    name = Path(found.name if found else Path(path).resolve()).name
+    name = Path(found.name if found else Path(os.path.realpath(path))).name
     names = (f"{name}{number}{ending}" for number in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(it for it in names if not os.path.lexists(it))

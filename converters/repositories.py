@@ -37,6 +37,7 @@ _ERRORS: Final = (  # by the name of the error's class, the most particular firs
     ("LocalEntryNotFoundError", "not in the local cache, and the hub cannot be reached"),
     ("HFValidationError", "this is no name of a repository"),
 )
+_CLIENTS: Final = frozenset({"huggingface_hub", "httpx", "httpx2", "httpcore", "requests"})
 
 
 class Origin(NamedTuple):
@@ -79,7 +80,7 @@ def directory(name: str, revision: str | None = None) -> Path:
             f"{spec}: no such file or directory; a repository of that name is downloaded with"
             " huggingface_hub: pip install huggingface_hub, or name a directory"
         ) from None
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the client's transport raises what it likes
         if not (reason := _reason(error)):
             raise
         raise BadInputError(
@@ -188,7 +189,7 @@ def _reason(error: Exception) -> str:
     """Return why a repository is not to be had; empty if ERROR is not of the hub or the network."""
     names = [base.__name__ for base in type(error).__mro__]
     known = next((reason for name, reason in _ERRORS if name in names), "")
-    network = type(error).__module__.partition(".")[0] in {"huggingface_hub", "httpx", "requests"}
+    network = type(error).__module__.partition(".")[0] in _CLIENTS
     if known or not (network or isinstance(error, ConnectionError | TimeoutError)):
         return known
     return f"the hub cannot be reached ({str(error).partition(chr(10))[0]}); check the network"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,8 +63,8 @@ def leads_away(path: Path, source: Path) -> bool:
     """Say whether PATH is a link out of SOURCE; links into a hub cache's blobs are its own files."""
     if not path.is_symlink():
         return False
-    real = path.resolve()
-    return not real.is_relative_to(source.resolve()) and real.parent.name != "blobs"
+    real = Path(os.path.realpath(path))  # of a loop of links too
+    return not real.is_relative_to(os.path.realpath(source)) and real.parent.name != "blobs"
 
 
 def is_weights(path: Path) -> bool:

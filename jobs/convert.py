@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,7 +85,7 @@ def require_apart(model: Model, target: Path) -> None:
     sources = [path for path in (model.path, model.adapter and model.adapter.path) if path]
     for source in sources:
         for written in (target, target.with_name(f"{target.name}.rejected")):
-            one, other = source.resolve(), written.resolve()
+            one, other = (Path(os.path.realpath(it)) for it in (source, written))
             if one.is_relative_to(other) or other.is_relative_to(one):
                 raise BadInputError(f"{written} and {source} overlap; choose another target")
 

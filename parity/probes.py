@@ -215,6 +215,7 @@ def make_probes(
 
     Raises:
         UnsupportedError: an input has a role that no probe is known for.
+        MismatchError: the tokenizer gives ids that the model has no row for.
     """
     _check_roles(signature)
     random = np.random.default_rng(seed)
@@ -235,7 +236,15 @@ def make_probes(
             for port in signature.inputs
         }
         probes.setdefault(_identity(adapted, inputs), Probe(layout.name, inputs))
-    return list(probes.values())
+    made = list(probes.values())
+    if problems := [it for probe in made for it in _unknown_ids(probe, signature)]:
+        raise MismatchError(f"{tokenizer}: its tokenizer does not fit the model", problems)
+    return made
+
+
+def _unknown_ids(probe: Probe, signature: Signature) -> Iterator[str]:
+    for port in signature.inputs:
+        yield from _range_problems(probe.name, port, probe.inputs[port.name])
 
 
 def _identity(layout: Layout, inputs: Mapping[str, Array]) -> str:

@@ -156,6 +156,14 @@ def test_a_damaged_tokenizer_is_refused_by_name(tiny_bert_dir, tmp_path, monkeyp
     assert "tokenizer.json" in output
 
 
+def test_a_tokenizer_with_ids_that_the_model_does_not_have_is_refused(tiny_bert_dir, tmp_path):
+    source = shutil.copytree(tiny_bert_dir, tmp_path / "bert")
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["the"] = 10_000
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "10000; the model has 0 to" in invoke("parity", "record", source, tmp_path / "out")
+
+
 def test_own_inputs_with_ids_that_the_model_does_not_have_are_refused(tiny_bert_dir, tmp_path):
     ids = np.array([[2, 5, 10_000, 3]])
     np.savez(tmp_path / "own.npz", input_ids=ids, attention_mask=np.ones_like(ids))

@@ -34,7 +34,7 @@ def stamp(file: Path) -> Stamp | None:
 
 def stamps(files: Iterable[Path]) -> list[tuple[str, Stamp | None]]:
     """Return name and stamp of each of FILES, as the key of a job has them."""
-    return [(str(file.resolve()), stamp(file)) for file in files]
+    return [(os.path.realpath(file), stamp(file)) for file in files]  # a loop of links has one too
 
 
 @dataclass(frozen=True)

@@ -92,9 +92,10 @@ def _never_replaced(target: Path) -> str | None:
         return f"is a symbolic link to {target.readlink()}"
     if target.parent == target or os.path.ismount(target):
         return "is the root of a file system"
+    place = Path(os.path.realpath(target))
     for kept, what in ((Path.cwd(), "the working directory"), (Path.home(), "your home")):
-        if kept.is_relative_to(target.resolve()):
-            return f"{'is' if kept == target.resolve() else 'contains'} {what}"
+        if kept.is_relative_to(place):
+            return f"{'is' if kept == place else 'contains'} {what}"
     return None
 
 

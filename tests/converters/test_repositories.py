@@ -170,6 +170,7 @@ def answer(kind):
         (answer(errors.RevisionNotFoundError), "no such revision"),
         (answer(errors.HfHubHTTPError), "cannot be reached"),
         (ConnectionError("refused"), "cannot be reached"),
+        (type("ConnectError", (Exception,), {"__module__": "httpx2"})("x"), "cannot be reached"),
     ],
     ids=lambda it: type(it).__name__,
 )

@@ -157,17 +157,15 @@ def mlx_updates(folder: Path) -> dict[str, np.ndarray]:
 
 
 def peft_merged(ran: Ran) -> dict[str, np.ndarray]:
-    """Return the merged weights as PEFT computes them; none where its configuration refuses a type."""
+    """Return the merged weights as PEFT computes them; none where it refuses an idle field's type."""
     import peft
     from transformers import BertModel
 
     base = BertModel.from_pretrained(ran.folder / "bert")
     try:
-        config = peft.PeftConfig.from_pretrained(ran.folder / "peft")
+        model = peft.PeftModel.from_pretrained(base, ran.folder / "peft").merge_and_unload()
     except Exception:  # of an idle field, or ours would have refused it
         return {}
-    model = peft.PeftModel.from_pretrained(base, ran.folder / "peft", config=config)
-    model = model.merge_and_unload()
     return {name: value.double().numpy() for name, value in model.state_dict().items()}
 
 
@@ -306,11 +304,11 @@ def inputs_recorded(ran: Ran) -> list[str]:
     }
     problems = []
     for name, array in mine.items():
-        probe, slash, port = name.rpartition("/")
+        probe, _, port = name.rpartition("/")
         found = [
             it
             for (where, what), it in recorded.items()
-            if what == port and (not slash or where == probe)
+            if what == port and (not probe or where == probe)
         ]
         if not any(
             np.frombuffer(it.data, np.int64).tolist() == array.reshape(-1).tolist() for it in found

@@ -40,7 +40,9 @@ def furnish(root: Path, goods: Path, names: Iterable[str]) -> Path:
 def surroundings(root: Path) -> dict[str, str]:
     """Return the environment in which everything that is written lies in ROOT."""
     home, temporary = str(root / "home"), str(root / "tmp")
-    return {"HOME": home, "TMPDIR": temporary, "XDG_CACHE_HOME": f"{home}/.cache"}
+    plots = str(root.parent / "matplotlib")  # makes its own settings wherever it runs first
+    places = {"HOME": home, "TMPDIR": temporary, "XDG_CACHE_HOME": f"{home}/.cache"}
+    return places | {"MPLCONFIGDIR": plots}
 
 
 def snapshot(root: Path) -> dict[str, Entry]:

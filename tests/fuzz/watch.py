@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import os
@@ -62,6 +63,7 @@ def in_child(job: Callable[[], int], folder: Path, places: dict[str, str], *, li
 def become(output: int, folder: Path, places: dict[str, str]) -> None:
     """Turn this process into one that a shell might have started."""
     os.setsid()
+    atexit._clear()
     null = os.open(os.devnull, os.O_RDONLY)
     for wanted, handle in enumerate((null, output, output)):
         os.dup2(handle, wanted)
@@ -89,6 +91,7 @@ def finish(job: Callable[[], int]) -> NoReturn:
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()  # coremltools removes its copies there
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code & 255)
@@ -102,7 +105,7 @@ def watched(pid: int, begin: float, limit: float) -> tuple[str, int, resource.st
         if done:
             return stopped, status, usage
         now = time.monotonic()
-        if not stopped and now - begin > limit:
+        if not stopped and now - begin > limit * share():
             stopped = "hang"
         elif not stopped and now > glance:
             stopped = "memory" if memory(pid) > TOO_MUCH else ""
@@ -112,6 +115,11 @@ def watched(pid: int, begin: float, limit: float) -> tuple[str, int, resource.st
                 os.killpg(pid, signal.SIGKILL)
         time.sleep(pause)
         pause = min(pause * 1.3, 0.02)
+
+
+def share() -> float:
+    """Return by how much others make this machine slower: seconds are those of one that is free."""
+    return max(1.0, os.getloadavg()[0] / (psutil.cpu_count() or 1))
 
 
 def memory(pid: int) -> int:
@@ -139,7 +147,8 @@ def in_shell(argv: Sequence[str], folder: Path, places: dict[str, str], root: Pa
     """Run ARGV in a process of its own, started as a shell starts one, and watch."""
     from .warm import ENVIRONMENT
 
-    environment = {**os.environ, **ENVIRONMENT, **places, "PYTHONPATH": str(root)}
+    path = os.pathsep.join(map(str, (*sys.path, root)))
+    environment = {**os.environ, **ENVIRONMENT, **places, "PYTHONPATH": path}
     command = [sys.executable, "-m", "weighbridge", *argv]
     with tempfile.TemporaryFile() as printed:
         begin = time.monotonic()
@@ -152,7 +161,7 @@ def in_shell(argv: Sequence[str], folder: Path, places: dict[str, str], root: Pa
             stderr=printed,
             start_new_session=True,
         )
-        stopped, status, usage = watched(process.pid, begin, 3 * LIMIT)
+        stopped, status, usage = watched(process.pid, begin, LIMIT)
         process.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.monotonic() - begin
         printed.seek(0)
