@@ -199,21 +199,20 @@ class World:
 
     def change(self) -> Row:
         """Change a source while the command writes; it must not pass for what it was."""
-        self.prepare(force=False)
-        before = files_in(self.place)
         own = self.place.parent / "sources"
         if not own.exists():
             shutil.copytree(self.sources, own)
+        named = self.name, self.command
+        world = World(self.place.parent / "changing", self.server, own, self.others, named)
         path = _largest(own, self.command)
-        ended = self.run(
-            Fault(len(self.straight.calls) // 2, Action.STOP),
-            sources=own,
-            meanwhile={"flip": str(path)},
-        )
+        world.prepare(force=False)
+        before = files_in(world.place)
+        middle = Fault(len(world.calls()) // 2, Action.STOP)
+        ended = world.run(middle, meanwhile={"flip": str(path)})
         flip_last_byte(path)
-        found = self.found()
-        problems = [] if ended.code in PASSED else self._wrong_after_failure(ended, found, before)
-        return self._row(Fault(-1, Action.STOP), ended, False, found, problems)
+        found = world.found()
+        problems = [] if ended.code in PASSED else world._wrong_after_failure(ended, found, before)
+        return world._row(middle, ended, False, found, problems)
 
     def kill(self, fault: Fault, *, force: bool = False, **more: Any) -> Row:
         """Kill the command, look at what is there, and give it again."""
