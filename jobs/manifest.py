@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import __version__
 from ..converters.checkpoints import Header
+from ..converters.dtypes import NUMPY
 from ..converters.maps import Execution, Plan, WeightMap
 from ..converters.models import MANIFEST, Model
 from ..converters.models.manifests import read_manifest
@@ -79,6 +80,12 @@ def parse_header(text: str) -> Header:
 
     >>> parse_header("BF16[2, 3]")
     Header(dtype='BF16', shape=(2, 3))
+
+    Raises:
+        ValueError: it prints as another text.
     """
     dtype, _, sizes = text.removesuffix("]").partition("[")
-    return Header(dtype, tuple(int(size) for size in sizes.split(",") if size))
+    header = Header(dtype, tuple(int(size) for size in sizes.split(",") if size))
+    if dtype not in NUMPY or str(header) != text:
+        raise ValueError(f"{text[:60]!r} is no dtype and shape")
+    return header

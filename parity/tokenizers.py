@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -109,8 +110,22 @@ def load_tokenizers(folder: Path | None) -> list[Tokenizer]:
     readers = [_from_transformers] if importlib.util.find_spec("transformers") else []
     if (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
         readers.append(_from_tokenizers)
+    with reading(folder):
+        found = [read(folder) for read in readers]
+    return [it._replace(encode=partial(encoded, it.encode, folder)) for it in found]
+
+
+def encoded(encode: Encode, folder: Path, text: str) -> list[int]:
+    """Return what ENCODE, of the tokenizer in FOLDER, makes of TEXT; fails as ``load_tokenizers``."""
+    with reading(folder):
+        return list(encode(text))
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Tell in one line of a tokenizer in FOLDER that its library cannot read or run."""
     try:
-        return [read(folder) for read in readers]
+        yield
     except Exception as error:  # each library raises what it likes, a bare Exception among it
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInputError(f"{folder}: its tokenizer cannot be read ({reason})") from error

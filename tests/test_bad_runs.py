@@ -156,6 +156,19 @@ def test_a_damaged_tokenizer_is_refused_by_name(tiny_bert_dir, tmp_path, monkeyp
     assert "tokenizer.json" in output
 
 
+def test_a_tokenizer_that_fails_on_a_text_is_refused_by_name(tiny_bert_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_bert_dir, "bert")
+    tokenizer = json.loads(Path("bert/tokenizer.json").read_text())
+    tokenizer["model"]["unk_token"] = "[NONE]"
+    tokenizer["model"]["vocab"].pop("t")
+    Path("bert/tokenizer.json").write_text(json.dumps(tokenizer))
+    goods.pairs(tmp_path / "pairs")
+    (tmp_path / "pairs.yaml").write_text(goods.PAIRS)
+    for line in ("train out --backend torch --config pairs.yaml", "parity record bert out"):
+        assert "tokenizer" in invoke(*line.split())
+
+
 def test_a_tokenizer_with_ids_that_the_model_does_not_have_is_refused(tiny_bert_dir, tmp_path):
     source = shutil.copytree(tiny_bert_dir, tmp_path / "bert")
     tokenizer = json.loads((source / "tokenizer.json").read_text())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -126,13 +128,11 @@ def load_tokenizer(folder: Path) -> Tokenize:
     if file.is_file():
         from tokenizers import Tokenizer
 
-        try:
+        with _reading(file):
             fast = Tokenizer.from_file(str(file))
-        except Exception as error:  # all that the library raises, whatever is wrong
-            raise BadInputError(f"{file}: no tokenizer that can be read ({error})") from None
         fast.no_padding()
         fast.no_truncation()
-        return lambda texts: [encoding.ids for encoding in fast.encode_batch(list(texts))]
+        return partial(_encoded, fast, file)
     try:
         from transformers import AutoTokenizer
 
@@ -140,6 +140,19 @@ def load_tokenizer(folder: Path) -> Tokenize:
     except (OSError, ValueError) as error:
         raise BadInputError(f"{folder}: no tokenizer there: {error}") from None
     return lambda texts: slow(list(texts), truncation=False)["input_ids"]
+
+
+def _encoded(fast: Any, file: Path, texts: Sequence[str]) -> list[list[int]]:
+    with _reading(file):
+        return [encoding.ids for encoding in fast.encode_batch(list(texts))]
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # all that the library raises, whatever is wrong
+        raise BadInputError(f"{file}: no tokenizer that can be read ({error})") from None
 
 
 def leaked(train: Pairs, other: Pairs) -> int:

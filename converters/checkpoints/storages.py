@@ -15,6 +15,7 @@ from .ranges import pieces
 
 ZIPPED: Final = b"PK\x03\x04"
 _MAGIC: Final = 0x1950A86A20F9469CFC6C  # the first pickle of a file of the older format
+_PROTOCOL: Final = 1001  # the second, in all of them
 # Storages by the dtype of their numbers, and the bytes of one.
 KINDS: Final[Mapping[str, tuple[str, int]]] = {
     "Float": ("float32", 4),
@@ -131,7 +132,8 @@ class Legacy:
         with path.open("rb") as file:
             if load(file) != _MAGIC:
                 raise PickleError("it starts like no file of torch.save")
-            load(file)  # the version, 1001 in all of them
+            if load(file) != _PROTOCOL:
+                raise PickleError(f"its protocol is not {_PROTOCOL}")
             system = load(file)
             _check_order(path, isinstance(system, dict) and system.get("little_endian") is False)
             self.content = load(file, self._storage)
