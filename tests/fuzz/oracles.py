@@ -244,7 +244,7 @@ def exported(ran: Ran) -> list[str]:
         ):
             problems.append(f"{name} holds other values")
     same = {name for name in wanted_facts if not name.startswith(("GGUF.", "general.file_type"))}
-    problems += [f"{n}: other metadata" for n in same if str(wanted_facts[n]) != str(facts.get(n))]
+    problems += [f"{n}: other metadata" for n in same if wanted_facts[n] != facts.get(n)]
     return problems
 
 
@@ -354,7 +354,7 @@ def leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 def alike(told: Any, used: Any) -> bool:
     """Say whether a run USED what it was TOLD; paths were made absolute, 1e-3 is a number."""
-    if isinstance(told, str) and isinstance(used, float | int):
+    if isinstance(used, float) and isinstance(told, str | int):
         return float(told) == used
     if isinstance(told, str) and isinstance(used, str):
         return used == told or Path(used).name == Path(told).name

@@ -123,7 +123,7 @@ def torch_unchecked(path: Path) -> Tensors:
 
 
 def gguf_file(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read PATH with llama.cpp's library: tensors in float32, and the metadata."""
+    """Read PATH with llama.cpp's library: tensors in float32, and the metadata as bytes."""
     import gguf
 
     reader = gguf.GGUFReader(path)
@@ -133,7 +133,9 @@ def gguf_file(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         )
         for it in reader.tensors
     }
-    return arrays, {name: field.contents() for name, field in reader.fields.items()}
+    return arrays, {
+        name: [part.tobytes() for part in field.parts] for name, field in reader.fields.items()
+    }
 
 
 def pairs_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

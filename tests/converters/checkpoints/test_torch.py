@@ -238,3 +238,22 @@ def test_damage_in_a_member_that_is_never_read_is_refused(tmp_path):
     (tmp_path / "a.pt").write_bytes(data.replace(text, b"9" + text[1:], 1))
     with pytest.raises(BadInputError, match="serialization_id is damaged"):
         open_checkpoint(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(("back", "value"), [(73, 0x20), (18, 0x01), (42, 0x07)])
+def test_an_archive_whose_end_says_other_numbers_is_refused(back, value, tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "a.pt")
+    data = bytearray((tmp_path / "a.pt").read_bytes())
+    data[-back] = value
+    (tmp_path / "a.pt").write_bytes(data)
+    with pytest.raises(BadInputError, match="not a readable PyTorch file"):
+        open_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_directory_whose_last_name_is_too_long_is_refused(tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "a.pt")
+    data = bytearray((tmp_path / "a.pt").read_bytes())
+    data[data.rindex(b"PK\x01\x02") + 28] = 0x80
+    (tmp_path / "a.pt").write_bytes(data)
+    with pytest.raises(BadInputError, match="not a readable PyTorch file"):
+        open_checkpoint(tmp_path / "a.pt")
