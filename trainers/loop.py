@@ -63,7 +63,7 @@ def train(
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
     config = _admit(config, out, resume=resume)
-    started, sources = time.monotonic(), Sources.of(config.model)
+    started, sources = time.monotonic(), _sources(config)
     with nullcontext() if resume else Staging(out, kind="run") as staging:
         task = task or build_task(config)
         step = _ready(make_step(backend, task, config), out, config, progress)
@@ -75,16 +75,21 @@ def train(
         return _kept(run, out, sources, started)
 
 
-def _require_same_base(sources: Sources, out: Path) -> None:
-    """Refuse to record as the adapter's base a model that was changed while the run in OUT used it.
+def _sources(config: TrainConfig) -> Sources:
+    """Return the files of the model and the data that CONFIG names."""
+    return Sources.of(config.model, config.data.train, config.data.validation, config.data.test)
+
+
+def _require_same_sources(sources: Sources, out: Path) -> None:
+    """Refuse to record as what the run in OUT was made from files that were changed meanwhile.
 
     Raises:
-        BadInputError: it was; the last checkpoint stays.
+        BadInputError: they were; the last checkpoint stays.
     """
     if files := sources.changed():
         raise BadInputError(
-            f"{files[0]} changed during the run, so the result would be recorded for another base; put"
-            f" it back, then: weighbridge train {out} --resume"
+            f"{files[0]} changed during the run, so the result would be recorded for another model or"
+            f" other data; put it back, then: weighbridge train {out} --resume"
         )
 
 
@@ -117,7 +122,7 @@ def _ready(step: Step, out: Path, config: TrainConfig, progress: Progress) -> St
 
 def _kept(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
     """Return what RUN has done since STARTED after writing it to OUT."""
-    _require_same_base(sources, out)
+    _require_same_sources(sources, out)
     result = run.finish(started)
     (out / RESULT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
     return result

@@ -309,3 +309,25 @@ def test_a_model_that_changes_during_the_run_is_not_recorded_as_the_base(
     assert not (out / "model.safetensors").exists()
     train(config, out, resume=True, task=series_task(config))
     assert (out / "model.safetensors").exists()
+
+
+def test_data_that_changes_during_the_run_is_told_and_the_run_goes_on_with_the_old(
+    series_config, series_task, tmp_path
+):
+    config, out = series_config(), tmp_path / "run"
+    data = config.data.train
+    old, stat = data.read_bytes(), data.stat()
+
+    def change(event):
+        if isinstance(event, Updated) and event.step == 2:
+            data.write_bytes(b"other data")
+
+    try:
+        with pytest.raises(BadInputError, match=r"train\.npz changed during the run.*--resume"):
+            train(config, out, progress=change, task=series_task(config))
+    finally:
+        data.write_bytes(old)
+        os.utime(data, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert not (out / "model.safetensors").exists()
+    train(config, out, resume=True, task=series_task(config))
+    assert (out / "model.safetensors").exists()
