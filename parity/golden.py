@@ -17,7 +17,7 @@ from ..converters.documents import RECORD
 from ..converters.documents.fields import read_fields
 from ..converters.models import Model, Port, Signature
 from ..converters.values import Array
-from ..errors import BadInputError
+from ..errors import BadInputError, MismatchError
 from .distances import Distance
 from .golden_fields import FIELDS
 from .probes import Probe, describe_probe
@@ -100,9 +100,12 @@ class Golden:
                     f"{folder}: golden of schema {manifest['schema']}, this version reads"
                     f" {SCHEMA}; record it again"
                 )
-            return _golden(manifest, load_file(folder / TENSORS))
+            golden = _golden(manifest, load_file(folder / TENSORS))
         except (OSError, AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
             raise BadInputError(f"{folder}: not a readable golden ({error!r})") from error
+        if missing := _missing(golden):
+            raise MismatchError(f"{folder} is not a whole golden; record it again", missing)
+        return golden
 
 
 def is_golden(path: Path) -> bool:
@@ -192,6 +195,24 @@ def _unflatten(
     return {
         group: tuple(rows[name] for name in names if name in rows) for group, rows in groups.items()
     }
+
+
+def _missing(golden: Golden) -> list[str]:
+    """Return which outputs and errors of a recording GOLDEN lacks: some of each for every probe."""
+    wanted = [set(row) for row in golden.outputs.get("stored", ())]
+    groups: dict[str, Sequence[Mapping[str, Any]]] = {
+        **{f"outputs {storage}": rows for storage, rows in golden.outputs.items()},
+        **{f"errors {key}": rows for key, rows in golden.errors.items()},
+    }
+    needed = [f"errors {storage}/float32" for storage in golden.outputs]
+    absent = [name for name in ("outputs stored", *needed) if name not in groups]
+    short = [
+        name for name, rows in groups.items() if [set(row) for row in rows] != wanted or not wanted
+    ]
+    return [
+        *(f"{name}: missing" for name in absent),
+        *(f"{name}: not of every probe" for name in short),
+    ]
 
 
 def _port(content: Mapping[str, Any]) -> Port:

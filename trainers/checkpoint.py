@@ -62,13 +62,15 @@ class Checkpoints:
         """Return the last point written, or ``None``; nothing is changed.
 
         Raises:
-            BadInputError: the folder is none, or the point is damaged.
+            BadInputError: the folder is none, or a point is damaged.
         """
         if os.path.lexists(self.folder) and not self.folder.is_dir():
             raise BadInputError(
                 f"{self.folder}: not a folder of checkpoints; remove it to start over"
             )
         steps = self._steps(STEP)
+        for step in steps:  # what is read of them later may not fail then
+            self._best_of(step)
         return self._read(STEP, steps[-1]) if steps else None
 
     def tidy(self) -> None:
@@ -129,13 +131,26 @@ class Checkpoints:
 
     def _prune(self) -> None:
         kept = self._steps(STEP)[-self._keep :]
-        bests = {
-            read_object(self._path(STEP, step) / FACTS, RECORD).get("best_step") for step in kept
-        }
+        bests = {self._best_of(step) for step in kept}
         for step in set(self._steps(STEP)) - set(kept):
             _remove(self._path(STEP, step))
         for step in set(self._steps(BEST)) - bests:
             _remove(self._path(BEST, step))
+
+    def _best_of(self, step: int) -> int | None:
+        """Return the best step that the checkpoint of STEP speaks of, if it does.
+
+        Raises:
+            BadInputError: it says something else.
+        """
+        path = self._path(STEP, step)
+        best = read_object(path / FACTS, RECORD).get("best_step")
+        if best is not None and type(best) is not int:
+            raise BadInputError(
+                f"{path / FACTS}: best_step is {best!r}, expected a whole number; remove {path} to go"
+                " on without it"
+            )
+        return best
 
 
 def _remove(path: Path) -> None:

@@ -133,7 +133,7 @@ class TrainConfig(Section):
     batch_size: PositiveInt = 16
     accumulation: PositiveInt = 1
     clip_norm: PositiveFloat | None = 1.0
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # what every generator takes
     validate_every: PositiveInt = 25
     checkpoint_every: PositiveInt = 25
     keep: PositiveInt = 2
