@@ -35,7 +35,6 @@ SINGLE: Final = frozenset({"gguf", "map"})  # kinds that are one file
 BESIDE: Final = SINGLE | {"package"}  # kinds whose record lies beside them
 GROWING: Final = frozenset({"run"})  # kinds that are written to after they appear
 IGNORED: Final = frozenset({".DS_Store"})  # Finder's, made anew wherever it looks
-_PACKAGE: Final = "Data/com.apple.CoreML"
 
 
 class Record(NamedTuple):
@@ -74,7 +73,10 @@ def describe(item: Path, kind: str, before: Mapping[str, Any] | None = None) -> 
     facts = read_facts(place) or {"weighbridge": __version__}
     tensors = facts.get("tensors", {})
     parts = [it for it in below(item) if it != place and it.is_file() and not it.is_symlink()]
-    files = {path.relative_to(item).as_posix(): _entry(path, tensors) for path in parts}
+    files = {  # what lies deeper, such as a sentence-transformers head, may have tensors of like names
+        path.relative_to(item).as_posix(): _entry(path, tensors if path.parent == item else {})
+        for path in parts
+    }
     replaced = {"before": dict(before)} if before else {}
     return {**facts, "kind": kind, "files": files, **replaced}
 

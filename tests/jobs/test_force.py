@@ -249,3 +249,15 @@ def test_a_failure_leaves_no_folder_that_was_made_for_the_target(sources, tmp_pa
     (tmp_path / "empty").mkdir()
     run("convert", "torch-to-mlx", tmp_path / "empty", tmp_path / "a" / "b" / "c")
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_head_whose_tensors_have_names_of_the_model_is_recorded_by_its_own_bytes(tmp_path):
+    from weighbridge.converters.checkpoints import Staging
+
+    for force in (False, True):
+        with Staging(tmp_path / "out", force=force) as staging:
+            (staging.folder / "2_Dense").mkdir()
+            one = {"linear.weight": np.ones((2, 2), np.float32)}
+            save_file(one, staging.folder / "2_Dense" / "model.safetensors")
+            staging.note({"weighbridge": "0.2.0", "tensors": {"linear.weight": "xxh3:0"}})
+            staging.publish()
