@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import numpy as np
+import psutil
 import pytest
 
 from weighbridge.benchmarks.adapters import (
@@ -61,6 +66,16 @@ def test_a_file_in_any_order_is_read_by_others(tmp_path):
     made.write(tmp_path / "x.safetensors", arrays, format="pt")
     found = load_file(tmp_path / "x.safetensors")
     assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+
+
+def test_processes_that_ran_before_a_merge_do_not_count_as_its_memory():
+    sleep = [sys.executable, "-c", "import time; held = bytearray(200_000_000); time.sleep(30)"]
+    with subprocess.Popen(sleep) as earlier:
+        while merge_memory.resident(psutil.Process(earlier.pid)) < 200e6:
+            time.sleep(0.01)
+        _took, together = merge_memory.watched([sys.executable, "-c", "sum(range(10**7))"], {})
+        earlier.kill()
+    assert 1 < together < 150
 
 
 def test_the_memory_of_a_merge_is_measured(tmp_path):

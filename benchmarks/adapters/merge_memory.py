@@ -38,18 +38,24 @@ INTERVAL: Final = 0.01  # seconds
 
 
 class Watch(threading.Thread):
-    """Look at the resident memory of all descendants of this process, summed; keep the peak."""
+    """Look at the resident memory of the processes started from now on, summed; keep the peak."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak = 0
         self._done = threading.Event()
+        self._here = psutil.Process()
+        self._earlier = set(self._here.children())
 
     def run(self) -> None:
         """Look until told to stop."""
-        here = psutil.Process()
         while not self._done.wait(INTERVAL):
-            self.peak = max(self.peak, sum(map(resident, here.children(recursive=True))))
+            self.peak = max(self.peak, sum(map(resident, self._later())))
+
+    def _later(self) -> Iterator[psutil.Process]:
+        for child in set(self._here.children()) - self._earlier:
+            with suppress(psutil.Error):
+                yield from (child, *child.children(recursive=True))
 
     def stop(self) -> float:
         """Return the peak in MB."""
