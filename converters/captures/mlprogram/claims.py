@@ -111,9 +111,27 @@ def _check_file(file: Path, blobs: list[Blob]) -> None:
         raise BadInputError(
             f"{file}: damaged or cut short ({total} bytes, no whole blob at {damage[0]}); {COPY}"
         )
-    for (_, end), (begin, _) in pairwise(sorted(filter(None, ranges))):
+    whole = sorted(filter(None, ranges))
+    for (_, end), (begin, _) in pairwise(whole):
         if begin < end:
             raise BadInputError(f"{file}: damaged, two weights overlap at byte {begin}; {COPY}")
+    with file.open("rb") as stream:
+        last = _last(stream, whole[-1][1], total)
+    if last < total:
+        raise BadInputError(
+            f"{file}: damaged, {total - last} bytes after the last weight belong to none; {COPY}"
+        )
+
+
+def _last(stream: IO[bytes], end: int, total: int) -> int:
+    """Return where the last weight ends, from the END of one on: others, unused, may follow it."""
+    while (offset := -(-end // RECORD) * RECORD) + RECORD <= total:
+        stream.seek(offset)
+        sentinel, _, size, start = METADATA.unpack(stream.read(METADATA.size))
+        if sentinel != SENTINEL or start < offset + RECORD or start + size > total:
+            return end
+        end = start + size
+    return total if offset >= total else end
 
 
 def _range(stream: IO[bytes], blob: Blob, total: int) -> tuple[int, int] | None:

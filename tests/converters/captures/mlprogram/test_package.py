@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 
 import numpy as np
 import pytest
@@ -77,6 +78,24 @@ def test_overwritten_blob_metadata_is_noticed(package):
     file.write_bytes(content)
     with pytest.raises(BadInputError, match="no whole blob at 64"):
         load_program(package)
+
+
+@pytest.mark.parametrize("more", [b"\1", b"\0" * 64, b"\xef\xbe\xad\xde" + b"\xff" * 200])
+def test_bytes_that_belong_to_no_weight_are_refused(more, package):
+    file = package / WEIGHTS / "weight.bin"
+    padded = file.read_bytes().ljust(-(-file.stat().st_size // 64) * 64, b"\0")
+    file.write_bytes(padded + more)
+    with pytest.raises(BadInputError, match=f"{len(more)} bytes after the last weight"):
+        load_program(package)
+
+
+@pytest.mark.parametrize("size", [1, 64, 100])
+def test_a_weight_that_no_operation_uses_may_follow_the_others(size, package):
+    file = package / WEIGHTS / "weight.bin"
+    padded = file.read_bytes().ljust(-(-file.stat().st_size // 64) * 64, b"\0")
+    unused = struct.pack("<IIQQ", 0xDEADBEEF, 1, size, len(padded) + 64).ljust(64, b"\0")
+    file.write_bytes(padded + unused + b"\1" * size)
+    load_program(package)
 
 
 def test_a_file_is_no_package(tmp_path):
