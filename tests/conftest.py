@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -90,6 +91,9 @@ class Clock:
 
 def pytest_configure(config):
     config.pluginmanager.register(Clock())
+    # A run in the background ignores these, and so would the commands that tests end by them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -173,7 +173,6 @@ def test_no_check_asked_for_is_success_and_says_unverified(tiny_bert_dir, tmp_pa
 def test_a_process_ended_by_a_signal_exits_as_the_table_says(tmp_path):
     code = f"""
 import os, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 from weighbridge.cli import main
 from weighbridge import jobs
 jobs.convert = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT) or signal.pause()

@@ -136,7 +136,7 @@ def test_a_run_repeats_and_the_validations_do_not_matter(series_config, series_t
 def test_an_interrupt_writes_a_checkpoint_and_says_how_to_go_on(
     series_config, series_task, tmp_path
 ):
-    before = signal.getsignal(signal.SIGINT)  # a background job ignores it
+    before = signal.getsignal(signal.SIGINT)
     config = series_config(checkpoint_every=6)
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     train(config, straight, task=series_task(config))
