@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "WeighbridgeError": ".errors",
     "WeightMap": ".converters.maps",
-    "assert_parity": ".parity.live",
+    "assert_parity": ".parity.check.live",
     "capture": ".converters.captures",
     "open": ".jobs.opening",
 }

@@ -13,15 +13,23 @@ if not __package__:  # run as a file: relative imports cannot work, so say what 
         "Run it as a module: python -m weighbridge (after make install: .venv/bin/weighbridge)"
     )
 
-from .addresses import COMMAND, for_verbs, refused, too_few
+from .converters.common.addresses import COMMAND, for_verbs, refused, too_few
 
 if _said := too_few(COMMAND):  # nothing could tell of it later
     sys.exit(refused(_said))
 
 import click
 
-from . import __version__, adapter_verbs
-from .arguments import (
+from . import __version__
+from .converters.common.exits import Exit, promise
+from .converters.common.users_code import telling_users_faults
+from .converters.routes import CONVERSIONS, Route
+from .errors import TooLittleMemoryError
+from .verbs import adapters as adapter_verbs
+from .verbs.export import export
+from .verbs.failures import told
+from .verbs.maps import map_group
+from .verbs.options import (
     ADAPTER,
     MODEL,
     accepting,
@@ -35,17 +43,10 @@ from .arguments import (
     shards,
     writing,
 )
-from .converters.routes import CONVERSIONS, Route
-from .converters.users_code import telling_users_faults
-from .errors import TooLittleMemoryError
-from .exits import Exit, promise
-from .export_verbs import export
-from .failures import told
-from .map_verbs import map_group
-from .progress import shown
-from .results import keep_stdout
-from .running import finish, options_of, prepare_mlx
-from .signals import unwinding
+from .verbs.progress import shown
+from .verbs.running import finish, options_of, prepare_mlx
+from .verbs.signals import unwinding
+from .verbs.stdout import keep_stdout
 
 JSON = f"{__package__}.json"
 
@@ -196,9 +197,9 @@ def parity_check(
     Example: weighbridge parity check all-MiniLM-L6-v2 minilm-mlx --quick
     """
     prepare_mlx()
-    from .console import show_verdict
-    from .converters.policy import Policy
+    from .converters.common.policy import Policy
     from .jobs import Options, check
+    from .verbs.output import show_verdict
 
     verdict = check(
         reference,
@@ -241,8 +242,8 @@ def train(
     Example: weighbridge train run --backend mlx --config minilm-lora --set model=minilm-mlx
     """
     prepare_mlx()
-    from .console import show_training
     from .jobs import train as run_training
+    from .verbs.output import show_training
 
     show_training(
         run_training(target, backend, config_path, overrides, resume=resume), as_json=as_json
@@ -260,8 +261,8 @@ def preflight(
     Example: weighbridge preflight --config minilm-lora --set model=all-MiniLM-L6-v2
     """
     prepare_mlx()
-    from .console import show_preflight
     from .jobs import preflight as run_preflight
+    from .verbs.output import show_preflight
 
     result = run_preflight(config_path, overrides)
     show_preflight(result, as_json=as_json)
@@ -277,8 +278,8 @@ def inspect(path: str, as_json: bool, **chosen: Any) -> None:
 
     Example: weighbridge inspect minilm-mlx
     """
-    from .console import show_facts
     from .jobs.inspecting import inspect_spec
+    from .verbs.output import show_facts
 
     show_facts(inspect_spec(path, **chosen), as_json=as_json)
 
@@ -288,8 +289,8 @@ def inspect(path: str, as_json: bool, **chosen: Any) -> None:
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Say what is installed and which routes run on this machine."""
-    from .console import show_facts
     from .jobs.inspecting import examine_machine
+    from .verbs.output import show_facts
 
     facts = examine_machine()
     show_facts(facts, as_json=as_json)

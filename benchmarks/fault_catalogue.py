@@ -25,15 +25,15 @@ from typing import Any
 
 from faults import CONTROLS, FAULTS, SCRATCH, Case
 
-from weighbridge.converters.policy import Policy
+from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.runtimes import Runner, load
 from weighbridge.converters.runtimes.blas import preload_blas
 from weighbridge.converters.runtimes.torch import TorchRunner
-from weighbridge.parity.blame import LOCAL_FLOOR, forced, local_errors
-from weighbridge.parity.check import check
-from weighbridge.parity.probes import make_probes
-from weighbridge.parity.recorder import Recorder
-from weighbridge.parity.verdict import Verdict
+from weighbridge.parity.blame.blame import LOCAL_FLOOR, forced, local_errors
+from weighbridge.parity.check.check import check
+from weighbridge.parity.check.verdict import Verdict
+from weighbridge.parity.goldens.recorder import Recorder
+from weighbridge.parity.probes.probes import make_probes
 
 RESULTS = Path(__file__).with_name("results") / "fault_catalogue.json"
 

@@ -40,7 +40,7 @@ import numpy as np
 
 from tests.converters.maps.infer.scramble import Scramble, scramble, state
 from weighbridge.converters.checkpoints.base import Header
-from weighbridge.converters.dtypes import CODE
+from weighbridge.converters.common.dtypes import CODE
 from weighbridge.converters.maps import WeightMap, apply
 from weighbridge.converters.maps.infer import Draft, infer
 from weighbridge.converters.models import Model

@@ -19,8 +19,8 @@ from torch import nn
 
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.models.families import encoder_signature
-from weighbridge.parity.probes import Probe, make_probes
-from weighbridge.parity.reference import float64_outputs
+from weighbridge.parity.probes.probes import Probe, make_probes
+from weighbridge.parity.reference.reference import float64_outputs
 
 Array = np.ndarray
 WIDTHS = {32: 6, 64: 6, 128: 5, 256: 4, 512: 3, 1024: 2}  # width -> random models of that width

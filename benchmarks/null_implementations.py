@@ -23,8 +23,8 @@ from torch import nn
 
 from weighbridge.converters.runtimes.torch import to_numpy
 from weighbridge.errors import WeighbridgeError
-from weighbridge.parity.probes import Probe
-from weighbridge.parity.reference import module_outputs
+from weighbridge.parity.probes.probes import Probe
+from weighbridge.parity.reference.reference import module_outputs
 
 # Recording a graph takes seconds: so many models of each width are captured, or exported.
 RECORDED = {"captured": 2, "evaluator": 2}
@@ -145,8 +145,8 @@ def source(case: Case, dtype: str) -> list[Array]:
 
 def captured(case: Case, dtype: str) -> list[Array]:
     """Capture the module in MLX, as the product does."""
+    from weighbridge.converters.common.policy import Policy
     from weighbridge.converters.models import Model
-    from weighbridge.converters.policy import Policy
     from weighbridge.converters.runtimes import load
 
     model = Model(
@@ -212,9 +212,9 @@ def evaluated(case: Case, dtype: str) -> list[Array] | None:
     """Export to an ML program and evaluate that."""
     if dtype == "bfloat16":
         return None
-    from weighbridge.converters.coreml import export_coreml
+    from weighbridge.converters.common.policy import Policy
+    from weighbridge.converters.coreml.export import export_coreml
     from weighbridge.converters.models import open as open_model
-    from weighbridge.converters.policy import Policy
     from weighbridge.converters.runtimes import load
 
     with tempfile.TemporaryDirectory() as folder:

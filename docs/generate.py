@@ -20,11 +20,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from weighbridge.cli import main as cli
-from weighbridge.converters.maps import parser
+from weighbridge.converters.common.exits import Exit
+from weighbridge.converters.maps.notation import parser
 from weighbridge.converters.routes import ROUTES
-from weighbridge.exits import Exit
-from weighbridge.failures import kinds
 from weighbridge.trainers.config import TrainConfig
+from weighbridge.verbs.failures import kinds
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -76,7 +76,7 @@ def routes() -> str:
 def packages() -> str:
     """Return the table of packages and root modules with the first line of each docstring."""
     found = [*ROOT.glob("*.py"), *ROOT.glob("[!.]*/**/__init__.py")]
-    known = ("converters", "jobs", "parity", "trainers")
+    known = ("converters", "jobs", "parity", "trainers", "verbs")
     rows = {
         name: first_line(path)
         for path in found
@@ -100,8 +100,11 @@ def layers() -> str:
         for node in ast.parse((ROOT / "tests" / "test_layers.py").read_text()).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS"
     )
-    rows = [", ".join(f"`{unit}`" for unit in row) for row in ast.literal_eval(assigned)]
-    return "\n".join(f"{number}. {row}" for number, row in enumerate(rows, 1))
+    rows = [
+        (name, ", ".join(f"`{unit}`" for unit in units))
+        for name, units in ast.literal_eval(assigned)
+    ]
+    return "\n".join(f"{number}. {name}: {units}" for number, (name, units) in enumerate(rows, 1))
 
 
 def grammar() -> str:

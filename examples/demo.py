@@ -21,8 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from weighbridge import jobs
+from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.policy import Policy
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.blas import preload_blas
 
@@ -77,7 +77,7 @@ class Demo:
         """Remember a verdict; a difference ends the demo."""
         self.verdicts[name] = verdict
         if verdict.status == "DIFFERS":
-            from weighbridge.console import show_verdict
+            from weighbridge.verbs.output import show_verdict
 
             show_verdict(verdict, as_json=False)
             sys.exit(f"{name}: DIFFERS")
@@ -85,7 +85,7 @@ class Demo:
 
 def make_data(demo: Demo) -> None:
     """Extract pairs from the running Python's standard library, split by module."""
-    from weighbridge.trainers.stdlib_pairs import write_pairs
+    from weighbridge.trainers.data.stdlib_pairs import write_pairs
 
     shutil.rmtree(demo.out / "pairs", ignore_errors=True)  # another Python gives others
     counts = write_pairs(demo.out / "pairs")
@@ -115,7 +115,7 @@ def train_adapter(demo: Demo) -> None:
 
 def watch(demo: Demo, name: str) -> Callable[[Any], None]:
     """Return a watcher of training that moves the demo's own display."""
-    from weighbridge.trainers.events import Started, Updated
+    from weighbridge.trainers.runs.events import Started, Updated
 
     advance: list[Callable[[int], None]] = []
 
@@ -235,7 +235,7 @@ def size_of(path: Path) -> str:
 
 def significance(demo: Demo) -> str:
     """Say whether training helped, by a paired bootstrap of the reciprocal ranks."""
-    from weighbridge.trainers.retrieval import paired_bootstrap
+    from weighbridge.trainers.data.retrieval import paired_bootstrap
 
     before, after = (1 / demo.scores[name].ranks for name in ("MLX before", "MLX live adapter"))
     change = paired_bootstrap(before, after)

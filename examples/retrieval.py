@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from weighbridge.converters.runtimes import Runner
-from weighbridge.trainers.pairs import Pairs, load_tokenizer, read_pairs
-from weighbridge.trainers.retrieval import ranks, retrieval_metrics
+from weighbridge.trainers.data.pairs import Pairs, load_tokenizer, read_pairs
+from weighbridge.trainers.data.retrieval import ranks, retrieval_metrics
 
 LENGTHS = {"query": (24,), "document": (48,)}
 BATCH = 25  # within the batch that the Core ML package allows

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..converters.adapters import Adapter, read_adapter
 from ..converters.adapters.config import CONFIG
-from ..converters.memory import pass_on_shortage
+from ..converters.common.memory import pass_on_shortage
+from ..converters.common.policy import Policy
+from ..converters.common.steps import step
 from ..converters.models import Model
-from ..converters.policy import Policy
 from ..converters.runtimes import Runner, load
-from ..converters.steps import step
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
 from .alikeness import disagreements, other_arrays
 from .bases import Kin, dense_view, kinship_stage
@@ -28,8 +28,8 @@ from .shaken import shaken
 from .sides import carried, side_of
 
 if TYPE_CHECKING:
-    from ..parity.probes import Probe
-    from ..parity.verdict import Stage, Verdict
+    from ..parity.check.verdict import Stage, Verdict
+    from ..parity.probes.probes import Probe
 
 BAR = 1e-6  # relative error of live outputs in float32, where the frameworks agree as well
 NOISE = 4.0  # times what the two frameworks differ by on the bare base
@@ -62,7 +62,7 @@ class Run(NamedTuple):
 
 def weigh_adapter(it: Load, kin: Kin, options: Options) -> Verdict:
     """Weigh the converted adapter of IT against its source."""
-    from ..parity.verdict import Verdict, decide
+    from ..parity.check.verdict import Verdict, decide
 
     stages = [kinship_stage(kin), pairing_stage(it)]
     figures: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def said(it: Load, level: str, figures: dict[str, Any]) -> dict[str, Any]:
 
 def pairing_stage(it: Load) -> Stage:
     """Read the converted adapter back as a stranger would: every pair, every module, nothing over."""
-    from ..parity.verdict import Stage
+    from ..parity.check.verdict import Stage
 
     try:
         found = read_adapter(it.folder)
@@ -106,7 +106,7 @@ def pairing_stage(it: Load) -> Stage:
 
 def live_stages(it: Load, options: Options, figures: dict[str, Any]) -> list[Stage]:
     """Run source and target live and compare; FIGURES gets the numbers."""
-    from ..parity.verdict import Stage
+    from ..parity.check.verdict import Stage
 
     step("checking: both adapters live")
     written = read_adapter(it.folder)
@@ -123,7 +123,7 @@ def live_stages(it: Load, options: Options, figures: dict[str, Any]) -> list[Sta
 
 def layout_stage(source: Run, target: Run, read: Adapter, written: Adapter) -> Stage:
     """Say whether both adapters were loaded by the loaders of their own dialects."""
-    from ..parity.verdict import Stage
+    from ..parity.check.verdict import Stage
 
     sides = ((source, read), (target, written))
     missing = [f"{adapter.dialect} adapters" for run, adapter in sides if run.witness is None]
@@ -135,7 +135,7 @@ def layout_stage(source: Run, target: Run, read: Adapter, written: Adapter) -> S
 
 def live_stage(figures: dict[str, Any]) -> Stage:
     """Judge the FIGURES of a comparison."""
-    from ..parity.verdict import Stage
+    from ..parity.check.verdict import Stage
 
     error, floor, effect = (figures[key] for key in ("conversion", "frameworks", "effect"))
     limit = max(BAR, NOISE * floor * figures.get("sensitivity", 1.0))
@@ -201,7 +201,7 @@ def distance(one: Runner, other: Runner, probes: list[Probe]) -> float:
 
 def probes_of(model: Model, options: Options) -> list[Probe]:
     """Return the inputs that both sides run on."""
-    from ..parity.probes import make_probes, probes_from_file
+    from ..parity.probes.probes import make_probes, probes_from_file
 
     if options.inputs:
         return probes_from_file(options.inputs, model.signature)

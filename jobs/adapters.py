@@ -14,13 +14,13 @@ from ..converters.adapters import Adapter, read_adapter, write_adapter, write_pe
 from ..converters.adapters.destinations import DESTINATIONS, next_command, problems, suited
 from ..converters.adapters.fit import TIED
 from ..converters.checkpoints import Staging
-from ..converters.checkpoints.sources import stamps
+from ..converters.common.hints import command, dequantizing, unused
+from ..converters.common.repositories import origin, recorded
 from ..converters.models import Model
 from ..converters.quantization.fingerprints import fingerprints
-from ..converters.repositories import origin, recorded
+from ..converters.results.sources import stamps
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError
-from ..hints import command, dequantizing, unused
 from .adapter_weighing import Load, weigh_adapter
 from .bases import Kin, dense_view, kin_of, quantization_of, require_kin
 from .convert import require_apart
@@ -212,7 +212,7 @@ def write(carried: Carried, request: AdapterRequest, folder: Path) -> None:
 
 def facts_of(carried: Carried, to: str) -> dict[str, Any]:
     """Return what ``weighbridge.json`` says of the converted adapter."""
-    from ..parity.recorded import weight_records
+    from ..parity.weights.recorded import weight_records
 
     model, touched = carried.model, sorted(carried.adapter.updates)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ..converters.dtypes import FLOATS
+from ..converters.common.dtypes import FLOATS
 from ..converters.models import Model
 from ..converters.quantization import Dequantized
 from ..converters.quantization.kinship import Kinship, kinship
@@ -73,7 +73,7 @@ def afresh(model: Model, original: Model, tensors: Dequantized, options: Options
 def price_lines(prices: Mapping[str, Price], chosen: Mapping[str, Measured]) -> list[str]:
     """Return a table of what the roundings cost, the dearest first; sizes in parts of the weights.
 
-    >>> from weighbridge.converters.adapters.survival import Survival
+    >>> from weighbridge.converters.adapters.merging.survival import Survival
     >>> from weighbridge.jobs.forms import Form
     >>> kept = Survival(1.01, 0.4, 2.0, 0.1, 9, 9)
     >>> it = Measured(Form(None, "F16"), kept, "refuse", fits=True, changed=True, part=(3,))

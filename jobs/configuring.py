@@ -8,10 +8,10 @@ from typing import Any
 
 from ..converters import configs, libraries
 from ..converters.configs import Translation
+from ..converters.configs.special_tokens import reconciled
 from ..converters.configs.translation import difference
 from ..converters.models import Model
 from ..converters.models.config_fields import read_config
-from ..converters.special_tokens import reconciled
 from .manifest import manifest_of
 
 CONFIG = "config.json"

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import __version__
 from ..converters.adapters import Survival
-from ..converters.adapters.survival import refusal, worst_of
+from ..converters.adapters.merging.survival import refusal, worst_of
 from ..converters.adapters.whole import Whole
 from ..converters.checkpoints import Checkpoint, Staging, Writer
-from ..converters.checkpoints.sources import stamps
+from ..converters.common.hints import command
 from ..converters.maps import Execution, Plan, WeightMap, execute
 from ..converters.models import Model
 from ..converters.models import open as open_model
+from ..converters.results.sources import stamps
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
 from ..errors import BadInputError, MismatchError, UnsupportedError
-from ..hints import command
 from .bases import Kin, with_kinship
 from .configuring import rewrite_config, translated
 from .dense import as_dense, fitting, said_of
@@ -49,7 +49,7 @@ from .repeats import adapters_recorded
 from .weighing import weigh
 
 if TYPE_CHECKING:
-    from ..parity.verdict import Verdict
+    from ..parity.check.verdict import Verdict
 
 NOTHING = Restored({}, ())
 FORMATS = {"torch": "pt", "mlx": "mlx"}  # what safetensors files say of themselves
@@ -376,7 +376,7 @@ def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verd
 
     That the rounded sum is the one in the file is true then, and not what the adapter was for.
     """
-    from ..parity.verdict import decide
+    from ..parity.check.verdict import decide
 
     lost = refusal({name: Survival(**it) for name, it in merged.items()})
     if not lost:

@@ -15,7 +15,7 @@ from ..converters.checkpoints import Header
 from ..converters.configs import Translation
 from ..converters.configs.translation import difference
 from ..converters.maps import WeightMap
-from ..converters.maps.choose import homeward
+from ..converters.maps.sources.choose import homeward
 from ..converters.models import Model
 from .manifest import recorded_headers
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..converters.maps import WeightMap, choose
+from ..converters.maps import WeightMap
+from ..converters.maps.sources import choose
 from ..converters.models import Model
 from ..errors import BadInputError
 

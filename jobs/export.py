@@ -9,8 +9,8 @@ from typing import Any
 
 from .. import __version__
 from ..converters.checkpoints import Staging
+from ..converters.common.repositories import recorded
 from ..converters.models import Model
-from ..converters.repositories import recorded
 from ..errors import BadInputError, UnsupportedError
 from .bases import Kin, with_kinship
 from .convert import checked, require_apart
@@ -58,7 +58,7 @@ def export_coreml(
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
         return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
     require_apart(model, target)
-    from ..converters.coreml import export_coreml as write_package
+    from ..converters.coreml.export import export_coreml as write_package
 
     with Staging(target, kind="package", force=options.force, sources=options.sources) as staging:
         exported = write_package(

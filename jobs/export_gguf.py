@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..converters.checkpoints import Checkpoint, Staging, require_space
+from ..converters.common.hints import command, unused
+from ..converters.common.repositories import recorded
 from ..converters.models import Model
-from ..converters.repositories import recorded
 from ..errors import BadInputError, MismatchError, UnsupportedError
-from ..hints import command, unused
 from .convert import require_apart
 from .needs import require_memory
 from .options import UNCHECKED, Options, Outcome, begin, open_with

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..converters.checkpoints import Header
+from ..converters.common.hints import dequantizing
 from ..converters.libraries import Target
-from ..converters.maps.choose import different
+from ..converters.maps.sources.choose import different
 from ..converters.models import Model
 from ..errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
-from ..hints import dequantizing
 from .manifest import manifest_of
 
 Headers = Mapping[str, Header]

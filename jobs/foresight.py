@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..converters.libraries import find
 from ..converters.libraries.defaults import ask_early, takes_long
-from ..converters.maps.learned import get_ready
+from ..converters.maps.sources.learned import get_ready
 from ..converters.models import FAMILIES, MANIFEST
 from ..converters.models.config_fields import read_config
 from ..converters.models.specs import exists

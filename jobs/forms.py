@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..converters.adapters.rounding import round_once
+from ..converters.adapters.merging.rounding import round_once
 from ..converters.checkpoints import Header
-from ..converters.dtypes import NUMPY
+from ..converters.common.dtypes import NUMPY
 from ..converters.quantization import Dequantized, Scheme, dequantize, layout, quantize
 from ..converters.values import Array
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..converters.checkpoints.npz import read_npz
+from ..converters.checkpoints.formats.npz import read_npz
+from ..converters.common.policy import Policy
+from ..converters.common.steps import step
 from ..converters.maps import WeightMap, apply
 from ..converters.maps.infer import Draft, Guess, Runs, Side, infer
 from ..converters.models import Model, Signature
-from ..converters.policy import Policy
-from ..converters.steps import step
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, WeighbridgeError
 from .needs import require_memory
 from .options import UNCHECKED, Options
 
 if TYPE_CHECKING:
-    from ..parity.probes import Probe
-    from ..parity.verdict import Verdict
+    from ..parity.check.verdict import Verdict
+    from ..parity.probes.probes import Probe
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def require_sides(torch_model: Model, candidate: Model) -> None:
 
 def side_of(model: Model) -> Side:
     """Return the tensors of MODEL; the values of a bare mlx.nn module are random and mean nothing."""
-    from ..parity.weights import base_weights
+    from ..parity.weights.weights import base_weights
 
     weights = base_weights(model)
     random = model.framework == "mlx" and model.path is None
@@ -210,7 +210,7 @@ class Bench:
         signature = signature_for(torch_model, candidate, options)
         if signature is None:
             return None
-        from ..parity.probes import probes_from_file
+        from ..parity.probes.probes import probes_from_file
 
         probes = probes_from_file(options.inputs, signature) if options.inputs else None
         declared = replace(torch_model, declared=signature)
@@ -220,7 +220,7 @@ class Bench:
         """Return both modules as functions of their weights, ``None`` where torch's cannot be built."""
         from ..converters.runtimes.mlx import MlxRunner
         from ..converters.runtimes.torch import TorchRunner, empty_module
-        from ..parity.probes import make_probes
+        from ..parity.probes.probes import make_probes
 
         try:
             torch_module = empty_module(self.torch_model).double()
@@ -249,8 +249,8 @@ class Bench:
 
     def verdict(self, draft: Draft) -> Verdict:
         """Weigh the candidate's module, with torch's weights put through the map, against torch."""
-        from ..parity.check import check
-        from ..parity.weights import base_weights
+        from ..parity.check.check import check
+        from ..parity.weights.weights import base_weights
 
         weights = base_weights(self.torch_model)
         plan = WeightMap.parse(draft.text, "the inferred map").bind(weights.headers)
@@ -287,6 +287,6 @@ def signature_for(torch_model: Model, candidate: Model, options: Options) -> Sig
         pass
     if candidate.declared or not options.inputs or torch_model.factory is None:
         return candidate.declared
-    from ..parity.live import signature_of
+    from ..parity.check.live import signature_of
 
     return signature_of(torch_model.factory, read_npz(options.inputs))

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ..converters.adapters import Adapter, read_adapter
+from ..converters.common.hints import command, dequantizing, unused
+from ..converters.common.repositories import recorded_path
 from ..converters.documents import RECORD
 from ..converters.documents.fields import TEXT, read_fields
 from ..converters.models import Model, Signature
 from ..converters.models.manifests import MANIFEST, read_manifest
 from ..converters.models.specs import ADAPTER_FILES, exists
 from ..converters.models.specs import open as open_model
-from ..converters.repositories import recorded_path
 from ..converters.routes import ROUTES
 from ..errors import WeighbridgeError
-from ..hints import command, dequantizing, unused
 
 Facts = dict[str, Any]
 PACKAGES = (

@@ -9,11 +9,11 @@ from typing import Any
 
 from .. import __version__
 from ..converters.checkpoints import Header
-from ..converters.dtypes import NUMPY
+from ..converters.common.dtypes import NUMPY
+from ..converters.common.repositories import recorded
 from ..converters.maps import Execution, Plan, WeightMap
 from ..converters.models import MANIFEST, Model
 from ..converters.models.manifests import read_manifest
-from ..converters.repositories import recorded
 from ..errors import BadInputError
 
 

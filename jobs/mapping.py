@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..converters.checkpoints import Sources, Staging
-from ..converters.checkpoints.staging import NOTHING_READ
-from ..converters.checkpoints.system import writing
+from ..converters.common.system import writing
 from ..converters.libraries import find
 from ..converters.maps import WeightMap
 from ..converters.models import Model
+from ..converters.results.staging import NOTHING_READ
 from ..errors import BadInputError
 from .directions import map_of
 from .foresight import foresee

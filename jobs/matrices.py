@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ..converters.adapters.survival import Sums, Survival, worst_first
+from ..converters.adapters.merging.survival import Sums, Survival, worst_first
 from ..converters.values import LowRank
 from .forms import Float64, Form
 from .touched import Change, Index

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ..converters.adapters.survival import judge
-from ..converters.memory import pass_on_shortage
+from ..converters.adapters.merging.survival import judge
+from ..converters.common.memory import pass_on_shortage
+from ..converters.common.policy import Policy
 from ..converters.models import Model
-from ..converters.policy import Policy
 from ..converters.runtimes import Runner, load
 from ..converters.runtimes.base import Arrays, Trace
 from ..converters.values import Array
@@ -22,8 +22,8 @@ from .seen import seen_from
 from .tally import ENOUGH, ERASED
 
 if TYPE_CHECKING:
-    from ..parity.probes import Probe
-    from ..parity.verdict import Stage, Verdict
+    from ..parity.check.verdict import Stage, Verdict
+    from ..parity.probes.probes import Probe
     from .merging import Merge
 
 # The largest relative error of an update whose gain is 1.1 and whose cosine is 0.9, the worst that
@@ -63,8 +63,8 @@ class Recorded:
 
 def weigh_merge(job: Merge, written: Model, options: Options) -> Verdict:
     """Weigh WRITTEN, the result of JOB, seen dense: how much survived, and what it computes."""
-    from ..parity.text import compare_sides, read_text_side
-    from ..parity.verdict import Verdict, decide
+    from ..parity.check.verdict import Verdict, decide
+    from ..parity.probes.text import compare_sides, read_text_side
 
     sides = (read_text_side(it.path) for it in (job.model, written))
     figures: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def weigh_merge(job: Merge, written: Model, options: Options) -> Verdict:
 
 def survival_stage(job: Merge, kept: Kept) -> Stage:
     """Return the stage that says how many updates are in the weights, measured again from the file."""
-    from ..parity.verdict import Stage
+    from ..parity.check.verdict import Stage
 
     if kept.problems:
         count, some = len(kept.problems), "; ".join(kept.problems[:SHOWN])
@@ -109,7 +109,7 @@ def functional(
     job: Merge, written: Model, options: Options, figures: dict[str, Any], *, moved: bool
 ) -> list[Stage]:
     """Run base, live adapter and result; FIGURES gets how far their outputs are apart."""
-    from ..parity.verdict import Stage
+    from ..parity.check.verdict import Stage
 
     try:
         who, found = measured(job, written, options)
@@ -176,7 +176,7 @@ def judged(figures: dict[str, Any], *, forced: bool, moved: bool = True) -> Stag
         forced: whether the user wanted the merge whatever it is.
         moved: whether it changed any weight.
     """
-    from ..parity.verdict import Stage
+    from ..parity.check.verdict import Stage
 
     error, effect, other = figures["merge"], figures["effect"], figures.get("change of base")
     said = f"merged against live: relative error {error:.1e}, the adapter's effect {effect:.1e}"

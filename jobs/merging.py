@@ -12,14 +12,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .. import __version__
-from ..converters.adapters.survival import lines, refusal
+from ..converters.adapters.merging.survival import lines, refusal
 from ..converters.checkpoints import Header, Staging, Writer
-from ..converters.checkpoints.sources import stamps
 from ..converters.checkpoints.workers import Workers
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.models.config_fields import read_config
 from ..converters.quantization import Dequantized
+from ..converters.results.sources import stamps
 from ..converters.values import Array
 from ..errors import BadInputError, MismatchError
 from .afresh import SAME, afresh, price_lines, price_note
@@ -44,7 +44,7 @@ from .tally import ENOUGH, ERASED, Measured, Price, Tally
 from .touched import Touched
 
 if TYPE_CHECKING:
-    from ..parity.verdict import Verdict
+    from ..parity.check.verdict import Verdict
 
 METADATA: Final = {"format": "mlx"}  # what safetensors files of MLX say of themselves
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from ..converters import memory
 from ..converters.checkpoints import Header
-from ..converters.memory import VARIABLE, Room, shown
+from ..converters.common import memory
+from ..converters.common.memory import VARIABLE, Room, shown
 from ..converters.models import Model
 from ..errors import TooLittleMemoryError
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from ..converters.common.hints import command, unused
 from ..converters.models import Model
 from ..converters.values import LowRank
-from ..hints import command, unused
 from .surveying import Survey, changes_of
 from .tally import ENOUGH, Measured
 from .touched import Change

@@ -9,12 +9,12 @@ from ..converters.adapters import Adapter, fit
 from ..converters.adapters.saved import differing
 from ..converters.adapters.whole import Whole
 from ..converters.checkpoints.open import FORMATS
+from ..converters.common.repositories import local
+from ..converters.common.steps import step
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.models.specs import ADAPTER_FILES, no_model
 from ..converters.quantization import Dequantized
-from ..converters.repositories import local
-from ..converters.steps import step
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .sides import Side, side_of
 

@@ -12,7 +12,7 @@ from ..converters.models import Model
 from .opening import open as open_model
 
 if TYPE_CHECKING:
-    from ..parity.verdict import Verdict
+    from ..parity.check.verdict import Verdict
 
 UNCHECKED = "UNVERIFIED"
 Advance = Callable[[int], None]

@@ -10,16 +10,16 @@ from typing import Final, NamedTuple
 import xxhash
 
 from ..converters.checkpoints import Checkpoint, Header, Writer, open_checkpoint
-from ..converters.checkpoints.safetensors import SafetensorsFile
+from ..converters.checkpoints.formats.safetensors import SafetensorsFile
+from ..converters.common.repositories import local
 from ..converters.maps import Dropped, Plan, Step, WeightMap, apply
-from ..converters.maps.choose import map_from, origin_of
-from ..converters.maps.computed import Computed
-from ..converters.maps.names import Name
-from ..converters.maps.plan import Bound
-from ..converters.maps.preimages import source_header
-from ..converters.maps.rules import POLICIES, Pairing, Term
+from ..converters.maps.binding.plan import Bound
+from ..converters.maps.notation.names import Name
+from ..converters.maps.notation.rules import POLICIES, Pairing, Term
+from ..converters.maps.programs.computed import Computed
+from ..converters.maps.programs.preimages import source_header
+from ..converters.maps.sources.choose import map_from, origin_of
 from ..converters.models import Model
-from ..converters.repositories import local
 from ..converters.sidefiles import SIDECAR
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, MismatchError, WeighbridgeError

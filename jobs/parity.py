@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..converters.checkpoints import Staging
+from ..converters.common.policy import Policy
 from ..converters.models import Model
-from ..converters.policy import Policy
 from .convert import require_apart
 from .needs import require_memory
 from .options import Options, Outcome, begin, open_with
 from .weighing import weigh
 
 if TYPE_CHECKING:
-    from ..parity.golden import Golden
-    from ..parity.verdict import Verdict
+    from ..parity.check.verdict import Verdict
+    from ..parity.goldens.golden import Golden
 
 
 def record(
     source: str, target: Path, *, level: str = "verdict", options: Options = Options()
 ) -> Outcome:
     """Record a golden of SOURCE at TARGET."""
-    from ..parity.golden import record as record_golden
-    from ..parity.probes import probes_from_file
+    from ..parity.goldens.golden import record as record_golden
+    from ..parity.probes.probes import probes_from_file
 
     options = begin(target, "golden", options, source)
     model = open_with(source, options)
@@ -39,7 +39,7 @@ def record(
 
 def golden_at(spec: str) -> Golden | None:
     """Return the golden at SPEC; ``None`` where SPEC is a model."""
-    from ..parity.golden import Golden, is_golden
+    from ..parity.goldens.golden import Golden, is_golden
 
     return Golden.load(Path(spec)) if is_golden(Path(spec)) else None
 

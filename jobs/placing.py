@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..converters.adapters import Adapter
+from ..converters.common.hints import command, unused
+from ..converters.common.repositories import local
 from ..converters.models import Model
 from ..converters.models.specs import split_adapter
-from ..converters.repositories import local
 from ..errors import BadInputError
-from ..hints import command, unused
 from .bases import Kin, adapter_for, kin_of, require_kin
 from .opening import with_adapter
 from .repeats import refuse_recorded

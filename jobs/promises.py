@@ -6,20 +6,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..converters.maps import Plan, Step
-from ..converters.maps.axes import Atom, Axes
-from ..converters.maps.computed import Computed
-from ..converters.maps.preimages import leads_as_near
-from ..converters.maps.rules import Cast
+from ..converters.maps.notation.axes import Atom, Axes
+from ..converters.maps.notation.rules import Cast
+from ..converters.maps.programs.computed import Computed
+from ..converters.maps.programs.preimages import leads_as_near
 from ..converters.models import Model
 from .directions import map_of
 
 if TYPE_CHECKING:
-    from ..parity.promises import Promise
+    from ..parity.weights.promises import Promise
 
 
 def promises_of(plan: Plan) -> dict[str, Promise]:
     """Return what PLAN says of each target: its sources, a permutation, whether values change."""
-    from ..parity.promises import Promise
+    from ..parity.weights.promises import Promise
 
     found: dict[str, Promise] = {}
     for step in plan.steps:
@@ -62,7 +62,7 @@ def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
     Raises:
         MismatchError: the reference does not fit its own map.
     """
-    from ..parity.promises import Promise
+    from ..parity.weights.promises import Promise
 
     if "mlprogram" in (reference.framework, candidate.framework) or reference.path is None:
         return {}

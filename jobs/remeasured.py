@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from ..converters.adapters.survival import Survival
+from ..converters.adapters.merging.survival import Survival
 from ..converters.checkpoints import Checkpoint
-from ..converters.dtypes import FLOATS
+from ..converters.common.dtypes import FLOATS
 from ..converters.models import Model
 from ..converters.quantization import Dequantized
 from ..converters.quantization.fingerprints import fingerprints

@@ -11,7 +11,7 @@ import numpy as np
 from ..converters.models import MANIFEST, Model
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError, WeighbridgeError
-from ..parity.sketches import PROJECTIONS, projections, signs
+from ..parity.weights.sketches import PROJECTIONS, projections, signs
 from .manifest import manifest_of
 from .sides import carried, crossing
 

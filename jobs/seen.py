@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..converters.maps.view import Mapped
+from ..converters.maps.execution.view import Mapped
 from ..converters.models import Model
 from .configuring import translated
 from .convert import plan_job

@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 
 from ..converters.checkpoints import CHUNK, Checkpoint, Header
-from ..converters.dtypes import FLOATS
+from ..converters.common.dtypes import FLOATS
 from ..converters.models import Model
 from ..converters.values import Array
 

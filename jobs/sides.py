@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..converters.checkpoints import Header
 from ..converters.libraries import modules as described
 from ..converters.maps import Plan, WeightMap, apply
-from ..converters.maps.modules import kinds_through, module_map
+from ..converters.maps.sources.modules import kinds_through, module_map
 from ..converters.models import Model
 from ..converters.values import Array, Dense, LowRank, Value
 from ..errors import UnsupportedError, WeighbridgeError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ..converters.adapters.survival import Survival
+from ..converters.adapters.merging.survival import Survival
 from ..converters.checkpoints import Checkpoint, Header
-from ..converters.dtypes import FLOATS
+from ..converters.common.dtypes import FLOATS
+from ..converters.common.steps import each
 from ..converters.models import Model
 from ..converters.quantization import Dequantized
-from ..converters.steps import each
 from ..errors import BadInputError, MismatchError
 from .forms import common_dtype, own_form, wider
 from .tally import ENOUGH, ERASED, Measured, measure

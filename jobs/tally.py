@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..converters.adapters.survival import Survival, judge
+from ..converters.adapters.merging.survival import Survival, judge
 from ..converters.quantization import step
 from .forms import WEIGHT, Float64, Form
 from .matrices import Matrices, squares

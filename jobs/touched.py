@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from ..converters.checkpoints import Checkpoint
-from ..converters.dtypes import NUMPY
+from ..converters.common.dtypes import NUMPY
 from ..converters.quantization import Dequantized
 from ..converters.values import Array, LowRank
 from .forms import WEIGHT, Float64, Form, Parts, own_form

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..converters.checkpoints import require_target
-from ..converters.checkpoints.records import write_record
-from ..converters.checkpoints.system import writing
+from ..converters.common.repositories import recorded
+from ..converters.common.system import writing
 from ..converters.models import MANIFEST
 from ..converters.models import open as open_model
-from ..converters.repositories import recorded
+from ..converters.results.records import write_record
 from ..converters.sidefiles import copy_side_files
 from .manifest import write_manifest
 from .needs import require_memory
 
 if TYPE_CHECKING:
     from ..trainers.config import TrainConfig
-    from ..trainers.events import Progress
-    from ..trainers.loop import TrainResult
     from ..trainers.preflight import Preflight
+    from ..trainers.runs.events import Progress
+    from ..trainers.runs.loop import TrainResult
 
 CONFIG, WEIGHTS = "config.yaml", "model.safetensors"
 
@@ -47,8 +47,8 @@ def train(
         progress: told every event; plain lines on stderr if not given.
     """
     from ..trainers.config import load_config
-    from ..trainers.events import Lines
-    from ..trainers.loop import train as run
+    from ..trainers.runs.events import Lines
+    from ..trainers.runs.loop import train as run
 
     if not resume:
         require_target(target, "run")
@@ -92,7 +92,7 @@ def complete(config: TrainConfig, target: Path) -> None:
 def preflight(config_path: Path | str | None, overrides: Sequence[str] = ()) -> Preflight:
     """Compare loss and every gradient of the first batch, MLX against PyTorch."""
     from ..trainers.config import load_config
-    from ..trainers.loop import preflight as check
+    from ..trainers.runs.loop import preflight as check
 
     config = load_config(config_path, overrides)
     require_memory_of(config)

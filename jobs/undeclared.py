@@ -11,15 +11,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..converters.adapters.rounding import round_once
+from ..converters.adapters.merging.rounding import round_once
 from ..converters.checkpoints import Checkpoint
-from ..converters.dtypes import unit_roundoff
-from ..converters.maps.view import Mapped
+from ..converters.common.dtypes import unit_roundoff
+from ..converters.common.repositories import recorded_path
+from ..converters.maps.execution.view import Mapped
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.models.specs import exists, split_adapter
 from ..converters.quantization import Dequantized
-from ..converters.repositories import recorded_path
 from ..converters.values import LowRank
 from ..errors import MismatchError, WeighbridgeError
 from .bases import Kin, dense_view

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..converters.maps.variants import table_of
+from ..converters.common.policy import Policy
+from ..converters.maps.sources.variants import table_of
 from ..converters.models import Model
-from ..converters.policy import Policy
 from .directions import map_of
 from .promises import promised
 
 if TYPE_CHECKING:
-    from ..parity.golden import Golden
-    from ..parity.verdict import Verdict
+    from ..parity.check.verdict import Verdict
+    from ..parity.goldens.golden import Golden
 
 
 def weigh(
@@ -34,9 +34,9 @@ def weigh(
     native MLX module, or a table that is tested against the library that reads it. Where nobody
     does, the stage ``layout`` says so and the verdict is UNVERIFIED.
     """
-    from ..parity.check import check
-    from ..parity.golden import Golden
-    from ..parity.probes import probes_from_file
+    from ..parity.check.check import check
+    from ..parity.goldens.golden import Golden
+    from ..parity.probes.probes import probes_from_file
 
     source = reference.model if isinstance(reference, Golden) else reference
     # A golden of old does not say whose names it has; then it counts as torch's.

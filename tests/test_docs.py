@@ -15,14 +15,14 @@ import pytest
 
 import weighbridge
 from weighbridge.cli import main
-from weighbridge.converters.maps.weightmap import WeightMap
+from weighbridge.converters.maps.binding.weightmap import WeightMap
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = ROOT / "README.md"
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
 RESULTS = ROOT / "benchmarks" / "results"
-WRITES_ELSEWHERE = {"null_study": ROOT / "parity" / "floors.json"}
+WRITES_ELSEWHERE = {"null_study": ROOT / "parity" / "reference" / "floors.json"}
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from weighbridge.cli import main
-from weighbridge.converters import memory
 from weighbridge.converters.adapters import write_adapter
-from weighbridge.converters.memory import VARIABLE, Room
+from weighbridge.converters.common import memory
+from weighbridge.converters.common.memory import VARIABLE, Room
 from weighbridge.converters.runtimes.mlx import MlxRunner
 from weighbridge.converters.values import LowRank
 from weighbridge.trainers.config import dump_config, load_config

@@ -17,27 +17,8 @@ import weighbridge
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-ROOT_MODULES = {
-    "__init__.py",
-    "__main__.py",
-    "addresses.py",
-    "adapter_verbs.py",
-    "arguments.py",
-    "cli.py",
-    "console.py",
-    "errors.py",
-    "exits.py",
-    "export_verbs.py",
-    "failures.py",
-    "hints.py",
-    "map_verbs.py",
-    "os_errors.py",
-    "signals.py",
-    "progress.py",
-    "results.py",
-    "running.py",
-}
-PACKAGES = ("converters", "jobs", "parity", "trainers")
+ROOT_MODULES = {"__init__.py", "__main__.py", "cli.py", "errors.py"}
+PACKAGES = ("converters", "jobs", "parity", "trainers", "verbs")
 DATA = {".wmap", ".json", ".yaml", ".typed"}  # besides modules, all that a wheel carries
 BINARY = {".safetensors", ".npz", ".png", ".pt", ".gz", ".zip"}
 # Assembled, so that this file does not find itself.

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
 FRAMEWORKS = set(SETTINGS["flake8-tidy-imports"]["banned-module-level-imports"])
 FREE = [glob for glob, codes in SETTINGS["per-file-ignores"].items() if "TID253" in codes]
-FOLDERS = ("converters", "jobs", "parity", "trainers")
+FOLDERS = ("converters", "jobs", "parity", "trainers", "verbs")
 SOURCES = sorted(
     [*ROOT.glob("*.py"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py"))]
 )

@@ -8,21 +8,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .config import TrainConfig
-    from .loop import TrainResult
     from .preflight import Preflight
+    from .runs.loop import TrainResult
 
 __all__ = ["preflight", "train"]
 
 
 def train(config: TrainConfig, out: Path, **options: Any) -> TrainResult:
     """Train as CONFIG says and write the run to OUT; see :func:`.loop.train`."""
-    from .loop import train as run
+    from .runs.loop import train as run
 
     return run(config, out, **options)
 
 
 def preflight(config: TrainConfig) -> Preflight:
     """Check every gradient of the first batch; see :func:`.loop.preflight`."""
-    from .loop import preflight as check
+    from .runs.loop import preflight as check
 
     return check(config)

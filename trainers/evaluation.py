@@ -8,9 +8,9 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 
 from ..converters.values import Array
-from .batches import Dataset
-from .pairs import Pairs
-from .retrieval import contrastive_loss, ranks, retrieval_metrics
+from .data.batches import Dataset
+from .data.pairs import Pairs
+from .data.retrieval import contrastive_loss, ranks, retrieval_metrics
 from .steps.base import Step
 
 EMBED_ROWS: Final = 32  # texts embedded at a time; the last ones are filled up, so shapes stay few

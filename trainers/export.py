@@ -9,11 +9,11 @@ from typing import Any
 
 from .. import __version__
 from ..converters.checkpoints import Header, save_tensors
-from ..converters.dtypes import CODE
+from ..converters.common.dtypes import CODE
 from ..converters.models import MANIFEST
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank
-from ..parity.recorded import weight_records
+from ..parity.weights.recorded import weight_records
 from .adapters import updates_of
 from .config import AdapterSection
 from .tasks import PREFIX, Task

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .journal import Record
+from .runs.journal import Record
 
 BLUE, ORANGE, GREY = "#2a6f97", "#e07a1f", "#8a8a8a"
 SMOOTH: Final = 0.9  # weight of the past in the drawn mean of the loss

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ..converters.steps import step as announce
+from ..converters.common.steps import step as announce
 from ..converters.values import Array
 from ..errors import MismatchError
 from .adapters import probe_values
-from .batches import Batch
+from .data.batches import Batch
 from .steps.base import Step
 from .tasks import PREFIX, Parameter
 

@@ -15,11 +15,11 @@ from ..converters.models import open as open_model
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError
 from .adapters import initial_updates, linear_shapes, parameters_of, select
-from .batches import Dataset, Order
 from .config import PairsData, SeriesData, TrainConfig
+from .data.batches import Dataset, Order
+from .data.pairs import Pairs, leaked, load_tokenizer, read_pairs
+from .data.series import Series, read_arrays
 from .evaluation import Scores, measure_loss, measure_retrieval
-from .pairs import Pairs, leaked, load_tokenizer, read_pairs
-from .series import Series, read_arrays
 from .steps.base import Step
 
 PREFIX: Final = "model."  # of the model's own names inside its loss module

@@ -12,7 +12,7 @@ import numpy as np
 
 from weighbridge.benchmarks.large_models import BLOCK, KINDS, layout_of, random_pieces, size_of
 from weighbridge.converters.checkpoints import Header, Writer
-from weighbridge.converters.dtypes import CODE, NUMPY
+from weighbridge.converters.common.dtypes import CODE, NUMPY
 
 Array = np.ndarray
 ROLES: Final = {  # what stands after the path of a module

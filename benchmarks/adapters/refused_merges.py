@@ -34,7 +34,7 @@ from click.testing import CliRunner
 from weighbridge.benchmarks.adapters import made
 from weighbridge.benchmarks.side_by_side import machine
 from weighbridge.cli import main as weighbridge
-from weighbridge.converters.dtypes import NUMPY
+from weighbridge.converters.common.dtypes import NUMPY
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "adapters_refused_merges.json"
 FRAMEWORKS: Final = ("torch", "mlx")

@@ -173,7 +173,7 @@ def _watched() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 def sentences() -> list[str]:
     """Return docstrings of the standard library."""
-    from weighbridge.trainers.stdlib_pairs import write_pairs
+    from weighbridge.trainers.data.stdlib_pairs import write_pairs
 
     with tempfile.TemporaryDirectory() as name:
         write_pairs(Path(name))
@@ -185,7 +185,7 @@ def case(
     layer: Layer, target: tuple[int, int, str], ratio: float, generator: np.random.Generator
 ) -> dict[str, Any]:
     """Merge an update of RATIO into LAYER; return the verdict and the functional error."""
-    from weighbridge.converters.adapters.survival import judge, measure
+    from weighbridge.converters.adapters.merging.survival import judge, measure
 
     have, bits, dtype = target
     before, _ = rounded(layer.weight, have, dtype)

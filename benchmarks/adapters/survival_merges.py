@@ -133,7 +133,7 @@ def merge(folder: Path, adapter: Path, **ways: Any) -> Mapping[str, Any] | None:
 
 def measure(bits: int, ratio: float) -> dict[str, Any]:
     """Merge an adapter of RATIO into a base of BITS in all ways."""
-    from weighbridge.converters.adapters.survival import Survival, judge
+    from weighbridge.converters.adapters.merging.survival import Survival, judge
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

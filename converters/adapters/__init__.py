@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .adapter import Adapter
 from .fit import fit
-from .merge import merge
-from .mlx_writer import write_adapter
+from .merging.survival import Survival
+from .merging.weight import merge
+from .mlx.writer import write_adapter
 from .open import read_adapter
-from .peft_writer import write_peft
-from .survival import Survival
+from .peft.writer import write_peft
 
 __all__ = ["Adapter", "Survival", "fit", "merge", "read_adapter", "write_adapter", "write_peft"]

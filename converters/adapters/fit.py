@@ -9,12 +9,12 @@ from typing import Final
 
 from ...errors import MismatchError
 from ..checkpoints import Header
-from ..dtypes import FLOATS
+from ..common.dtypes import FLOATS
 from ..values import LowRank
 from .adapter import Adapter, module_of
 from .laying import lay
-from .nesting import in_order_of
-from .peft_targets import kept_whole
+from .peft.nesting import in_order_of
+from .peft.targets import kept_whole
 from .prefixes import other_class
 from .promises import Promise, promised, unnamed
 

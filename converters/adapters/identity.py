@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..dtypes import CODE
+from ..common.dtypes import CODE
 from ..values import Array
 from .adapter import Adapter
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from ...errors import BadInputError
-from ..contents import ZIP, require
+from ..common.contents import ZIP, require
+from ..common.dtypes import NUMPY
 from ..documents import RECORD as RECORD_FILE
 from ..documents import read_optional
-from ..dtypes import NUMPY
 from .adapter import Adapter
 from .config import CONFIG, Config, read_config
 from .identity import digest
-from .legacy import NPZ, read_npz, read_vlm
-from .mlx import TENSORS, read_mlx
-from .peft import read_peft
+from .mlx.legacy import NPZ, read_npz, read_vlm
+from .mlx.reader import TENSORS, read_mlx
+from .peft.reader import read_peft
 
 PEFT_TENSORS: Final = ("adapter_model.safetensors", "adapter_model.bin")
 READERS: Final[Mapping[str, Callable[[Path, Path, Config], Adapter]]] = {

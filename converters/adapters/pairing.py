@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import BadInputError, MismatchError
 from ..checkpoints import Checkpoint, Header
-from ..dtypes import FLOATS
+from ..common.dtypes import FLOATS
 from ..values import Array, LowRank
 from .forms import Form
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from .adapter import Adapter, module_of
 from .config import Config
-from .peft_targets import all_linear, excluded, kept_whole, targeted, targeted_parameters
+from .peft.targets import all_linear, excluded, kept_whole, targeted, targeted_parameters
 
 _LAYER: Final = re.compile(r"(?:(?P<stack>.*?)\.)?(?P<layer>\d+)\.(?P<rest>.+)")
 

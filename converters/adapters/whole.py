@@ -10,10 +10,10 @@ import numpy as np
 from ...errors import UnsupportedError
 from ..checkpoints import Checkpoint
 from ..checkpoints.overlay import Overlay
-from ..dtypes import CODE, FLOATS, NUMPY
+from ..common.dtypes import CODE, FLOATS, NUMPY
 from ..values import Array
-from .rounding import round_once
-from .survival import Sums, Survival
+from .merging.rounding import round_once
+from .merging.survival import Sums, Survival
 
 BLOCK: Final = 1 << 19  # elements rounded at a time, each in a handful of float64 temporaries
 

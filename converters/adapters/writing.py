@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..checkpoints import Header, Writer
-from ..dtypes import CODE
+from ..common.dtypes import CODE
 from ..values import Array, LowRank, with_scale
 from .config import CONFIG
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ..results.locks import locked
+from ..results.sources import Sources
+from ..results.staging import Staging, sweep
+from ..results.targets import require_space, require_target
 from .base import CHUNK, Checkpoint, Header
-from .locks import locked
+from .formats.safetensors import save_tensors
 from .open import open_checkpoint
-from .safetensors import save_tensors
-from .sources import Sources
-from .staging import Staging, sweep
-from .targets import require_space, require_target
 from .writer import Writer
 
 __all__ = [

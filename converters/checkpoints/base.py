@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from ..dtypes import NUMPY
+from ..common.dtypes import NUMPY
 from ..values import Array
 
 MAX_AXES: Final = 64  # the limit of numpy

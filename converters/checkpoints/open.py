@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import BadInputError
-from ..contents import JSON, TAR, ZIP, require
+from ..common.contents import JSON, TAR, ZIP, require
 from .base import Checkpoint
-from .npz import NpzFile
-from .safetensors import SafetensorsFile
+from .formats.npz import NpzFile
+from .formats.safetensors import SafetensorsFile
+from .formats.torch import TorchFile
 from .sharded import ShardedCheckpoint
-from .torch import TorchFile
 
 Opener = Callable[[Path], Any]
 

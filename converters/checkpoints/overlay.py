@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ..dtypes import CODE
+from ..common.dtypes import CODE
 from ..values import Array
 from .base import CHUNK, Checkpoint, Header
 

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 import xxhash
 
-from ..dtypes import NUMPY
+from ..common.dtypes import NUMPY
 from .base import Header
-from .safetensors import Place, encode_header
+from .formats.safetensors import Place, encode_header
 
 INDEX: Final = "{stem}.safetensors.index.json"
 SINGLE: Final = "{stem}.safetensors"

@@ -12,14 +12,14 @@ from typing import IO, Final
 import numpy as np
 import xxhash
 
-from ..dtypes import NUMPY
+from ..common.dtypes import NUMPY
+from ..common.system import reserve, writing
 from ..values import Array
 from .base import CHUNK, Header
 from .buffers import BUFFERS
+from .formats.safetensors import Place
 from .journal import Journal
-from .safetensors import Place
 from .shards import INDEX, arrange, fingerprint, index_text
-from .system import reserve, writing
 from .workers import Workers
 
 Data = Array | Iterable[memoryview]

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import BadInputError, UnsupportedError
-from ...hints import command, unused
-from ..contents import GGUF, TEXT, require
+from ..common.contents import GGUF, TEXT, require
+from ..common.hints import command, unused
 from ..values import Array
 from .header import Stored, read_header
 from .types import decode, nbytes

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..checkpoints import Checkpoint
-from ..dtypes import dtype_of
+from ..common.dtypes import dtype_of
 from ..values import Array
 from .file import GgufFile
 from .library import gguf

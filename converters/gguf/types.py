@@ -9,7 +9,7 @@ from typing import Final
 import ml_dtypes
 import numpy as np
 
-from ..dtypes import dtype_of, unit_roundoff
+from ..common.dtypes import dtype_of, unit_roundoff
 from ..values import Array
 from .library import gguf
 

@@ -12,7 +12,7 @@ from typing import IO, Final
 
 from ...errors import MismatchError
 from ..checkpoints import Checkpoint
-from ..checkpoints.system import writing
+from ..common.system import writing
 from ..values import Array
 from .plan import Made, Plan
 from .proof import blocks

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from ...errors import BadInputError, UnsupportedError
-from .. import cache
+from ..common import cache
 from ..documents import ANSWER, parse_object
 from .floats import decoded
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .. import cache
 from ..checkpoints.base import Header
+from ..common import cache
 from .apart import apart
 from .defaults import document_of, key_of
 from .target import Target

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ..checkpoints.base import Header
-from ..memory import pass_on_shortage
+from ..common.memory import pass_on_shortage
 from .floats import decoded
 from .packages import module as import_module
 from .protocols import PROTOCOLS

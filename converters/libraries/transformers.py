@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from ...errors import BadInputError, UnsupportedError
 from ..checkpoints.base import Header
-from ..memory import pass_on_shortage
+from ..common.memory import pass_on_shortage
 from .floats import decoded
 from .hub import FUSED, HUB
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .axes import join, split
-from .execution import Execution, apply, execute
-from .plan import Dropped, Plan, Step
-from .weightmap import WeightMap
+from .binding.plan import Dropped, Plan, Step
+from .binding.weightmap import WeightMap
+from .execution.execution import Execution, apply, execute
+from .notation.axes import join, split
 
 __all__ = ["Dropped", "Execution", "Plan", "Step", "WeightMap", "apply", "execute", "join", "split"]

@@ -11,13 +11,13 @@ from dataclasses import replace
 from itertools import product
 
 from ...errors import UnsupportedError
-from .axes import Atom, Axes, substitute
-from .computed import Computed
-from .expressions import ConfigKey, Definition, Expression, Operation, Words
-from .names import Capture, Name
-from .rules import Cast, Drop, Pairing, Rule, Term, Tie, first_line
+from .binding.weightmap import WeightMap
+from .notation.axes import Atom, Axes, substitute
+from .notation.expressions import ConfigKey, Definition, Expression, Operation, Words
+from .notation.names import Capture, Name
+from .notation.rules import Cast, Drop, Pairing, Rule, Term, Tie, first_line
+from .programs.computed import Computed
 from .unification import Captured, Laid, fill_in, resolve, unify_axes, unify_names
-from .weightmap import WeightMap
 
 
 def compose(first: WeightMap, second: WeightMap) -> WeightMap:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from ...errors import UnsupportedError
-from .axes import Atom, Axes, Axis, Product, Sum, substitute
-from .names import Capture, Name, match
+from .notation.axes import Atom, Axes, Axis, Product, Sum, substitute
+from .notation.names import Capture, Name, match
 
 Segment: TypeAlias = tuple[str | Capture, ...]  # what stands between two dots
 Captured: TypeAlias = dict[str, Name]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import BadInputError, MismatchError, UsersCodeError, WeighbridgeError
-from ..memory import pass_on_shortage
-from ..users_code import (
+from ..common.memory import pass_on_shortage
+from ..common.users_code import (
     OURS,
     described,
     fault_of,

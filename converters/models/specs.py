@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadInputError, UntrustedError, WeighbridgeError
-from ...hints import command, unused
 from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
-from ..contents import TEXT, require
-from ..repositories import local
+from ..common.contents import TEXT, require
+from ..common.hints import command, unused
+from ..common.repositories import local
 from .config_fields import read_config
 from .factories import build_factory, framework_of, looks_like_factory
 from .manifests import MANIFEST, read_manifest

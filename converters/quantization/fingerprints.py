@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from ..checkpoints import Checkpoint, Header
-from ..dtypes import CODE
+from ..common.dtypes import CODE
 from ..values import Array
 from .view import Dequantized, stored_as
 

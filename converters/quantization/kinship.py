@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from ...errors import MismatchError
 from ..checkpoints import Checkpoint
-from ..dtypes import FLOATS
+from ..common.dtypes import FLOATS
 from ..values import Array
 from .cancelled import Scaled, scaled
 from .likeness import SCALED, WORTH, Likeness, Pair, pair_of

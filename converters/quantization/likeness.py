@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoints import Checkpoint
-from ..dtypes import unit_roundoff
+from ..common.dtypes import unit_roundoff
 from ..values import Array
 from .codebooks import CODES, GLOBAL, SCALES
 from .mlx import Dtype, Parts, dequantize, quantize, row_blocks

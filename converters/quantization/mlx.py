@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...errors import UnsupportedError
 from ..checkpoints import Header
-from ..dtypes import CODE, NUMPY, dtype_of
+from ..common.dtypes import CODE, NUMPY, dtype_of
 from ..values import Array, Blocks
 from .codebooks import CODES, GLOBAL, SCALES, gaps
 from .packing import pack, unpack

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ..checkpoints import Checkpoint
-from ..dtypes import CODE, FLOATS, NUMPY, unit_roundoff
+from ..common.dtypes import CODE, FLOATS, NUMPY, unit_roundoff
 from ..values import Array
 from .cancelled import TRIED, Scaled, Side, scaled, shared, uncancelled, vector
 from .likeness import Pair, pair_of

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import BadInputError, MismatchError
 from ..checkpoints import CHUNK, Checkpoint, Header
-from ..dtypes import NUMPY
+from ..common.dtypes import NUMPY
 from ..values import Array
 from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
 from .recipe import Recipe

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ...errors import BadInputError, UnsupportedError, WeighbridgeError
-from ..policy import Policy
+from ..common.policy import Policy
 from ..values import Array
 from .base import Arrays, Trace
 from .reference import widened

@@ -7,9 +7,9 @@ import sys
 from typing import Final
 
 from ...errors import UnsupportedError
+from ..common.policy import Policy
+from ..common.steps import step
 from ..models import Model
-from ..policy import Policy
-from ..steps import step
 from ..values import Array
 from .base import Runner
 

@@ -13,11 +13,11 @@ from mlx.utils import tree_flatten
 from ...errors import MismatchError, UnsupportedError
 from ..captures import capture
 from ..captures.torch_to_mlx.captured import Captured
-from ..dtypes import dtype_of
+from ..common.dtypes import dtype_of
+from ..common.policy import Policy
 from ..models import Model
 from ..models.factories import run_module
 from ..models.signature import Signature
-from ..policy import Policy
 from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
 from .blas import blas_in_use

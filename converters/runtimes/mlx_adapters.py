@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MismatchError, UnsupportedError
-from ..dtypes import dtype_of
+from ..common.dtypes import dtype_of
+from ..common.policy import Policy
 from ..libraries.modules import EMBEDDING, EXPERTS, LINEAR, mlx_kind
 from ..models import Model
-from ..policy import Policy
 from ..values import Array, LowRank
 from .native import misfits
 

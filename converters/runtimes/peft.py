@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MismatchError
+from ..common.policy import Policy
 from ..models import Model
-from ..policy import Policy
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import BadInputError
 from ..captures.mlprogram import load_program
 from ..captures.mlprogram.signatures import read_signature
-from ..policy import Policy
+from ..common.policy import Policy
 from ..values import Array
 from .base import Arrays, Trace
 

@@ -13,14 +13,15 @@ from torch import nn
 
 from ...errors import BadInputError, MismatchError
 from ..checkpoints import Header
-from ..dtypes import CODE
-from ..maps import Plan, apply, choose
-from ..maps.computed import Computed
-from ..maps.rules import Drop
-from ..maps.variants import table_of
+from ..common.dtypes import CODE
+from ..common.policy import Policy
+from ..maps import Plan, apply
+from ..maps.notation.rules import Drop
+from ..maps.programs.computed import Computed
+from ..maps.sources import choose
+from ..maps.sources.variants import table_of
 from ..models import Model
 from ..models.factories import copied, run_module
-from ..policy import Policy
 from ..values import Array, Dense, LowRank
 from .base import Arrays, Trace, require_outputs
 from .loading import own_values

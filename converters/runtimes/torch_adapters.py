@@ -18,7 +18,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ...errors import MismatchError, UnsupportedError
 from ..checkpoints import Header
-from ..maps.modules import module_map
+from ..maps.sources.modules import module_map
 from ..models import Model
 from ..values import Array, LowRank
 from .pretrained import torch_config

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from ..verdict import Verdict
+from ..check.verdict import Verdict
 
 
 def plain(value: Any) -> Any:

@@ -13,8 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..stages import quotient
-from ..verdict import Stage, Verdict
+from ..check.stages import quotient
+from ..check.verdict import Stage, Verdict
 
 STYLES: Final = {
     "PASS": "green",

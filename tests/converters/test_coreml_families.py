@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from weighbridge.converters.captures.mlprogram import load_program
-from weighbridge.converters.coreml import export_coreml
+from weighbridge.converters.coreml.export import export_coreml
 from weighbridge.converters.models.signature import Port, Signature
 
 with warnings.catch_warnings():

@@ -43,9 +43,9 @@ WARM = (
     "transformers.models.bert.modeling_bert",
     "transformers.models.llama.modeling_llama",
     "weighbridge.cli",
-    "weighbridge.console",
+    "weighbridge.verbs.output",
 )
-PARTS = ("converters", "jobs", "parity", "trainers")
+PARTS = ("converters", "jobs", "parity", "trainers", "verbs")
 ROOT = Path(__file__).parents[2]
 
 

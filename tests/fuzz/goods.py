@@ -381,7 +381,7 @@ def inputs(path: Path) -> None:
 
 
 def wmap(path: Path) -> None:
-    from weighbridge.converters.maps.weightmap import WeightMap  # noqa: F401  # is it there at all
+    from weighbridge.converters.maps.binding.weightmap import WeightMap  # noqa: F401  # is it there at all
 
     tables = Path(__file__).parent.parent.parent / "converters" / "maps" / "tables"
     path.write_text((tables / "bert.wmap").read_text())

@@ -28,7 +28,7 @@ FRAMEWORKS = (
     *("gguf", "onnx", "peft", "yaml", "pydantic", "matplotlib.pyplot", "safetensors.torch"),
     *("hypothesis", "psutil", "tests.conftest", "tests.converters.gguf.models"),
 )
-PACKAGES = ("converters", "jobs", "parity", "trainers")
+PACKAGES = ("converters", "jobs", "parity", "trainers", "verbs")
 NOT_IMPORTED = ("__main__", "defaults_child")
 
 

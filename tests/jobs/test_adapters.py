@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 from safetensors.numpy import load_file, save_file
 
-from weighbridge.arguments import DESTINATIONS
 from weighbridge.cli import main
 from weighbridge.converters.adapters import destinations
+from weighbridge.verbs.options import DESTINATIONS
 
 LLAMA = {
     "vocab_size": 64,

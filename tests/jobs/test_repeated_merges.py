@@ -21,7 +21,7 @@ from weighbridge.benchmarks.adapters.refused_merges import (
     run,
     twice,
 )
-from weighbridge.converters import repositories
+from weighbridge.converters.common import repositories
 
 MANIFEST = "weighbridge.json"
 

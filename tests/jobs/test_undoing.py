@@ -10,8 +10,8 @@ from weighbridge import jobs
 from weighbridge.benchmarks.atlas import row, tiny
 from weighbridge.jobs.opening import open as open_model
 from weighbridge.jobs.promises import promised
-from weighbridge.parity.book import Explanation
-from weighbridge.parity.promises import unexplainable
+from weighbridge.parity.weights.book import Explanation
+from weighbridge.parity.weights.promises import unexplainable
 
 MAP = """weighbridge map 1
 layers.{n}.in.weight => layers.{n}.in.weight

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from weighbridge.trainers.data.pairs import Pairs, Texts
 from weighbridge.trainers.evaluation import embed_all, improved, measure_loss
-from weighbridge.trainers.loop import make_step
-from weighbridge.trainers.pairs import Pairs, Texts
+from weighbridge.trainers.runs.loop import make_step
 
 
 class Lengths:

@@ -10,7 +10,7 @@ from weighbridge.converters.adapters import read_adapter
 from weighbridge.trainers.adapters import updates_of
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.export import write_result
-from weighbridge.trainers.loop import make_step, train
+from weighbridge.trainers.runs.loop import make_step, train
 from weighbridge.trainers.tasks import PREFIX, build_task
 
 

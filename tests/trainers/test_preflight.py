@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weighbridge.trainers.batches import Batch
-from weighbridge.trainers.loop import make_step, train
+from weighbridge.trainers.data.batches import Batch
 from weighbridge.trainers.preflight import VANISHES, PreflightError, check_gradients
+from weighbridge.trainers.runs.loop import make_step, train
 from weighbridge.trainers.tasks import Parameter
 
 BATCH = Batch({}, 1, 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ...converters.values import Array
-from ..batches import Batch
+from ..data.batches import Batch
 
 Arrays = Mapping[str, Array]
 

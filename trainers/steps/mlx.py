@@ -13,8 +13,8 @@ from mlx.utils import tree_flatten, tree_map
 
 from ...converters.captures import capture
 from ...converters.values import Array
-from ..batches import Batch
 from ..config import TrainConfig
+from ..data.batches import Batch
 from ..tasks import PREFIX, Task
 from .adamw import AdamW
 from .base import Arrays, Measures

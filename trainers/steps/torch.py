@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ...converters.values import Array, LowRank
-from ..batches import Batch
 from ..config import TrainConfig
+from ..data.batches import Batch
 from ..tasks import Task
 from .base import Arrays, Measures
 

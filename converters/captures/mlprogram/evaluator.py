@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ....errors import BadInputError
 from ...values import Array
-from . import (
+from .kernels import (
     convolution,
     elementwise,
     images,
@@ -29,8 +29,8 @@ from . import (
     reductions,
     shapes,
 )
-from .constexpr import CONSTEXPR, expand
-from .kernels import Kernel, kernel
+from .kernels.constexpr import CONSTEXPR, expand
+from .kernels.kernel import Kernel, kernel
 from .toolkit import types
 
 THEMES: Final = (

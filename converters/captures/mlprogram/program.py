@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ....errors import BadInputError, UnsupportedError
 from ...values import Array
-from .constexpr import CONSTEXPR
 from .evaluator import (
     KERNELS,
     KNOWN,
@@ -28,6 +27,7 @@ from .evaluator import (
     settle,
 )
 from .features import Feature, check_inputs, flexible
+from .kernels.constexpr import CONSTEXPR
 from .package import (
     Package,
     census,

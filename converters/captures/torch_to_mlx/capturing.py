@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ....errors import UnsupportedError
-from ...steps import step
+from ...common.steps import step
 from .captured import Captured, Recording
 from .census import Census, census_of
 from .dtypes import to_mlx

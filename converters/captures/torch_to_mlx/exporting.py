@@ -12,8 +12,8 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from ....errors import BadInputError, UnsupportedError
-from ...memory import pass_on_shortage
-from ...users_code import OURS, innermost
+from ...common.memory import pass_on_shortage
+from ...common.users_code import OURS, innermost
 
 Dynamic = Mapping[str, Mapping[int, str]]
 

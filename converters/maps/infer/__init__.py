@@ -1,7 +1,7 @@
 """Infer a map: which tensor of somebody's own port is which of the torch model's."""
 
+from .evidence.probing import Runs as Runs
 from .inferring import Draft as Draft
 from .inferring import Guess as Guess
 from .inferring import Side as Side
 from .inferring import infer as infer
-from .probing import Runs as Runs

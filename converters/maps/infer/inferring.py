@@ -9,18 +9,18 @@ from typing import Final, NamedTuple
 
 from ....errors import BadInputError, MismatchError
 from ...checkpoints.base import Header
-from ...dtypes import FLOATS
-from ..weightmap import WeightMap
+from ...common.dtypes import FLOATS
+from ..binding.weightmap import WeightMap
 from .balance import Balance, balances
-from .evidence import Evidence, gather
+from .evidence.evidence import Evidence, gather
+from .evidence.probing import Runs
+from .evidence.settling import settle
+from .evidence.values import Read, Values
 from .families import HOLE, NUMBER, Family, fold
 from .links import Resolved, links_of, shown
 from .matching import Matching, Pair, spoken
 from .parts import alignments, parts_of, strangeness
-from .probing import Runs
-from .settling import settle
 from .tokens import is_recomputed
-from .values import Read, Values
 from .writing import CAPTURES, write
 
 # How much is folded on each side; the first combination in which both sides have the same pieces.

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ...checkpoints.base import Header
-from ..names import Capture, Name
-from ..rules import Drop, Rule, Tie
+from ..notation.names import Capture, Name
+from ..notation.rules import Drop, Rule, Tie
 
 # Buffers that a model computes from its configuration when it is built, by the end of their names.
 RECOMPUTED: Final = re.compile(

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...checkpoints.base import Header
-from ..axes import shape
-from ..computed import Computed
-from ..definitions import values
-from ..plan import Plan, Step
-from ..rules import Pairing
-from ..weightmap import WeightMap
-from .drafting import FAMILY
-from .reduction import Mixture, Reduced
+from ..binding.plan import Plan, Step
+from ..binding.weightmap import WeightMap
+from ..notation.axes import shape
+from ..notation.definitions import values
+from ..notation.rules import Pairing
+from ..programs.computed import Computed
+from .rules.drafting import FAMILY
+from .trace.reduction import Mixture, Reduced
 
 Layout = dict[str, Header]
 

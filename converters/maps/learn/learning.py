@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....errors import UnsupportedError
 from ...checkpoints.base import Header
-from ..rules import Pairing, Rule, first_line
-from ..weightmap import WeightMap
-from .drafting import FAMILY
+from ..binding.weightmap import WeightMap
+from ..notation.rules import Pairing, Rule, first_line
 from .proof import Proof
-from .recording import record
-from .reduction import MORE, Reduced
-from .relearning import Again
-from .writing import draft, write
+from .rules.drafting import FAMILY
+from .rules.relearning import Again
+from .rules.writing import draft, write
+from .trace.recording import record
+from .trace.reduction import MORE, Reduced
 
 if TYPE_CHECKING:
     from ...libraries import Target

@@ -11,7 +11,7 @@ from ...checkpoints.base import Header
 from ...documents import ANSWER, parse_object
 from ...libraries import Target
 from .learning import Learned
-from .reduction import Reduced
+from .trace.reduction import Reduced
 
 
 class Request(NamedTuple):

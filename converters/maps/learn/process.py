@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....errors import UnsupportedError, WeighbridgeError
 from ...checkpoints.base import Header
-from ..weightmap import WeightMap
+from ..binding.weightmap import WeightMap
 from .holding import is_made, layout_of_all
 from .learning import Learned
 from .messages import Answer, Request, load_answer
-from .reduction import Mixture
+from .trace.reduction import Mixture
 
 if TYPE_CHECKING:
     from ...libraries import Target

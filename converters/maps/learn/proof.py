@@ -15,20 +15,20 @@ import numpy as np
 
 from ....errors import MismatchError, UnsupportedError, WeighbridgeError
 from ...checkpoints.base import Header
-from ...dtypes import CODE, NUMPY, dtype_of
+from ...common.dtypes import CODE, NUMPY, dtype_of
 from ...values import Array
-from ..actions import dense
-from ..computed import Computed
-from ..exchange import BYTES_IN_MLX, to_mlx, to_numpy
-from ..names import match, parse_name
-from ..plan import Plan, Step
-from ..rules import Affine, Pairing, Tie, first_line
-from ..weightmap import WeightMap
-from .folding import renamed
-from .programming import stacked
-from .recording import Trace
-from .shrinking import Excerpt
-from .steps import program
+from ..binding.actions import dense
+from ..binding.plan import Plan, Step
+from ..binding.weightmap import WeightMap
+from ..execution.exchange import BYTES_IN_MLX, to_mlx, to_numpy
+from ..notation.names import match, parse_name
+from ..notation.rules import Affine, Pairing, Tie, first_line
+from ..programs.computed import Computed
+from .rules.folding import renamed
+from .rules.programming import stacked
+from .rules.steps import program
+from .trace.recording import Trace
+from .trace.shrinking import Excerpt
 
 ALL_BELOW: Final = 64 << 20  # bytes of a model whose every instance is compared
 MOST_BYTES: Final = 64 << 20  # bytes of one instance; a larger one is not compared

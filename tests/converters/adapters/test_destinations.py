@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from weighbridge.converters.adapters import fit, mlx_writer, read_adapter, write_adapter
+from weighbridge.converters.adapters import fit, read_adapter, write_adapter
 from weighbridge.converters.adapters.destinations import (
     DESTINATIONS,
     LLAMA_CPP,
@@ -19,6 +19,7 @@ from weighbridge.converters.adapters.destinations import (
     problems,
     suited,
 )
+from weighbridge.converters.adapters.mlx import writer as mlx_writer
 from weighbridge.converters.checkpoints import Header
 from weighbridge.converters.values import LowRank
 

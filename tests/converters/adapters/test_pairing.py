@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weighbridge.converters.adapters import read_adapter
 from weighbridge.converters.checkpoints.base import Header
-from weighbridge.converters.checkpoints.safetensors import encode_header
+from weighbridge.converters.checkpoints.formats.safetensors import encode_header
 from weighbridge.errors import BadInputError, MismatchError
 
 MODULES = [f"layers.{n}.{kind}" for n in range(6) for kind in ("q_proj", "v_proj")]

@@ -11,7 +11,7 @@ import safetensors
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from weighbridge.converters.checkpoints.safetensors import SafetensorsFile
+from weighbridge.converters.checkpoints.formats.safetensors import SafetensorsFile
 from weighbridge.errors import WeighbridgeError
 
 PAIR = {

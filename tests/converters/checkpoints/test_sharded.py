@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 from weighbridge.converters.checkpoints import open_checkpoint
-from weighbridge.converters.checkpoints.safetensors import SafetensorsFile
+from weighbridge.converters.checkpoints.formats.safetensors import SafetensorsFile
 from weighbridge.converters.checkpoints.sharded import ShardedCheckpoint
 from weighbridge.errors import BadInputError, MismatchError
 

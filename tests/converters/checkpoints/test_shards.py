@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from weighbridge.converters.checkpoints.base import Header
 from weighbridge.converters.checkpoints.shards import arrange, fingerprint, index_text
-from weighbridge.converters.dtypes import NUMPY
+from weighbridge.converters.common.dtypes import NUMPY
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 

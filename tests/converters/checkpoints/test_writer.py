@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from weighbridge.converters.checkpoints import Header, Writer, open_checkpoint, writer
 from weighbridge.converters.checkpoints.base import CHUNK
-from weighbridge.converters.dtypes import CODE, NUMPY
+from weighbridge.converters.common.dtypes import CODE, NUMPY
 from weighbridge.errors import WeighbridgeError
 
 GENERATOR = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("converters", "jobs", "parity", "trainers")
+FOLDERS = ("converters", "jobs", "parity", "trainers", "verbs")
 PARSERS = re.compile(r"\bjson\.loads?\(|\byaml\.(load|safe_load|compose)|\btomllib\.loads?\(")
 ALONE = {"converters/libraries/defaults_child.py"}  # a script without this package, asked by us
 

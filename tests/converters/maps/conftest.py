@@ -11,12 +11,20 @@ import pytest
 from hypothesis import strategies as st
 
 from weighbridge.converters.checkpoints.base import Header
-from weighbridge.converters.dtypes import CODE, dtype_of
-from weighbridge.converters.maps.axes import UNIT, Atom, Product, Sum, choices, factors, names
-from weighbridge.converters.maps.expressions import Definition, Literal
-from weighbridge.converters.maps.names import Capture, Name
-from weighbridge.converters.maps.rules import Bits, Pairing, Term
-from weighbridge.converters.maps.weightmap import WeightMap
+from weighbridge.converters.common.dtypes import CODE, dtype_of
+from weighbridge.converters.maps.binding.weightmap import WeightMap
+from weighbridge.converters.maps.notation.axes import (
+    UNIT,
+    Atom,
+    Product,
+    Sum,
+    choices,
+    factors,
+    names,
+)
+from weighbridge.converters.maps.notation.expressions import Definition, Literal
+from weighbridge.converters.maps.notation.names import Capture, Name
+from weighbridge.converters.maps.notation.rules import Bits, Pairing, Term
 
 DTYPES = [np.float32, np.uint8, np.int64, ml_dtypes.bfloat16]
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.converters.checkpoints.base import Header
-from weighbridge.converters.dtypes import CODE
+from weighbridge.converters.common.dtypes import CODE
 from weighbridge.converters.maps import WeightMap, apply
-from weighbridge.converters.maps.axes import Atom
-from weighbridge.converters.maps.names import Name
-from weighbridge.converters.maps.rules import Pairing, Term
+from weighbridge.converters.maps.notation.axes import Atom
+from weighbridge.converters.maps.notation.names import Name
+from weighbridge.converters.maps.notation.rules import Pairing, Term
 from weighbridge.converters.values import Dense
 from weighbridge.errors import UnsupportedError
 

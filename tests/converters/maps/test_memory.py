@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weighbridge.converters.checkpoints import Header
-from weighbridge.converters.checkpoints.safetensors import encode_header
+from weighbridge.converters.checkpoints.formats.safetensors import encode_header
 
 EXPERTS, ROWS, COLUMNS = 64, 1024, 2048  # 268 MB in 16 bit
 MOVES = {

@@ -15,8 +15,8 @@ import pytest
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.checkpoints.base import Header
 from weighbridge.converters.maps import WeightMap, apply
-from weighbridge.converters.maps.rules import Pairing
-from weighbridge.converters.maps.weightmap import TABLES
+from weighbridge.converters.maps.binding.weightmap import TABLES
+from weighbridge.converters.maps.notation.rules import Pairing
 from weighbridge.converters.values import Dense
 from weighbridge.errors import BadInputError, MismatchError
 

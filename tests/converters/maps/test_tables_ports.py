@@ -22,7 +22,7 @@ from mlx import nn
 
 from weighbridge.converters.checkpoints.base import Header
 from weighbridge.converters.maps import apply
-from weighbridge.converters.maps.variants import table_of
+from weighbridge.converters.maps.sources.variants import table_of
 from weighbridge.converters.models.families import known_family
 from weighbridge.converters.values import Dense
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from weighbridge.converters.checkpoints import Header
-from weighbridge.converters.dtypes import CODE
+from weighbridge.converters.common.dtypes import CODE
 from weighbridge.converters.quantization import Scheme
 
 AFFINE = [Scheme(bits, size) for bits in (2, 3, 4, 5, 6, 8) for size in (32, 64, 128)]

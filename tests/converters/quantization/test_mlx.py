@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from weighbridge.converters.dtypes import dtype_of
+from weighbridge.converters.common.dtypes import dtype_of
 from weighbridge.converters.quantization import (
     Scheme,
     blocks,

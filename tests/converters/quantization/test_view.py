@@ -15,7 +15,7 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 from mlx_lm.utils import dequantize_model, load_model
 
 from weighbridge.converters.checkpoints import open_checkpoint
-from weighbridge.converters.dtypes import NUMPY
+from weighbridge.converters.common.dtypes import NUMPY
 from weighbridge.converters.quantization import Dequantized, Scheme, dequantize, quantize
 from weighbridge.errors import BadInputError, MismatchError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models.model import Model
-from weighbridge.converters.policy import Policy
 from weighbridge.converters.runtimes import coreml
 from weighbridge.errors import BadInputError, UnsupportedError
 

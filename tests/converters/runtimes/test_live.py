@@ -9,7 +9,7 @@ import pytest
 
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.runtimes.live import live_difference
-from weighbridge.parity.probes import Probe
+from weighbridge.parity.probes.probes import Probe
 
 SIGNATURE = Signature(
     (

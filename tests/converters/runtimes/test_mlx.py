@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from weighbridge import jobs
+from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.policy import Policy
 from weighbridge.converters.runtimes import load
 from weighbridge.errors import MismatchError
 

@@ -21,7 +21,7 @@ from weighbridge.converters.runtimes.live import live_difference
 from weighbridge.converters.runtimes.mlx_adapters import mlx_lm_runner
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import MismatchError, UnsupportedError
-from weighbridge.parity.probes import Probe
+from weighbridge.parity.probes.probes import Probe
 
 IDS = np.random.default_rng(0).integers(3, 120, (2, 12))
 PROBES = [Probe("ids", {"input_ids": IDS})]

@@ -10,8 +10,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.policy import Policy
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.native import (
     misfits,

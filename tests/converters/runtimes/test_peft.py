@@ -20,7 +20,7 @@ from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.live import live_difference
 from weighbridge.converters.runtimes.peft import peft_runner
 from weighbridge.errors import MismatchError
-from weighbridge.parity.probes import Probe
+from weighbridge.parity.probes.probes import Probe
 
 IDS = np.random.default_rng(0).integers(3, 120, (2, 12))
 PROBES = [Probe("ids", {"input_ids": IDS})]
@@ -79,7 +79,7 @@ def test_a_live_adapter_on_a_checkpoint_with_experts_apart_agrees(tiny, with_pef
     with torch.no_grad():
         wanted = theirs(torch.from_numpy(IDS), use_cache=False).logits.numpy()
 
-    from weighbridge.converters.maps.modules import module_map
+    from weighbridge.converters.maps.sources.modules import module_map
 
     headers = model.checkpoint.headers
     there = module_map(model.config, headers)

@@ -16,9 +16,14 @@ from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.pretrained import load_pretrained, places
 from weighbridge.converters.runtimes.torch import build, build_module
 from weighbridge.errors import MismatchError
-from weighbridge.parity.distances import distance
-from weighbridge.parity.probes import Probe
-from weighbridge.parity.reference import float64_module, float64_outputs, unneeded, unreached
+from weighbridge.parity.check.distances import distance
+from weighbridge.parity.probes.probes import Probe
+from weighbridge.parity.reference.reference import (
+    float64_module,
+    float64_outputs,
+    unneeded,
+    unreached,
+)
 
 KINDS = ["mixtral", "qwen3_moe", "deepseek_v3", "mamba", "lfm2", "llama", "gemma2", "gemma3", "qwen2",
          "granitemoe", "phi3", "gpt2", "jamba", "falcon_h1", "qwen3_next", "gpt_oss", "dbrx"]  # fmt: skip

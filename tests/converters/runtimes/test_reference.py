@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from weighbridge.converters.coreml import export_coreml
+from weighbridge.converters.common.policy import Policy
+from weighbridge.converters.coreml.export import export_coreml
 from weighbridge.converters.models.model import Model
 from weighbridge.converters.models.signature import Port, Signature
-from weighbridge.converters.policy import Policy
 from weighbridge.converters.runtimes.reference import ReferenceRunner
 from weighbridge.errors import BadInputError
 

@@ -6,8 +6,8 @@ import torch
 from transformers import BertModel
 
 from weighbridge.converters.adapters import read_adapter, write_adapter
+from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.policy import Policy
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.torch import build_module
 from weighbridge.converters.values import LowRank

@@ -8,9 +8,9 @@ import json
 import pytest
 from rich.console import Console
 
-from weighbridge.parity.blame import Fault
+from weighbridge.parity.blame.blame import Fault
+from weighbridge.parity.check.verdict import STATUSES, Stage, Verdict
 from weighbridge.parity.report import dumps, render
-from weighbridge.parity.verdict import STATUSES, Stage, Verdict
 
 ROW = {
     "probe": "beyond-half",

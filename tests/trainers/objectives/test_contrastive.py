@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from weighbridge.trainers.data.retrieval import contrastive_loss
 from weighbridge.trainers.objectives.contrastive import Contrastive, Embedding
-from weighbridge.trainers.retrieval import contrastive_loss
 
 
 def encoder(tiny_bert_dir):

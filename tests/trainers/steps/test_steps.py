@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weighbridge.trainers.loop import make_step
+from weighbridge.trainers.runs.loop import make_step
 from weighbridge.trainers.steps.torch import TorchStep
 
 BACKENDS = ["mlx", "torch"]

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from .axes import Axes, along, axes_of, axis_of
-from .elementary import exp, softmax
+from .elementwise.elementary import exp, softmax
 from .registry import operation, register
 
 Reduction = Callable[..., mx.array]

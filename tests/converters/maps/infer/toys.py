@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weighbridge.converters.checkpoints.base import Header
-from weighbridge.converters.dtypes import CODE
+from weighbridge.converters.common.dtypes import CODE
 from weighbridge.converters.maps import WeightMap, apply
 from weighbridge.converters.maps.infer import Side
 from weighbridge.converters.values import Dense

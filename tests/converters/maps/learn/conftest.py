@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from weighbridge.converters.checkpoints.base import Header
-from weighbridge.converters.dtypes import NUMPY
+from weighbridge.converters.common.dtypes import NUMPY
 from weighbridge.converters.libraries import Target, find
 
 Headers = dict[str, Header]

@@ -7,7 +7,7 @@ import pytest
 from weighbridge.converters.checkpoints.base import Header
 from weighbridge.converters.maps import WeightMap
 from weighbridge.converters.maps.learn.holding import layout_of_all, speaks_for_all
-from weighbridge.converters.maps.learn.reduction import Mixture
+from weighbridge.converters.maps.learn.trace.reduction import Mixture
 from weighbridge.errors import MismatchError
 
 CONFIG = {"num_experts": 40, "num_hidden_layers": 2, "width": 40}

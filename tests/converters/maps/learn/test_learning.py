@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from weighbridge.converters.maps import WeightMap, apply
-from weighbridge.converters.maps.computed import Computed
-from weighbridge.converters.maps.exchange import to_mlx, to_numpy
+from weighbridge.converters.maps.execution.exchange import to_mlx, to_numpy
 from weighbridge.converters.maps.learn import trace
-from weighbridge.converters.maps.rules import Affine, Tie
+from weighbridge.converters.maps.notation.rules import Affine, Tie
+from weighbridge.converters.maps.programs.computed import Computed
 from weighbridge.converters.values import Dense
 
 HOLED = ("deepseek_v3_quantized",)  # the class quantizes what it makes: more names than it builds

@@ -8,8 +8,8 @@ import pytest
 from weighbridge.converters.checkpoints.base import Header
 from weighbridge.converters.maps import WeightMap
 from weighbridge.converters.maps.learn.proof import Proof
-from weighbridge.converters.maps.learn.recording import record
-from weighbridge.converters.maps.learn.shrinking import Excerpt
+from weighbridge.converters.maps.learn.trace.recording import record
+from weighbridge.converters.maps.learn.trace.shrinking import Excerpt
 from weighbridge.errors import UnsupportedError
 
 H = Header("BF16", (4, 4))

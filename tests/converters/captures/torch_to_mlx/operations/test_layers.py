@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from weighbridge.converters.captures.torch_to_mlx.operations import attention
+from weighbridge.converters.captures.torch_to_mlx.operations.layers import attention
 
 CLASSES = torch.tensor([2, 0, -100, 4])
 PIXELS = torch.tensor([[2, 0, 1], [-100, 4, 3]])

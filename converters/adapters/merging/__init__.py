@@ -1,0 +1,1 @@
+"""Updates merged into weights, and how much of each survives."""

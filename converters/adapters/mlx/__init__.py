@@ -1,0 +1,1 @@
+"""mlx-lm's dialect of adapters, read and written."""

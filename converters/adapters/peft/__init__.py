@@ -1,0 +1,1 @@
+"""PEFT's dialect of adapters, read and written."""

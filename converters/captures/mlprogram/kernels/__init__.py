@@ -1,0 +1,1 @@
+"""Kernels of MIL operations in PyTorch, one file per theme."""

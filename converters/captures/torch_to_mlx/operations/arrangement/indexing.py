@@ -1,0 +1,85 @@
+"""Reading by integer indices. Gradients go to the values, never to the indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from ..axes import axis_of
+from ..registry import operation, register
+
+Indices = Sequence[mx.array | None]
+
+
+@operation("embedding")
+def _embedding(
+    weight: mx.array,
+    indices: mx.array,
+    padding_idx: int = -1,
+    sparse: bool = False,  # noqa: ARG001 - how torch stores the gradient
+) -> mx.array:
+    """Look rows up; row PADDING_IDX gets no gradient."""
+    rows = weight[indices]
+    if padding_idx < 0:
+        return rows
+    # on the rows looked up, not on the table: there are fewer
+    padding = (indices == padding_idx)[..., None]
+    return mx.where(padding, mx.stop_gradient(rows), rows)
+
+
+def moved_to_front(ndim: int, indices: Indices) -> tuple[list[int], list[int]]:
+    """Return the indexed axes, and an order of all axes that puts those first."""
+    indexed = [axis for axis, index in enumerate(indices) if index is not None]
+    return indexed, indexed + [axis for axis in range(ndim) if axis not in indexed]
+
+
+def adjacent(axes: Sequence[int]) -> bool:
+    """Tell whether AXES are consecutive: then the indexed result stays in their place."""
+    return list(axes) == list(range(axes[0], axes[-1] + 1))
+
+
+@operation("index.Tensor", "_unsafe_index.Tensor")
+def _index(self: mx.array, indices: Indices) -> mx.array:
+    """Index as numpy does: results of indices that are apart come first."""
+    indexed, order = moved_to_front(self.ndim, indices)
+    if adjacent(indexed):
+        return self[tuple(slice(None) if index is None else index for index in indices)]
+    return self.transpose(order)[tuple(indices[axis] for axis in indexed)]
+
+
+@operation("gather")
+def _gather(
+    self: mx.array,
+    dim: int,
+    index: mx.array,
+    sparse_grad: bool = False,  # noqa: ARG001 - how torch stores the gradient
+) -> mx.array:
+    if not self.ndim:
+        return mx.broadcast_to(self, index.shape)
+    axis = axis_of(self, dim)
+    region = [slice(None) if i == axis else slice(size) for i, size in enumerate(index.shape)]
+    return mx.take_along_axis(self[tuple(region)], index, axis=axis)
+
+
+@operation("take_along_dim")
+def _take_along_dim(self: mx.array, indices: mx.array, dim: int | None = None) -> mx.array:
+    if dim is None:
+        return mx.take(self.reshape(-1), indices.reshape(-1))
+    axis = axis_of(self, dim)
+    shapes = [[1 if i == axis else n for i, n in enumerate(a.shape)] for a in (self, indices)]
+    common = list(mx.broadcast_shapes(*map(tuple, shapes)))
+    wide = [[*common[:axis], a.shape[axis], *common[axis + 1 :]] for a in (self, indices)]
+    return mx.take_along_axis(
+        mx.broadcast_to(self, wide[0]), mx.broadcast_to(indices, wide[1]), axis=axis
+    )
+
+
+register(
+    {
+        "index_select": lambda self, dim, index: (
+            mx.take(self, index.reshape(-1), axis=axis_of(self, dim)) if self.ndim else self
+        ),
+        "take": lambda self, index: mx.take(self.reshape(-1), index),
+    }
+)

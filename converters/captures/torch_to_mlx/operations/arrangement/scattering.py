@@ -1,0 +1,141 @@
+"""Writing by indices: every result is a new array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from ..axes import at, axis_of
+from ..registry import operation
+from .indexing import Indices, adjacent, moved_to_front
+from .shapes import interval
+
+
+def _written(x: mx.array, key: Any, values: mx.array) -> mx.array:
+    copy = mx.array(x)
+    copy[key] = values.astype(x.dtype)
+    return copy
+
+
+@operation("slice_scatter")
+def _slice_scatter(
+    self: mx.array,
+    src: mx.array,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> mx.array:
+    return _written(self, at(self, dim, interval(self, dim, start, end, step)), src)
+
+
+@operation("select_scatter")
+def _select_scatter(self: mx.array, src: mx.array, dim: int, index: int) -> mx.array:
+    return _written(self, at(self, dim, index), src)
+
+
+@operation("index_put", "_unsafe_index_put")
+def _index_put(
+    self: mx.array, indices: Indices, values: mx.array, accumulate: bool = False
+) -> mx.array:
+    """Write VALUES where INDICES point; a boolean index writes one value wherever it is true."""
+    if any(index is not None and index.dtype == mx.bool_ for index in indices):
+        return _masked_put(self, indices, values, accumulate)
+    indexed, order = moved_to_front(self.ndim, indices)
+    key = tuple(index for index in indices if index is not None)
+    if indexed[0] and adjacent(indexed) and values.ndim:
+        values = _front(self, indexed, key, values)
+    front = self.transpose(order)
+    put = (
+        front.at[key].add(values.astype(self.dtype)) if accumulate else _written(front, key, values)
+    )
+    return put.transpose(sorted(range(self.ndim), key=order.__getitem__))
+
+
+def _front(
+    x: mx.array, indexed: list[int], key: tuple[mx.array, ...], values: mx.array
+) -> mx.array:
+    """Move the indexed part of VALUES, which lies in the axes' place, to the front."""
+    part = mx.broadcast_shapes(*[index.shape for index in key])
+    first, last = indexed[0], indexed[-1]
+    whole = mx.broadcast_to(values, [*x.shape[:first], *part, *x.shape[last + 1 :]])
+    place = list(range(first, first + len(part)))
+    return whole.transpose(place + [axis for axis in range(whole.ndim) if axis not in place])
+
+
+def _masked_put(x: mx.array, indices: Indices, values: mx.array, accumulate: bool) -> mx.array:
+    (mask,) = [index for index in indices if index is not None]
+    if indices[0] is None or values.size != 1:
+        raise NotImplementedError("index_put of several values by a boolean mask")
+    mask = mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+    value = values.reshape(()).astype(x.dtype)
+    return mx.where(mask, x + value if accumulate else value, x)
+
+
+def _grid(x: mx.array, dim: int, index: mx.array) -> tuple[mx.array, ...]:
+    """Return a full index: INDEX along axis DIM, its own coordinates along the others."""
+    axis = axis_of(x, dim)
+    own = mx.meshgrid(*[mx.arange(size) for size in index.shape], indexing="ij", sparse=True)
+    return tuple(index if i == axis else own[i] for i in range(x.ndim))
+
+
+def _region(source: mx.array, index: mx.array) -> mx.array:
+    return source[tuple(slice(size) for size in index.shape)]
+
+
+@operation("scatter.src")
+def _scatter(self: mx.array, dim: int, index: mx.array, src: mx.array) -> mx.array:
+    return _written(self, _grid(self, dim, index), _region(src, index)) if self.ndim else src
+
+
+@operation("scatter.value")
+def _scatter_value(self: mx.array, dim: int, index: mx.array, value: float) -> mx.array:
+    filled = mx.full(index.shape, value, self.dtype)
+    return _scatter(self, dim, index, filled)
+
+
+@operation("scatter_add")
+def _scatter_add(self: mx.array, dim: int, index: mx.array, src: mx.array) -> mx.array:
+    if not self.ndim:
+        return self + src
+    return self.at[_grid(self, dim, index)].add(_region(src, index))
+
+
+@operation("scatter_reduce.two")
+def _scatter_reduce(
+    self: mx.array, dim: int, index: mx.array, src: mx.array, reduce: str
+) -> mx.array:
+    """Reduce into what is there (``include_self``), by sum, prod, amax or amin."""
+    place = self.at[_grid(self, dim, index)]
+    into = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum"}
+    if reduce not in into:
+        raise NotImplementedError(f"scatter_reduce by {reduce}")
+    result: mx.array = getattr(place, into[reduce])(_region(src, index))
+    return result
+
+
+@operation("index_add")
+def _index_add(
+    self: mx.array, dim: int, index: mx.array, source: mx.array, alpha: float = 1
+) -> mx.array:
+    return self.at[at(self, dim, index)].add(source if alpha == 1 else source * alpha)
+
+
+@operation("index_copy")
+def _index_copy(self: mx.array, dim: int, index: mx.array, source: mx.array) -> mx.array:
+    return _written(self, at(self, dim, index), source)
+
+
+@operation("index_fill.int_Scalar", "index_fill.int_Tensor")
+def _index_fill(self: mx.array, dim: int, index: mx.array, value: mx.array | float) -> mx.array:
+    return _written(self, at(self, dim, index), mx.array(value, self.dtype))
+
+
+@operation("masked_scatter")
+def _masked_scatter(self: mx.array, mask: mx.array, source: mx.array) -> mx.array:
+    """Fill the places where MASK is true from SOURCE, in order."""
+    wide = mx.stop_gradient(mx.broadcast_to(mask, self.shape).reshape(-1))
+    position = mx.maximum(mx.cumsum(wide.astype(mx.int32)) - 1, 0)
+    taken = mx.take(source.reshape(-1), mx.minimum(position, source.size - 1))
+    return mx.where(wide, taken, self.reshape(-1)).reshape(self.shape)

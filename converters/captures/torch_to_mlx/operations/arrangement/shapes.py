@@ -1,0 +1,125 @@
+"""Views: reshape, permute, expand, slice, and what torch inserts for aliasing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from ..axes import at, axes_of, axis_of
+from ..registry import operation, register
+
+
+def _same(x: mx.array) -> mx.array:
+    """Return the operand: MLX arrays are values, and the result's dtype is seen to elsewhere."""
+    return x
+
+
+register(
+    {
+        "alias alias_copy clone lift lift_fresh lift_fresh_copy _to_copy": _same,
+        "detach": mx.stop_gradient,
+        "t t_copy": mx.transpose,
+        "squeeze": mx.squeeze,
+    },
+    arity=1,
+)
+register(
+    {
+        "type_as": lambda x, _: x,
+        "view _unsafe_view view_copy": mx.reshape,
+        "permute permute_copy": lambda x, dims: x.transpose(axes_of(x, dims)),
+        "unsqueeze unsqueeze_copy": mx.expand_dims,
+    },
+    arity=2,
+)
+register(
+    {
+        "transpose.int": lambda x, a, b: mx.swapaxes(x, a, b) if x.ndim else x,
+    },
+    arity=3,
+)
+register(
+    {
+        "diagonal diagonal_copy": lambda self, offset=0, dim1=0, dim2=1: mx.diagonal(
+            self, offset, dim1, dim2
+        ),
+        "diag": lambda self, diagonal=0: mx.diag(self, diagonal),
+        "tril": lambda self, diagonal=0: mx.tril(self, diagonal),
+        "triu": lambda self, diagonal=0: mx.triu(self, diagonal),
+    }
+)
+
+
+@operation("expand", "expand_copy")
+def _expand(self: mx.array, size: Sequence[int]) -> mx.array:
+    """Broadcast; -1 keeps a size."""
+    added = len(size) - self.ndim
+    sizes = [self.shape[i - added] if size_ == -1 else size_ for i, size_ in enumerate(size)]
+    return mx.broadcast_to(self, sizes)
+
+
+@operation("squeeze.dim", "squeeze.dims")
+def _squeeze(self: mx.array, dim: int | Sequence[int]) -> mx.array:
+    return self.squeeze([axis for axis in axes_of(self, dim) if self.shape[axis] == 1])
+
+
+def _movedim(self: mx.array, source: Sequence[int], destination: Sequence[int]) -> mx.array:
+    moved = dict(zip(axes_of(self, destination), axes_of(self, source), strict=True))
+    rest = iter(sorted(set(range(self.ndim)) - set(moved.values())))
+    return self.transpose([moved[i] if i in moved else next(rest) for i in range(self.ndim)])
+
+
+def _bounded(index: int | None, size: int, default: int) -> int:
+    """Return where a slice begins or ends: torch clamps what lies outside."""
+    if index is None:
+        return default
+    return min(max(index + size if index < 0 else index, 0), size)
+
+
+def interval(x: mx.array, dim: int, start: int | None, end: int | None, step: int = 1) -> slice:
+    """Return torch's slice of axis DIM as a Python slice inside the array."""
+    size = x.shape[axis_of(x, dim)]
+    first = _bounded(start, size, 0)
+    return slice(first, max(first, _bounded(end, size, size)), step)
+
+
+@operation("slice.Tensor", "slice_copy.Tensor")
+def _slice(
+    self: mx.array,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> mx.array:
+    return self[at(self, dim, interval(self, dim, start, end, step))]
+
+
+@operation("select.int", "select_copy.int")
+def _select(self: mx.array, dim: int, index: int) -> mx.array:
+    return self[at(self, dim, index)]
+
+
+@operation("unfold")
+def _unfold(self: mx.array, dimension: int, size: int, step: int) -> mx.array:
+    """Give windows of SIZE every STEP along an axis, as a new last axis."""
+    axis = axis_of(self, dimension)
+    starts = mx.arange(0, self.shape[axis] - size + 1, step)
+    windows = mx.take(self, starts[:, None] + mx.arange(size), axis=axis)
+    return mx.moveaxis(windows, axis + 1, -1)
+
+
+@operation("diag_embed")
+def _diag_embed(self: mx.array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> mx.array:
+    ends = (max(-offset, 0), max(offset, 0))
+    rows = mx.pad(self, [(0, 0)] * (self.ndim - 1) + [ends])
+    square = rows[..., None] * mx.eye(rows.shape[-1], k=offset, dtype=self.dtype)
+    return _movedim(square, (-2, -1), (dim1, dim2))
+
+
+@operation("pixel_shuffle")
+def _pixel_shuffle(self: mx.array, upscale_factor: int) -> mx.array:
+    *batch, channels, height, width = self.shape
+    r = upscale_factor
+    split = self.reshape(-1, channels // r**2, r, r, height, width).transpose(0, 1, 4, 2, 5, 3)
+    return split.reshape(*batch, channels // r**2, height * r, width * r)

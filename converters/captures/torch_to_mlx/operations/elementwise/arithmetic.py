@@ -1,0 +1,171 @@
+"""Elementwise arithmetic; operands come in the dtype of the result, as torch computes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from ...dtypes import is_float
+from ..registry import operation, register
+from .elementary import erf, exp
+
+Operand = mx.array | float
+
+
+def _floor_divide(a: Any, b: Any) -> mx.array:
+    """Round towards minus infinity; MLX's integer division truncates."""
+    array = a if isinstance(a, mx.array) else b
+    if is_float(array):
+        return mx.floor(a / b)
+    quotient = mx.floor_divide(a, b)
+    rest = a - quotient * b
+    return mx.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)
+
+
+def _truncate(x: mx.array) -> mx.array:
+    return mx.where(x < 0, mx.ceil(x), mx.floor(x)) if is_float(x) else x
+
+
+def _integers_as_they_are(function: Callable[[mx.array], mx.array]) -> Callable[..., mx.array]:
+    return lambda self: function(self) if is_float(self) else self
+
+
+register(
+    {
+        "abs absolute": mx.abs,
+        "neg negative": mx.negative,
+        "square": mx.square,
+        "sign sgn": mx.sign,
+        "floor": _integers_as_they_are(mx.floor),
+        "ceil": _integers_as_they_are(mx.ceil),
+        "round": _integers_as_they_are(mx.round),
+        "trunc fix": _integers_as_they_are(_truncate),
+        "frac": lambda self: self - _truncate(self),
+        "exp": exp,
+        "expm1": mx.expm1,
+        "exp2": lambda self: mx.power(mx.array(2, self.dtype), self),
+        "log": mx.log,
+        "log1p": mx.log1p,
+        "log2": mx.log2,
+        "log10": mx.log10,
+        "sqrt": mx.sqrt,
+        "rsqrt": mx.rsqrt,
+        "reciprocal": mx.reciprocal,
+        "sin": mx.sin,
+        "cos": mx.cos,
+        "tan": mx.tan,
+        "sinh": mx.sinh,
+        "cosh": mx.cosh,
+        "asin arcsin": mx.arcsin,
+        "acos arccos": mx.arccos,
+        "atan arctan": mx.arctan,
+        "asinh arcsinh": mx.arcsinh,
+        "acosh arccosh": mx.arccosh,
+        "atanh arctanh": mx.arctanh,
+        "erf": erf,
+        "erfc": lambda self: 1 - erf(self),
+        "erfinv": mx.erfinv,
+        "rad2deg": mx.degrees,
+        "deg2rad": mx.radians,
+    },
+    promote="result",
+    arity=1,
+)
+register(
+    {
+        "mul.Tensor mul.Scalar multiply.Tensor": operator.mul,
+        "div.Tensor div.Scalar divide.Tensor true_divide.Tensor": operator.truediv,
+        "floor_divide floor_divide.Scalar": _floor_divide,
+        "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": mx.remainder,
+        "maximum max.other clamp_min clamp_min.Tensor": mx.maximum,
+        "minimum min.other clamp_max clamp_max.Tensor": mx.minimum,
+        "atan2 arctan2": mx.arctan2,
+        "logaddexp": mx.logaddexp,
+        "hypot": lambda a, b: mx.sqrt(a * a + b * b),
+        "copysign.Tensor": lambda a, b: mx.where(b < 0, -mx.abs(a), mx.abs(a)),
+        "pow.Tensor_Tensor": mx.power,
+        "pow.Scalar": lambda a, exponent: mx.power(mx.array(a, exponent.dtype), exponent),
+    },
+    promote="result",
+    arity=2,
+)
+register(
+    {
+        "add.Tensor add.Scalar": lambda self, other, alpha=1: self + _scaled(other, alpha),
+        "sub.Tensor sub.Scalar subtract.Tensor": lambda self, other, alpha=1: (
+            self - _scaled(other, alpha)
+        ),
+        "rsub.Tensor rsub.Scalar": lambda self, other, alpha=1: other - _scaled(self, alpha),
+        "addcmul": lambda self, tensor1, tensor2, value=1: self + value * tensor1 * tensor2,
+        "addcdiv": lambda self, tensor1, tensor2, value=1: self + value * tensor1 / tensor2,
+        "lerp.Scalar lerp.Tensor": lambda self, end, weight: self + weight * (end - self),
+        "clamp clip clamp.Tensor clip.Tensor": lambda self, min_=None, max_=None: _clamp(
+            self, min_, max_
+        ),
+    },
+    promote="result",
+)
+
+
+def _scaled(operand: Any, alpha: float) -> Any:
+    return operand if alpha == 1 else operand * alpha
+
+
+def _clamp(x: mx.array, low: Operand | None, high: Operand | None) -> mx.array:
+    """Bound X from both sides; where the bounds cross, the upper one wins as in torch."""
+    x = x if low is None else mx.maximum(x, low)
+    return x if high is None else mx.minimum(x, high)
+
+
+@operation("div.Tensor_mode", "div.Scalar_mode", promote="result")
+def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> mx.array:
+    if rounding_mode is None:
+        return mx.divide(self, other)
+    if rounding_mode == "floor":
+        return _floor_divide(self, other)
+    if is_float(self):
+        return _truncate(self / other)
+    magnitude = mx.floor_divide(mx.abs(self), mx.abs(other))
+    return mx.where((self < 0) != (other < 0), -magnitude, magnitude)
+
+
+@operation("fmod.Tensor", "fmod.Scalar", promote="result")
+def _fmod(self: mx.array, other: Operand) -> mx.array:
+    """Take the sign of the dividend, as C does."""
+    rest = mx.remainder(mx.abs(self), mx.abs(mx.array(other)))
+    return mx.where(self < 0, -rest, rest)
+
+
+_POWERS: dict[float, Callable[[mx.array], mx.array]] = {
+    1: lambda x: x,
+    2: lambda x: x * x,
+    3: lambda x: x * x * x,
+    0.5: mx.sqrt,
+    -0.5: mx.rsqrt,
+    -1: mx.reciprocal,
+}
+
+
+@operation("pow.Tensor_Scalar", promote="result")
+def _power(self: mx.array, exponent: float) -> mx.array:
+    known = _POWERS.get(exponent)
+    return mx.power(self, exponent) if known is None else known(self)
+
+
+@operation("nan_to_num")
+def _nan_to_num(
+    self: mx.array,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> mx.array:
+    return mx.nan_to_num(self, nan or 0.0, posinf, neginf) if is_float(self) else self
+
+
+@operation("xlogy.Tensor", promote="result")
+def _xlogy(self: mx.array, other: mx.array) -> mx.array:
+    product = self * mx.log(mx.where(self == 0, mx.ones_like(other), other))
+    return mx.where(mx.isnan(other), other, product)

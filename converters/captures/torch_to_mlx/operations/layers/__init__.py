@@ -1,0 +1,1 @@
+"""Operations that layers of a network are made of."""

@@ -1,0 +1,199 @@
+"""Losses; classes lie along axis 1, or 0 where there is no batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import mlx.core as mx
+
+from ...dtypes import is_float
+from ..elementwise.elementary import exp, softplus
+from ..reductions import log_softmax
+from ..registry import operation, register
+
+NONE, MEAN, SUM = 0, 1, 2  # torch's codes of a reduction
+_REDUCTIONS: Final[dict[int, Callable[[mx.array], mx.array]]] = {
+    NONE: lambda loss: loss,
+    MEAN: mx.mean,
+    SUM: mx.sum,
+}
+
+
+def _elementwise(loss: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """Make a handler of LOSS (prediction, target, options) -> loss per element."""
+
+    def reduced(
+        self: mx.array, target: mx.array, reduction: int = MEAN, **options: Any
+    ) -> mx.array:
+        return _REDUCTIONS[reduction](loss(self, target, **options))
+
+    return reduced
+
+
+def _smooth_l1(x: mx.array, y: mx.array, beta: float = 1.0) -> mx.array:
+    gap = mx.abs(x - y)
+    if beta == 0:
+        return gap
+    return mx.where(gap < beta, 0.5 * gap * gap / beta, gap - 0.5 * beta)
+
+
+def _huber(x: mx.array, y: mx.array, delta: float = 1.0) -> mx.array:
+    gap = mx.abs(x - y)
+    return mx.where(gap <= delta, 0.5 * gap * gap, delta * (gap - 0.5 * delta))
+
+
+def _kl(x: mx.array, y: mx.array, log_target: bool = False) -> mx.array:
+    if log_target:
+        return exp(y) * (y - x)
+    positive = y > 0
+    entropy = y * mx.log(mx.where(positive, y, mx.ones_like(y)))
+    return mx.where(positive, entropy - y * x, mx.zeros_like(x))
+
+
+def _bce(x: mx.array, y: mx.array, weight: mx.array | None = None) -> mx.array:
+    """Clamp logarithms at -100 as torch does."""
+    loss = -(y * mx.maximum(mx.log(x), -100) + (1 - y) * mx.maximum(mx.log(1 - x), -100))
+    return loss if weight is None else loss * weight
+
+
+def _bce_with_logits(
+    x: mx.array,
+    y: mx.array,
+    weight: mx.array | None = None,
+    pos_weight: mx.array | None = None,
+) -> mx.array:
+    positive = 1 if pos_weight is None else 1 + (pos_weight - 1) * y
+    loss = (1 - y) * x + positive * softplus(-x)
+    return loss if weight is None else loss * weight
+
+
+register(
+    {
+        "mse_loss": _elementwise(lambda x, y: (x - y) * (x - y)),
+        "l1_loss": _elementwise(lambda x, y: mx.abs(x - y)),
+        "smooth_l1_loss": _elementwise(_smooth_l1),
+        "huber_loss": _elementwise(_huber),
+        "kl_div": _elementwise(_kl),
+        "soft_margin_loss": _elementwise(lambda x, y: softplus(-x * y)),
+        "binary_cross_entropy": _elementwise(_bce),
+        "binary_cross_entropy_with_logits": _elementwise(_bce_with_logits),
+    },
+    promote="result",
+)
+
+
+def _class_axis(x: mx.array) -> int:
+    return 0 if x.ndim == 1 else 1
+
+
+def _class_weights(x: mx.array, weight: mx.array | None) -> mx.array:
+    """Return WEIGHT shaped along the classes of X."""
+    weight = mx.ones((x.shape[_class_axis(x)],), x.dtype) if weight is None else weight
+    return weight.reshape([-1 if axis == _class_axis(x) else 1 for axis in range(x.ndim)])
+
+
+def _targets(
+    target: mx.array, weight: mx.array | None, ignore_index: int, dtype: mx.Dtype
+) -> tuple[mx.array, mx.array]:
+    """Return the classes, 0 for ignored ones, and their weights, 0 for ignored ones."""
+    counted = target != ignore_index
+    classes = mx.where(counted, target, mx.zeros_like(target))
+    weights = counted.astype(dtype)
+    return classes, weights if weight is None else weights * weight[classes]
+
+
+def _weighted(loss: mx.array, weights: mx.array, reduction: int) -> mx.array:
+    """Reduce LOSS times WEIGHTS; the mean is over the weights."""
+    if reduction == MEAN:
+        return mx.sum(loss * weights) / mx.sum(weights)
+    return _REDUCTIONS[reduction](loss * weights)
+
+
+@operation("nll_loss_nd", "nll_loss", "nll_loss2d")
+def _nll(
+    self: mx.array,
+    target: mx.array,
+    weight: mx.array | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+) -> mx.array:
+    classes, weights = _targets(target, weight, ignore_index, self.dtype)
+    return _weighted(-_picked(self, classes), weights, reduction)
+
+
+def _picked(x: mx.array, classes: mx.array) -> mx.array:
+    axis = _class_axis(x)
+    return mx.take_along_axis(x, mx.expand_dims(classes, axis), axis=axis).squeeze(axis)
+
+
+@operation("cross_entropy_loss")
+def _cross_entropy(
+    self: mx.array,
+    target: mx.array,
+    weight: mx.array | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> mx.array:
+    """Compare logits with classes or, where TARGET is floating, with their probabilities."""
+    axis = _class_axis(self)
+    logs = log_softmax(self, axis)
+    if is_float(target):
+        return _soft_cross_entropy(logs, target, weight, reduction, label_smoothing)
+    hard = _nll(logs, target, weight, reduction, ignore_index)
+    if not label_smoothing:
+        return hard
+    _, weights = _targets(target, weight, ignore_index, self.dtype)
+    spread = -mx.sum(logs * _class_weights(self, weight), axis=axis)
+    spread = mx.where(target != ignore_index, spread, mx.zeros_like(spread))
+    smooth = (
+        mx.sum(spread) / mx.sum(weights) if reduction == MEAN else _REDUCTIONS[reduction](spread)
+    )
+    return (1 - label_smoothing) * hard + label_smoothing / self.shape[axis] * smooth
+
+
+def _soft_cross_entropy(
+    logs: mx.array, target: mx.array, weight: mx.array | None, reduction: int, smoothing: float
+) -> mx.array:
+    classes = logs.shape[_class_axis(logs)]
+    smooth = target * (1 - smoothing) + smoothing / classes
+    loss = -mx.sum(logs * smooth * _class_weights(logs, weight), axis=_class_axis(logs))
+    return _REDUCTIONS[reduction](loss)
+
+
+@operation("cosine_similarity")
+def _cosine_similarity(x1: mx.array, x2: mx.array, dim: int = 1, eps: float = 1e-8) -> mx.array:
+    squares = [mx.maximum(mx.sum(x * x, axis=dim), eps * eps) for x in (x1, x2)]
+    return mx.sum(x1 * x2, axis=dim) * mx.rsqrt(squares[0]) * mx.rsqrt(squares[1])
+
+
+def _distances(self: mx.array, other: mx.array, eps: float = 1e-6) -> mx.array:
+    gap = self - other + eps
+    return mx.sqrt(mx.sum(gap * gap, axis=-1))
+
+
+register(
+    {
+        "pairwise_distance": lambda x1, x2, eps=1e-6: _distances(x1, x2, eps),
+        "margin_ranking_loss": lambda input1, input2, target, margin=0.0, reduction=MEAN: (
+            _REDUCTIONS[reduction](mx.maximum(-target * (input1 - input2) + margin, 0))
+        ),
+        "cosine_embedding_loss": lambda input1, input2, target, margin=0.0, reduction=MEAN: (
+            _REDUCTIONS[reduction](_cosine_margin(input1, input2, target, margin))
+        ),
+        "triplet_margin_loss": lambda anchor, positive, negative, margin=1.0, eps=1e-6, reduction=MEAN: (
+            _REDUCTIONS[reduction](
+                mx.maximum(
+                    _distances(anchor, positive, eps) - _distances(anchor, negative, eps) + margin,
+                    0,
+                )
+            )
+        ),
+    }
+)
+
+
+def _cosine_margin(x: mx.array, y: mx.array, target: mx.array, margin: float) -> mx.array:
+    similarity = _cosine_similarity(x, y, dim=-1)
+    return mx.where(target == 1, 1 - similarity, mx.maximum(similarity - margin, 0))

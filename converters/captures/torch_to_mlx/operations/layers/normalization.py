@@ -1,0 +1,171 @@
+"""Normalization over features, groups or batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from ..axes import per_channel
+from ..registry import operation, register
+
+Optional = mx.array | None
+
+
+@operation("layer_norm")
+def _layer_norm(
+    input_: mx.array,
+    normalized_shape: Sequence[int],
+    weight: Optional = None,
+    bias: Optional = None,
+    eps: float = 1e-5,
+) -> mx.array:
+    """Ba et al. 2016, equation 4; several axes are normalized as one."""
+    if len(normalized_shape) == 1:
+        return mx.fast.layer_norm(input_, weight, bias, eps)
+    lead = input_.shape[: input_.ndim - len(normalized_shape)]
+    scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
+    features = input_.reshape(*lead, math.prod(normalized_shape))
+    return mx.fast.layer_norm(features, scale, shift, eps).reshape(input_.shape)
+
+
+@operation("native_layer_norm")
+def _native_layer_norm(
+    input_: mx.array,
+    normalized_shape: Sequence[int],
+    weight: Optional,
+    bias: Optional,
+    eps: float,
+) -> tuple[mx.array, mx.array, mx.array]:
+    axes = list(range(-len(normalized_shape), 0))
+    deviation = mx.rsqrt(mx.var(input_, axis=axes, keepdims=True) + eps)
+    normal = _layer_norm(input_, normalized_shape, weight, bias, eps)
+    return normal, mx.mean(input_, axis=axes, keepdims=True), deviation
+
+
+@operation("rms_norm")
+def _rms_norm(
+    input_: mx.array,
+    normalized_shape: Sequence[int],
+    weight: Optional = None,
+    eps: float | None = None,
+) -> mx.array:
+    """Zhang and Sennrich 2019, equation 4."""
+    eps = mx.finfo(input_.dtype).eps if eps is None else eps
+    if len(normalized_shape) == 1:
+        return mx.fast.rms_norm(input_, weight, eps)
+    axes = list(range(-len(normalized_shape), 0))
+    normal = input_ * mx.rsqrt(mx.mean(input_ * input_, axis=axes, keepdims=True) + eps)
+    return normal if weight is None else normal * weight
+
+
+def _affine(x: mx.array, weight: Optional, bias: Optional) -> mx.array:
+    x = x if weight is None else x * per_channel(weight, x.ndim)
+    return x if bias is None else x + per_channel(bias, x.ndim)
+
+
+@operation("group_norm")
+def _group_norm(
+    input_: mx.array,
+    num_groups: int,
+    weight: Optional = None,
+    bias: Optional = None,
+    eps: float = 1e-5,
+) -> mx.array:
+    """Wu and He 2018, equation 1."""
+    groups = input_.reshape(input_.shape[0], num_groups, -1)
+    normal = mx.fast.layer_norm(groups, None, None, eps).reshape(input_.shape)
+    return _affine(normal, weight, bias)
+
+
+class Statistics(NamedTuple):
+    """Mean and variance per channel; absent where none are kept."""
+
+    mean: Optional
+    variance: Optional
+
+
+class BatchNorm(NamedTuple):
+    """What a batch normalization gives: its output, the batch's statistics, the new running ones."""
+
+    output: mx.array
+    mean: mx.array
+    deviation: mx.array
+    running_mean: Optional
+    running_variance: Optional
+
+
+def _standardized(x: mx.array, mean: mx.array, deviation: mx.array) -> mx.array:
+    """Return (X - MEAN) * DEVIATION, the latter being 1 / sqrt(variance + eps)."""
+    return (x - per_channel(mean, x.ndim)) * per_channel(deviation, x.ndim)
+
+
+def _trained(x: mx.array, running: Statistics, momentum: float, eps: float) -> BatchNorm:
+    """Ioffe and Szegedy 2015, algorithm 1; the running variance is the unbiased one."""
+    axes = [0, *range(2, x.ndim)]
+    mean, variance = mx.mean(x, axis=axes), mx.var(x, axis=axes)
+    count = x.size // x.shape[1]
+    unbiased = variance * (count / max(count - 1, 1))
+    updated = [
+        None if old is None else (1 - momentum) * old + momentum * mx.stop_gradient(new)
+        for old, new in zip(running, (mean, unbiased), strict=True)
+    ]
+    deviation = mx.rsqrt(variance + eps)
+    return BatchNorm(_standardized(x, mean, deviation), mean, deviation, *updated)
+
+
+def _evaluated(x: mx.array, running: Statistics, eps: float) -> BatchNorm:
+    """Ioffe and Szegedy 2015, algorithm 2: the running statistics are constants."""
+    mean, variance = running
+    if mean is None or variance is None:
+        return _trained(x, running, 0.0, eps)
+    deviation = mx.rsqrt(variance + eps)
+    return BatchNorm(_standardized(x, mean, deviation), mean, deviation, mean, variance)
+
+
+def _batch_norm(
+    input_: mx.array,
+    eps: float,
+    momentum: float = 0.0,
+    training: bool = False,
+    **tensors: Optional,
+) -> BatchNorm:
+    """Normalize by the batch's statistics in training, else by the running ones."""
+    running = Statistics(tensors.get("running_mean"), tensors.get("running_var"))
+    if training:
+        normal = _trained(input_, running, momentum, eps)
+    else:
+        normal = _evaluated(input_, running, eps)
+    output = _affine(normal.output, tensors.get("weight"), tensors.get("bias"))
+    return normal._replace(output=output)
+
+
+@operation("instance_norm")
+def _instance_norm(input_: mx.array, use_input_stats: bool, eps: float, **tensors: Any) -> mx.array:
+    """Normalize every example by itself: groups of one channel."""
+    if not use_input_stats:
+        return _batch_norm(input_, eps, **tensors).output
+    return _group_norm(input_, input_.shape[1], tensors.get("weight"), tensors.get("bias"), eps)
+
+
+register(
+    {
+        "_native_batch_norm_legit_functional": _batch_norm,
+        "_native_batch_norm_legit_no_training": lambda input_, **options: _batch_norm(
+            input_, **options
+        )[:3],
+        "_native_batch_norm_legit.no_stats": lambda input_, **options: _batch_norm(
+            input_, **options
+        )[:3],
+        "batch_norm": lambda input_, **options: _batch_norm(input_, **options)[0],
+    }
+)
+
+
+@operation("_weight_norm")
+def _weight_norm(v: mx.array, g: mx.array, dim: int = 0) -> mx.array:
+    """Salimans and Kingma 2016, equation 2."""
+    axes = [axis for axis in range(v.ndim) if axis != dim % v.ndim]
+    return v * (g / mx.sqrt(mx.sum(v * v, axis=axes, keepdims=True)))

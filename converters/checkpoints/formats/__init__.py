@@ -1,0 +1,1 @@
+"""One file a format of tensors, and what those formats are packed in."""

@@ -1,0 +1,36 @@
+"""Commands that a message proposes: they run as they are printed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from .repositories import origin
+
+
+def command(*words: str | os.PathLike[str], program: str = "weighbridge") -> str:
+    """Return the command of WORDS as a shell reads it.
+
+    >>> command("merge", Path("my base"), "run", "merged")
+    "weighbridge merge 'my base' run merged"
+    """
+    return shlex.join([program, *map(str, words)])
+
+
+def dequantizing(spec: str) -> str:
+    """Return the command of mlx-lm that makes dense weights of the quantized model SPEC."""
+    words = ("--hf-path", spec, "--mlx-path", unused(spec, "-dense"), "--dequantize")
+    return command(*words, program="mlx_lm.convert")
+
+
+def unused(path: str | os.PathLike[str], ending: str) -> str:
+    """Return a name in the current directory for what is made of PATH; nothing is there yet.
+
+    >>> unused("models/bert", "-mlx")
+    'bert-mlx'
+    """
+    found = origin(path)
+    name = Path(found.name if found else Path(os.path.realpath(path))).name
+    names = (f"{name}{number}{ending}" for number in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next(it for it in names if not os.path.lexists(it))

@@ -1,0 +1,129 @@
+"""Code that a user names: what it raises is the user's error, told by the last of their own lines."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Final
+
+from ...errors import UsersCodeError, legible
+from .memory import ran_out
+
+OURS: Final = __name__.partition(".")[0]
+# Beside the package lie folders that hold what users write.
+NOT_OURS: Final = frozenset({"benchmarks", "examples", "tests"})
+INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+LONGEST: Final = 400  # characters of a message
+_named: set[Path] = set()  # files and folders of the code that users named
+
+
+def name_module(module: str) -> None:
+    """Remember where the code of MODULE lies: itself, and what lies beside it but is not installed."""
+    _named.add(Path.cwd())
+    with contextlib.suppress(ImportError, ValueError):
+        found = importlib.util.find_spec(module.partition(".")[0])
+        if found and found.origin and found.submodule_search_locations:
+            _named.add(Path(found.origin).parent)
+        elif found and found.origin:
+            place = Path(found.origin)
+            _named.add(place if is_installed(place) else place.parent)
+
+
+@contextlib.contextmanager
+def telling_users_faults() -> Iterator[None]:
+    """Turn what a user's code raises in the block into one line.
+
+    Raises:
+        UsersCodeError: the innermost frame that is ours or the user's is the user's.
+    """
+    _named.clear()
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit, UsersCodeError):
+        raise
+    except BaseException as error:
+        line = None if ran_out(error) else fault_of(error)
+        if line is None:
+            raise
+        raise UsersCodeError(line) from error
+
+
+def fault_of(error: BaseException) -> str | None:
+    """Return the last of the user's own lines and what was raised there; ``None`` for a bug of ours."""
+    place = innermost(error.__traceback__)
+    return None if place in {None, OURS} else f"{place}: {described(error)}"
+
+
+def innermost(frames: TracebackType | None) -> str | None:
+    """Return the ``FILE:LINE`` of the innermost of FRAMES if that is the user's, OURS if it is ours.
+
+    Frames of libraries count as whoever called them.
+    """
+    place = None
+    for frame, line in traceback.walk_tb(frames):
+        if is_ours(frame):
+            place = OURS
+        elif is_theirs(frame):
+            place = f"{shown(frame.f_code.co_filename)}:{line}"
+    return place
+
+
+def described(error: BaseException) -> str:
+    r"""Return the type and message of ERROR on one line.
+
+    >>> described(ValueError("no\nsuch size")), described(KeyError())
+    ('ValueError: no such size', 'KeyError')
+    """
+    text = legible(" ".join(str(error).split()), LONGEST)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Say whether FRAME runs code of this package that does more than pass a call on."""
+    package, _, rest = frame.f_globals.get("__name__", "").partition(".")
+    passes_on = frame.f_code.co_name in ("__torch_function__", "__torch_dispatch__")
+    return package == OURS and rest.partition(".")[0] not in NOT_OURS and not passes_on
+
+
+def is_theirs(frame: FrameType) -> bool:
+    """Say whether FRAME runs code of the user's."""
+    return is_users(frame.f_code.co_filename)
+
+
+def is_users(file: str) -> bool:
+    """Say whether FILE is code that a user named, or lies beside it."""
+    path = Path(os.path.abspath(file))  # noqa: PTH100  # links stay as they are
+    return path.is_file() and any(
+        path.is_relative_to(place) and (is_installed(place) or not is_installed(path))
+        for place in _named
+    )
+
+
+def is_installed(path: Path) -> bool:
+    """Say whether PATH belongs to Python or to an installed package."""
+    standard = sysconfig.get_paths()["stdlib"]
+    return bool(INSTALLED & {*path.parts}) or path.is_relative_to(standard)
+
+
+def shown(file: str) -> str:
+    """Return FILE as a person in the working directory would write it."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+@contextlib.contextmanager
+def kept_apart() -> Iterator[None]:
+    """Let what the block prints go to stderr, and put the working directory back after it."""
+    here = Path.cwd()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.chdir(here)

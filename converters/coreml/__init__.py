@@ -1,0 +1,1 @@
+"""Core ML: PyTorch modules exported as ML programs, on any operating system."""

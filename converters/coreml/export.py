@@ -1,0 +1,318 @@
+"""Export a PyTorch module as an ML program for Core ML, on any operating system."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
+from ..captures.mlprogram.package import MANIFEST, Package, census, functions, read_package
+from ..captures.mlprogram.program import load_body, variables, weights
+from ..captures.mlprogram.toolkit import coremltools, quiet
+from ..common.memory import pass_on_shortage
+from ..common.steps import step
+from ..common.users_code import fault_of
+from ..documents import read_object
+from ..models.signature import Port, Signature
+from .compat import bound_constants, lower
+from .manifest import match_weights, sites
+
+# Core ML's flexible sizes need a bound, and a signature need not give one.
+UPPER: Final = 32
+# iOS 17 and macOS 14 decompose attention into matmul and softmax, whose masks are additive and
+# finite; the fused operation of iOS 18 leaves open what a row without any key becomes.
+TARGET: Final = "iOS17"
+# Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
+KEPT_APART: Final = ("common::fuse_conv_batchnorm",)
+PRECISION: Final = {"float16": "FLOAT16", "float32": "FLOAT32"}
+
+
+class ExportReport(NamedTuple):
+    """What an export wrote.
+
+    Attributes:
+        path: the package.
+        census: number of operations by type.
+        matched: constant -> name of the source's tensor with the same values.
+        unmatched: constants that equal no tensor of the source (made by the converter).
+        absent: tensors of the source that are no constant (not used, or folded).
+        nbytes: size of the package on disk.
+    """
+
+    path: Path
+    census: Mapping[str, int]
+    matched: Mapping[str, str]
+    unmatched: tuple[str, ...]
+    absent: tuple[str, ...]
+    nbytes: int
+
+    def __str__(self) -> str:
+        """Print the counts."""
+        return (
+            f"{sum(self.census.values())} operations, {len(self.matched)} weights recognised,"
+            f" {len(self.unmatched)} made by the converter, {len(self.absent)} of the source absent"
+        )
+
+
+class Positional(torch.nn.Module):
+    """A module with the inputs and outputs of a signature, by position.
+
+    Core ML has no 64-bit integers; inputs arrive as int32 and are widened for the module.
+    """
+
+    def __init__(self, module: torch.nn.Module, signature: Signature) -> None:
+        super().__init__()
+        self.module = module
+        self.names = tuple(port.name for port in signature.inputs)
+        self.wide = tuple(port.dtype == "int64" for port in signature.inputs)
+        self.outputs = tuple(port.name for port in signature.outputs)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Call the module by name and return its outputs in the order of the signature."""
+        named = zip(self.names, inputs, self.wide, strict=True)
+        result = self.module(**{name: x.long() if wide else x for name, x, wide in named})
+        if isinstance(result, Tensor):
+            result = (result,)
+        if isinstance(result, Mapping):
+            result = tuple(result[name] for name in self.outputs)
+        return tuple(output.float() for output in result[: len(self.outputs)])
+
+
+def bounds(signature: Signature, upper: Mapping[str, int]) -> dict[str, int]:
+    """Return the largest size of every named dimension: UPPER's, the signature's, or 32."""
+    found: dict[str, int] = {}
+    for port in signature.inputs:
+        for size in port.shape:
+            if isinstance(size, str):
+                found[size] = upper.get(size, port.limit(size, found.get(size, UPPER)))
+    if strange := sorted(set(upper) - set(found)):
+        known = ", ".join(sorted(found)) or "none"
+        raise BadInputError(f"no dimension {', '.join(strange)}; the signature's are {known}")
+    return found
+
+
+def bounded(signature: Signature, limits: Mapping[str, int]) -> Signature:
+    """Return SIGNATURE with LIMITS as the largest sizes, as the package has it."""
+
+    def narrow(port: Port) -> Port:
+        return replace(port, upper=tuple({**dict(port.upper), **limits}.items()))
+
+    return replace(signature, inputs=tuple(map(narrow, signature.inputs)))
+
+
+def example_sizes(limits: Mapping[str, int]) -> dict[str, int]:
+    """Return a small size for every dimension, all different, so that no two are taken for one.
+
+    >>> example_sizes({"batch": 8, "sequence": 512, "channels": 1})
+    {'batch': 2, 'sequence': 3, 'channels': 1}
+    """
+    return {name: min(limit, i) for i, (name, limit) in enumerate(limits.items(), start=2)}
+
+
+def example(port: Port, sizes: Mapping[str, int]) -> Tensor:
+    """Return an input for PORT: random floats, ones for integers (a mask that hides nothing)."""
+    shape = [sizes[size] if isinstance(size, str) else size for size in port.shape]
+    if port.dtype.startswith(("int", "uint", "bool")):
+        return torch.ones(shape, dtype=torch.int32)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def exported(module: Positional, signature: Signature, limits: Mapping[str, int]) -> Any:
+    """Return the graph of MODULE with the signature's flexible sizes, lowered for coremltools."""
+    sizes = example_sizes(limits)
+    dims = {n: torch.export.Dim(n, min=1, max=limit) for n, limit in limits.items() if limit > 1}
+    dynamic = tuple(
+        {axis: dims[size] for axis, size in enumerate(port.shape) if size in dims}
+        for port in signature.inputs
+    )
+    inputs = tuple(example(port, sizes) for port in signature.inputs)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            graph = torch.export.export(module, inputs, dynamic_shapes=(dynamic,))
+            return lower(graph)
+    except WeighbridgeError:
+        raise
+    except Exception as error:
+        pass_on_shortage(error)
+        raise UnsupportedError(
+            f"torch.export cannot record the module: {fault_of(error) or first_line(error)};"
+            " where a size cannot vary, give it a fixed number in the signature"
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message that says something."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)
+
+
+def tensor_types(signature: Signature, limits: Mapping[str, int]) -> dict[str, list[Any]]:
+    """Return coremltools' descriptions of inputs and outputs."""
+    sizes = example_sizes(limits)
+    ranges: dict[int | str, Any] = {
+        name: coremltools.RangeDim(1, limit, default=sizes[name]) if limit > 1 else 1
+        for name, limit in limits.items()
+    }
+    inputs = [
+        coremltools.TensorType(
+            port.name,
+            [ranges.get(size, size) for size in port.shape],
+            dtype=example(port, sizes).numpy().dtype,
+        )
+        for port in signature.inputs
+    ]
+    outputs = [coremltools.TensorType(port.name, dtype=np.float32) for port in signature.outputs]
+    return {"inputs": inputs, "outputs": outputs}
+
+
+def convert(graph: Any, signature: Signature, limits: Mapping[str, int], compute: str) -> Any:
+    """Return coremltools' model of GRAPH."""
+    described = tensor_types(signature, limits)
+    pipeline = coremltools.PassPipeline.DEFAULT
+    pipeline.remove_passes(set(KEPT_APART))
+    try:
+        with quiet():
+            return coremltools.convert(
+                graph,
+                **described,
+                convert_to="mlprogram",
+                compute_precision=getattr(coremltools.precision, PRECISION[compute]),
+                minimum_deployment_target=getattr(coremltools.target, TARGET),
+                pass_pipeline=pipeline,
+                skip_model_load=True,
+            )
+    except Exception as error:
+        pass_on_shortage(error)
+        raise UnsupportedError(
+            f"coremltools cannot convert the module: {first_line(error)}"
+        ) from error
+
+
+def write_metadata(package: Package, metadata: Mapping[str, str]) -> None:
+    """Add METADATA to the package's specification, in place."""
+    file = package.weights.parent / "model.mlmodel"
+    package.spec.description.metadata.userDefined.update(metadata)
+    file.write_bytes(package.spec.SerializeToString(deterministic=True))
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """Yield the files below FOLDER."""
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def export_coreml(
+    module: torch.nn.Module,
+    signature: Signature,
+    target: Path,
+    *,
+    compute: str = "float16",
+    upper: Mapping[str, int] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> ExportReport:
+    """Write MODULE as an ``.mlpackage`` for macOS 14, iOS 17 and later.
+
+    Inputs and outputs are named as in SIGNATURE; integers are int32 and outputs float32. The
+    package carries a manifest: which constant is which tensor of ``module.state_dict()``, with its
+    dtype and hash, and which operation ends which submodule.
+
+    Args:
+        module: called with keyword arguments named as the inputs; put in evaluation mode.
+        signature: its inputs and outputs; named sizes become flexible, from 1 to a bound.
+        target: the package to write; its name ends in ``.mlpackage``.
+        compute: ``float16`` or ``float32``, the dtype of weights and activations.
+        upper: bounds of named sizes; by default those of the signature, or 32.
+        metadata: more entries for the user-defined metadata.
+
+    Raises:
+        BadInputError: unknown COMPUTE, dimension or suffix.
+        TargetExistsError: TARGET exists.
+        UnsupportedError: operations without a translation (all of them are listed), or a module
+            that cannot be recorded.
+    """
+    if compute not in PRECISION or target.suffix != ".mlpackage":
+        wanted = " or ".join(PRECISION)
+        raise BadInputError(f"{target}: expected a name in .mlpackage and {wanted}, not {compute}")
+    if target.exists():
+        raise TargetExistsError(f"{target} exists")
+    limits = bounds(signature, upper or {})
+    step("recording in torch.export")
+    graph = exported(Positional(module.eval(), signature).eval(), signature, limits)
+    if compute == "float16":
+        bound_constants(graph)
+    step("converting with coremltools")
+    model = convert(graph, signature, limits, compute)
+    step("writing the package")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}-") as staging:
+        staged = Path(staging) / target.name
+        model.save(str(staged))
+        for stray in set(staged.iterdir()) - {staged / "Data", staged / "Manifest.json"}:
+            stray.unlink()  # debug handles of another runtime
+        name_items(staged)
+        report = describe(
+            staged, module, bounded(signature, limits), graph, dict(metadata or {}), compute
+        )
+        shutil.move(staged, target)
+    return report._replace(path=target)
+
+
+def name_items(package: Path) -> None:
+    """Give the items of PACKAGE identifiers that follow from their paths; coremltools draws lots."""
+    place = package / "Manifest.json"
+    facts = read_object(place)
+    items = facts["itemInfoEntries"]
+    names = {
+        drawn: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for drawn, item in items.items()
+    }
+    entries = sorted((names[drawn], item) for drawn, item in items.items())
+    root = names[facts["rootModelIdentifier"]]
+    facts |= {"itemInfoEntries": dict(entries), "rootModelIdentifier": root}
+    place.write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")
+
+
+def describe(
+    staged: Path,
+    module: torch.nn.Module,
+    signature: Signature,
+    graph: Any,
+    metadata: dict[str, str],
+    compute: str,
+) -> ExportReport:
+    """Write the manifest into the package and report on it."""
+    package = read_package(staged)
+    (function,) = functions(package)
+    body = load_body(package, function)
+    constants = weights(body)
+    state = module.state_dict()
+    found = match_weights(constants, state)
+    manifest = {
+        "version": 1,
+        "compute": compute,
+        "signature": asdict(signature),
+        "weights": found,
+        "made": sorted(
+            set(constants) - set(found)
+        ),  # such as the zero bias of a linear without one
+        "sites": sites(graph, variables(body), [port.name for port in signature.outputs]),
+    }
+    write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)})
+    keys = {key for entry in found.values() for key in (entry["key"], *entry.get("also", ()))}
+    return ExportReport(
+        path=staged,
+        census=dict(census(package, function)),
+        matched={name: entry["key"] for name, entry in found.items()},
+        unmatched=tuple(sorted(set(constants) - set(found))),
+        absent=tuple(sorted(set(state) - keys)),
+        nbytes=sum(file.stat().st_size for file in files(staged)),
+    )

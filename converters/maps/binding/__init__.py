@@ -1,0 +1,1 @@
+"""A map bound to a checkpoint: every tensor paired, every shape checked, nothing moved."""

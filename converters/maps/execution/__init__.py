@@ -1,0 +1,1 @@
+"""A bound map carried out: bytes moved from the sources to the targets."""

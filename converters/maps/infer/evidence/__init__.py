@@ -1,0 +1,1 @@
+"""What tells which tensor is which: values, and outputs of both modules."""

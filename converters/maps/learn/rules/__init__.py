@@ -1,0 +1,1 @@
+"""From a trace to the rules of a map."""

@@ -1,0 +1,1 @@
+"""What a class does to tensors, recorded and brought into normal form."""

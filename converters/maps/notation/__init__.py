@@ -1,0 +1,1 @@
+"""The notation of maps: text read and written."""

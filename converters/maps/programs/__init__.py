@@ -1,0 +1,1 @@
+"""Programs: tensors that no layout explains, computed by MLX's primitives."""

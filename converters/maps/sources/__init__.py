@@ -1,0 +1,1 @@
+"""Where the map of a model comes from: a table, a library's own loader, or what was learned."""

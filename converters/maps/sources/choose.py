@@ -1,0 +1,148 @@
+"""Which map holds between a model's torch and MLX names: given, tabled, or learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ....errors import BadInputError, MismatchError
+from ...checkpoints import Header
+from ...libraries import Target
+from ...models import Model
+from ..binding.weightmap import WeightMap
+from .learned import get_ready, learned
+from .variants import table_of
+
+Headers = Mapping[str, Header]
+
+
+def map_of(model: Model) -> WeightMap | None:
+    """Return the map between MODEL's torch and MLX names; ``None`` where there is no way to one.
+
+    The user's own file or the manifest's text comes first, then the table of the family, then what
+    the class of the MLX library does to the tensors that are there.
+
+    Raises:
+        BadInputError: the map cannot be read.
+        MismatchError: no checkpoint that transformers knows becomes what an MLX directory holds;
+            all that differs is listed.
+        UnsupportedError: the class does more to the tensors than a map can say.
+    """
+    if model.map_text:
+        return WeightMap.parse(model.map_text, f"{model.spec} (map)")
+    if model.family is None:
+        return None
+    if model.family.map:
+        return table_of(model.family)
+    return learned_map(model, model.library) if model.library and model.path else None
+
+
+def known_map(model: Model) -> WeightMap:
+    """Return the map between MODEL's torch and MLX names.
+
+    Raises:
+        BadInputError: neither a family nor a map file says how the names correspond.
+    """
+    found = map_of(model)
+    if found is None:
+        raise BadInputError(f"{model.spec}: no map is known for it; give one with --map FILE.wmap")
+    return found
+
+
+def learned_map(model: Model, target: Target) -> WeightMap:
+    """Return the map that TARGET's own code is, for the checkpoint of MODEL.
+
+    Raises:
+        MismatchError: an MLX directory holds something else than the class makes of a checkpoint.
+        UnsupportedError: the class does more to the tensors than a map can say.
+    """
+    if model.framework == "mlx":
+        return homeward_map(model, target)
+    from ...configs import to_mlx
+    from ...libraries.defaults import takes_long
+
+    if takes_long(model.config):
+        get_ready()
+    config = to_mlx(model.config, target).config
+    found = learned(target, config, model.checkpoint.headers)
+    return WeightMap.parse(found.text, f"{target} (learned)")
+
+
+def homeward_map(model: Model, target: Target) -> WeightMap:
+    """Return the map of an MLX directory that does not say what it was made from."""
+    return homeward(model, target)[1]
+
+
+def map_from(model: Model, headers: Headers) -> WeightMap:
+    """Return the map of an MLX directory that was made from a checkpoint with these HEADERS.
+
+    Raises:
+        BadInputError: the class that reads the directory makes something else of them.
+        UnsupportedError: it does more to them than a map can say.
+    """
+    target = model.library
+    found = learned(target, model.config, headers) if target else None
+    if found is None or list(different(found.layout, model.checkpoint.headers)):
+        raise BadInputError(f"{model.spec} is not what {target} makes of this checkpoint")
+    return WeightMap.parse(found.text, f"{target} (learned)")
+
+
+def origin_of(model: Model) -> Mapping[str, Header]:
+    """Return the headers of the checkpoint that an MLX directory must have been made from.
+
+    Raises:
+        MismatchError: no checkpoint that transformers knows becomes what the directory holds.
+    """
+    if model.library is None:
+        raise BadInputError(
+            f"{model.spec}: no MLX library here reads it, so it has no known origin"
+        )
+    return homeward(model, model.library)[0]
+
+
+def homeward(model: Model, target: Target) -> tuple[Mapping[str, Header], WeightMap]:
+    """Return what an MLX directory must have been made from, headers only, and by which map.
+
+    Each layout in which transformers may have written such a model is tried: the one out of which
+    TARGET makes this directory's names and shapes is taken to be its origin.
+    """
+    differences: list[str] = []
+    for headers in origins(model):
+        found = learned(target, model.config, headers)
+        differences = list(different(found.layout, model.checkpoint.headers))
+        if not differences:
+            return headers, WeightMap.parse(found.text, f"{target} (learned)")
+    raise MismatchError(
+        f"{model.spec} is not what {target} makes of a checkpoint with its config.json; if the class"
+        " that reads it is your own, give its map: --map FILE.wmap",
+        differences,
+    )
+
+
+def origins(model: Model) -> Iterator[dict[str, Header]]:
+    """Yield the checkpoints, headers only, that MODEL's directory may have been made from."""
+    from ...configs import to_torch
+    from ...libraries.transformers import hub_headers
+
+    config: dict[str, Any] = to_torch(model.config, model.config_changes or None).config
+    dtypes = [head.dtype for head in model.checkpoint.headers.values()]
+    usual = max(sorted(set(dtypes)), key=dtypes.count, default="F32")
+    first = hub_headers(config, usual)
+    yield first
+    other = hub_headers(config, usual, "hub")
+    if other != first:
+        yield other
+
+
+def different(made: Headers, found: Headers) -> Iterator[str]:
+    """Yield how the names and shapes FOUND differ from those MADE.
+
+    >>> list(different({"a": Header("F32", (2, 3))}, {"a": Header("F16", (3, 2))}))
+    ['a: expected [2, 3], found [3, 2]']
+    """
+    yield from (f"{name} is missing" for name in sorted(made.keys() - found.keys()))
+    yield from (f"{name} is unexpected" for name in sorted(found.keys() - made.keys()))
+    for name in sorted(made.keys() & found.keys()):
+        if made[name].shape != found[name].shape:
+            shapes = list(made[name].shape), list(found[name].shape)
+            yield f"{name}: expected {shapes[0]}, found {shapes[1]}"

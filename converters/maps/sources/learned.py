@@ -1,0 +1,99 @@
+"""Maps learned from the classes of MLX libraries, kept between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache as once
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import xxhash
+
+from ...checkpoints.base import Header
+from ...common import cache
+from ...common.steps import step
+
+if TYPE_CHECKING:
+    from ...libraries import Target
+
+KIND = "map"
+
+
+class Found(NamedTuple):
+    """A learned map: its text, and names and shapes of what it leads to."""
+
+    text: str
+    layout: dict[str, Header]
+
+
+def learned(target: Target, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Found:
+    """Return the map from tensors with HEADERS to the class TARGET, learned now or before.
+
+    A user's own class is asked each time: its code may change without a version that says so.
+
+    Raises:
+        BadInputError: the class does not take the config.
+        UnsupportedError: the class does more to the tensors than a map can say.
+    """
+    step("learning the map from the library's class")
+    if target.library == "user" or not cache.folder():
+        return learn_now(target, config, headers)
+    made_by = [target.library, target.version, target.module, *edited(target.library)]
+    key = [*made_by, revision(), config, digest(headers)]
+    kept = cache.recall(KIND, key)
+    if kept is None:
+        found = learn_now(target, config, headers)
+        cache.keep(KIND, key, {"text": found.text, "layout": listed(found.layout)})
+        return found
+    layout = {name: Header(dtype, tuple(shape)) for name, (dtype, *shape) in kept["layout"].items()}
+    return Found(kept["text"], layout)
+
+
+def digest(headers: Mapping[str, Header]) -> str:
+    """Return a fingerprint of HEADERS, in the order they have."""
+    text = "\n".join([f"{name} {dtype} {shape}" for name, (dtype, shape) in headers.items()])
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def listed(headers: Mapping[str, Header]) -> dict[str, list[Any]]:
+    """Return HEADERS as JSON.
+
+    >>> listed({"a": Header("F32", (2, 3))})
+    {'a': ['F32', 2, 3]}
+    """
+    return {name: [header.dtype, *header.shape] for name, header in headers.items()}
+
+
+def get_ready() -> None:
+    """Start what learns a map, before it is known what to ask."""
+    from ..learn import warm
+
+    warm()
+
+
+def learn_now(target: Target, config: Mapping[str, Any], headers: Mapping[str, Header]) -> Found:
+    """Return the map from HEADERS to TARGET, learned in a process of its own."""
+    from ..learn import learn
+
+    found = learn(target, config, headers)
+    return Found(found.text, found.layout)
+
+
+@once
+def edited(library: str) -> list[Any]:
+    """Return what else a map depends on: when LIBRARY's files were last changed, and MLX.
+
+    A library may be installed as a working copy, whose version stays when its code changes.
+    """
+    from ...libraries.packages import folder
+
+    place = folder(library)
+    times = [path.stat().st_mtime_ns for path in place.rglob("*.py")] if place else []
+    return [metadata.version("mlx"), max(times, default=0)]
+
+
+@once
+def revision() -> int:
+    """Return when the code that learns was last changed: what older code learned is not taken."""
+    return max(path.stat().st_mtime_ns for path in Path(__file__).parent.parent.rglob("*.py"))

@@ -1,0 +1,320 @@
+"""The map from a checkpoint's tensors to the parameters of the live transformers module.
+
+PEFT speaks of modules as they run: experts in one tensor, projections fused, the class's own prefix.
+Which tensor of a checkpoint is which parameter, transformers knows when it loads; that is followed
+once, written as a map and proved. Adapters and live runtimes then go through it, both ways.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ....errors import MismatchError, UnsupportedError, WeighbridgeError
+from ...checkpoints.base import Header
+from ...common import cache
+from ...libraries.apart import apart
+from ...libraries.defaults import document_of, key_of
+from ...libraries.modules import (
+    CONV1D,
+    EMBEDDING,
+    EXPERTS,
+    EXPERTS_IN_OUT,
+    LINEAR,
+    STACKED,
+    Modules,
+    describe,
+)
+from ...libraries.transformers import hub_headers
+from ...values import Array
+from ..binding.actions import rearrange
+from ..binding.plan import Bound, Plan, Step
+from ..binding.weightmap import WeightMap
+from ..learn.drops import drop_rules
+from ..learn.rules.drafting import pairing
+from ..learn.rules.writing import Drafts, written
+from ..learn.trace.components import components
+from ..learn.trace.forms import Form, whole
+from ..learn.trace.pieces import Unfit
+from ..learn.trace.recording import Trace
+from ..learn.trace.reduction import Mixture
+from ..notation.axes import Axes, names
+from .learned import digest, revision
+
+Config = Mapping[str, Any]
+Headers = Mapping[str, Header]
+KIND: Final = "module-map"
+MOST_NUMBERS: Final = 1 << 24  # of one instance of a rule; a larger one is not compared
+IDENTITY: Final = "weighbridge map 1\n{**} <-> same"
+OUT, IN, LEAD = "out", "in", "lead"  # what an axis of a weight is to its layer
+MATRIX: Final = 2  # axes
+# By how many axes a weight has, and whether inputs come before outputs.
+PLAIN: Final = {
+    (MATRIX, False): LINEAR,
+    (MATRIX, True): CONV1D,
+    (STACKED, False): EXPERTS,
+    (STACKED, True): EXPERTS_IN_OUT,
+}
+
+
+def module_map(
+    config: Config, headers: Headers, name: str = "", *, partial: bool = False
+) -> WeightMap:
+    """Return the map from a torch checkpoint's names to those of the class that runs it; kept.
+
+    It leads to every parameter of the class, so that ``module_map(...).bind(headers, config=config)``
+    has the names and shapes of ``describe(config, name).headers``, without second names of tied
+    parameters and without buffers that the class computes.
+
+    Args:
+        config: a config that transformers reads; give it to ``bind`` too.
+        headers: the checkpoint's, from ``save_pretrained``, the hub, or of the class with another head.
+        name: of another class than the one that CONFIG asks for, such as ``BertModel``.
+        partial: let the class have parameters that the checkpoint lacks, such as a head, or experts
+            that it holds in a quantized form. The map does not lead to them.
+
+    Raises:
+        BadInputError: transformers does not take the config.
+        UnsupportedError: the class finds some of its parameters missing, or loading does more than
+            a map can say.
+    """
+    key = [*key_of(document_of(config)), name, partial, revision(), digest(headers)]
+    text = cache.recall(KIND, key)
+    if text is None:
+        flat = {at: [head.dtype, *head.shape] for at, head in headers.items()}
+        text = apart(__name__, "answer", dict(config), flat, name, partial)
+        cache.keep(KIND, key, text)
+    return WeightMap.parse(text, f"{name or 'transformers'} (its loading)")
+
+
+def answer(
+    config: Config, flat: Mapping[str, list[Any]], name: str, partial: bool
+) -> str:  # JSON has no keywords
+    """Return the text of the map, found out now; FLAT are the headers as JSON."""
+    headers = {at: Header(dtype, tuple(shape)) for at, (dtype, *shape) in flat.items()}
+    return written_map(config, headers, name, partial=partial)
+
+
+def written_map(config: Config, headers: Headers, name: str, *, partial: bool) -> str:
+    """Return the text of the map, found out now and held against the class.
+
+    Of a mixture of many equal experts a few are followed first; what comes of them must do for all.
+    """
+    known = describe(config, name)
+    for few, order in Mixture(config, headers).attempts():
+        if order is not None:
+            continue  # so few that experts sorted as text would not be found out
+        try:
+            alike = hub_headers(few.config)  # with the sizes that go with so few, routers' too
+            if alike.keys() != few.headers.keys():
+                continue
+            text = followed_map(few.config, alike, name)
+            plan = WeightMap.parse(text).bind(headers, config=config)
+            check_layout(plan, known, partial=partial)
+        except WeighbridgeError:
+            continue  # the few do not speak for all
+        return text
+    text = followed_map(config, headers, name)
+    try:
+        plan = WeightMap.parse(text).bind(headers, config=config)
+    except MismatchError as error:
+        raise UnsupportedError(f"{known.name}: no map says how it loads: {error}") from error
+    check_layout(plan, known, partial=partial)
+    return text
+
+
+def check_layout(plan: Plan, known: Modules, *, partial: bool) -> None:
+    """Check that PLAN leads to parameters of the class that is KNOWN, to all unless PARTIAL.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    made = {name: header.shape for name, header in plan.layout.items()}
+    wanted = {name: header.shape for name, header in known.headers.items()}
+    other = sorted(name for name in made if made[name] != wanted.get(name))
+    if other:
+        raise UnsupportedError(f"{known.name} has no {other[0]} of shape {list(made[other[0]])}")
+    lacking = [] if partial else missing(made.keys(), known)
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise UnsupportedError(
+            f"{known.name}: the checkpoint has no tensor for {lacking[0]}{more}; where it is one"
+            " without that head, name the class that it was saved from in config.json (architectures)"
+        )
+
+
+def missing(made: Iterable[str], known: Modules) -> list[str]:
+    """Return the parameters of the class that is KNOWN which are neither MADE nor tied to one made."""
+    there = {known.ties.get(name, name) for name in made}
+    return sorted(
+        name
+        for name in known.headers
+        if known.ties.get(name, name) not in there and name not in known.buffers
+    )
+
+
+def followed_map(config: Config, headers: Headers, name: str) -> str:
+    """Return the text of the map that the loading of HEADERS is, proved on numbers.
+
+    Raises:
+        UnsupportedError: no map can say it.
+    """
+    from .loading import follow
+
+    found = follow(config, headers, name)
+    forms = found.forms
+    if identical(forms, headers):
+        return IDENTITY
+    trace = as_trace(forms, headers)
+    drafts = drafted(found.name, forms, trace, config)
+    text = str(written(drafts, trace, config).map)
+    prove(WeightMap.parse(text).bind(headers, config=config), forms, found.name)
+    return text
+
+
+def identical(forms: Mapping[str, Form], headers: Headers) -> bool:
+    """Return whether FORMS are the tensors of HEADERS as they are, under the same names."""
+    return forms.keys() == headers.keys() and all(
+        form == whole(name, headers[name].shape) for name, form in forms.items()
+    )
+
+
+def as_trace(forms: Mapping[str, Form], headers: Headers) -> Trace:
+    """Return FORMS as what a function made of HEADERS; a parameter has the dtype of its sources."""
+    layout = {
+        name: Header(headers[form.pieces[0].source].dtype, form.shape)
+        for name, form in forms.items()
+    }
+    return Trace(headers, {}, {}, layout, (), {})
+
+
+def drafted(name: str, forms: Mapping[str, Form], trace: Trace, config: Config) -> Drafts:
+    """Return one rule for each group of tensors that hang together in FORMS, by the class NAME.
+
+    Raises:
+        UnsupportedError: no rule can say how one lies.
+    """
+    found = components(trace, forms)
+    dropped = [source for part in found if not part.targets for source in part.sources]
+    drops = drop_rules(dropped, trace.headers, config)
+    result = Drafts([], {}, dropped)
+    for part in found:
+        try:
+            own = [pairing(part, trace.headers, trace.layout)] if part.targets else []
+        except Unfit as why:
+            raise UnsupportedError(
+                f"{name}: no map says how it loads {part.targets[0]}: {why}"
+            ) from None
+        result.rules.extend(own or [drops[at] for at in part.sources if at in drops])
+    return result
+
+
+def prove(plan: Plan, forms: Mapping[str, Form], name: str) -> None:
+    """Check that PLAN moves every number to where FORMS of the class NAME have it.
+
+    One instance of every rule is compared, on tensors that hold the number of each of their places.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    seen = set()
+    for step in plan.steps:
+        size = sum(math.prod(plan.headers[source].shape) for source in step.source_names)
+        if id(step.rule) in seen or size > MOST_NUMBERS:
+            continue
+        seen.add(id(step.rule))
+        arrays = numbered(step, plan)
+        made = rearrange(step, arrays, step.sizes)
+        for target in step.target_names:
+            if not np.array_equal(made[target], gathered(forms[target], arrays)):
+                raise UnsupportedError(
+                    f"{name}: the map of its loading fails on {target} (a fault of Weighbridge:"
+                    " please report it with config.json)"
+                )
+
+
+def numbered(step: Step, plan: Plan) -> dict[str, Array]:
+    """Return the sources of STEP, of the right shapes and without two equal numbers."""
+    arrays, first = {}, 0
+    for name in step.source_names:
+        shape = plan.headers[name].shape
+        size = math.prod(shape)
+        arrays[name] = np.arange(first, first + size, dtype=np.int32).reshape(shape)
+        first += size
+    return arrays
+
+
+def gathered(form: Form, arrays: Mapping[str, Array]) -> Array:
+    """Return what FORM makes of ARRAYS."""
+    result = np.full(math.prod(form.shape), -1, np.int32)
+    for piece in form.pieces:
+        sizes = [factor.size for factor in piece.factors]
+        source = arrays[piece.source].reshape(-1)[piece.start :]
+        target = result[piece.at :]
+        here, there = (
+            [getattr(factor, side) * result.itemsize for factor in piece.factors]
+            for side in ("here", "there")
+        )
+        as_strided(target, sizes, there)[...] = as_strided(source, sizes, here)
+    return result.reshape(form.shape)
+
+
+def kinds_through(plan: Plan, kinds: Mapping[str, str]) -> dict[str, str]:
+    """Return KINDS, those of PLAN's sources, under the names of its targets.
+
+    A matrix that the plan turns is ``linear`` where it was ``conv1d``, and the other way round;
+    experts taken one by one are ``linear``. What is no plain matrix any more has no kind.
+
+    Args:
+        plan: of the base model, from one side's names to the other's.
+        kinds: by parameter name without ``.weight``, as in ``describe``.
+    """
+    found: dict[str, str] = {}
+    for step in plan.steps:
+        known = {name: kinds.get(name.removesuffix(".weight")) for name in step.source_names}
+        if None in known.values():
+            continue
+        for bound in step.targets:
+            kind = kind_of(bound, step, {name: str(kind) for name, kind in known.items()})
+            if kind:
+                found |= {name.removesuffix(".weight"): kind for name in bound.names}
+    return found
+
+
+def kind_of(target: Bound, step: Step, kinds: Mapping[str, str]) -> str:
+    """Return the kind of TARGET, made by STEP of sources of KINDS; empty if it is no plain matrix."""
+    if step.rule.left[0].axes is None:
+        return next(iter(kinds.values()))
+    known = roles(step, kinds)
+    if len(target.axes) < MATRIX or {known.get(atom) for atom in atoms(target.axes[:-2])} - {LEAD}:
+        return ""
+    rows, columns = ({known.get(atom) for atom in atoms((axis,))} for axis in target.axes[-2:])
+    turned = (rows, columns) == ({IN}, {OUT})
+    if not turned and (rows, columns) != ({OUT}, {IN}):
+        return ""
+    if EMBEDDING in kinds.values():
+        return "" if turned else EMBEDDING
+    return PLAIN.get((len(target.axes) - len(target.family), turned), "")
+
+
+def roles(step: Step, kinds: Mapping[str, str]) -> dict[str, str]:
+    """Return what each axis of the sources of STEP is to a layer; what is two things is left out."""
+    found: dict[str, str] = {}
+    for bound in step.sources:
+        for name in bound.names:
+            words = (IN, OUT) if kinds[name] in {CONV1D, EXPERTS_IN_OUT} else (OUT, IN)
+            spread = [LEAD] * (len(bound.axes) - 2) + list(words)
+            for axis, word in zip(bound.axes, spread, strict=True):
+                for atom in atoms((axis,)):
+                    if found.setdefault(atom, word) != word:
+                        found[atom] = ""
+    return found
+
+
+def atoms(axes: Axes) -> set[str]:
+    """Return the names of the atoms in AXES."""
+    return set(names(axes))

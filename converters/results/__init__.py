@@ -1,0 +1,1 @@
+"""Results: built beside their place, recorded file by file, locked, and published whole or not at all."""

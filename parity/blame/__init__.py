@@ -1,0 +1,1 @@
+"""Which site is at fault, and what kind of fault it has."""

@@ -1,0 +1,1 @@
+"""The check: a candidate against a reference, in stages, to a verdict."""

@@ -1,0 +1,106 @@
+"""The judged side of a check: its weights, and its runs in float32 and as it ships."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from ...converters.common.memory import pass_on_shortage
+from ...converters.common.policy import Policy
+from ...converters.common.users_code import fault_of
+from ...converters.models import Model, Signature
+from ...converters.runtimes import Runner, load
+from ...errors import BadInputError, WeighbridgeError
+from ..weights.sketches import Weights
+from ..weights.weights import own_copy, storage_dtype, weights_of
+from .verdict import Stage
+
+FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
+PRECISIONS: Final = frozenset(("float32", "float16", "bfloat16"))
+
+
+@dataclass
+class Candidate:
+    """The judged side; its weights and runners are loaded when first needed.
+
+    Attributes:
+        model: the candidate.
+        runtime: where it runs.
+        policy: as the user chose it.
+    """
+
+    model: Model
+    runtime: str
+    policy: Policy
+
+    @cached_property
+    def weights(self) -> Weights:
+        """Its tensors, a live adapter merged."""
+        return weights_of(self.model)
+
+    @cached_property
+    def storage(self) -> str:
+        """The dtype in which it keeps its weights: a 16-bit one, or ``float32`` for any wider."""
+        return storage_dtype(self.weights)
+
+    @cached_property
+    def declared(self) -> Runner:
+        """It, running as the policy and its own files say."""
+        return self.load(self.policy)
+
+    def load(self, policy: Policy) -> Runner:
+        """Load it anew under POLICY."""
+        return load(own_copy(self.model), self.runtime, policy)
+
+    @property
+    def shipped(self) -> str:
+        """The dtype in which it ships: the policy's, if narrow, else that of its weights."""
+        if self.policy.compute != "float32":
+            return self.policy.compute
+        if self.runtime in FLOAT32_RUNTIMES:
+            return self.storage
+        declared = self.declared.describe()["dtype"]
+        return declared if declared in PRECISIONS else self.storage
+
+    @cached_property
+    def structure(self) -> Runner | None:
+        """It, running in float32; ``None`` where its runtime cannot."""
+        if self.runtime in FLOAT32_RUNTIMES:
+            return self.load(replace(self.policy, compute="float32"))
+        if self.shipped == "float32":
+            return self.declared
+        shadow: Callable[[], Runner] | None = getattr(self.declared, "shadow", None)
+        return shadow() if shadow else None
+
+    @cached_property
+    def precision(self) -> Runner | None:
+        """It, running in the dtype that ships; ``None`` where that is float32."""
+        if self.shipped == "float32":
+            return None
+        if self.runtime in FLOAT32_RUNTIMES:
+            return self.load(replace(self.policy, compute=self.shipped))
+        return self.declared
+
+    @property
+    def signature(self) -> Signature | None:
+        """What it says of its inputs; ``None`` where it says nothing."""
+        try:
+            return self.model.signature
+        except BadInputError:
+            runner = self.structure or self.precision
+            return getattr(runner, "signature", None)
+
+
+def unrunnable(error: Exception) -> Stage:
+    """Return the stage of a candidate that raised ERROR: what a library's class raises is the finding.
+
+    Raises:
+        Exception: ERROR itself, where a user's code raised it and is to be told of it.
+    """
+    pass_on_shortage(error)
+    if fault_of(error):
+        raise error
+    reason = error if isinstance(error, WeighbridgeError) else repr(error)
+    return Stage("outputs", "fail", f"the candidate does not run: {reason}")

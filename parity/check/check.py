@@ -1,0 +1,399 @@
+"""Weigh a candidate against a reference: one mechanism for every pair."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...converters.common.policy import Policy
+from ...converters.common.steps import each, step
+from ...converters.models import Model
+from ...converters.runtimes import Runner, native_runtime
+from ...converters.values import Array
+from ..goldens.golden import Golden
+from ..goldens.rounding import CONSTANTS, SCALARS
+from ..probes import coverage
+from ..probes.probes import Probe, make_probes
+from ..probes.text import compare_sides, read_text_side
+from ..reference.floors import floor
+from ..weights.fingerprints import Explanation, explain
+from ..weights.promises import Promised, changed_names, disagreements, unexplainable
+from ..weights.weights import as_kept, base_weights, model_hashes
+from .candidate import Candidate, unrunnable
+from .distances import Distance
+from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
+from .verdict import Stage, Verdict, decide
+
+if TYPE_CHECKING:
+    from ..blame.blame import Fault
+
+Outputs = list[dict[str, Array]]
+Expected = Mapping[str, Promised]
+
+
+def check(  # noqa: PLR0913  # the options of a verb, by keyword
+    reference: Model | Golden,
+    candidate: Model,
+    *,
+    runtime: str | None = None,
+    policy: Policy = Policy(),
+    quick: bool = False,
+    expected: Expected | None = None,
+    layout: tuple[bool, str] | None = None,
+    probes: Sequence[Probe] | None = None,
+    cache: Path | None = None,
+) -> Verdict:
+    """Weigh CANDIDATE against REFERENCE; the first stage that fails explains the others.
+
+    Args:
+        reference: a model, recorded now, or a golden, recorded before.
+        candidate: what is judged.
+        runtime: where the candidate runs; by default its framework's own runtime.
+        policy: device and precision of the candidate's run; a compute dtype of 16 bits asks for
+            stage P in it. Weights kept in 16 bits ask for stage P by themselves.
+        quick: text side, fingerprints and one small probe only.
+        expected: what a map promised: candidate's weight -> a ``Promise``, or the reference's weight,
+            or that and the permutation of its axes.
+        layout: whether somebody besides the map vouches for how the weights lie in MLX, and who;
+            ``None`` where no map stands between the two sides.
+        probes: a user's own inputs.
+        cache: folder of recordings, see ``golden.record``.
+
+    Raises:
+        WeighbridgeError: one of the sides cannot be read or run.
+    """
+    scale = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
+    golden = (
+        reference
+        if isinstance(reference, Golden)
+        else record_for(reference, scale, quick=quick, probes=probes, cache=cache)
+    )
+    return Weighing(golden, scale, expected or {}, layout, quick=quick).verdict()
+
+
+def record_for(
+    reference: Model,
+    candidate: Candidate,
+    *,
+    quick: bool,
+    probes: Sequence[Probe] | None,
+    cache: Path | None,
+) -> Golden:
+    """Record what CANDIDATE is to be compared with, and no more."""
+    from ..goldens.recorder import Recorder, text_folder
+
+    signature = coverage.restrict(reference.signature, candidate.signature)
+    chosen = probes or make_probes(signature, tokenizer=text_folder(reference), quick=quick)
+    precisions = {candidate.storage, candidate.shipped} - {"float32"}
+    return Recorder(reference, chosen).record("verdict", tuple(sorted(precisions)), cache)
+
+
+@dataclass
+class Weighing:
+    """One check on its way: stages are added in order.
+
+    Attributes:
+        golden: the reference.
+        candidate: the judged side.
+        expected: what a map promised.
+        layout: who vouches for the layout.
+        quick: whether only the cheap questions are asked.
+        unchecked: what this check could not see, for the report.
+        explanations: of the candidate's weights, once the fingerprints were compared.
+    """
+
+    golden: Golden
+    candidate: Candidate
+    expected: Expected
+    layout: tuple[bool, str] | None = None
+    quick: bool = False
+    unchecked: list[str] = field(default_factory=list)
+    explanations: Sequence[Explanation] = ()
+
+    def verdict(self) -> Verdict:
+        """Run the stages and decide."""
+        stages = [self.text(), self.fingerprints(), *self.laid_out(), self.auxiliary()]
+        stages += self.runs() if stages[-1].status != "fail" else []
+        status = decide(stages, self.candidate.runtime)
+        faults = self.blame(stages) if status == "DIFFERS" else ()
+        return Verdict(status, tuple(stages), faults, self.provenance(stages))
+
+    @cached_property
+    def storage(self) -> str:
+        """Which recording holds the candidate's weights: ``stored``, or rounded to a dtype."""
+        known, own = self.golden.provenance, self.candidate.storage
+        same = own == known.get("storage") and not known.get("adapter")
+        stored = own == "float32" or (same and self.candidate.model.framework != "mlprogram")
+        return "stored" if stored else own
+
+    @cached_property
+    def probes(self) -> tuple[int, ...]:
+        """Indices of the golden's probes that the candidate's sizes allow."""
+        signature = self.candidate.signature
+        fitting = tuple(
+            index
+            for index, probe in enumerate(self.golden.probes)
+            if signature is None or coverage.fits(signature, probe)
+        )
+        left_out = [p.name for i, p in enumerate(self.golden.probes) if i not in fitting]
+        if left_out:
+            self.unchecked.append(f"probes larger than the candidate takes: {', '.join(left_out)}")
+        return fitting[:1] if self.quick else fitting
+
+    def text(self) -> Stage:
+        """Compare the text sides."""
+        model = self.candidate.model
+        if model.framework == "mlprogram":
+            return Stage("text", "skipped", "an ML program takes ids; it has no text side")
+        folder = model.path if model.path and model.path.is_dir() else None
+        return compare_sides(self.golden.text, read_text_side(folder))
+
+    def fingerprints(self) -> Stage:
+        """Explain every weight of the candidate by the reference's values."""
+        step("checking: weights by their values")
+        source = self.golden.model
+        if not self.golden.sketches:
+            return Stage(
+                "fingerprints", "unverified", "the golden holds no sketches; record it again"
+            )
+        readable = base_weights(source).read if source and source.path else None
+        found = explain(
+            self.golden.sketches,
+            self.candidate.weights,
+            reference_arrays=readable,
+            updates=source.adapter.updates if source and source.adapter else {},
+            unused=self.golden.provenance.get("unused", ()),
+            altered=changed_names(self.expected),
+        )
+        self.explanations = self.without_needless(unexplainable(found, self.expected))
+        return fingerprint_stage(self.explanations, disagreements(self.explanations, self.expected))
+
+    def without_needless(self, explanations: Sequence[Explanation]) -> Sequence[Explanation]:
+        """Return EXPLANATIONS, those excused that a torch candidate has and no output of it needs.
+
+        A vision tower that comes from the original checkpoint is nowhere in an MLX language model.
+        """
+        model = self.candidate.model
+        unknown = {it.name for it in explanations if it.kind == "unexplained"}
+        source = self.golden.framework
+        if not unknown or (model.framework, source) != ("torch", "mlx") or not self.golden.probes:
+            return explanations
+        from ..reference.reference import unneeded
+
+        needless = unneeded(model, self.golden.probes[0])
+        words = "no output needs it, and the reference has nothing like it"
+        return [
+            it._replace(source=None, kind="unused", detail=words, ok=True)
+            if it.name in unknown & needless and it.kind == "unexplained"
+            else it
+            for it in explanations
+        ]
+
+    def laid_out(self) -> list[Stage]:
+        """Say who vouches for the layout: the map that did the job cannot be its own witness."""
+        if self.layout is None:
+            return []
+        vouched, who = self.layout
+        source = self.golden.model
+        if not vouched:
+            return [Stage("layout", "unverified", who)]
+        if source is None or source.framework != "mlx" or source.factory or not self.probes:
+            return [Stage("layout", "pass", who)]
+        return [self.witnessed(Candidate(source, "mlx", self.candidate.policy), who)]
+
+    def witnessed(self, source: Candidate, who: str) -> Stage:
+        """Run the library's own class on the reference's files, where there is one.
+
+        The reference was run in torch, its weights brought home by a map: that the candidate agrees
+        with it says nothing of the map. The class reads the files without one.
+        """
+        runner = source.structure
+        if getattr(runner, "kind", "") != "library" or runner is None:
+            return Stage("layout", "pass", who)
+        storage, self.storage = self.storage, "stored"  # the class runs the files as they are
+        *_, stage = self.measure_variants("layout", runner, source)
+        self.storage = storage  # which recording the class meets says nothing of the candidate
+        return stage._replace(name="layout", detail=f"{who}; it {stage.detail}")
+
+    def auxiliary(self) -> Stage:
+        """Compare names and roles of the inputs."""
+        return auxiliary_stage(self.golden.signature, self.candidate.signature)
+
+    def runs(self) -> list[Stage]:
+        """Run the candidate: outputs and structure in float32, precision in the dtype that ships."""
+        if not self.probes:
+            return [Stage("structure", "unverified", "no probe fits the candidate's input sizes")]
+        stages = self.structure()
+        if stages[-1].name == "outputs":  # it failed, and nothing can be measured
+            return stages
+        return [*stages, *self.precision()]
+
+    def structure(self) -> list[Stage]:
+        """Run the candidate in float32 against float64."""
+        runner = self.candidate.structure
+        if runner is None:
+            reason = f"{self.candidate.runtime} cannot run this model in float32"
+            return [Stage("structure", "unverified", reason)]
+        if self.storage not in self.golden.outputs:
+            reason = f"the golden has no recording with {self.storage} weights; record it again"
+            return [Stage("structure", "unverified", reason)]
+        return self.measure_variants("structure", runner, self.candidate)
+
+    def measure_variants(self, name: str, runner: Runner, ran: Candidate) -> list[Stage]:
+        """Measure RUNNER of RAN in float32, against another recording too where the first is not met."""
+        stages = self.measure(name, runner, self.storage, "float32")
+        for storage, words in self.variants(ran) if stages[-1].status == "fail" else ():
+            again = self.measure(name, runner, storage, "float32")
+            if again[-1].status != "fail" or storage.endswith(CONSTANTS):
+                self.storage = storage
+                return [*again[:-1], again[-1]._replace(detail=f"{again[-1].detail}; {words}")]
+        return stages
+
+    def variants(self, ran: Candidate) -> Iterator[tuple[str, str]]:
+        """Yield other recordings that RAN may be compared with, and what they are.
+
+        They differ from the source in what the format or class rounds and the source, in the same 16
+        bits, rounds too or cannot tell.
+        """
+        if self.rounds_constants and f"{self.storage}{CONSTANTS}" in self.golden.outputs:
+            words = f"constants rounded to {ran.storage} on both sides"
+            yield f"{self.storage}{CONSTANTS}", words
+        source, rounded = self.golden.model, ran.storage
+        if source is None or source.path is None or rounded == "float32":
+            return
+        kept = as_kept(source, self.explanations, ran.weights) if ran is self.candidate else None
+        if kept:
+            words = (
+                f"against the source with the {rounded} digits that the candidate keeps of 1 + w"
+            )
+            yield self.record_again(kept, self.storage, "kept"), words
+        scalars = f"{self.storage}{SCALARS}{rounded}"
+        words = f"scalars such as an embedding's scale rounded to {rounded} on both sides"
+        yield self.record_again(kept or source, scalars, "scalars"), words
+
+    def record_again(self, model: Model, storage: str, name: str) -> str:
+        """Record MODEL's outputs with weights kept in STORAGE under NAME; return the name."""
+        from ..goldens.recorder import Recorder
+
+        recorder = Recorder(model, self.golden.probes)
+        rows = recorder.outputs(storage)
+        errors = {f"{name}/float32": recorder.structure_errors(storage, rows)}
+        self.golden = replace(
+            self.golden,
+            outputs={**self.golden.outputs, name: rows},
+            errors={**self.golden.errors, **errors},
+        )
+        return name
+
+    @property
+    def rounds_constants(self) -> bool:
+        """Whether the candidate keeps constants such as an attention scale in float16 as well."""
+        return self.candidate.model.framework == "mlprogram"
+
+    def precision(self) -> list[Stage]:
+        """Run the candidate in the dtype that ships, against the source in that dtype."""
+        shipped = self.candidate.shipped
+        if shipped == "float32":
+            return [Stage("precision", "skipped", "ships in float32, which structure covers")]
+        runner = self.candidate.precision
+        if runner is None or f"stored/{shipped}" not in self.golden.errors:
+            reason = f"the golden has no recording of the source in {shipped}; record it again"
+            return [Stage("precision", "unverified", reason)]
+        return self.measure("precision", runner, "stored", shipped)
+
+    def measure(self, name: str, runner: Runner, storage: str, compute: str) -> list[Stage]:
+        """Run RUNNER on the probes and measure its errors, unless its outputs are wrong already."""
+        probes = [self.golden.probes[index] for index in self.probes]
+        wanted = [self.golden.outputs[storage][index] for index in self.probes]
+        own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
+        try:
+            found: Outputs = [runner.run(probe.inputs) for probe in each("checking: probe", probes)]
+        except Exception as error:
+            return [unrunnable(error)]
+        outputs = outputs_stage(self.golden, probes, found, wanted)
+        if outputs.status == "fail":
+            return [outputs]
+        judged = self.calibrated(name, runner, probes, (found, wanted, own))
+        return [outputs, judged] if name == "structure" else [judged]
+
+    def calibrated(
+        self,
+        name: str,
+        runner: Runner,
+        probes: Sequence[Probe],
+        runs: tuple[Outputs, Outputs, list[dict[str, Distance]]],
+    ) -> Stage:
+        """Judge errors by the floor of RUNNER's runtime, device, dtype and accumulation."""
+        about = runner.describe()
+        key = (about["runtime"], about["device"], about["dtype"], about["accumulate"])
+        study = floor(*key, blas=about.get("blas", ""))
+        if study is None:
+            return unstudied(name, about)
+        here = f"{platform.system()} {platform.machine()}"
+        if not any(here in place for place in study.studied_on):
+            self.unchecked.append(
+                f"the null study ran on {'; '.join(study.studied_on)}, not {here}"
+            )
+        found, wanted, own = runs
+        return error_stage(name, self.golden, probes, found, wanted, (study, own))
+
+    def blame(self, stages: Sequence[Stage]) -> tuple[Fault, ...]:
+        """Name the sites at which the two sides part, where both expose theirs."""
+        failed = {stage.name for stage in stages if stage.status == "fail"}
+        runner = self.candidate.structure
+        if not failed & {"outputs", "structure"} or runner is None or not self.probes:
+            return ()
+        if getattr(runner, "kind", "captured") != "captured":
+            self.unchecked.append("inner sites: a class of an MLX library shows none")
+            return ()
+        from ..blame.blame import blame
+
+        probes, sites, own = self.sites()
+        if not sites:
+            self.unchecked.append("no inner sites: the golden is of level verdict (--level blame)")
+            return ()
+        return tuple(blame(sites, own, runner, probes, explanations=self.explanations))
+
+    def sites(self) -> tuple[list[Probe], Outputs, Outputs]:
+        """Return a few probes, the reference's sites and the source's own, recorded or run now."""
+        chosen = [self.golden.probes[index] for index in self.probes[-2:]]
+        if self.golden.model is not None and importlib.util.find_spec("torch"):
+            from ..goldens.recorder import Recorder
+
+            reference, own = Recorder(self.golden.model, chosen).sites(self.storage, chosen)
+        else:
+            reference = self.golden.sites.get(self.storage, ())
+            own = self.golden.source_sites.get(self.storage, ())
+            chosen = list(self.golden.probes[: len(reference)])
+        return chosen, list(reference), list(own)
+
+    def provenance(self, stages: Sequence[Stage]) -> dict[str, Any]:
+        """Return what ran where, hashes of both sides, and what nobody looked at."""
+        model = self.candidate.model
+        ran = any(stage.name in ("outputs", "structure", "precision") for stage in stages)
+        runner = (self.candidate.structure or self.candidate.precision) if ran else None
+        probes = [self.golden.probes[index] for index in self.probes] if ran else []
+        return {
+            "level": "quick" if self.quick else "full",
+            "reference": {"spec": self.golden.spec, **self.golden.provenance},
+            "candidate": {
+                "spec": model.spec,
+                "storage": self.candidate.storage,
+                "shipped": self.candidate.shipped,
+                "compared_with_weights": self.storage,
+                "hashes": model_hashes(model),
+                "runner": runner.describe() if runner else {},
+            },
+            "platform": f"{platform.system()} {platform.machine()}",
+            "probes": [probe.name for probe in probes],
+            "not_checked": [
+                *self.unchecked,
+                *coverage.gaps(self.golden.signature, probes),
+                *(["everything but one small probe (quick)"] if self.quick else []),
+            ],
+        }

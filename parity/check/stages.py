@@ -1,0 +1,225 @@
+"""The questions a check asks, each a function from what was seen to a Stage."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ...converters.models import Signature
+from ...converters.values import Array
+from ..goldens.golden import Golden
+from ..probes.probes import Probe, masks_of
+from ..reference.floors import Comparison, Floor, compare, floor_key
+from ..weights.book import Explanation
+from .distances import Distance, describe_non_finite, select_tokens
+from .verdict import Stage
+
+SHOWN: Final = 5  # problems quoted in a stage's line; all of them are in its figures
+# Equal integers are no evidence of arithmetic, and no output at all is none of anything.
+NOTHING_MEASURED: Final = ("unverified", "no floating-point output was compared")
+STUDY: Final = "benchmarks/null_study.py"
+
+
+def join(problems: Sequence[str]) -> str:
+    """Return PROBLEMS as one line, the first few of them.
+
+    >>> join(["a", "b"])
+    'a; b'
+    """
+    more = len(problems) - SHOWN
+    return "; ".join([*problems[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+
+
+def fingerprint_stage(explanations: Sequence[Explanation], disagreements: Sequence[str]) -> Stage:
+    """Say whether the reference's weights explain every one of the candidate's."""
+    kinds = Counter(it.kind for it in explanations)
+    wrong = [f"{it.name}: {it.kind}, {it.detail}" for it in explanations if not it.ok]
+    problems = [*wrong, *disagreements]
+    figures: dict[str, Any] = {"kinds": dict(kinds), "problems": problems}
+    if problems:
+        undecided = not disagreements and all(it.ok or it.kind == "untold" for it in explanations)
+        status = "unverified" if undecided else "fail"
+        return Stage("fingerprints", status, join(problems), figures)
+    total = sum(count for kind, count in kinds.items() if kind not in ("unused", "missing"))
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    return Stage("fingerprints", "pass", f"{total} weights explained: {counts}", figures)
+
+
+def auxiliary_stage(reference: Signature, candidate: Signature | None) -> Stage:
+    """Say whether the candidate takes every input of the reference, in the same role."""
+    if candidate is None:
+        return Stage("auxiliary", "skipped", "the candidate does not declare its inputs")
+    wanted = {port.name: port for port in reference.inputs}
+    found = {port.name: port for port in candidate.inputs}
+    problems = [
+        f"{name} ({wanted[name].role}) is not an input of the candidate, so it is ignored"
+        for name in wanted.keys() - found.keys()
+    ]
+    problems += [f"{name} is asked for and unknown" for name in found.keys() - wanted.keys()]
+    problems += [
+        f"{name}: role {wanted[name].role} became {found[name].role}"
+        for name in wanted.keys() & found.keys()
+        if found[name].role not in (wanted[name].role, "")
+    ]
+    if problems:
+        return Stage("auxiliary", "fail", join(sorted(problems)), {"problems": sorted(problems)})
+    roles = ", ".join(f"{name}: {port.role}" for name, port in wanted.items())
+    return Stage("auxiliary", "pass", f"inputs agree ({roles})")
+
+
+def output_problems(
+    probe: str,
+    found: Mapping[str, Array],
+    wanted: Mapping[str, Array],
+    masks: Mapping[str, Array | None],
+) -> list[str]:
+    """Return what is wrong with FOUND before any error is measured."""
+    problems = [f"{probe}: {name} is missing" for name in sorted(wanted.keys() - found.keys())]
+    for name in sorted(wanted.keys() & found.keys()):
+        problem = _array_problem(found[name], wanted[name], masks.get(name))
+        problems += [f"{probe}: {name} {problem}"] if problem else []
+    return problems
+
+
+def is_float(array: Array) -> bool:
+    """Say whether ARRAY is floating-point, bfloat16 and float8 included."""
+    return array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float"))
+
+
+def _array_problem(found: Array, wanted: Array, mask: Array | None) -> str:
+    if found.shape != wanted.shape:
+        return f"has shape {list(found.shape)}, expected {list(wanted.shape)}"
+    if is_float(found) != is_float(wanted):
+        return f"has dtype {found.dtype}, expected one like {wanted.dtype}"
+    if is_float(wanted):
+        problem = describe_non_finite(found, wanted, mask)
+        return f"has {problem}" if problem else ""
+    rows = [select_tokens(array, mask) for array in (found, wanted)]
+    different = int(np.count_nonzero(rows[0] != rows[1]))
+    return f"differs in {different} of {rows[1].size} integers" if different else ""
+
+
+def outputs_stage(
+    golden: Golden,
+    probes: Sequence[Probe],
+    found: Sequence[Mapping[str, Array]],
+    wanted: Sequence[Mapping[str, Array]],
+) -> Stage:
+    """Say whether names, shapes, dtypes, infinities and integers are right; a NaN never is."""
+    problems = [
+        problem
+        for probe, row, reference in zip(probes, found, wanted, strict=True)
+        for problem in output_problems(
+            probe.name, row, reference, masks_of(golden.signature, probe)
+        )
+    ]
+    if problems:
+        return Stage("outputs", "fail", join(problems), {"problems": problems})
+    names = ", ".join(port.name for port in golden.signature.outputs)
+    return Stage(
+        "outputs", "pass", f"{names}: names, shapes, dtypes and finiteness right on every probe"
+    )
+
+
+def cosine(found: Array, wanted: Array, mask: Array | None) -> float:
+    """Return the cosine between two outputs; printed because people ask for it, never decisive."""
+    one, other = (
+        np.nan_to_num(select_tokens(np.asarray(array, np.float64), mask)).ravel()
+        for array in (found, wanted)
+    )
+    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / norms if norms else 1.0
+
+
+def _row(comparison: Comparison, similarity: float) -> dict[str, Any]:
+    return {
+        "probe": comparison.probe,
+        "output": comparison.output,
+        "ratio": comparison.ratio.whole,
+        "ratio_worst_token": comparison.ratio.worst,
+        "allowed": comparison.allowed,
+        "error": comparison.target.whole,
+        "source_error": comparison.source.whole,
+        "cosine": similarity,
+    }
+
+
+def unstudied(name: str, description: Mapping[str, str]) -> Stage:
+    """Return the stage of a runtime for which nobody has measured what a correct one does."""
+    key = floor_key(*(description[part] for part in ("runtime", "device", "dtype", "accumulate")))
+    return Stage(
+        name, "unverified", f"no null study for {key}; {STUDY} measures one on such a machine"
+    )
+
+
+def error_stage(
+    name: str,
+    golden: Golden,
+    probes: Sequence[Probe],
+    found: Sequence[Mapping[str, Array]],
+    wanted: Sequence[Mapping[str, Array]],
+    calibration: tuple[Floor, Sequence[Mapping[str, Distance]]],
+) -> Stage:
+    """Say whether each output errs no more than a correct implementation may.
+
+    The rule: ``e_target <= k max(e_source, c u)``, on the whole output and on its worst token.
+
+    Args:
+        name: ``structure`` or ``precision``.
+        golden: gives the signature.
+        probes: inputs.
+        found: the candidate's outputs per probe.
+        wanted: the float64 outputs per probe.
+        calibration: the floor, and the source's own errors per probe.
+    """
+    floor, errors = calibration
+    rows = []
+    for probe, row, reference, own in zip(probes, found, wanted, errors, strict=True):
+        masks = masks_of(golden.signature, probe)
+        for output, array in reference.items():
+            if not is_float(array):
+                continue
+            if not all(map(math.isfinite, own[output])):
+                return Stage(
+                    name, "unverified", f"the source is not finite in {floor.dtype} itself"
+                )
+            label, mask = (probe.name, output), masks.get(output)
+            comparison = compare(label, row[output], array, mask, (floor, own[output]))
+            rows.append(_row(comparison, cosine(row[output], array, mask)))
+    return _judge(name, floor, rows)
+
+
+def _judge(name: str, floor: Floor, rows: list[dict[str, Any]]) -> Stage:
+    if not rows:
+        return Stage(name, *NOTHING_MEASURED)
+    worst = max(rows, key=lambda row: float(row["allowed"]))
+    figures = {
+        "dtype": floor.dtype,
+        "k": floor.k,
+        "k_token": floor.k_token,
+        "c": floor.c,
+        "null_99_9": floor.null_99_9,
+        "cases": floor.cases,
+        "rows": rows,
+    }
+    detail = (
+        f"errs {quotient(worst['ratio'])} times as much as the source's own {floor.dtype}"
+        f" ({quotient(worst['ratio_worst_token'])} at the worst token), allowed {floor.k:.2f}"
+        f" ({floor.k_token:.2f}); worst probe: {worst['probe']}"
+    )
+    return Stage(name, "pass" if worst["allowed"] <= 1 else "fail", detail, figures)
+
+
+def quotient(value: float) -> str:
+    """Return VALUE for a reader: two decimals below 100, no exponent below a million.
+
+    >>> quotient(1.0), quotient(5600.0), quotient(3.2e7)
+    ('1.00', '5,600', '3.2e+07')
+    """
+    if not math.isfinite(value) or value >= 1e6:
+        return f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

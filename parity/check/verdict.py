@@ -1,0 +1,136 @@
+"""What a check says: stages in order, a status that never claims more than was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ...converters.common.exits import Exit
+from ...errors import BadInputError
+
+if TYPE_CHECKING:
+    from ..blame.blame import Fault
+
+SCHEMA: Final = 1
+STATUSES: Final = ("PASS", "PASS-REFERENCE", "PASS-PRECISION-ONLY", "DIFFERS", "UNVERIFIED")
+STAGES: Final = (
+    "kinship",
+    "pairs",
+    "text",
+    "fingerprints",
+    "layout",
+    "auxiliary",
+    "outputs",
+    "structure",
+    "live",
+    "precision",
+)  # in the order in which the first failure explains the later ones
+RUN: Final = frozenset({"structure", "live"})  # without one of them nothing was seen to compute
+EXITS: Final = {"PASS": Exit.DONE, "PASS-REFERENCE": Exit.DONE, "DIFFERS": Exit.DIFFERENT}
+
+
+class Stage(NamedTuple):
+    """One question that a check asks.
+
+    Attributes:
+        name: one of ``STAGES``.
+        status: ``pass``; ``fail``; ``skipped``, the question does not arise for this pair; or
+            ``unverified``, it does arise and could not be answered.
+        detail: one line for a reader.
+        figures: numbers behind the status, JSON values.
+    """
+
+    name: str
+    status: str
+    detail: str
+    figures: dict[str, Any] = {}  # noqa: RUF012  # never written to
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a check.
+
+    Attributes:
+        status: one of ``STATUSES``.
+        stages: in the order in which they ran.
+        faults: where the two sides part, as far as blame could tell.
+        provenance: runtimes, versions, devices, hashes of both sides, what was not checked.
+    """
+
+    status: str
+    stages: tuple[Stage, ...]
+    faults: tuple[Fault, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the check found the two sides to agree, within what it could see."""
+        return self.status.startswith("PASS")
+
+    def stage(self, name: str) -> Stage | None:
+        """Return the stage called NAME, if it ran."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+    def exit_code(self, accept: str | Collection[str] = ()) -> int:
+        """Return the exit code; a level named in ACCEPT counts as success, DIFFERS never.
+
+        >>> unverified = Verdict("UNVERIFIED", ())
+        >>> int(unverified.exit_code()), int(unverified.exit_code("UNVERIFIED"))
+        (4, 0)
+        """
+        accepted = {accept} if isinstance(accept, str) else set(accept or ())
+        if self.status in accepted - {"DIFFERS"}:
+            return Exit.DONE
+        return EXITS.get(self.status, Exit.UNDECIDED)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; :meth:`from_json` is the inverse."""
+        content = asdict(self)
+        content["stages"] = [stage._asdict() for stage in self.stages]
+        content["faults"] = [fault._asdict() for fault in self.faults]
+        return {"schema": SCHEMA, **content, "provenance": dict(self.provenance)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Verdict:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            BadInputError: it is of another schema or has an unknown status.
+        """
+        from ..blame.blame import Fault
+
+        if content.get("schema") != SCHEMA or content.get("status") not in STATUSES:
+            raise BadInputError(
+                f"not a verdict of schema {SCHEMA}: schema {content.get('schema')},"
+                f" status {content.get('status')}; check again with this version"
+            )
+        return cls(
+            status=content["status"],
+            stages=tuple(Stage(**stage) for stage in content["stages"]),
+            faults=tuple(Fault(**fault) for fault in content["faults"]),
+            provenance=content["provenance"],
+        )
+
+
+def decide(stages: Collection[Stage], runtime: str) -> str:
+    """Return the status that STAGES allow.
+
+    A failure anywhere is DIFFERS. What arises and was not answered makes it UNVERIFIED, but for
+    structure alone: where no float32 run was possible and precision passed, PASS-PRECISION-ONLY.
+
+    >>> decide([Stage("structure", "pass", ""), Stage("precision", "skipped", "")], "mlx")
+    'PASS'
+    """
+    by_status: dict[str, set[str]] = {}
+    for stage in stages:
+        by_status.setdefault(stage.status, set()).add(stage.name)
+    if "fail" in by_status:
+        return "DIFFERS"
+    open_questions = by_status.get("unverified", set())
+    answered = by_status.get("pass", set())
+    if open_questions == {"structure"} and "precision" in answered:
+        return "PASS-PRECISION-ONLY"
+    if open_questions or not answered & RUN:
+        return "UNVERIFIED"
+    return "PASS-REFERENCE" if runtime == "reference" else "PASS"

@@ -1,0 +1,1 @@
+"""Goldens: recorded inputs and outputs of a source."""

@@ -1,0 +1,66 @@
+"""``golden.json``: what each field may be, so that a damaged one is told before anything is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ...converters.documents.fields import TEXT, Field, either, listing, mapping, record, whole
+
+SIZE: Final = whole(2**48)
+DTYPES: Final = frozenset(
+    (
+        "bool",
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+    )
+)
+DTYPE: Final = Field("a dtype", lambda value: isinstance(value, str) and value in DTYPES)
+NUMBER: Final = Field("a number", lambda value: type(value) in (int, float))
+PAIR: Final = Field(
+    "a name and a size",
+    lambda value: (
+        isinstance(value, list) and len(value) == 2 and SIZE.fits(value[1]) and TEXT.fits(value[0])
+    ),
+)
+PORT: Final = record(
+    {
+        **dict.fromkeys(("name", "role"), TEXT),
+        "dtype": DTYPE,
+        "shape": listing(either(TEXT, SIZE)),
+        "upper": listing(PAIR),
+    }
+)
+SKETCH: Final = record(
+    {
+        **dict.fromkeys(("dtype", "rows"), TEXT),
+        "shape": listing(SIZE),
+        "hashes": mapping(TEXT),
+        **dict.fromkeys(("moments", "projections"), listing(NUMBER)),
+    }
+)
+SIDE: Final = record(
+    {
+        "ids": mapping(listing(listing(SIZE))),
+        "special": mapping(SIZE),
+        "stop": listing(SIZE),
+        "template": TEXT,
+        "files": mapping(TEXT),
+    }
+)
+FIELDS: Final[Mapping[str, Field]] = {
+    **dict.fromkeys(("spec", "level"), TEXT),
+    "signature": record({"inputs": listing(PORT), "outputs": listing(PORT)}),
+    "probes": listing(record({"name": TEXT})),
+    "errors": mapping(listing(mapping(listing(NUMBER)))),
+    "text": SIDE,
+    "provenance": mapping(),
+    "sketches": mapping(SKETCH),
+}

@@ -1,0 +1,245 @@
+"""A golden: inputs and float64 outputs of a source, with its own errors and its provenance.
+
+Recorded where the source runs, it is checked anywhere, without the source's framework.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ...converters.checkpoints import save_tensors
+from ...converters.common.system import writing
+from ...converters.documents import RECORD
+from ...converters.documents.fields import read_fields
+from ...converters.models import Model, Port, Signature
+from ...converters.values import Array
+from ...errors import BadInputError, MismatchError
+from ..check.distances import Distance
+from ..probes.probes import Probe, describe_probe
+from ..probes.text import TextSide
+from ..weights.sketches import Sketch, from_record, to_record
+from .fields import FIELDS
+
+SCHEMA: Final = 1
+TENSORS: Final = "golden.safetensors"
+MANIFEST: Final = "golden.json"
+GOLDEN: Final = RECORD._replace(todo="record the golden again")
+LEVELS: Final = ("verdict", "blame")
+Rows = tuple[dict[str, Array], ...]  # one dictionary of arrays per probe
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What a source does, recorded.
+
+    Attributes:
+        spec: what the user pointed at.
+        signature: of the source.
+        probes: inputs.
+        outputs: float64 outputs per probe, by how the weights are stored: ``stored``, as the source
+            has them, or rounded through a 16-bit dtype, as a target may keep them.
+        errors: the source's own errors per probe and output, by ``STORAGE/COMPUTE``.
+        sketches: of every weight, by name.
+        text: what the source does with text.
+        sites: float64 outputs of inner modules for the first probes, by storage; empty unless the
+            level is ``blame``.
+        source_sites: the same sites, computed by the source in float32 from the reference's inputs.
+        provenance: versions, hashes, seed, rejected probes.
+        model: the source itself, while it is at hand; never saved.
+    """
+
+    spec: str
+    signature: Signature
+    probes: tuple[Probe, ...]
+    outputs: Mapping[str, Rows]
+    errors: Mapping[str, tuple[dict[str, Distance], ...]]
+    sketches: Mapping[str, Sketch] = field(default_factory=dict)
+    text: TextSide | None = None
+    sites: Mapping[str, Rows] = field(default_factory=dict)
+    source_sites: Mapping[str, Rows] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    model: Model | None = None
+
+    @property
+    def level(self) -> str:
+        """``blame`` where inner sites were recorded, else ``verdict``."""
+        return "blame" if self.sites else "verdict"
+
+    @property
+    def framework(self) -> str | None:
+        """Whose names and layouts the source's weights have; ``None`` where nobody recorded it."""
+        recorded = self.provenance.get("framework")
+        return self.model.framework if self.model else str(recorded) if recorded else None
+
+    def save(self, folder: Path) -> None:
+        """Write ``golden.safetensors`` and ``golden.json`` into FOLDER."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_tensors(folder / TENSORS, _tensors(self))
+        with writing(folder / MANIFEST):
+            text = json.dumps(_manifest(self), indent=1) + "\n"
+            (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Golden:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            BadInputError: FOLDER holds no golden of this schema, or a damaged one.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            manifest = read_fields(folder / MANIFEST, FIELDS, GOLDEN)
+            if manifest["schema"] != SCHEMA:
+                raise BadInputError(
+                    f"{folder}: golden of schema {manifest['schema']}, this version reads"
+                    f" {SCHEMA}; record it again"
+                )
+            golden = _golden(manifest, load_file(folder / TENSORS))
+        except (OSError, AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
+            raise BadInputError(f"{folder}: not a readable golden ({error!r})") from error
+        if missing := _missing(golden):
+            raise MismatchError(f"{folder} is not a whole golden; record it again", missing)
+        return golden
+
+
+def is_golden(path: Path) -> bool:
+    """Say whether PATH is a golden's folder.
+
+    >>> is_golden(Path("."))
+    False
+    """
+    return (path / MANIFEST).is_file() and (path / TENSORS).is_file()
+
+
+def record(
+    model: Model,
+    *,
+    level: str = "verdict",
+    probes: Sequence[Probe] | None = None,
+    precisions: Collection[str] = ("float16", "bfloat16"),
+    cache: Path | None = None,
+) -> Golden:
+    """Record MODEL, run in PyTorch.
+
+    Args:
+        model: the source.
+        level: ``verdict``, or ``blame`` to record inner sites too.
+        probes: inputs; by default they are made from the signature's roles.
+        precisions: 16-bit dtypes in which a target may store or compute; each is recorded.
+        cache: folder of recordings; one with the same weights, probes and versions is reused.
+
+    Raises:
+        BadInputError: no such level, or the source gives NaN on every probe.
+        UnsupportedError: the source cannot be run in float64.
+    """
+    from .recorder import Recorder
+
+    if level not in LEVELS:
+        raise BadInputError(f"there is no level {level!r}; choose from {', '.join(LEVELS)}")
+    return Recorder(model, probes).record(level, tuple(precisions), cache)
+
+
+def _flatten(kind: str, groups: Mapping[str, Rows], probes: Sequence[Probe]) -> dict[str, Array]:
+    return {
+        f"{kind}|{group}|{probe.name}|{name}": array
+        for group, rows in groups.items()
+        for probe, row in zip(probes, rows, strict=False)  # sites: of the first probes only
+        for name, array in row.items()
+    }
+
+
+def _tensors(golden: Golden) -> dict[str, Array]:
+    import numpy as np
+
+    inputs = {"": tuple(probe.inputs for probe in golden.probes)}
+    parts = {
+        "inputs": inputs,
+        "outputs": golden.outputs,
+        "sites": golden.sites,
+        "source_sites": golden.source_sites,
+    }
+    tensors: dict[str, Array] = {}
+    for kind, groups in parts.items():
+        tensors |= _flatten(kind, groups, golden.probes)
+    return {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+
+
+def _manifest(golden: Golden) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "spec": golden.spec,
+        "level": golden.level,
+        "signature": asdict(golden.signature),
+        "probes": [describe_probe(probe) for probe in golden.probes],
+        "errors": {key: list(rows) for key, rows in golden.errors.items()},
+        "text": golden.text._asdict() if golden.text else None,
+        "provenance": dict(golden.provenance),
+        "sketches": {name: to_record(it) for name, it in golden.sketches.items()},
+    }
+
+
+def _unflatten(
+    kind: str, tensors: Mapping[str, Array], names: Sequence[str]
+) -> dict[str, tuple[dict[str, Array], ...]]:
+    groups: dict[str, dict[str, dict[str, Array]]] = {}
+    for key, array in tensors.items():
+        found, group, probe, name = key.split("|", 3)
+        if found == kind:
+            groups.setdefault(group, {}).setdefault(probe, {})[name] = array
+    return {
+        group: tuple(rows[name] for name in names if name in rows) for group, rows in groups.items()
+    }
+
+
+def _missing(golden: Golden) -> list[str]:
+    """Return which outputs and errors of a recording GOLDEN lacks: some of each for every probe."""
+    wanted = [set(row) for row in golden.outputs.get("stored", ())]
+    groups: dict[str, Sequence[Mapping[str, Any]]] = {
+        **{f"outputs {storage}": rows for storage, rows in golden.outputs.items()},
+        **{f"errors {key}": rows for key, rows in golden.errors.items()},
+    }
+    needed = [f"errors {storage}/float32" for storage in golden.outputs]
+    absent = [name for name in ("outputs stored", *needed) if name not in groups]
+    short = [
+        name for name, rows in groups.items() if [set(row) for row in rows] != wanted or not wanted
+    ]
+    return [
+        *(f"{name}: missing" for name in absent),
+        *(f"{name}: not of every probe" for name in short),
+    ]
+
+
+def _port(content: Mapping[str, Any]) -> Port:
+    lists = {"shape": tuple(content["shape"]), "upper": tuple(map(tuple, content["upper"]))}
+    return Port(**{**content, **lists})
+
+
+def _ports(contents: Iterable[Mapping[str, Any]]) -> tuple[Port, ...]:
+    return tuple(map(_port, contents))
+
+
+def _golden(manifest: Mapping[str, Any], tensors: Mapping[str, Array]) -> Golden:
+    names = [probe["name"] for probe in manifest["probes"]]
+    inputs = _unflatten("inputs", tensors, names)[""]
+    signature, text = manifest["signature"], manifest["text"]
+    return Golden(
+        spec=manifest["spec"],
+        signature=Signature(_ports(signature["inputs"]), _ports(signature["outputs"])),
+        probes=tuple(Probe(name, row) for name, row in zip(names, inputs, strict=True)),
+        outputs=_unflatten("outputs", tensors, names),
+        errors={
+            key: tuple({name: Distance(*pair) for name, pair in row.items()} for row in rows)
+            for key, rows in manifest["errors"].items()
+        },
+        sketches={name: from_record(it) for name, it in manifest["sketches"].items()},
+        text=TextSide(**text) if text else None,
+        sites=_unflatten("sites", tensors, names),
+        source_sites=_unflatten("source_sites", tensors, names),
+        provenance=manifest["provenance"],
+    )

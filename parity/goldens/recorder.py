@@ -1,0 +1,246 @@
+"""Record a golden: run the source in float64, then as it runs itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ...converters.common.steps import step
+from ...converters.models import Model, Signature
+from ...converters.values import Array
+from ...errors import BadInputError
+from ..check.distances import Distance, distance, select_tokens
+from ..probes.probes import Probe, describe_probe, make_probes, masks_of
+from ..probes.text import read_text_side
+from ..reference.routing import RUNS, has_experts, other_rounding, worst_of
+from ..weights.sketches import sketches
+from ..weights.weights import base_weights, model_hashes, storage_dtype
+from .golden import SCHEMA, Golden, Rows, is_golden
+
+LIBRARIES: Final = ("torch", "transformers", "numpy", "tokenizers")
+PROGRAM: Final = "float16+constants"  # how a float16 ML program keeps weights and constants
+BLAMED_PROBES: Final = (
+    2  # probes whose sites are recorded; sites are many times larger than outputs
+)
+Errors = tuple[dict[str, Distance], ...]
+Masks = Mapping[str, Array | None]
+
+
+def text_folder(model: Model) -> Path | None:
+    """Return the directory in which MODEL's tokenizer would lie."""
+    is_directory = model.path is not None and model.path.is_dir()
+    return model.path if is_directory and model.framework != "mlprogram" else None
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that a recording depends on."""
+    versions = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def has_nan(outputs: dict[str, Array], masks: Masks) -> bool:
+    """Say whether an output is NaN where it counts."""
+    return any(
+        bool(np.isnan(select_tokens(np.asarray(array, np.float64), masks.get(name))).any())
+        for name, array in outputs.items()
+    )
+
+
+def own_errors(found: Sequence[dict[str, Array]], wanted: Rows, masks: list[Masks]) -> Errors:
+    """Return the distance of every output of every probe from the reference."""
+    return tuple(
+        {name: distance(array, reference[name], mask.get(name)) for name, array in row.items()}
+        for row, reference, mask in zip(found, wanted, masks, strict=True)
+    )
+
+
+@dataclass
+class Recorder:
+    """Runs a source and keeps what was seen; each part is computed when first asked for.
+
+    Attributes:
+        model: the source.
+        chosen: a user's own probes.
+    """
+
+    model: Model
+    chosen: Sequence[Probe] | None = None
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs of the source."""
+        return self.model.signature
+
+    @cached_property
+    def asked(self) -> list[Probe]:
+        """The probes that are asked for."""
+        if self.chosen is not None:
+            return list(self.chosen)
+        return make_probes(self.signature, tokenizer=text_folder(self.model))
+
+    @cached_property
+    def _stored(self) -> list[dict[str, Array]]:
+        return self._float64("stored", self.asked)
+
+    @cached_property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the probes on which the reference gives no NaN.
+
+        Raises:
+            BadInputError: it does on every one.
+        """
+        kept = tuple(
+            index
+            for index, (probe, row) in enumerate(zip(self.asked, self._stored, strict=True))
+            if not has_nan(row, masks_of(self.signature, probe))
+        )
+        if not kept:
+            raise BadInputError(
+                f"{self.model.spec}: the source itself gives NaN on every probe, so there is nothing"
+                " to compare with; give inputs it can take (--inputs)"
+            )
+        return kept
+
+    @cached_property
+    def probes(self) -> tuple[Probe, ...]:
+        """The probes that are kept."""
+        return tuple(self.asked[index] for index in self.kept)
+
+    @cached_property
+    def masks(self) -> list[Masks]:
+        """The attention mask of each probe, by output."""
+        return [masks_of(self.signature, probe) for probe in self.probes]
+
+    def _float64(self, storage: str, probes: Sequence[Probe]) -> list[dict[str, Array]]:
+        from ..reference.reference import constants_of, float64_outputs, stored_as
+
+        step("checking: float64 reference")
+        module = stored_as(self.model, "float64", storage)
+        with constants_of(storage):
+            return float64_outputs(module, self.signature, probes)
+
+    def outputs(self, storage: str) -> Rows:
+        """Return float64 outputs with the weights as a target stores them."""
+        if storage == "stored":
+            return tuple(self._stored[index] for index in self.kept)
+        return tuple(self._float64(storage, self.probes))
+
+    def structure_errors(self, storage: str, wanted: Rows) -> Errors:
+        """Return the source's own float32 errors."""
+        from ..reference.reference import constants_of, module_outputs, stored_as
+
+        step("checking: the source's own float32")
+        module = stored_as(self.model, "float32", storage)
+        with constants_of(storage):
+            found = module_outputs(module, self.signature, self.probes, "float32")
+        return own_errors(found, wanted, self.masks)
+
+    def precision_errors(self, dtype: str, wanted: Rows) -> Errors:
+        """Return the source's own errors where it runs in DTYPE; see ``routing`` for experts."""
+        from ..reference.reference import module_outputs, narrow_module
+
+        step(f"checking: the source's own {dtype}")
+        module = narrow_module(self.model, dtype)
+        runs = [module_outputs(module, self.signature, self.probes, dtype)]
+        for seed in range(RUNS if has_experts(module) else 0):
+            with other_rounding(module, dtype, seed):
+                runs.append(module_outputs(module, self.signature, self.probes, dtype))
+        errors = [own_errors(found, wanted, self.masks) for found in runs]
+        return tuple(worst_of(list(rows)) for rows in zip(*errors, strict=True))
+
+    def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:
+        """Return the reference's sites, and the source's float32 ones from the same inputs."""
+        from ..reference.reference import constants_of, float64_sites, forced_sites, stored_as
+
+        wide = stored_as(self.model, "float64", storage)
+        narrow = stored_as(self.model, "float32", storage)
+        with constants_of(storage):
+            reference = float64_sites(wide, self.signature, probes)
+            source = forced_sites(narrow, self.signature, probes, reference)
+        return tuple(reference), tuple(source)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return versions, hashes, and what was left out."""
+        weights = base_weights(self.model)
+        rejected = sorted({p.name for p in self.asked} - {p.name for p in self.probes})
+        return {
+            "framework": self.model.framework,
+            "model_type": self.model.config.get("model_type"),
+            "libraries": library_versions(),
+            "platform": f"{platform.system()} {platform.machine()}",
+            "hashes": model_hashes(self.model),
+            "storage": storage_dtype(weights),
+            "adapter": str(self.model.adapter.path) if self.model.adapter else None,
+            "rejected_probes": rejected,
+            "unused": self.unused(),
+        }
+
+    def unused(self) -> list[str]:
+        """Return the weights, by the source's own names, that no output needs."""
+        from ..reference.reference import unneeded
+
+        own = set(base_weights(self.model).headers)
+        return sorted(own & unneeded(replace(self.model, adapter=None), self.probes[0]))
+
+    def key(self, level: str, precisions: tuple[str, ...]) -> str:
+        """Return a name that changes when the recording would."""
+        digest = hashlib.sha256()
+        facts = [SCHEMA, level, precisions, library_versions(), model_hashes(self.model)]
+        facts += [describe_probe(probe) for probe in self.asked]
+        digest.update(json.dumps(facts).encode())
+        for probe in self.asked:
+            for array in probe.inputs.values():
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:32]
+
+    def record(self, level: str, precisions: tuple[str, ...], cache: Path | None) -> Golden:
+        """Return the golden, from CACHE where the same one was recorded before."""
+        if cache is None or self.model.path is None:
+            return self._record(level, precisions)
+        folder = cache / self.key(level, precisions)
+        if is_golden(folder):
+            return replace(Golden.load(folder), model=self.model)
+        golden = self._record(level, precisions)
+        golden.save(folder)
+        return golden
+
+    def _record(self, level: str, precisions: tuple[str, ...]) -> Golden:
+        storages = ("stored", *precisions, *(PROGRAM for it in precisions if it == "float16"))
+        outputs = {storage: self.outputs(storage) for storage in storages}
+        errors = {
+            f"{storage}/float32": self.structure_errors(storage, rows)
+            for storage, rows in outputs.items()
+        }
+        errors |= {
+            f"stored/{dtype}": self.precision_errors(dtype, outputs["stored"])
+            for dtype in precisions
+        }
+        blamed = self.probes[:BLAMED_PROBES] if level == "blame" else ()
+        pairs = {storage: self.sites(storage, blamed) for storage in outputs if blamed}
+        return Golden(
+            spec=self.model.spec,
+            signature=self.signature,
+            probes=self.probes,
+            outputs=outputs,
+            errors=errors,
+            sketches=sketches(base_weights(self.model)),
+            text=read_text_side(text_folder(self.model)),
+            sites={storage: reference for storage, (reference, _) in pairs.items()},
+            source_sites={storage: source for storage, (_, source) in pairs.items()},
+            provenance=self.provenance(),
+            model=self.model,
+        )

@@ -1,0 +1,1 @@
+"""Probes: inputs that show what a model does, and the text side."""

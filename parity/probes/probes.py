@@ -1,0 +1,334 @@
+"""Inputs that show what a model does: real text, structured series and images, padded both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ...converters.checkpoints.formats.npz import read_npz
+from ...converters.common.contents import ZIP, require
+from ...converters.models import Port, Signature
+from ...converters.values import Array
+from ...errors import MismatchError, UnsupportedError
+from .sentences import SENTENCES
+from .signals import Context, Layout, hidden, pixels, series, spectrogram, waveform
+from .tokenizers import load_tokenizer
+
+DEFAULT_LIMIT = 256  # size of a dimension that the signature does not bound
+LONGEST = 1024  # tokens in a probe, whatever the position range: a check must end
+LARGEST = (
+    1 << 25
+)  # numbers in one row's output: logits of a large vocabulary fill memory in float64
+SHORTEST = 64  # tokens in the longest probe, however large the vocabulary
+
+
+class Probe(NamedTuple):
+    """One set of inputs, by port name."""
+
+    name: str
+    inputs: dict[str, Array]
+
+
+Fill = Callable[[Port, Context], Array]
+
+
+QUICK: Final = (16, 7)  # lengths of the one small probe of a quick check
+
+
+def layouts(limit: int) -> tuple[Layout, ...]:
+    """Return the layouts for a position range of LIMIT.
+
+    Short, at least 64 tokens, beyond half of the range, padded right, padded left.
+
+    >>> [max(layout.lengths) for layout in layouts(512)]
+    [9, 80, 305, 64, 64]
+    """
+    beyond = min(limit // 2 + max(1, limit // 16 + limit % 2 + 17), limit, LONGEST)
+    padded = tuple(min(length, limit) for length in (64, 23, 41, 7))
+    return (
+        Layout("short", (min(9, limit),)),
+        Layout("long", (min(80, limit),)),
+        Layout("beyond-half", (beyond,)),
+        Layout("right-padded", padded),
+        Layout("left-padded", padded, left=True),
+    )
+
+
+def _fit(length: int, texts: Iterator[list[int]]) -> list[int]:
+    """Join texts until there are LENGTH ids; the last id (a separator, often) stays last."""
+    ids: list[int] = []
+    while len(ids) < length:
+        ids += next(texts)
+    return [*ids[: length - 1], ids[-1]]
+
+
+def _rows(context: Context) -> Iterator[tuple[int, slice]]:
+    """Yield each row's number and the columns that its tokens take."""
+    width = context.shape[-1]
+    for row, length in enumerate(context.layout.lengths):
+        yield row, slice(width - length, None) if context.layout.left else slice(length)
+
+
+def token_ids(port: Port, context: Context) -> Array:
+    """Fill a port with text."""
+    ids = np.full(context.shape, context.pad, port.dtype)
+    for row, columns in _rows(context):
+        ids[row, columns] = _fit(context.layout.lengths[row], context.texts)
+    return ids
+
+
+def attention_mask(port: Port, context: Context) -> Array:
+    """Fill a port with ones where there are tokens and zeros where there is padding."""
+    mask = np.zeros(context.shape, port.dtype)
+    for row, columns in _rows(context):
+        mask[row, columns] = 1
+    return mask
+
+
+def token_types(port: Port, context: Context) -> Array:
+    """Fill a port with zeros, then ones from the middle of each row on."""
+    types = np.zeros(context.shape, port.dtype)
+    for row, columns in _rows(context):
+        types[row, columns] = (
+            np.arange(context.layout.lengths[row]) * 2 // (context.layout.lengths[row])
+        )
+    return types
+
+
+def positions(port: Port, context: Context) -> Array:
+    """Fill a port with positions that count from 0 at each row's first token."""
+    ids = np.zeros(context.shape, port.dtype)
+    for row, columns in _rows(context):
+        ids[row, columns] = np.arange(context.layout.lengths[row])
+    return ids
+
+
+ROLES: Final[Mapping[str, Fill]] = {
+    "token_ids": token_ids,
+    "attention_mask": attention_mask,
+    "token_types": token_types,
+    "positions": positions,
+    "series": series,
+    "pixels": pixels,
+    "hidden": hidden,
+    "waveform": waveform,
+    "spectrogram": spectrogram,
+}
+TOKEN_ROLES: Final = frozenset(("token_ids", "attention_mask", "token_types", "positions"))
+
+
+def synthetic_texts(vocabulary: int, random: np.random.Generator) -> Iterator[list[int]]:
+    """Yield ids as unevenly spread as words are, where there is no tokenizer.
+
+    The first eighth of a vocabulary, at most 1000 ids, may be special and is left aside.
+    """
+    first = min(1000, vocabulary // 8)
+    while True:
+        spread = random.random(24) ** 3  # small ids are frequent ones
+        yield [first + int(part * (vocabulary - first)) for part in spread]
+
+
+def _sequence_limit(signature: Signature) -> int:
+    """Return the longest sequence that every input takes."""
+    named = [
+        port.limit(size, DEFAULT_LIMIT)
+        for port in signature.inputs
+        for size in port.shape[1:]
+        if isinstance(size, str)
+    ]
+    fixed = [int(p.shape[-1]) for p in signature.inputs if p.role in TOKEN_ROLES and _static(p)]
+    return min([*named, *fixed], default=DEFAULT_LIMIT)
+
+
+def _affordable(signature: Signature) -> int:
+    """Return how many tokens a row may have, so that its outputs in float64 can be kept.
+
+    >>> logits = Port("logits", "float32", ("batch", "sequence", 151936), "logits")
+    >>> _affordable(Signature((), (logits,)))
+    220
+    """
+    widest = max((int(p.shape[-1]) for p in signature.outputs if _static(p)), default=1)
+    return max(SHORTEST, LARGEST // max(widest, 1))
+
+
+def _static(port: Port) -> bool:
+    return bool(port.shape) and isinstance(port.shape[-1], int)
+
+
+def _fixed_batch(signature: Signature) -> int | None:
+    sizes = [port.shape[0] for port in signature.inputs if port.shape]
+    fixed = [size for size in sizes if isinstance(size, int)]
+    upper = [p.limit(str(p.shape[0]), 1 << 30) for p in signature.inputs if p.shape]
+    if fixed:
+        return min(fixed)
+    most = min(upper, default=1 << 30)
+    return most if most < 4 else None
+
+
+def _adapt(layout: Layout, signature: Signature) -> Layout:
+    """Fit LAYOUT to a fixed batch, and to a model that takes no mask."""
+    batch = _fixed_batch(signature)
+    lengths = layout.lengths if batch is None else tuple(islice(cycle(layout.lengths), batch))
+    if not any(port.role == "attention_mask" for port in signature.inputs):
+        lengths = (max(lengths),) * len(lengths)
+    return layout._replace(lengths=lengths)
+
+
+def _shape(port: Port, layout: Layout) -> tuple[int, ...]:
+    width = max(layout.lengths)
+    named = (min(width, port.limit(str(size), DEFAULT_LIMIT)) for size in port.shape)
+    sizes = [
+        size if isinstance(size, int) else limit
+        for size, limit in zip(port.shape, named, strict=True)
+    ]
+    if sizes and isinstance(port.shape[0], str):
+        sizes[0] = len(layout.lengths)
+    return tuple(sizes)
+
+
+def _check_roles(signature: Signature) -> None:
+    unknown = [
+        f"{port.name}: role {port.role!r}; known are {', '.join(ROLES)}"
+        for port in signature.inputs
+        if port.role not in ROLES
+    ]
+    if unknown:
+        raise UnsupportedError(
+            f"no probe can be made for {'; '.join(unknown)}. Give inputs of your own (--inputs)"
+        )
+
+
+def make_probes(
+    signature: Signature, *, tokenizer: Path | None, seed: int = 0, quick: bool = False
+) -> list[Probe]:
+    """Return probes for SIGNATURE, the same ones for the same arguments.
+
+    Args:
+        signature: whose inputs to fill, each by its role.
+        tokenizer: model directory with a tokenizer; without one, ids are drawn at random.
+        seed: of everything that is drawn.
+        quick: one small probe only.
+
+    Raises:
+        UnsupportedError: an input has a role that no probe is known for.
+        MismatchError: the tokenizer gives ids that the model has no row for.
+    """
+    _check_roles(signature)
+    random = np.random.default_rng(seed)
+    source = load_tokenizer(tokenizer)
+    vocabulary = min((p.limit("vocabulary", 256) for p in signature.inputs), default=256)
+    encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
+    probes: dict[str, Probe] = {}
+    limit = min(_sequence_limit(signature), _affordable(signature))
+    small = Layout("small", tuple(min(length, limit) for length in QUICK))
+    for layout in (small,) if quick else layouts(limit):
+        adapted = _adapt(layout, signature)
+        texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random)
+        pad = source.special.get("pad", 0) if source else 0
+        inputs = {
+            port.name: ROLES[port.role](
+                port, Context(adapted, _shape(port, adapted), texts, random, pad)
+            )
+            for port in signature.inputs
+        }
+        probes.setdefault(_identity(adapted, inputs), Probe(layout.name, inputs))
+    made = list(probes.values())
+    if problems := [it for probe in made for it in _unknown_ids(probe, signature)]:
+        raise MismatchError(f"{tokenizer}: its tokenizer does not fit the model", problems)
+    return made
+
+
+def _unknown_ids(probe: Probe, signature: Signature) -> Iterator[str]:
+    for port in signature.inputs:
+        yield from _range_problems(probe.name, port, probe.inputs[port.name])
+
+
+def _identity(layout: Layout, inputs: Mapping[str, Array]) -> str:
+    """Return what makes a probe worth its run: layouts that came out alike are run once."""
+    shapes = {name: array.shape for name, array in inputs.items()}
+    return f"{layout.lengths} {layout.left and len(set(layout.lengths)) > 1} {shapes}"
+
+
+def probes_from_file(path: Path, signature: Signature) -> list[Probe]:
+    """Return a user's own inputs: an ``.npz`` with one array per input.
+
+    Several probes are named ``PROBE/INPUT``.
+
+    Raises:
+        BadInputError: PATH is not a readable ``.npz`` file.
+        UnsupportedError: an array of it has a dtype that no input has.
+        MismatchError: names, ranks or dtypes do not fit the signature.
+    """
+    grouped: dict[str, dict[str, Array]] = {}
+    require(path, "a NumPy archive (.npz) with one array per input", {ZIP})
+    for name, array in read_npz(path).items():
+        probe, _, port = name.rpartition("/")
+        grouped.setdefault(probe or "inputs", {})[port] = array
+    if problems := _input_problems(grouped, signature):
+        raise MismatchError(f"{path} does not fit the model's inputs", problems)
+    return [Probe(name, inputs) for name, inputs in grouped.items()]
+
+
+def _input_problems(grouped: Mapping[str, Mapping[str, Array]], signature: Signature) -> list[str]:
+    names = {port.name for port in signature.inputs}
+    problems = []
+    for probe, inputs in grouped.items():
+        problems += [f"{probe}: {name} is missing" for name in sorted(names - inputs.keys())]
+        problems += [f"{probe}: {name} is unexpected" for name in sorted(inputs.keys() - names)]
+        for port in signature.inputs:
+            if port.name in inputs:
+                problems += _port_problems(probe, port, inputs[port.name])
+    return problems
+
+
+def _port_problems(probe: str, port: Port, array: Array) -> list[str]:
+    sizes = zip(port.shape, array.shape, strict=False)
+    fits = len(port.shape) == array.ndim and all(
+        isinstance(wanted, str) or wanted == found for wanted, found in sizes
+    )
+    problems = [] if fits else [f"{probe}: {port.name} has shape {array.shape}, not {port.shape}"]
+    if np.dtype(port.dtype).kind in "iu" and array.dtype.kind not in "iub":
+        problems.append(f"{probe}: {port.name} holds {array.dtype}, not {port.dtype}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        problems.append(f"{probe}: {port.name} is not finite")
+    return problems + _range_problems(probe, port, array)
+
+
+def _range_problems(probe: str, port: Port, array: Array) -> list[str]:
+    """Say which ids of ARRAY the model has no row for; a lookup would fail, or read what is not there."""
+    rows = port.limit("vocabulary", 0) if port.role == "token_ids" else 0
+    if not rows or not array.size or (array.min() >= 0 and array.max() < rows):
+        return []
+    ends = f"{array.min()} to {array.max()}"
+    return [f"{probe}: {port.name} holds ids from {ends}; the model has 0 to {rows - 1}"]
+
+
+def masks_of(signature: Signature, probe: Probe) -> dict[str, Array | None]:
+    """Return for every output the attention mask of PROBE where it says which positions count.
+
+    It does for outputs that the signature gives per token, ``("batch", "sequence", ...)``; a pooled
+    output counts whole, even where its sizes happen to be those of the mask.
+
+    >>> ids = Port("mask", "int64", ("batch", "sequence"), "attention_mask")
+    >>> outputs = tuple(Port(n, "float32", shape, "hidden")
+    ...     for n, shape in {"tokens": ("batch", "sequence", 8), "pooled": ("batch", 8)}.items())
+    >>> masks_of(Signature((ids,), outputs), Probe("p", {"mask": np.ones((2, 8))}))["pooled"] is None
+    True
+    """
+    masks = [port for port in signature.inputs if port.role == "attention_mask"]
+    if not masks:
+        return {port.name: None for port in signature.outputs}
+    axes, mask = masks[0].shape, probe.inputs[masks[0].name]
+    return {
+        port.name: mask if port.shape[: len(axes)] == axes else None for port in signature.outputs
+    }
+
+
+def describe_probe(probe: Probe) -> dict[str, Any]:
+    """Return name, shapes and dtypes, for reports and golden files."""
+    inputs = {name: f"{array.dtype}{list(array.shape)}" for name, array in probe.inputs.items()}
+    return {"name": probe.name, "inputs": inputs}

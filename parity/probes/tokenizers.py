@@ -1,0 +1,136 @@
+"""A model directory's tokenizer as one function, from whichever library can read it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ...converters.documents import read_optional
+from ...errors import BadInputError
+
+TOKENIZER_FILES: Final = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "vocab.txt",
+    "vocab.json",
+)
+SPECIAL_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+Encode = Callable[[str], list[int]]
+
+
+class Tokenizer(NamedTuple):
+    """What parity asks of a tokenizer.
+
+    Attributes:
+        library: who read the files, ``transformers`` or ``tokenizers``.
+        encode: text to ids, special tokens included.
+        special: ids of special tokens by name; empty where the library does not say.
+        render: messages to the text of the chat template; ``None`` where there is no template.
+    """
+
+    library: str
+    encode: Encode
+    special: dict[str, int]
+    render: Callable[[list[dict[str, str]]], str] | None
+
+
+def has_tokenizer(folder: Path | None) -> bool:
+    """Say whether FOLDER holds a tokenizer's files."""
+    return folder is not None and any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+def tokenizer_hashes(folder: Path) -> dict[str, str]:
+    """Return the xxh3 of every text-side file in FOLDER."""
+    import xxhash
+
+    names = (*TOKENIZER_FILES, "merges.txt", "tokenizer_config.json", "chat_template.jinja")
+    return {
+        name: f"xxh3:{xxhash.xxh3_128_hexdigest((folder / name).read_bytes())}"
+        for name in names
+        if (folder / name).is_file()
+    }
+
+
+def _special_ids(tokenizer: Any) -> dict[str, int]:
+    ids = {name: getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL_TOKENS}
+    return {name: int(number) for name, number in ids.items() if number is not None}
+
+
+def _from_transformers(folder: Path) -> Tokenizer:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    apply: Any = tokenizer.apply_chat_template
+    render = partial(apply, tokenize=False, add_generation_prompt=True)
+    return Tokenizer(
+        "transformers",
+        lambda text: list(tokenizer.encode(text, truncation=False, verbose=False)),
+        _special_ids(tokenizer),
+        render if getattr(tokenizer, "chat_template", None) else None,
+    )
+
+
+def _from_tokenizers(folder: Path) -> Tokenizer:
+    from tokenizers import Tokenizer as Fast
+
+    tokenizer = Fast.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    config = folder / "tokenizer_config.json"
+    settings = read_optional(config)
+    tokens = {name: settings.get(f"{name}_token") for name in SPECIAL_TOKENS}
+    texts = {name: t["content"] if isinstance(t, dict) else t for name, t in tokens.items() if t}
+    ids = {name: tokenizer.token_to_id(text) for name, text in texts.items()}
+    return Tokenizer(
+        "tokenizers",
+        lambda text: list(tokenizer.encode(text).ids),
+        {name: number for name, number in ids.items() if number is not None},
+        None,
+    )
+
+
+def load_tokenizers(folder: Path | None) -> list[Tokenizer]:
+    """Return the tokenizer in FOLDER as each installed library reads it, transformers first.
+
+    They may disagree: transformers rebuilds parts of ``tokenizer.json`` from
+    ``tokenizer_config.json``, other libraries take the file as it is.
+
+    Raises:
+        BadInputError: the tokenizer's files are damaged.
+    """
+    if folder is None or not has_tokenizer(folder):
+        return []
+    readers = [_from_transformers] if importlib.util.find_spec("transformers") else []
+    if (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
+        readers.append(_from_tokenizers)
+    with reading(folder):
+        found = [read(folder) for read in readers]
+    return [it._replace(encode=partial(encoded, it.encode, folder)) for it in found]
+
+
+def encoded(encode: Encode, folder: Path, text: str) -> list[int]:
+    """Return what ENCODE, of the tokenizer in FOLDER, makes of TEXT; fails as ``load_tokenizers``."""
+    with reading(folder):
+        return list(encode(text))
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Tell in one line of a tokenizer in FOLDER that its library cannot read or run."""
+    try:
+        yield
+    except Exception as error:  # each library raises what it likes, a bare Exception among it
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInputError(f"{folder}: its tokenizer cannot be read ({reason})") from error
+
+
+def load_tokenizer(folder: Path | None) -> Tokenizer | None:
+    """Return the tokenizer in FOLDER; ``None`` if it has none, or no installed library reads it."""
+    return next(iter(load_tokenizers(folder)), None)

@@ -1,0 +1,61 @@
+"""How far correct 16-bit runs of a mixture of experts lie apart: where two experts are nearly equal.
+
+A router takes the best experts. Where the last taken and the first left out differ by less than the
+rounding of the dtype, correct implementations choose differently, and the outputs of that token part
+by much more than rounding. One run of the source shows the choices of one rounding; so it is run
+again, the outputs of its layers rounded in other ways, and errs as much as the worst of these runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from ...converters.common.dtypes import unit_roundoff
+from ..check.distances import Distance
+
+if TYPE_CHECKING:
+    from torch import nn
+
+RUNS: Final = 8  # a choice that is as likely as not is seen in all but one of 256 recordings
+
+
+def has_experts(module: nn.Module) -> bool:
+    """Say whether MODULE chooses among experts."""
+    return any("experts" in path.split(".") for path, _ in module.named_modules())
+
+
+@contextlib.contextmanager
+def other_rounding(module: nn.Module, dtype: str, seed: int) -> Iterator[None]:
+    """Move the outputs of MODULE's leaves by up to one unit roundoff of DTYPE, at random."""
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    unit = unit_roundoff(dtype)
+
+    def move(_: Any, __: Any, out: Any) -> Any:
+        if not isinstance(out, torch.Tensor) or not out.is_floating_point():
+            return None
+        noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
+        return (out.float() * (1 + unit * noise)).to(out.dtype)
+
+    leaves = [child for child in module.modules() if not list(child.children())]
+    handles = [leaf.register_forward_hook(move) for leaf in leaves]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def worst_of(rows: list[dict[str, Distance]]) -> dict[str, Distance]:
+    """Return the largest errors of several runs on one probe, output by output.
+
+    >>> worst_of([{"y": Distance(1.0, 4.0)}, {"y": Distance(2.0, 3.0)}])
+    {'y': Distance(whole=2.0, worst=4.0)}
+    """
+    return {
+        name: Distance(max(row[name].whole for row in rows), max(row[name].worst for row in rows))
+        for name in rows[0]
+    }

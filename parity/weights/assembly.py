@@ -1,0 +1,273 @@
+"""Explain tensors that are made of several of the reference's, or of some rows of one.
+
+Experts stacked or apart, projections fused or split: libraries differ in where they cut. Parts are
+found by value, the likeliest by name first; nobody says here how a map would cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Final
+
+import numpy as np
+
+from ...converters.common.dtypes import CODE, FLOATS, NUMPY
+from ...converters.values import Array
+from .book import Book, Explanation, ranked
+from .casts import cast, fingerprint
+from .orders import ranges, shorten
+from .places import Place, Whole, describe_rows, find_place, may_hold, whole_of
+from .sketches import Sketch, Weights, row_shape, row_sums
+
+TRIES: Final = 24  # tensors that are opened to look for one; the likeliest by name come first
+KEPT: Final = 3  # wholes kept open
+
+
+def assemble(book: Book, name: str, array: Array) -> Explanation | None:
+    """Explain ARRAY as whole reference tensors along one of its axes, by hashes alone.
+
+    >>> import numpy as np
+    >>> from .sketches import sketch
+    >>> experts = {f"e.{i}.w": np.arange(6.0).reshape(2, 3) + 10 * i for i in range(2)}
+    >>> book = Book({k: sketch(a) for k, a in experts.items()}, None, {}, frozenset())
+    >>> assemble(book, "e.w", np.stack(list(experts.values()))).kind
+    'stacked'
+    """
+    for axis in range(array.ndim if array.ndim > 1 else 0):
+        table = np.moveaxis(array, axis, 0)
+        for kind, search in (("stacked", stacked_parts), ("joined", joined_parts)):
+            parts = list(search(book, name, table))
+            if parts:
+                return told(book, name, array, kind, axis, parts)
+    if array.ndim == 1:
+        parts = list(joined_parts(book, name, array))
+        return told(book, name, array, "joined", 0, parts) if parts else None
+    return None
+
+
+def told(
+    book: Book, name: str, array: Array, kind: str, axis: int, parts: Sequence[Explanation]
+) -> Explanation:
+    """Return the explanation of ARRAY by PARTS along AXIS."""
+    sources = [str(part.source) for part in parts]
+    wrong = [f"{part.name}: {part.detail}" for part in parts if not part.ok]
+    casts = sum(part.kind == "cast" for part in parts)
+    rounded = f", {casts} of them cast" if casts else ""
+    detail = f"{len(parts)} tensors along axis {axis}{rounded}: {shorten(sources, 2)}"
+    detail = "; ".join([detail, *wrong[:3]])
+    what = (sources[0], kind, detail)
+    also = tuple(dict.fromkeys(other for part in parts for other in part.also))
+    found = book.tell(name, array, what, ok=not wrong)
+    return found._replace(parts=tuple(sources), also=also)
+
+
+def stacked_parts(book: Book, name: str, table: Array) -> Iterator[Explanation]:
+    """Yield what each index of TABLE's first axis is; nothing where one is no reference tensor."""
+    shape = table.shape[1:]
+    for order in permutations(range(len(shape))) if len(shape) < 4 else ():
+        if len(table) > 1 and book.same_shape(tuple(shape[axis] for axis in order)):
+            found = all_parts(book, name, [part.transpose(order) for part in table])
+            if found:
+                yield from found
+                return
+
+
+def all_parts(book: Book, name: str, parts: Sequence[Array]) -> list[Explanation]:
+    """Return what each of PARTS is; nothing where one of them is no reference tensor."""
+    found = []
+    for index, part in enumerate(parts):
+        it = book.look_up(f"{name}.{index}", part, fingerprint(part))
+        if it is None:
+            return []
+        found.append(it)
+    return found
+
+
+def joined_parts(book: Book, name: str, table: Array) -> Iterator[Explanation]:
+    """Yield reference tensors that follow each other along TABLE's first axis and fill it."""
+    found: list[Explanation] = []
+    start = 0
+    sizes = [size for size in book.first_sizes(table.shape[1:]) if size < len(table)]
+    while start < len(table) and sizes:
+        it = next_part(book, f"{name}.{len(found)}", table[start:], sizes)
+        if it is None:
+            return
+        found.append(it)
+        start += it.shape[0]
+    yield from found
+
+
+def next_part(book: Book, name: str, table: Array, sizes: Sequence[int]) -> Explanation | None:
+    """Return the reference tensor with which TABLE begins, of one of SIZES."""
+    for size in sizes:
+        part = table[:size]
+        it = book.look_up(name, part, fingerprint(part)) if size <= len(table) else None
+        if it is not None:
+            return it
+    return None
+
+
+@dataclass
+class Cut:
+    """A reference tensor that candidates have parts of.
+
+    Attributes:
+        parts: the place of each candidate tensor in it.
+        rows: how many rows it has as it lies, and with its last two axes exchanged.
+    """
+
+    rows: tuple[int, ...]
+    parts: dict[str, Place] = field(default_factory=dict)
+
+    def nowhere(self) -> str:
+        """Return which rows no candidate has, empty where all are somewhere."""
+        for turned, count in enumerate(self.rows):
+            own = [place.rows for place in self.parts.values() if place.turned == turned]
+            if own:
+                absent = np.setdiff1d(np.arange(count), np.concatenate(own))
+                return ranges(absent) if len(absent) else ""
+        return ""
+
+
+class Cutter:
+    """Finds candidates that are parts of larger reference tensors, or made of smaller ones.
+
+    Attributes:
+        free: reference tensors that nothing carries yet.
+    """
+
+    def __init__(self, book: Book, weights: Weights, free: Collection[str]) -> None:
+        self.book, self.weights, self.free = book, weights, list(free)
+        self.cuts: dict[str, Cut] = {}
+        self._open: OrderedDict[tuple[str, str], Whole] = OrderedDict()
+
+    def explain(self, pending: Collection[str]) -> dict[str, Explanation]:
+        """Explain which of the candidate tensors PENDING are parts of, or made of, reference tensors."""
+        found: dict[str, Explanation] = {}
+        for name in pending if self.free else ():
+            array = self.weights.read(name)
+            whole = self.find_whole(name, array)
+            if whole is None:
+                made = self.find_parts(name, array)
+                found |= {name: made} if made else {}
+        for source, cut in self.cuts.items():
+            found |= dict(self.told(source, cut))
+        return found
+
+    def find_whole(self, name: str, array: Array) -> str | None:
+        """Note in which reference tensor ARRAY lies; return it."""
+        shapes = {it: self.book.sketches[it].shape for it in self.free}
+        larger = [it for it in self.free if may_hold(shapes[it], array.shape)]
+        for source in ranked(name, larger)[:TRIES]:
+            whole = self.whole(source, CODE[array.dtype])
+            place = find_place(array, whole)
+            if place is not None:
+                rows = tuple(len(table) for table in whole.tables)
+                self.cuts.setdefault(source, Cut(rows)).parts[name] = place
+                return source
+        return None
+
+    def find_parts(self, name: str, array: Array) -> Explanation | None:
+        """Explain ARRAY by smaller reference tensors that fill it."""
+        shapes = {it: self.book.sketches[it].shape for it in self.free}
+        smaller = [it for it in self.free if may_hold(array.shape, shapes[it])]
+        whole = whole_of(array) if smaller and self.book.arrays else None
+        for turned, table in enumerate(whole.tables if whole else ()):
+            taken: dict[str, Array] = {}
+            for source in ranked(name, smaller)[:TRIES]:
+                place = find_place(self.read(source, CODE[array.dtype]), whole) if whole else None
+                if place is not None and place.turned == turned:
+                    taken[source] = place.rows
+            if taken and len(np.unique(np.concatenate(list(taken.values())))) == len(table):
+                return self.made_of(name, array, taken)
+        return None
+
+    def made_of(self, name: str, array: Array, taken: Mapping[str, Array]) -> Explanation:
+        """Return the explanation of ARRAY by the reference tensors TAKEN."""
+        parts = sorted(taken, key=lambda source: int(taken[source][0]))
+        detail = f"rows of {len(parts)} tensors, all of each: {shorten(parts)}"
+        found = self.book.tell(name, array, (parts[0], "joined", detail), ok=True)
+        return found._replace(parts=tuple(parts))
+
+    def told(self, source: str, cut: Cut) -> Iterator[tuple[str, Explanation]]:
+        """Yield the explanation of each candidate tensor that has rows of SOURCE."""
+        lost = cut.nowhere()
+        missing = f"; rows {lost} of it are nowhere" if lost else ""
+        for name, place in cut.parts.items():
+            array = self.weights.read(name)
+            where = describe_rows(place.rows, cut.rows[place.turned])
+            across = "columns, as " if place.turned else ""
+            kind = "cropped" if lost else "split"
+            what = (source, kind, f"{across}{where} of {source}{missing}")
+            ok = not lost or name in self.book.altered
+            yield name, self.book.tell(name, array, what, ok=ok)
+
+    def whole(self, source: str, code: str) -> Whole:
+        """Return reference tensor SOURCE at dtype CODE, its rows laid out; a few are kept open."""
+        key = (source, code)
+        if key not in self._open:
+            while len(self._open) >= KEPT:
+                self._open.popitem(last=False)
+            sketched = self.book.arrays is None
+            it = self.book.sketches[source]
+            self._open[key] = outline(it) if sketched else whole_of(self.read(source, code))
+        self._open.move_to_end(key)
+        return self._open[key]
+
+    def read(self, source: str, code: str) -> Array:
+        """Return reference tensor SOURCE, a float one rounded or widened to dtype CODE."""
+        if self.book.arrays is None:  # pragma: no cover - the caller has asked
+            return np.zeros(0)
+        array = self.book.arrays(source)
+        floats = CODE[array.dtype] in FLOATS and code in FLOATS
+        return cast(array, code) if floats and CODE[array.dtype] != code else array
+
+
+def untold(
+    book: Book, found: Sequence[Explanation], missing: Sequence[Explanation]
+) -> list[Explanation]:
+    """Return all explanations, open where only arrays could tell and sketches are all there is.
+
+    Args:
+        book: of the reference.
+        found: an explanation of every candidate tensor.
+        missing: one of every reference tensor that none of them carries.
+    """
+    absent = [it.name for it in missing if not it.ok]
+    unsure: set[str] = set()
+    told = []
+    for it in found:
+        inside = held(book, it, absent) if it.kind == "unexplained" and not book.arrays else []
+        unsure.update(inside)
+        detail = f"may hold, or be of, {shorten(inside)}: sketches cannot tell, their source can"
+        told.append(it._replace(source=None, kind="untold", detail=detail) if inside else it)
+    return told + [it._replace(kind="untold") if it.name in unsure else it for it in missing]
+
+
+def held(book: Book, it: Explanation, absent: Collection[str]) -> list[str]:
+    """Return which of the ABSENT reference tensors may be in the candidate's, or it in them."""
+    shapes = {name: book.sketches[name].shape for name in ranked(it.name, absent)}
+    pairs = {name: ((it.shape, shape), (shape, it.shape)) for name, shape in shapes.items()}
+    return [name for name, both in pairs.items() if any(may_hold(*pair) for pair in both)]
+
+
+def outline(it: Sketch) -> Whole:
+    """Return the tensor sketched in IT, ready to be searched by the projections of its rows."""
+    width = row_shape(it.shape)[1]
+    rows = it.rows.reshape(-1, 1)
+    limit = 1e-11 * it.norm / math.sqrt(max(len(rows), 1)) + 1e-300  # sums of one row in two orders
+    return Whole(math.prod(it.shape) * NUMPY[it.dtype].itemsize, (rows,), (width,), project, limit)
+
+
+def project(part: Array, width: int) -> Array:
+    """Return the projection of each row of PART, of WIDTH elements, as sketches have them."""
+    return row_sums(part.reshape(-1, width)).reshape(-1, 1)
+
+
+def carried(explanations: Collection[Explanation]) -> set[str]:
+    """Return the reference tensors that EXPLANATIONS account for."""
+    return {name for it in explanations if it.source for name in (it.source, *it.also, *it.parts)}

@@ -1,0 +1,132 @@
+"""Explain every weight of a candidate by the values of the reference's weights.
+
+A converter is not its own witness: no map is consulted here, only bytes and figures. What a map
+promised is compared afterwards, by ``promises.disagreements``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from ...converters.values import Array, LowRank
+from .alterations import explain_altered
+from .assembly import Cutter, assemble, carried, untold
+from .book import Book, Explanation
+from .casts import fingerprint
+from .promises import disagreements
+from .sketches import Sketch, Weights, sketch
+
+__all__ = ["Explanation", "Weights", "disagreements", "explain"]
+
+OPEN: Final = frozenset({"unexplained", "cropped", "shuffled"})  # what a sum may explain after all
+
+
+def explain(
+    reference: Mapping[str, Sketch],
+    candidate: Weights,
+    *,
+    reference_arrays: Callable[[str], Array] | None = None,
+    updates: Mapping[str, LowRank] | None = None,
+    unused: Collection[str] = (),
+    altered: Collection[str] = (),
+) -> list[Explanation]:
+    """Explain each tensor of CANDIDATE, then name each reference tensor that none of them carries.
+
+    Args:
+        reference: sketch of every reference weight.
+        candidate: the weights that are judged, read one at a time.
+        reference_arrays: reads a reference weight by name; without it whatever a sketch can tell
+            is told: not which element differs, nor a batch norm folded into a convolution.
+        updates: low-rank updates that are due, by reference name.
+        unused: reference names that the candidate may lack (recomputed buffers, a pooler that no
+            output uses, neutral weights that a compiler eliminates).
+        altered: candidate names that the route is known to change by a factor, an offset, an
+            order or a crop, which would be faults otherwise.
+
+    Returns:
+        One explanation per candidate tensor, in its order, then one of kind ``missing`` or
+        ``unused`` per reference tensor that no candidate tensor carries.
+
+    >>> import numpy as np
+    >>> from weighbridge.parity.weights.sketches import ArrayWeights, sketch
+    >>> square = np.arange(9, dtype=np.float32).reshape(3, 3)
+    >>> found = explain({"w": sketch(square)}, ArrayWeights({"w": square.T.copy()}))
+    >>> [(it.kind, it.axes, it.ok) for it in found]
+    [('transposed', (1, 0), True)]
+    """
+    book = Book(reference, reference_arrays, updates or {}, frozenset(altered))
+    found = _by_parts(book, candidate, _by_hash(book, candidate, candidate.headers))
+    rest = [name for name in candidate.headers if name not in found]
+    found |= {name: explain_altered(book, name, candidate.read(name)) for name in rest}
+    found |= _by_sums(book, candidate, found)
+    explanations = [found[name] for name in candidate.headers]
+    return untold(book, explanations, _missing(book, explanations, unused))
+
+
+def _by_hash(book: Book, candidate: Weights, names: Iterable[str]) -> dict[str, Explanation]:
+    """Explain those tensors of NAMES that are one reference tensor, or several of them whole."""
+    found: dict[str, Explanation] = {}
+    for name in names:
+        array = candidate.read(name)
+        it = book.look_up(name, array, fingerprint(array)) or assemble(book, name, array)
+        found |= {name: it} if it else {}
+    return found
+
+
+def _by_parts(
+    book: Book, candidate: Weights, found: dict[str, Explanation]
+) -> dict[str, Explanation]:
+    """Explain tensors that are rows of a reference tensor, or made of several's rows."""
+    known = carried(found.values())
+    free = [name for name in book.sketches if name not in known]
+    pending = [name for name in candidate.headers if name not in found]
+    return {**found, **Cutter(book, candidate, free).explain(pending)}
+
+
+def _by_sums(
+    book: Book, candidate: Weights, found: Mapping[str, Explanation]
+) -> dict[str, Explanation]:
+    """Explain tensors that base and update together explain where the base and its update do not.
+
+    An expert with its update is a part of a stack, or a stack is made of such experts: then every
+    update is in, rounded once from float64, before anything is compared.
+    """
+    due = [name for name in book.updates if name in book.sketches]
+    failing = [name for name, it in found.items() if not it.ok and it.kind in OPEN]
+    if not due or not failing or book.arrays is None:
+        return {}
+    read = partial(_merged, book.arrays, book.updates)
+    sketches = {name: sketch(read(name)) for name in due}
+    sums = Book({**book.sketches, **sketches}, read, {}, book.altered)
+    known = {name: it for name, it in found.items() if name not in failing}
+    made = _by_parts(sums, candidate, known | _by_hash(sums, candidate, failing))
+    rest = [name for name in failing if name not in made]
+    made |= {name: explain_altered(sums, name, candidate.read(name)) for name in rest}
+    return {
+        name: it._replace(detail=f"{it.detail}; updates merged")
+        for name, it in made.items()
+        if name in failing and it.ok
+    }
+
+
+def _merged(arrays: Callable[[str], Array], updates: Mapping[str, LowRank], name: str) -> Array:
+    """Return reference tensor NAME, in float64 with its update where one is due."""
+    array = arrays(name)
+    return updates[name].applied_to(array) if name in updates else array
+
+
+def _missing(
+    book: Book, found: Sequence[Explanation], unused: Collection[str]
+) -> list[Explanation]:
+    known = carried(found)
+    absent = [name for name in book.sketches if name not in known]
+    return [
+        Explanation(name, name, "unused", "no output needs it", ok=True)
+        if name in unused
+        else Explanation(
+            name, name, "missing", f"no weight of the candidate carries {name}", ok=False
+        )
+        for name in absent
+    ]

@@ -1,0 +1,159 @@
+"""The tensors of a model, wherever it keeps them: what fingerprints read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...converters.adapters.merging.rounding import round_once
+from ...converters.checkpoints.base import Header
+from ...converters.checkpoints.overlay import Overlay
+from ...converters.common.dtypes import CODE, FLOATS, NUMPY
+from ...converters.models import Model
+from ...converters.models.factories import copied
+from ...converters.values import Array, LowRank
+from .book import Explanation
+from .sketches import ArrayWeights, Weights
+
+NARROW = {"F16": "float16", "BF16": "bfloat16"}
+
+
+class MergedWeights:
+    """Weights with live updates added, each sum rounded once to the weight's dtype."""
+
+    def __init__(self, weights: Weights, updates: Mapping[str, LowRank]) -> None:
+        self._weights, self._updates = weights, updates
+        self.headers: Mapping[str, Header] = weights.headers
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME, merged if an update is due."""
+        array = self._weights.read(name)
+        update = self._updates.get(name)
+        return array if update is None else round_once(update.applied_to(array), array.dtype)
+
+
+def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights) -> Model | None:
+    """Return MODEL with the weights that a candidate keeps scaled or offset, as they are kept there.
+
+    ``1 + w`` in 16 bits has fewer digits of ``w`` than ``w`` has: MLX's classes that store it that
+    way compute something else than the source, however faithful the conversion is.
+
+    Args:
+        model: the source.
+        explanations: of the candidate's tensors.
+        weights: the candidate's.
+
+    Returns:
+        The model, or ``None`` where no weight is kept that way.
+    """
+    values: dict[str, Array] = {}
+    for it in explanations:
+        if it.ok and it.amount is not None and it.source:
+            kept = weights.read(it.name).astype(np.float64)
+            undone = kept - it.amount if it.kind == "offset" else kept / it.amount
+            values[it.source] = undone.reshape(model.checkpoint.headers[it.source].shape)
+    return replace(model, tensors=Overlay(model.checkpoint, values)) if values else None
+
+
+def _module_arrays(module: Any, framework: str) -> dict[str, Array]:
+    if framework == "torch":
+        from ...converters.runtimes.torch import to_numpy as from_torch
+
+        return {name: from_torch(t) for name, t in module.state_dict().items()}
+    from mlx.utils import tree_flatten
+
+    from ...converters.runtimes.mlx import to_numpy as from_mlx
+
+    parameters: Any = tree_flatten(module.parameters())
+    return {name: from_mlx(array) for name, array in parameters}
+
+
+def _program_weights(path: Path) -> Weights:
+    from ...converters.captures.mlprogram import load_program
+
+    constants = load_program(path).constants()
+    return ArrayWeights({name: a for name, a in constants.items() if a.dtype in CODE})
+
+
+def weights_of(model: Model) -> Weights:
+    """Return MODEL's tensors under its own names, a live adapter merged, whole tensors of it in.
+
+    Raises:
+        BadInputError: its files cannot be read.
+    """
+    weights: Weights
+    saved = model.adapter.saved if model.adapter else {}
+    if model.framework == "mlprogram" and model.path:
+        weights = _program_weights(model.path)
+    elif model.path is not None:
+        weights = Overlay(model.checkpoint, saved) if saved else model.checkpoint
+    else:
+        weights = ArrayWeights({**_module_arrays(model.factory, model.framework), **saved})
+    return MergedWeights(weights, model.adapter.updates) if model.adapter else weights
+
+
+def own_copy(model: Model) -> Model:
+    """Return MODEL with a torch module of its own, so that casting it changes nobody else's."""
+    if model.factory is None or model.framework != "torch":
+        return model
+    return replace(model, factory=copied(model.factory))
+
+
+def base_weights(model: Model) -> Weights:
+    """Return MODEL's tensors without the updates of its adapter, whose whole tensors are in."""
+    weights = weights_of(model)
+    return weights._weights if isinstance(weights, MergedWeights) else weights
+
+
+def storage_dtype(weights: Weights) -> str:
+    """Return the 16-bit dtype that most floating-point elements are kept in, else ``float32``.
+
+    >>> import numpy as np
+    >>> storage_dtype(ArrayWeights({"w": np.zeros(9, np.float16), "norm": np.zeros(2)}))
+    'float16'
+    """
+    elements: Counter[str] = Counter()
+    for header in weights.headers.values():
+        if header.dtype in FLOATS:
+            elements[header.dtype] += header.nbytes // NUMPY[header.dtype].itemsize
+    most = elements.most_common(1)
+    return NARROW.get(most[0][0], "float32") if most else "float32"
+
+
+def file_hashes(paths: Iterator[Path] | tuple[Path, ...], root: Path) -> dict[str, str]:
+    """Return the xxh3 of each file, by its path below ROOT."""
+    import xxhash
+
+    hashes = {}
+    for path in paths:
+        digest = xxhash.xxh3_128()
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+        name = path.relative_to(root) if path.is_relative_to(root) else path.name
+        hashes[str(name)] = f"xxh3:{digest.hexdigest()}"
+    return hashes
+
+
+def model_hashes(model: Model) -> dict[str, str]:
+    """Return the xxh3 of the files that make MODEL what it is: weights, configuration, adapter."""
+    if model.path is None:
+        return {}
+    if model.framework == "mlprogram":
+        return file_hashes(
+            tuple(p for p in sorted(model.path.rglob("*")) if p.is_file()), model.path
+        )
+    config = model.path / "config.json"
+    root = model.path if model.path.is_dir() else model.path.parent
+    files = (*model.checkpoint.files, *([config] if config.is_file() else []))
+    hashes = file_hashes(files, root)
+    if model.adapter:
+        adapter = model.adapter.path
+        own = tuple(sorted(adapter.glob("*.safetensors"))) if adapter.is_dir() else (adapter,)
+        hashes |= {f"adapter/{name}": it for name, it in file_hashes(own, adapter).items()}
+    return hashes

@@ -1,0 +1,130 @@
+"""Lowering of torch graphs to what coremltools translates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from weighbridge.converters.captures.mlprogram import load_program
+from weighbridge.converters.captures.mlprogram.toolkit import quiet
+from weighbridge.converters.coreml.compat import (
+    DECOMPOSITIONS,
+    TRANSLATIONS,
+    bound_constants,
+    kind,
+    lower,
+    untranslated,
+    within_half,
+)
+from weighbridge.converters.coreml.export import export_coreml
+from weighbridge.converters.models.signature import Port, Signature
+from weighbridge.errors import UnsupportedError
+
+# torch.export warns of its own pytrees.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+SMALLEST = torch.finfo(torch.float32).min
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+class Ops(nn.Module):
+    """What coremltools 9 lacks: boolean operators, ``where`` with numbers, ``new_ones``."""
+
+    def forward(self, x):
+        both = (x > 0) & (x < 1) | (x < -1)
+        y = torch.where(both, x, -7.5) + torch.where(both, 2.5, x) + torch.where(both, 1.0, 0.0)
+        return y * x.new_ones((3, 1))
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        hidden = x.masked_fill(x > 1, SMALLEST) + torch.where(x < 0, SMALLEST, 0.0)
+        return hidden, x.clamp(min=SMALLEST), x + torch.tensor(SMALLEST), x - math.inf
+
+
+class Special(nn.Module):
+    def forward(self, x):
+        return torch.special.bessel_j0(x) + torch.special.bessel_j0(2 * x)
+
+
+def export(module):
+    return torch.export.export(module, (X,))
+
+
+def test_lowering_leaves_only_what_coremltools_translates():
+    graph = export(Ops())
+    assert untranslated(graph.run_decompositions({}))  # else this test would show nothing
+    lowered = lower(graph)
+    assert not untranslated(lowered)
+    torch.testing.assert_close(lowered.module()(X), Ops()(X))
+
+
+def test_what_is_lowered_is_computed_as_torch_does(tmp_path):
+    port = Port("x", "float32", (3, 4), "series")
+    path = tmp_path / "ops.mlpackage"
+    export_coreml(Ops(), Signature((port,), (replace(port, name="y"),)), path, compute="float32")
+    got = load_program(path).run({"x": X.numpy()})["y"]
+    np.testing.assert_allclose(got, Ops()(X), rtol=1e-6)
+
+
+def test_bits_of_integers_are_refused_not_taken_for_booleans():
+    class Bits(nn.Module):
+        def forward(self, x):
+            return x.int() | 1
+
+    with pytest.raises(UnsupportedError, match="bitwise_or"):
+        lower(export(Bits()))
+
+
+def test_what_coremltools_translates_is_left_whole():
+    module = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()).eval()
+    kinds = {kind(n.target) for n in lower(export(module)).graph.nodes if n.op == "call_function"}
+    assert {"linear", "layer_norm", "gelu"} <= kinds
+
+
+def test_operations_without_a_decomposition_are_counted():
+    with pytest.raises(UnsupportedError, match=r"2 operations .* special_bessel_j0 \(2\)"):
+        lower(export(Special()))
+
+
+def test_numbers_that_overflow_float16_become_finite_but_for_clamps_and_infinities():
+    graph = lower(export(Masked()))
+    bound_constants(graph)
+    hidden, clamped, lifted, infinite = graph.module()(X)
+    assert hidden.half().isfinite().all()
+    assert hidden.min() < -2.9e4
+    assert torch.equal(clamped, X)
+    torch.testing.assert_close(lifted, X - 3e4)
+    assert infinite.isinf().all()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(SMALLEST, -3e4), (1e9, 3e4), (65504.0, 65504.0), (-math.inf, -math.inf), (0.5, 0.5), (7, 7)],
+)
+def test_only_finite_numbers_beyond_float16_are_replaced(number, expected):
+    replaced = within_half(number)
+    assert math.copysign(1, replaced) == math.copysign(1, number)
+    assert replaced == expected
+
+
+def test_no_row_of_the_table_is_already_translated():
+    """A row that coremltools has caught up with is to be removed."""
+    with quiet():
+        assert [str(t) for t in DECOMPOSITIONS if kind(t) in TRANSLATIONS] == []
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_both_forms_of_gelu_are_exported_as_what_they_are(approximate, tmp_path):
+    port = Port("input", "float32", (3, 4), "series")
+    signature = Signature((port,), (replace(port, name="y"),))
+    export_coreml(nn.GELU(approximate), signature, tmp_path / "g.mlpackage", compute="float32")
+    found = load_program(tmp_path / "g.mlpackage").run({"input": X.numpy()})["y"]
+    other = nn.GELU({"none": "tanh", "tanh": "none"}[approximate])
+    assert np.abs(found - nn.GELU(approximate)(X).numpy()).max() < 1e-6
+    assert np.abs(found - other(X).numpy()).max() > 1e-4, "the two forms can be told apart"

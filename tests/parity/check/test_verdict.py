@@ -1,0 +1,85 @@
+"""A status never claims more than the stages saw."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from weighbridge.errors import BadInputError
+from weighbridge.parity.blame.blame import Fault
+from weighbridge.parity.check.verdict import STATUSES, Stage, Verdict, decide
+
+ANSWERED = dict.fromkeys(("text", "fingerprints", "auxiliary", "outputs", "structure"), "pass")
+DECISIONS = {
+    "all pass": ({}, "mlx", "PASS"),
+    "on our evaluator": ({}, "reference", "PASS-REFERENCE"),
+    "nothing to ask": ({"text": "skipped", "precision": "skipped"}, "mlx", "PASS"),
+    "a weight unexplained": ({"fingerprints": "fail"}, "mlx", "DIFFERS"),
+    "a failure beats an open question": (
+        {"text": "fail", "structure": "unverified"},
+        "mlx",
+        "DIFFERS",
+    ),
+    "no float32 run": (
+        {"structure": "unverified", "precision": "pass"},
+        "coreml",
+        "PASS-PRECISION-ONLY",
+    ),
+    "no run at all": ({"structure": "unverified"}, "mlx", "UNVERIFIED"),
+    "structure skipped": ({"structure": "skipped"}, "mlx", "UNVERIFIED"),
+    "precision open": ({"precision": "unverified"}, "mlx", "UNVERIFIED"),
+    "weights unseen": ({"fingerprints": "unverified"}, "mlx", "UNVERIFIED"),
+    "weights unseen, precision only": (
+        {"fingerprints": "unverified", "structure": "unverified", "precision": "pass"},
+        "mlx",
+        "UNVERIFIED",
+    ),
+}
+EXITS = {
+    "PASS": 0,
+    "PASS-REFERENCE": 0,
+    "DIFFERS": 1,
+    "UNVERIFIED": 4,
+    "PASS-PRECISION-ONLY": 4,
+}
+
+
+@pytest.mark.parametrize(("changes", "runtime", "status"), DECISIONS.values(), ids=DECISIONS)
+def test_the_stages_decide(changes, runtime, status):
+    stages = [Stage(name, answer, "") for name, answer in (ANSWERED | changes).items()]
+    assert decide(stages, runtime) == status
+
+
+def test_no_stage_is_no_pass():
+    assert decide([], "mlx") == "UNVERIFIED"
+
+
+def test_every_status_has_its_exit_code():
+    assert {status: Verdict(status, ()).exit_code() for status in STATUSES} == EXITS
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_accepting_a_level_never_accepts_a_difference(status):
+    accepted = Verdict(status, ()).exit_code(STATUSES)
+    assert accepted == (1 if status == "DIFFERS" else 0)
+
+
+def test_accepting_one_level_does_not_accept_another():
+    assert Verdict("UNVERIFIED", ()).exit_code("PASS-PRECISION-ONLY") == 4
+
+
+def test_json_comes_back_as_it_went():
+    verdict = Verdict(
+        "DIFFERS",
+        (Stage("structure", "fail", "far", {"k": 2.0, "rows": [{"probe": "short"}]}),),
+        (Fault("encoder.layer.0", "activation", "gelu (tanh)", 370.0),),
+        {"level": "full"},
+    )
+    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+
+
+@pytest.mark.parametrize("change", [{"schema": 99}, {"status": "FINE"}])
+def test_a_foreign_verdict_is_refused(change):
+    with pytest.raises(BadInputError, match="not a verdict"):
+        Verdict.from_json(Verdict("PASS", ()).to_json() | change)

@@ -1,0 +1,157 @@
+"""Stacked, joined and split tensors are explained both ways; what is lost or swapped is not hidden."""
+
+from __future__ import annotations
+
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from weighbridge.parity.check.stages import fingerprint_stage
+from weighbridge.parity.weights.fingerprints import explain
+from weighbridge.parity.weights.promises import Promise, disagreements, unexplainable
+from weighbridge.parity.weights.sketches import ArrayWeights, sketches
+
+HEADS, NOPE, VALUE, RANK = 3, 4, 5, 7
+RANDOM = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return RANDOM.normal(size=shape).astype(np.float32)
+
+
+def pair(layers=2, experts=3):
+    """Return the same weights as transformers' hub files and as mlx-lm's classes have them."""
+    hub, mlx = {}, {}
+    for n in range(layers):
+        layer = f"model.layers.{n}"
+        for name, shape in {"gate": (9, 8), "up": (9, 8), "down": (8, 9)}.items():
+            each = [normal(*shape) for _ in range(experts)]
+            hub |= {f"{layer}.mlp.experts.{e}.{name}.weight": w for e, w in enumerate(each)}
+            mlx[f"{layer}.mlp.switch_mlp.{name}.weight"] = np.stack(each)
+        fused = normal(HEADS * (NOPE + VALUE), RANK)
+        hub[f"{layer}.self_attn.kv_b_proj.weight"] = fused
+        heads = fused.reshape(HEADS, NOPE + VALUE, RANK)
+        mlx[f"{layer}.self_attn.embed_q.weight"] = np.array(
+            heads[:, :NOPE].swapaxes(1, 2), order="C"
+        )
+        mlx[f"{layer}.self_attn.unembed_out.weight"] = np.array(heads[:, NOPE:])
+        q, k, v = normal(12, 8), normal(6, 8), normal(6, 8)
+        hub |= {f"{layer}.{p}_proj.weight": w for p, w in {"q": q, "k": k, "v": v}.items()}
+        mlx[f"{layer}.qkv_proj.weight"] = np.concatenate([q, k, v])
+        both = normal(experts, 10, 8)
+        hub[f"{layer}.shared.input_linear.weight"] = both
+        mlx |= {f"{layer}.shared.{p}.weight": np.array(both[:, at : at + 5])
+                for p, at in {"a_gate": 0, "a_up": 5}.items()}  # fmt: skip
+        hub[f"{layer}.norm.weight"] = mlx[f"{layer}.norm.weight"] = normal(8)
+    return hub, mlx
+
+
+HUB, MLX = pair()
+WAYS = {"to mlx": (HUB, MLX), "to torch": (MLX, HUB)}
+
+
+def judge(reference, candidate, *, arrays=True, **options):
+    weights = ArrayWeights(reference)
+    read = weights.read if arrays else None
+    return explain(sketches(weights), ArrayWeights(candidate), reference_arrays=read, **options)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_weight_of_a_mixture_of_experts_is_explained(way):
+    found = judge(*WAYS[way])
+    assert all(it.ok for it in found), [it for it in found if not it.ok]
+    assert not [it for it in found if it.kind == "missing"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_cast_on_the_way_are_explained_too(way):
+    reference, candidate = WAYS[way]
+    narrow = {name: array.astype(ml_dtypes.bfloat16) for name, array in candidate.items()}
+    assert all(it.ok for it in judge(reference, narrow))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sketches_alone_never_call_a_right_weight_wrong(way):
+    stage = fingerprint_stage(judge(*WAYS[way], arrays=False), [])
+    assert stage.status in ("pass", "unverified")
+
+
+def test_a_changed_element_of_a_stack_is_a_fault():
+    name = "model.layers.1.mlp.switch_mlp.up.weight"
+    wrong = MLX | {name: MLX[name].copy()}
+    wrong[name][2, 3, 4] += 1
+    assert any(it.name == name and not it.ok for it in judge(HUB, wrong))
+
+
+def test_one_expert_in_place_of_another_leaves_one_missing():
+    name = "model.layers.0.mlp.switch_mlp.down.weight"
+    wrong = MLX | {name: MLX[name][[0, 1, 1]]}
+    lost = [it.name for it in judge(HUB, wrong) if not it.ok]
+    assert lost == ["model.layers.0.mlp.experts.2.down.weight"]
+
+
+def test_half_of_a_fused_weight_twice_is_a_fault():
+    up, gate = "model.layers.0.shared.a_up.weight", "model.layers.0.shared.a_gate.weight"
+    found = {it.name: it for it in judge(HUB, MLX | {up: MLX[gate]})}
+    assert not found[up].ok
+    assert "nowhere" in found[up].detail
+
+
+def test_an_expert_left_out_of_a_split_stack_is_a_fault():
+    rest = {name: a for name, a in HUB.items() if "layers.1.mlp.experts.2.up" not in name}
+    assert any(not it.ok for it in judge(MLX, rest))
+
+
+def test_experts_in_another_order_than_promised_are_a_disagreement():
+    name = "model.layers.0.mlp.switch_mlp.down.weight"
+    sources = tuple(f"model.layers.0.mlp.experts.{e}.down.weight" for e in range(3))
+    right, wrong = (judge(HUB, MLX | {name: MLX[name][order]}) for order in ([0, 1, 2], [1, 0, 2]))
+    assert disagreements(right, {name: Promise(sources)}) == []
+    (problem,) = disagreements(wrong, {name: Promise(sources)})
+    assert "the map says" in problem
+
+
+def test_an_order_that_a_map_does_not_tell_is_no_disagreement():
+    name = "model.layers.0.qkv_proj.weight"
+    found = judge(HUB, MLX)
+    sources = tuple(f"model.layers.0.{p}_proj.weight" for p in "vkq")
+    assert disagreements(found, {name: Promise(sources, ordered=False)}) == []
+    assert disagreements(found, {name: Promise(sources)})
+
+
+def test_what_a_program_makes_is_left_open():
+    odd = {**MLX, "model.layers.0.norm.weight": np.tanh(MLX["model.layers.0.norm.weight"])}
+    promise = {
+        "model.layers.0.norm.weight": Promise(("model.layers.0.norm.weight",), computed=True)
+    }
+    stage = fingerprint_stage(unexplainable(judge(HUB, odd), promise), [])
+    assert stage.status == "unverified"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_norms_with_one_added_are_explained_where_the_map_says_so(dtype):
+    names = [name for name in MLX if name.endswith("norm.weight")]
+    moved = MLX | {name: (MLX[name].astype(dtype) + dtype(1)).astype(dtype) for name in names}
+    plain, allowed = judge(HUB, moved), judge(HUB, moved, altered=names)
+    assert {it.name for it in plain if not it.ok} == set(names)
+    assert all(it.ok for it in allowed)
+    assert {it.amount for it in allowed if it.name in names} == {1.0}
+
+
+def test_rows_with_factors_of_their_own_are_explained_where_the_map_says_so():
+    name = "model.layers.0.q_proj.weight"
+    factors = np.repeat(np.float32([2.5, 0.75, 1.25]), 4)[:, None]
+    scaled = HUB | {name: HUB[name] * factors}
+    assert all(it.ok for it in judge(HUB, scaled, altered=[name]))
+    assert any(not it.ok for it in judge(HUB, scaled))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_many_experts_take_seconds(way):
+    hub, mlx = pair(layers=4, experts=32)
+    reference, candidate = {"to mlx": (hub, mlx), "to torch": (mlx, hub)}[way]
+    start = time.monotonic()
+    assert all(it.ok for it in judge(reference, candidate))
+    assert time.monotonic() - start < 8

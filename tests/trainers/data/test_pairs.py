@@ -1,0 +1,111 @@
+"""Pairs of texts: what is dropped, what is counted, what is cut."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from weighbridge.errors import BadInputError, MismatchError
+from weighbridge.trainers.data.pairs import Pairs, Texts, leaked, load_tokenizer, read_pairs
+
+ROWS = [("a b", "c"), ("a b", "d"), ("a b", "c"), (" ", "c"), ("e", ""), ("f", "g")]
+LENGTHS = {"query": [3, 5], "document": [4]}
+BAD = {
+    "{": "line 1: not JSON",
+    "[1]": "line 1: expected a JSON object, found a list",
+    '{"query": "a"}': "line 1: no text document",
+    '{"query": 1, "document": null}': "line 1: no text query and document",
+}
+
+
+def words(texts):
+    """Tokenise by letters: [1, ..., 2], so that a cut shows."""
+    return [[1, *(ord(letter) for letter in text.replace(" ", "")), 2] for text in texts]
+
+
+def write(path, rows):
+    lines = [json.dumps({"query": query, "document": document}) for query, document in rows]
+    path.write_text("\n".join([*lines, ""]))
+    return path
+
+
+def make(*rows):
+    return Pairs(Texts(list(rows), {}), words, LENGTHS)
+
+
+def test_empty_and_repeated_pairs_are_dropped_and_counted(tmp_path):
+    texts = read_pairs(write(tmp_path / "p.jsonl", ROWS))
+    assert texts.pairs == [("a b", "c"), ("a b", "d"), ("f", "g")]
+    assert texts.report == {"pairs": 3, "empty": 2, "duplicates": 1, "shared_texts": 1}
+
+
+@pytest.mark.parametrize(("line", "message"), BAD.items())
+def test_a_line_that_is_no_pair_is_named(tmp_path, line, message):
+    path = tmp_path / "p.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(MismatchError, match=message):
+        read_pairs(path)
+
+
+def test_many_bad_lines_are_counted_and_some_shown(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text("{\n" * 50)
+    with pytest.raises(MismatchError, match="and 30 more"):
+        read_pairs(path)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
+def test_a_file_without_pairs_is_refused(tmp_path, content):
+    path = tmp_path / "p.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadInputError, match=r"p\.jsonl"):
+        read_pairs(path)
+
+
+def test_a_batch_takes_the_smallest_length_that_fits():
+    pairs = make(("a", "bb"), ("abc", "b"))
+    short, long = pairs.batch([0]), pairs.batch([0, 1])
+    assert short.inputs["query_ids"].shape == (1, 3)
+    assert long.inputs["query_ids"].tolist() == [[1, 97, 2, 0, 0], [1, 97, 98, 99, 2]]
+    assert long.inputs["query_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    assert long.inputs["document_ids"].shape == (2, 4)
+    assert (long.rows, long.tokens) == (2, 3 + 5 + 4 + 3)
+    assert long.inputs["query_ids"].dtype == np.int64
+
+
+def test_a_cut_text_keeps_its_last_token_and_is_counted():
+    pairs = make(("abcdefgh", "b"))
+    assert pairs.ids["query"] == [[1, 97, 98, 99, 2]]
+    assert pairs.report == {"cut_query": 1, "cut_document": 0}
+
+
+def test_pairs_that_share_a_text_have_a_key_in_common():
+    pairs = make(("a", "b"), ("a", "c"), ("b", "a"))
+    assert not set(pairs.keys(0)).isdisjoint(pairs.keys(1))
+    assert set(pairs.keys(0)).isdisjoint(pairs.keys(2))  # a query is not a document
+
+
+def test_leaks_are_counted_by_either_text():
+    assert leaked(make(("a", "b"), ("c", "d")), make(("a", "x"), ("y", "d"), ("b", "a"))) == 2
+
+
+def test_the_digest_follows_text_and_tokenizer():
+    same, other = make(("a", "b")), make(("a", "c"))
+    assert make(("a", "b")).digest == same.digest != other.digest
+    assert Pairs(Texts([("a", "b")], {}), lambda t: [[7]] * len(t), LENGTHS).digest != same.digest
+
+
+def test_the_tokenizer_is_that_of_transformers_without_cutting(tiny_bert_dir):
+    from transformers import AutoTokenizer
+
+    texts = ["read the file", "zebra " * 200, ""]
+    own = AutoTokenizer.from_pretrained(tiny_bert_dir)(texts, truncation=False)["input_ids"]
+    assert load_tokenizer(tiny_bert_dir)(texts) == own
+
+
+def test_a_folder_without_tokenizer_is_refused(tmp_path):
+    with pytest.raises(BadInputError, match="no tokenizer"):
+        load_tokenizer(tmp_path)

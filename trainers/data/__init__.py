@@ -1,0 +1,1 @@
+"""What a run learns from: pairs of texts, series, and the order of examples."""

@@ -1,0 +1,129 @@
+"""Which examples meet in which update: a function of the seed and the position, of nothing else."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from ...converters.values import Array
+from ...errors import BadInputError
+
+WINDOW: Final = 16  # batches whose examples are sorted by length together
+
+
+class Batch(NamedTuple):
+    """The inputs of one forward pass.
+
+    Attributes:
+        inputs: keyword inputs of the loss module.
+        rows: examples, the weight of this batch in an accumulated gradient.
+        tokens: tokens before padding, or numbers of a series, for throughput.
+    """
+
+    inputs: dict[str, Array]
+    rows: int
+    tokens: int
+
+
+class Dataset(Protocol):
+    """Examples by row number, checked when they were read."""
+
+    digest: str  # of the content: a run is resumed on the data it began with
+    report: dict[str, int]  # what was found and what was done about it
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        ...
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Return the examples ROWS as arrays."""
+        ...
+
+    def length(self, row: int) -> int:
+        """Return how long an example is; batches of like lengths carry less padding."""
+        ...
+
+    def keys(self, row: int) -> tuple[Hashable, ...]:
+        """Return what no other example of a batch may share with this one."""
+        ...
+
+
+class Order:
+    """Batches of row numbers, one endless sequence over all epochs.
+
+    Every epoch is a permutation drawn from ``(seed, epoch)`` by a generator of its own, so that
+    nothing else that draws numbers, validation for one, can change it. Rows that share a key
+    never meet; the rows that do not fill a last batch are left out of that epoch.
+
+    Raises:
+        BadInputError: the data cannot fill a single batch.
+    """
+
+    def __init__(self, dataset: Dataset, size: int, seed: int, *, group_by_length: bool) -> None:
+        self._dataset, self._size, self._seed = dataset, size, seed
+        self._window = size * (WINDOW if group_by_length else 1)
+        self._epoch, self._start = 0, 0
+        self._batches = self._shuffle(0)
+        if not self._batches:
+            raise BadInputError(
+                f"{len(dataset)} training examples do not fill a batch of {size} without repeating"
+                " a text; give more data or --set batch_size to a smaller one"
+            )
+
+    def __getitem__(self, position: int) -> list[int]:
+        """Return the rows of the batch at POSITION, counted from 0 over all epochs."""
+        self._seek(position)
+        return self._batches[position - self._start]
+
+    def epoch(self, position: int) -> int:
+        """Return the epoch of the batch at POSITION, counted from 0."""
+        self._seek(position)
+        return self._epoch
+
+    def _seek(self, position: int) -> None:
+        if position < self._start:
+            self._epoch, self._start, self._batches = 0, 0, self._shuffle(0)
+        while position >= self._start + len(self._batches):
+            self._start += len(self._batches)
+            self._epoch += 1
+            self._batches = self._shuffle(self._epoch)
+
+    def _shuffle(self, epoch: int) -> list[list[int]]:
+        generator = np.random.Generator(np.random.PCG64([self._seed, epoch]))
+        rows = generator.permutation(len(self._dataset)).tolist()
+        if self._window == self._size:
+            return fill(rows, self._size, self._dataset.keys)
+        windows = (rows[at : at + self._window] for at in range(0, len(rows), self._window))
+        ordered = [row for window in windows for row in sorted(window, key=self._dataset.length)]
+        batches = fill(ordered, self._size, self._dataset.keys)
+        return [batches[at] for at in generator.permutation(len(batches))]
+
+
+def fill(
+    rows: Iterable[int], size: int, keys: Callable[[int], Iterable[Hashable]]
+) -> list[list[int]]:
+    """Cut ROWS into batches of SIZE; a row waits for the next one when one of its keys is taken.
+
+    >>> fill([0, 1, 2, 3], 2, keys=lambda row: [row // 2])
+    [[0, 2], [1, 3]]
+    """
+    queue, batches = deque(rows), []
+    while len(queue) >= size:
+        batch: list[int] = []
+        taken: set[Hashable] = set()
+        waiting = []
+        while queue and len(batch) < size:
+            row = queue.popleft()
+            if taken.isdisjoint(keys(row)):
+                batch.append(row)
+                taken.update(keys(row))
+            else:
+                waiting.append(row)
+        if len(batch) < size:
+            break
+        batches.append(batch)
+        queue.extendleft(reversed(waiting))
+    return batches

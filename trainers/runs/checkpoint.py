@@ -1,0 +1,174 @@
+"""Checkpoints from which a run goes on as if nothing had happened: whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import xxhash
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from ...converters.checkpoints import save_tensors
+from ...converters.documents import RECORD, read_object
+from ...converters.values import Array
+from ...errors import BadInputError
+
+TENSORS, FACTS = "state.safetensors", "state.json"
+HASH: Final = "tensors"  # of TENSORS, in FACTS; 0.1.0 wrote none
+STEP, BEST, TEMPORARY = "step-", "best-", "."
+DIGITS: Final = 8
+
+
+class Checkpoint(NamedTuple):
+    """A point of a run.
+
+    Attributes:
+        step: updates done.
+        arrays: the state of the step (parameters, optimizer, random numbers).
+        facts: everything else that the loop carries on, as JSON.
+    """
+
+    step: int
+    arrays: dict[str, Array]
+    facts: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one folder; at most one process writes there."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self._keep = folder, keep
+
+    def write(self, checkpoint: Checkpoint) -> Path:
+        """Write a point to go on from and remove those that are no longer kept.
+
+        The best checkpoints that a kept one speaks of (``facts["best_step"]``) stay too.
+        """
+        path = self._write(STEP, checkpoint)
+        self._prune()
+        return path
+
+    def write_best(self, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Path:
+        """Write the trainable parameters of the best step so far."""
+        return self._write(BEST, Checkpoint(step, dict(arrays), dict(facts)))
+
+    def latest(self) -> Checkpoint | None:
+        """Return the last point written, or ``None``; nothing is changed.
+
+        Raises:
+            BadInputError: the folder is none, or a point is damaged.
+        """
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            raise BadInputError(
+                f"{self.folder}: not a folder of checkpoints; remove it to start over"
+            )
+        steps = self._steps(STEP)
+        for step in steps:  # what is read of them later may not fail then
+            self._best_of(step)
+        return self._read(STEP, steps[-1]) if steps else None
+
+    def tidy(self) -> None:
+        """Remove what a killed run left: half-written points, and those that it would not have kept."""
+        for leftover in self.folder.glob(f"{TEMPORARY}*"):
+            _remove(leftover)
+        if self._steps(STEP):
+            self._prune()
+
+    def best(self, step: int) -> Checkpoint:
+        """Return the best checkpoint of STEP."""
+        return self._read(BEST, step)
+
+    def _path(self, kind: str, step: int) -> Path:
+        return self.folder / f"{kind}{step:0{DIGITS}}"
+
+    def _steps(self, kind: str) -> list[int]:
+        numbers = [path.name.removeprefix(kind) for path in self.folder.glob(f"{kind}*")]
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
+    def _write(self, kind: str, checkpoint: Checkpoint) -> Path:
+        """Write beside the final name, flush to disk, rename: a kill leaves all or nothing."""
+        path = self._path(kind, checkpoint.step)
+        staged = path.with_name(f"{TEMPORARY}{path.name}")
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir(parents=True)
+        save_tensors(staged / TENSORS, checkpoint.arrays)
+        known = {"step": checkpoint.step, HASH: _hash(staged / TENSORS)}
+        facts = json.dumps(known | checkpoint.facts, indent=1)
+        (staged / FACTS).write_text(facts + "\n", encoding="utf-8")
+        for file in (staged / TENSORS, staged / FACTS, staged):
+            _flush(file)
+        if path.exists():  # from before a kill: the run has come here again
+            stale = path.with_name(f"{TEMPORARY}old-{path.name}")
+            path.rename(stale)
+            staged.rename(path)
+            _remove(stale)
+        else:
+            staged.rename(path)
+        _flush(self.folder)
+        return path
+
+    def _read(self, kind: str, step: int) -> Checkpoint:
+        path = self._path(kind, step)
+        try:
+            facts = read_object(path / FACTS, RECORD)
+            found = _hash(path / TENSORS)
+            arrays = load_file(path / TENSORS)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise BadInputError(
+                f"{path}: cannot be read ({error}); remove it to go on from an earlier one"
+            ) from None
+        if facts.get(HASH, found) != found:
+            raise BadInputError(
+                f"{path / TENSORS}: is not what was written; remove {path} to go on from an earlier one"
+            )
+        return Checkpoint(step, arrays, facts)
+
+    def _prune(self) -> None:
+        kept = self._steps(STEP)[-self._keep :]
+        bests = {self._best_of(step) for step in kept}
+        for step in set(self._steps(STEP)) - set(kept):
+            _remove(self._path(STEP, step))
+        for step in set(self._steps(BEST)) - bests:
+            _remove(self._path(BEST, step))
+
+    def _best_of(self, step: int) -> int | None:
+        """Return the best step that the checkpoint of STEP speaks of, if it does.
+
+        Raises:
+            BadInputError: it says something else.
+        """
+        path = self._path(STEP, step)
+        best = read_object(path / FACTS, RECORD).get("best_step")
+        if best is not None and type(best) is not int:
+            raise BadInputError(
+                f"{path / FACTS}: best_step is {best!r}, expected a whole number; remove {path} to go"
+                " on without it"
+            )
+        return best
+
+
+def _remove(path: Path) -> None:
+    """Remove what lies at PATH, which need not be a folder of ours."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"xxh3:{file_digest(file, xxhash.xxh3_64).hexdigest()}"
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,66 @@
+"""The record of a run: one JSON object per line, whole lines only."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from ...converters.documents import RECORD, parse_object, read_bytes
+from ...errors import BadInputError
+
+Record = dict[str, Any]
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the records in PATH; a last line cut off by a kill is not one.
+
+    Raises:
+        BadInputError: another line is not a record.
+    """
+    if not path.exists():
+        return []
+    whole = read_bytes(path, RECORD).rpartition(b"\n")[0]
+    rows = enumerate(whole.split(b"\n") if whole else (), 1)
+    return [_record(line, f"{path}, line {number}") for number, line in rows]
+
+
+def _record(line: bytes, where: str) -> Record:
+    record = parse_object(line, where, RECORD)
+    if type(record.get("step")) is not int:
+        raise BadInputError(f"{where}: says no step; {RECORD.todo}")
+    return record
+
+
+class Journal:
+    """Appends records to a file and to a list, each at once.
+
+    Args:
+        path: the file.
+        until: records of later steps are dropped first, since they will be written again.
+    """
+
+    def __init__(self, path: Path, until: int) -> None:
+        self.records = [record for record in read_records(path) if record["step"] <= until]
+        self._path = path
+        staged = path.with_name(f".{path.name}")
+        staged.write_text("".join(map(_line, self.records)), encoding="utf-8")
+        staged.replace(path)
+
+    def append(self, record: Record) -> None:
+        """Write RECORD; a number that is not finite becomes null, which JSON can say."""
+        clean: Record = _finite(record)
+        self.records.append(clean)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(_line(clean))
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

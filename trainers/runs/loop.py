@@ -1,0 +1,188 @@
+"""A training run from its configuration to an adapter on disk, resumable at any moment."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Final
+
+from ...converters.checkpoints import (
+    Sources,
+    Staging,
+    locked,
+    require_space,
+    require_target,
+    sweep,
+)
+from ...converters.common.system import writing
+from ...errors import BadInputError, MismatchError, WeighbridgeError
+from ..config import TrainConfig, differences, dump_config, load_config
+from ..preflight import Preflight, check_gradients
+from ..steps.base import Step
+from ..tasks import Task, build_task
+from .events import Notice, Progress, ignore
+from .result import TrainResult
+from .run import Run
+
+CONFIG, PREFLIGHT, RESULT = "config.yaml", "preflight.json", "result.json"
+BACKENDS: Final = ("mlx", "torch")
+
+__all__ = ["BACKENDS", "TrainResult", "make_step", "preflight", "train"]
+
+
+def train(
+    config: TrainConfig | None,
+    out: Path,
+    *,
+    backend: str = "mlx",
+    progress: Progress = ignore,
+    resume: bool = False,
+    task: Task | None = None,
+) -> TrainResult:
+    """Train as CONFIG says and leave the run in OUT.
+
+    OUT gets the adapter (or weights) of the best validation, the configuration, the journal, a plot
+    and checkpoints. A killed run goes on with RESUME and ends as if it had not been (in MLX on a CPU).
+
+    Args:
+        config: the run; ``None`` for the one in OUT.
+        out: its folder; must not exist unless RESUME.
+        backend: ``mlx`` or ``torch``.
+        progress: told every event; must not raise.
+        resume: go on from the last checkpoint.
+        task: a model and data in memory, in place of those that CONFIG names.
+
+    Raises:
+        TargetExistsError: OUT exists and RESUME was not given.
+        PreflightError: the run would not train what it should.
+        MismatchError: OUT holds a run of another configuration or other data.
+        DivergedError: too many updates in a row were not finite.
+        TrainingInterrupted: Ctrl-C; a checkpoint was written.
+    """
+    config = _admit(config, out, resume=resume)
+    started, sources = time.monotonic(), _sources(config)
+    with nullcontext() if resume else Staging(out, kind="run") as staging:
+        task = task or build_task(config)
+        step = _ready(make_step(backend, task, config), out, config, progress)
+        if staging:
+            _found(staging, config, _check(task, config, step).require())
+    with locked(out), _resumable(out):
+        run = Run(config, task, step, out, progress)
+        run.run()
+        return _kept(run, out, sources, started)
+
+
+def _sources(config: TrainConfig) -> Sources:
+    """Return the files of the model and the data that CONFIG names."""
+    return Sources.of(config.model, config.data.train, config.data.validation, config.data.test)
+
+
+def _require_same_sources(sources: Sources, out: Path) -> None:
+    """Refuse to record as what the run in OUT was made from files that were changed meanwhile.
+
+    Raises:
+        BadInputError: they were; the last checkpoint stays.
+    """
+    if files := sources.changed():
+        raise BadInputError(
+            f"{files[0]} changed during the run, so the result would be recorded for another model or"
+            f" other data; put it back, then: weighbridge train {out} --resume"
+        )
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Say of a disk that is full or refuses how the run in OUT goes on."""
+    try:
+        with writing(out):
+            yield
+    except WeighbridgeError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        raise WeighbridgeError(f"{error}; then: weighbridge train {out} --resume") from error
+
+
+def _bytes_of(step: Step, config: TrainConfig) -> int:
+    """Return how much a run writes: checkpoints kept and one more, the best and the result."""
+    state = sum(array.nbytes for array in step.state().values())
+    result = sum(array.nbytes for array in step.trainable().values())
+    return (config.keep + 1) * state + 3 * result
+
+
+def _ready(step: Step, out: Path, config: TrainConfig, progress: Progress) -> Step:
+    """Return STEP after making sure that OUT has room for it, and saying what is special about it."""
+    require_space(out, _bytes_of(step, config))
+    if notice := getattr(step, "notice", None):
+        progress(Notice(f"MLX runs uncompiled: {notice}"))
+    return step
+
+
+def _kept(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
+    """Return what RUN has done since STARTED after writing it to OUT."""
+    _require_same_sources(sources, out)
+    result = run.finish(started)
+    (out / RESULT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
+    return result
+
+
+def preflight(config: TrainConfig, *, backend: str = "mlx") -> Preflight:
+    """Compare loss and gradients of CONFIG's first batch between MLX and PyTorch; train nothing."""
+    task = build_task(config)
+    return _check(task, config, make_step(backend, task, config))
+
+
+def make_step(backend: str, task: Task, config: TrainConfig) -> Step:
+    """Return TASK under training in BACKEND.
+
+    Raises:
+        BadInputError: there is no such backend.
+    """
+    if backend == "mlx":
+        from ..steps.mlx import MlxStep
+
+        return MlxStep(task, config)
+    if backend == "torch":
+        from ..steps.torch import TorchStep
+
+        return TorchStep(task, config)
+    raise BadInputError(f"there is no backend {backend}; choose from {', '.join(BACKENDS)}")
+
+
+def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
+    """Return the configuration of the run in OUT, new or resumed."""
+    saved = out / CONFIG
+    if not resume:
+        if config is None:
+            raise BadInputError("a new run needs a configuration: --config FILE or a recipe's name")
+        require_target(out, "run")
+        return config
+    if not saved.is_file():
+        raise BadInputError(f"{out} holds no run to resume: it has no {CONFIG}")
+    sweep(out)
+    old = load_config(saved)
+    if config and (problems := differences(old, config)):
+        raise MismatchError(f"{out} holds a run of another configuration", problems)
+    return old
+
+
+def _found(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
+    """Make the run's folder with its configuration, in one step."""
+    report = json.dumps(checked.document(), indent=1) + "\n"
+    with writing(staging.target):
+        (staging.folder / CONFIG).write_text(dump_config(config), encoding="utf-8")
+        (staging.folder / PREFLIGHT).write_text(report, encoding="utf-8")
+    staging.publish()
+
+
+def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
+    """Check the gradients of the run's first batch in STEP's backend and in PyTorch."""
+    steps = {step.backend: step}
+    if step.backend != "torch":
+        steps["torch"] = make_step("torch", task, config)
+    first = task.splits["train"].batch(task.order(config)[0])
+    return check_gradients(
+        steps, task.parameters(), first, seed=config.seed, tolerance=config.tolerance
+    )

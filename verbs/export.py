@@ -1,0 +1,90 @@
+"""The verbs of ``weighbridge export``: a model in the format of a device or of another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .options import MODEL, parse_size, publishing, writing
+from .running import finish, options_of, prepare_mlx
+
+
+@click.group()
+def export() -> None:
+    """Export a model to the format of a device."""
+
+
+@export.command("coreml")
+@click.argument("source", type=MODEL)
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--compute",
+    type=click.Choice(("float16", "float32")),
+    default="float16",
+    show_default=True,
+    help="Precision of the package.",
+)
+@click.option(
+    "--upper", metavar="DIMENSION=SIZE", multiple=True, help="Largest size of a flexible dimension."
+)
+@writing
+def export_coreml(
+    source: str,
+    target: Path,
+    compute: str,
+    upper: tuple[str, ...],
+    as_json: bool,
+    accept: tuple[str, ...],
+    **chosen: Any,
+) -> None:
+    """Export SOURCE to TARGET.mlpackage with named, flexible inputs.
+
+    Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
+    """
+    prepare_mlx()
+    from .. import jobs
+
+    limits = {
+        name: parse_size(item, size) for item in upper for name, _, size in [item.partition("=")]
+    }
+    outcome = jobs.export_coreml(
+        source, target, compute=compute, upper=limits, options=options_of(chosen)
+    )
+    finish(outcome, as_json=as_json, accept=accept)
+
+
+@export.command("gguf")
+@click.argument("source", type=MODEL)
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--like",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="BASE.gguf",
+    help="The base model's file: metadata, tokenizer, names and types are taken from it.",
+)
+@click.option(
+    "--base",
+    type=MODEL,
+    metavar="DIR",
+    help="The base model's checkpoint: proves the names by values first.",
+)
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(("F32", "F16", "BF16", "Q8_0")),
+    help="Type of all matrices.  [default: as in BASE.gguf]",
+)
+@publishing
+def export_gguf(source: str, target: Path, as_json: bool, **chosen: Any) -> None:
+    """Export SOURCE to TARGET.gguf: its tensors in a copy of BASE.gguf.
+
+    Example: weighbridge export gguf tuned tuned.gguf --like base-f16.gguf --base base
+    """
+    from .. import jobs
+
+    ways = {name: chosen.pop(name) for name in ("like", "base", "kind")}
+    outcome = jobs.export_gguf(source, target, options=options_of(chosen), **ways)
+    finish(outcome, as_json=as_json)

@@ -1,0 +1,211 @@
+"""Bundles of command-line options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+DESTINATIONS = ("vllm", "mlx-lm", "mlx-swift", "llama.cpp")  # converters.adapters.destinations
+LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED")
+EXTRAS = {
+    "torch": ("torch", "transformers", "tokenizers"),
+    "mlx": ("mlx",),
+    "coreml": ("coremltools",),
+    "gguf": ("gguf",),
+    "dev": ("peft",),
+    "train": ("matplotlib", "pydantic", "yaml"),
+}
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Source(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5
+    """A model or an adapter: a path, or a repository of the hub, which becomes one."""
+
+    name = "path"
+
+    def __init__(self, kind: type[str] | type[Path] = str) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        """Return VALUE as a path of the wanted kind."""
+        from ..converters.common.repositories import local
+
+        return self.kind(local(str(value)))
+
+
+MODEL, ADAPTER = Source(), Source(Path)
+
+
+def as_json(command: Command) -> Command:
+    """Add ``--json``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
+    )(command)
+
+
+def candidate(command: Command) -> Command:
+    """Add ``--candidate-code``."""
+    return click.option(
+        "--candidate-code",
+        metavar="MODULE:FUNCTION",
+        help="Like --trust-code, for the checked side alone: a native mlx.nn module.",
+    )(command)
+
+
+def own_inputs(command: Command) -> Command:
+    """Add ``--inputs``."""
+    return click.option(
+        "--inputs",
+        type=click.Path(path_type=Path),
+        metavar="FILE.npz",
+        help="Your own inputs, one array per input; several probes are named PROBE/INPUT.",
+    )(command)
+
+
+def opening(command: Command) -> Command:
+    """Add the options that say how to read a model."""
+    command = click.option(
+        "--trust-code",
+        metavar="MODULE:FUNCTION",
+        help="Run this function to build an architecture that has no known model_type.",
+    )(command)
+    return click.option(
+        "--map", "map_name", metavar="FILE.wmap", help="Map between torch and MLX names."
+    )(command)
+
+
+def shards(command: Command) -> Command:
+    """Add ``--max-shard-size``."""
+    return click.option(
+        "--max-shard-size",
+        type=click.FloatRange(min=0, min_open=True),
+        default=5.0,
+        show_default=True,
+        metavar="GB",
+        help="Size of a weights file.",
+    )(command)
+
+
+def going_home(command: Command) -> Command:
+    """Add ``--original``."""
+    return click.option(
+        "--original",
+        type=MODEL,
+        metavar="DIR|HUB-NAME|none",
+        help="Where the model comes from: has what MLX's classes drop, such as a vision tower.",
+    )(command)
+
+
+def leaving(command: Command) -> Command:
+    """Add ``--sidecar``."""
+    return click.option(
+        "--sidecar",
+        type=click.Choice(("small", "all", "none")),
+        default="small",
+        show_default=True,
+        help="Tensors to keep aside for an exact way home: those up to 1 MiB, or all it may need.",
+    )(command)
+
+
+def trained_on(command: Command) -> Command:
+    """Add ``--trained-on``."""
+    return click.option(
+        "--trained-on",
+        type=MODEL,
+        metavar="DIR",
+        help="The quantized model that the adapter was trained on: kinship with BASE is proven.",
+    )(command)
+
+
+def destined(command: Command) -> Command:
+    """Add ``--for``."""
+    return click.option(
+        "--for",
+        "destination",
+        type=click.Choice(DESTINATIONS),
+        help="Keep the limits of this program, and say the command to run next.",
+    )(command)
+
+
+def writing(command: Command) -> Command:
+    """Add the options of every verb that writes a model and weighs it."""
+    checking = click.option(
+        "--check",
+        type=click.Choice(("quick", "full", "none")),
+        default="quick",
+        show_default=True,
+        help="How to check the result; with none it is UNVERIFIED and the exit code 0.",
+    )
+    return publishing(checking(candidate(accepting(command))))
+
+
+def publishing(command: Command) -> Command:
+    """Add the options of every verb that writes what it makes in one step, or not at all."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
+        click.option(
+            "--force",
+            is_flag=True,
+            help="Replace TARGET, in one step, if Weighbridge wrote all of it.",
+        ),
+    ):
+        command = option(command)
+    return opening(as_json(command))
+
+
+def accepting(command: Command) -> Command:
+    """Add ``--accept``."""
+    return click.option(
+        "--accept",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        multiple=True,
+        help="Let this verdict exit 0 too.",
+    )(command)
+
+
+def configured(command: Command) -> Command:
+    """Add the options that make a training configuration."""
+    for option in reversed(
+        (
+            click.option(
+                "--config",
+                "config_path",
+                type=click.Path(path_type=Path),
+                help="YAML or TOML file, or the name of a recipe.",
+            ),
+            click.option(
+                "--set",
+                "overrides",
+                metavar="KEY=VALUE",
+                multiple=True,
+                help="Override one setting, such as optimizer.learning_rate=3e-4.",
+            ),
+        )
+    ):
+        command = option(command)
+    return as_json(command)
+
+
+LONGEST_SIZE = 9  # digits
+
+
+def parse_size(item: str, size: str) -> int:
+    """Parse the SIZE of ``DIMENSION=SIZE``."""
+    if not (size.isdecimal() and len(size) <= LONGEST_SIZE and int(size)):
+        raise click.BadParameter(f"{item!r} is not DIMENSION=SIZE, such as sequence=256")
+    return int(size)
+
+
+def missing_package(error: ModuleNotFoundError) -> str | None:
+    """Say which extra brings the package that ERROR misses; ``None`` if none does."""
+    package = (error.name or "").partition(".")[0]
+    extra = next((name for name, packages in EXTRAS.items() if package in packages), None)
+    if extra is None:
+        return None
+    return (
+        f"this needs {package}: pip install 'weighbridge[{extra}]'"
+        " (a conversion by a table alone needs nothing more: --check none)"
+    )

@@ -1,0 +1,247 @@
+"""What a person sees: results on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from .stdout import result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..jobs import Outcome
+    from ..jobs.infer import Inferred
+    from ..parity.check.verdict import Verdict
+    from ..trainers.preflight import Preflight
+    from ..trainers.runs.loop import TrainResult
+
+MANY = 8  # dropped tensors of one reason that are listed by name
+COLOURS = {"PASS": "green", "PASS-REFERENCE": "green", "DIFFERS": "red"}
+
+
+@result
+def dump(document: Any) -> None:
+    """Print DOCUMENT as JSON on stdout."""
+    click.echo(json.dumps(document, indent=1, default=str))
+
+
+@result
+def show_text(text: str) -> None:
+    """Print TEXT as it is."""
+    click.echo(text)
+
+
+def out() -> Console:
+    """Return the console of results."""
+    return Console(highlight=False)
+
+
+@result
+def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
+    """Print the plan of a dry run, or what was made and its verdict."""
+    if as_json:
+        dump(outcome_document(outcome))
+        return
+    if outcome.target is None:
+        click.echo("\n".join([*outcome.plan, "Nothing was written (--dry-run)."]))
+        return
+    for line in summary_lines(outcome.facts):
+        click.echo(line)
+    if outcome.verdict:
+        show_verdict(outcome.verdict, as_json=False)
+    rejected = outcome.status == "DIFFERS"
+    quick = outcome.verdict is not None and outcome.verdict.provenance.get("level") == "quick"
+    label = f"{outcome.status} (quick check)" if quick else outcome.status
+    out().print(f"[bold {COLOURS.get(outcome.status, 'yellow')}]{label}[/] {outcome.target}")
+    if rejected:
+        click.echo("The result was rejected; it is kept under that name for inspection.")
+    elif outcome.facts.get("next"):
+        click.echo(f"Next: {outcome.facts['next']}")
+
+
+def outcome_document(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON-ready data."""
+    verdict = outcome.verdict.to_json() if outcome.verdict else None
+    return {
+        "target": outcome.target,
+        "status": outcome.status if outcome.target else "DRY-RUN",
+        "plan": outcome.plan,
+        "facts": outcome.facts,
+        "verdict": verdict,
+    }
+
+
+def summary_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return the facts of a conversion that a person wants to read."""
+    lines = []
+    if "tensors" in facts:
+        lines.append(f"{len(facts['tensors'])} tensors written, hashed with xxh3")
+    if facts.get("merged"):
+        lines += survival_lines(facts["merged"])
+    if "updates" in facts:
+        lines.append(f"{facts['updates']} of {facts['updates']} updates converted")
+    lines += figure_lines(facts.get("figures") or {})
+    lines += dropped_lines(facts.get("dropped", ()))
+    if facts.get("restored"):
+        lines.append(f"{len(facts['restored'])} tensors taken as they were before the way to MLX")
+    if facts.get("trained"):
+        lines.append(f"{len(facts['trained'])} tensors of the sidecar left aside: trained since")
+    lines += config_lines(facts.get("config") or {})
+    lines += [f"note: {note}" for note in facts.get("notes") or ()]
+    side = facts.get("side_files") or {}
+    if side.get("copied"):
+        lines.append(f"{len(side['copied'])} side files copied byte for byte")
+    if side.get("left_out"):
+        lines.append(f"left out: {', '.join(side['left_out'])}")
+    return lines
+
+
+def figure_lines(figures: Mapping[str, float]) -> list[str]:
+    """Return what a live adapter's outputs differ by: through its conversion, and through its base.
+
+    >>> figure_lines({"conversion": 3.5e-7, "change of base": 0.21})
+    ['live outputs differ by 3.5e-07 (conversion)', 'live outputs differ by 2.1e-01 (change of base)']
+    """
+    shown = ("conversion", "change of base")
+    return [
+        f"live outputs differ by {figures[name]:.1e} ({name})" for name in shown if name in figures
+    ]
+
+
+def survival_lines(merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what survived of each merged update, the worst first; the manifest has them all."""
+    from ..converters.adapters.merging.survival import Survival, judge, lines
+
+    named = {f"{name}{told(it)}": it for name, it in merged.items()}
+    fields = Survival._fields
+    table = lines({name: Survival(*(it[key] for key in fields)) for name, it in named.items()})
+    more = [f"  ... {len(merged) - MANY} more, none worse"] if len(merged) > MANY else []
+    kept = sum(judge(Survival(*(it[key] for key in fields))) != "refuse" for it in merged.values())
+    head = f"{len(merged)} of {len(merged)} adapter updates merged, {kept} of them survived the rounding:"
+    return [head, *table[: MANY + 1], *more]
+
+
+def told(merged: Mapping[str, Any]) -> str:
+    """Return in which form a merged weight is stored, where the manifest says it."""
+    return f"  ({merged['form']})" if merged.get("form") else ""
+
+
+def dropped_lines(dropped: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return what was dropped and why: a line each, or one for each module if there are many.
+
+    >>> dropped_lines([{"name": "tower.a", "policy": "original"}])
+    ['dropped tower.a (original)']
+    """
+    if len(dropped) <= MANY:
+        return [f"dropped {item['name']} ({item['policy']})" for item in dropped]
+    modules = Counter((module_of(item["name"]), item["policy"]) for item in dropped)
+    return [
+        f"dropped {count} tensors of {module} ({policy})"
+        for (module, policy), count in modules.items()
+    ]
+
+
+def module_of(name: str) -> str:
+    """Return the module on top that a tensor's NAME lies in.
+
+    >>> module_of("model.visual.blocks.0.norm.weight"), module_of("vision_tower.head.bias")
+    ('model.visual', 'vision_tower')
+    """
+    first, *rest = name.split(".")
+    return ".".join([first, *rest[:1]]) if first == "model" else first
+
+
+def config_lines(config: Mapping[str, Any]) -> list[str]:
+    """Return which fields of ``config.json`` were rewritten."""
+    lines = []
+    for what in ("added", "changed", "removed"):
+        keys = sorted(config.get(what, ()))
+        if keys:
+            lines.append(f"config.json: {what} {', '.join(keys)}")
+    return [*lines, *(f"note: {note}" for note in config.get("notes", ()))]
+
+
+@result
+def show_verdict(verdict: Verdict, *, as_json: bool) -> None:
+    """Print a verdict."""
+    from ..parity.report import render
+
+    if as_json:
+        dump(verdict.to_json())
+    else:
+        render(verdict, out())
+
+
+@result
+def show_inferred(inferred: Inferred, target: Path, *, as_json: bool) -> None:
+    """Print what an inferred map rests on, what was guessed, and the verdict over it."""
+    if as_json:
+        verdict = inferred.verdict.to_json() if inferred.verdict else None
+        facts = {"status": inferred.status, "done": inferred.done, "proofs": inferred.proofs}
+        guesses = [str(guess) for guess in inferred.guesses]
+        dump({"target": target, **facts, "guesses": guesses, "verdict": verdict})
+        return
+    for proof, count in inferred.proofs.items():
+        click.echo(f"{count} tensors by {proof}")
+    for guess in inferred.ambiguous:
+        click.echo(f"ambiguous: {guess}")
+    for note in inferred.notes:
+        click.echo(note)
+    if inferred.verdict:
+        show_verdict(inferred.verdict, as_json=False)
+    out().print(f"[bold {COLOURS.get(inferred.status, 'yellow')}]{inferred.status}[/] {target}")
+
+
+@result
+def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print facts as aligned lines; lists and tables indented below their name."""
+    if as_json:
+        dump(facts)
+        return
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            click.echo(f"{name}:")
+            width = max((len(str(key)) for key in value), default=0)
+            click.echo("\n".join(f"  {key:<{width}}  {item}" for key, item in value.items()))
+        elif isinstance(value, list | tuple):
+            click.echo(
+                "\n".join([f"{name}:", *(f"  {item}" for item in value)])
+                if value
+                else f"{name}: none"
+            )
+        else:
+            click.echo(f"{name}: {value}")
+
+
+@result
+def show_preflight(result: Preflight, *, as_json: bool) -> None:
+    """Print the per-parameter table of a preflight and its verdict."""
+    if as_json:
+        dump(result.document())
+        return
+    table = Table(box=None, pad_edge=False)
+    columns, rows = result.table()
+    for column in columns:
+        table.add_column(
+            column, justify="left" if column == "parameter" else "right", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*row)
+    out().print(table)
+    click.echo(result.summary())
+
+
+@result
+def show_training(result: TrainResult, *, as_json: bool) -> None:
+    """Print what a training run did."""
+    if as_json:
+        dump(result.document())
+    else:
+        click.echo(result.summary())
