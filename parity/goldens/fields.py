@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ...converters.documents.fields import TEXT, Field, either, listing, mapping, record, whole
+from ..probes.sentences import SENTENCES
 
 SIZE: Final = whole(2**48)
 DTYPES: Final = frozenset(
@@ -46,9 +47,14 @@ SKETCH: Final = record(
         **dict.fromkeys(("moments", "projections"), listing(NUMBER)),
     }
 )
+IDS: Final = Field(
+    f"ids of {len(SENTENCES)} sentences",
+    lambda value: isinstance(value, list) and len(value) == len(SENTENCES),
+    listing(SIZE),
+)
 SIDE: Final = record(
     {
-        "ids": mapping(listing(listing(SIZE))),
+        "ids": mapping(IDS),
         "special": mapping(SIZE),
         "stop": listing(SIZE),
         "template": TEXT,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ...converters.documents import read_optional
+from ...converters.configs.special_tokens import GENERATION, as_ids
+from ...converters.documents.fields import read_fields
 from ..check.verdict import Stage
 from .sentences import SENTENCES
 from .tokenizers import Tokenizer, has_tokenizer, load_tokenizers, tokenizer_hashes
@@ -37,8 +38,8 @@ class TextSide(NamedTuple):
 
 
 def _stop_ids(folder: Path) -> list[int]:
-    stop = read_optional(folder / "generation_config.json").get("eos_token_id")
-    return [stop] if isinstance(stop, int) else sorted(stop or [])
+    generation = read_fields(folder / "generation_config.json", GENERATION)
+    return sorted(as_ids(generation.get("eos_token_id")))
 
 
 def _render(tokenizer: Tokenizer) -> str | None:

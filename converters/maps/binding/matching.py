@@ -16,7 +16,7 @@ from ..notation.names import Capture, Name, regex
 from ..notation.rules import Pairing, Rule, Tie
 
 DIGITS: Final = re.compile(r"([0-9]+)")
-HOLE: Final = "\0"  # stands in a skeleton where the name has a number; no name contains it
+HOLE: Final = "\0"  # stands in a skeleton where the name has a number; a name with it has no match
 Numbers: TypeAlias = Sequence[str]
 Expected: TypeAlias = int | tuple[str, ...]  # so many indices, or words
 Allowed: TypeAlias = Mapping[int, Mapping[str, Expected]]
@@ -96,6 +96,8 @@ class Matcher:
 
     def __call__(self, name: str) -> list[Match]:
         """Return every match of NAME; those of ``else`` rules only where there is no other."""
+        if HOLE in name:
+            return []
         parts = DIGITS.split(name)
         skeleton, numbers = HOLE.join(parts[::2]), parts[1::2]
         found = self.entries.matches(name, skeleton, numbers)
