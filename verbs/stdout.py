@@ -10,7 +10,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import click
 
-STDOUT: Final = f"{__name__}.stdout"  # the stream, in click's ``meta``
+STDOUT: Final = f"{__name__}.stream"  # the stream, in click's ``meta``
 BEFORE: Final = f"{__name__}.before"  # what is called before a result is printed
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
