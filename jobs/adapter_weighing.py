@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..converters.adapters import Adapter, read_adapter
 from ..converters.adapters.config import CONFIG
+from ..converters.adapters.differences import disagreements, other_arrays
 from ..converters.common.memory import pass_on_shortage
 from ..converters.common.policy import Policy
 from ..converters.common.steps import step
 from ..converters.models import Model
+from ..converters.models.perturbed import shaken
 from ..converters.runtimes import Runner, load
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
-from .alikeness import disagreements, other_arrays
 from .bases import Kin, dense_view, kinship_stage
 from .opening import fitted_to
 from .options import Options, open_with
 from .seen import seen_from
-from .shaken import shaken
 from .sides import carried, side_of
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from ..errors import BadInputError, MismatchError
 from .adapter_weighing import Load, weigh_adapter
 from .bases import Kin, dense_view, kin_of, quantization_of, require_kin
 from .convert import require_apart
-from .kinship import proven
 from .manifest import write_manifest
 from .needs import require_memory
 from .opening import fitted_to
 from .options import UNCHECKED, Options, Outcome, begin, open_with
+from .provenance.trained_on import proven
 from .sides import Side, side_of
 
 FRAMEWORKS = {"mlx": "mlx", "peft": "torch"}

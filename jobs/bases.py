@@ -13,7 +13,7 @@ from ..converters.adapters.config import read_config
 from ..converters.models import Model
 from ..converters.quantization import Dequantized, Recipe
 from ..errors import MismatchError, WeighbridgeError
-from .recorded import held
+from .provenance.recorded import held
 from .sides import side_of
 
 if TYPE_CHECKING:

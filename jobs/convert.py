@@ -44,8 +44,8 @@ from .originals import (
     source_headers,
     write_sidecar,
 )
-from .placing import base_and_adapter, live_on
-from .repeats import adapters_recorded
+from .provenance.merged_before import adapters_recorded
+from .provenance.placement import base_and_adapter, live_on
 from .weighing import weigh
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from .bases import Kin, with_kinship
 from .convert import checked, require_apart
 from .needs import require_memory
 from .options import UNCHECKED, Options, Outcome, begin, open_with
-from .placing import base_and_adapter, live_on
+from .provenance.placement import base_and_adapter, live_on
 
 
 def merged_in_memory(model: Model) -> Any:

@@ -11,10 +11,10 @@ from ..errors import BadInputError
 from .adapter_weighing import change_of_base
 from .bases import Kin, adapter_for, dense_view, kin_of
 from .convert import move
-from .kinship import proven
-from .merging import merge_quantized
+from .merging.plan import merge_quantized
 from .options import Options, Outcome, begin, open_with
-from .placing import base_and_adapter, placed
+from .provenance.placement import base_and_adapter, placed
+from .provenance.trained_on import proven
 
 
 def merge(

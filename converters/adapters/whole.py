@@ -11,8 +11,8 @@ from ...errors import UnsupportedError
 from ..checkpoints import Checkpoint
 from ..checkpoints.overlay import Overlay
 from ..common.dtypes import CODE, FLOATS, NUMPY
+from ..quantization.rounding import round_once
 from ..values import Array
-from .merging.rounding import round_once
 from .merging.survival import Sums, Survival
 
 BLOCK: Final = 1 << 19  # elements rounded at a time, each in a handful of float64 temporaries

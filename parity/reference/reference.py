@@ -21,10 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ...converters.adapters.merging.rounding import round_once
 from ...converters.common.dtypes import dtype_of
 from ...converters.common.steps import each
 from ...converters.models import Model, Signature
+from ...converters.quantization.rounding import round_once
 from ...converters.runtimes.torch import (
     DTYPES,
     bare,

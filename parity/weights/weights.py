@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ...converters.adapters.merging.rounding import round_once
 from ...converters.checkpoints.base import Header
 from ...converters.checkpoints.overlay import Overlay
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.models import Model
 from ...converters.models.factories import copied
+from ...converters.quantization.rounding import round_once
 from ...converters.values import Array, LowRank
 from .book import Explanation
 from .sketches import ArrayWeights, Weights

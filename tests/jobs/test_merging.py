@@ -16,20 +16,21 @@ from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from weighbridge import jobs
 from weighbridge.benchmarks.atlas import tiny
+from weighbridge.converters.adapters.merging.affected import Touched, blocks
+from weighbridge.converters.adapters.merging.statistics import SAMPLE, measure
 from weighbridge.converters.checkpoints import Staging, Writer, open_checkpoint
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.quantization import Dequantized, Recipe, Scheme
+from weighbridge.converters.quantization.forms import Form, common_dtype, refit, wider
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
-from weighbridge.jobs import afresh, merging
 from weighbridge.jobs.bases import dense_view
-from weighbridge.jobs.forms import Form, common_dtype, refit, wider
-from weighbridge.jobs.merge_weighing import BAR
-from weighbridge.jobs.merging import merge_quantized
-from weighbridge.jobs.placing import live_on
-from weighbridge.jobs.surveying import changes_of, survey, touched_by
-from weighbridge.jobs.tally import SAMPLE, measure
-from weighbridge.jobs.touched import Touched, blocks
+from weighbridge.jobs.merging import from_original as afresh
+from weighbridge.jobs.merging import plan as merging
+from weighbridge.jobs.merging.check import BAR
+from weighbridge.jobs.merging.plan import merge_quantized
+from weighbridge.jobs.merging.trial import changes_of, survey, touched_by
+from weighbridge.jobs.provenance.placement import live_on
 
 LLAMA = {
     "model_type": "llama",
@@ -336,8 +337,8 @@ def test_a_large_expert_hides_no_small_one(experts, tmp_path):
 
 def test_every_expert_is_in_the_sample(experts, monkeypatch):
     model = live(*experts)
-    monkeypatch.setattr("weighbridge.jobs.touched.BLOCK", 64)
-    monkeypatch.setattr("weighbridge.jobs.tally.SAMPLE", 1)
+    monkeypatch.setattr("weighbridge.converters.adapters.merging.affected.BLOCK", 64)
+    monkeypatch.setattr("weighbridge.converters.adapters.merging.statistics.SAMPLE", 1)
     found = measure(touched_by(changes_of(model), model.tensors)[0], Form(Scheme(4, 64), "F16"))
     assert found.seen == 4 * 64
     assert found.part in {(1,), (2,), (3,)}
@@ -858,11 +859,11 @@ def test_blocks_cover_every_number_once(shape):
 def test_some_rows_tell_what_all_of_them_do(base, large, monkeypatch):
     model = live(base, large)
     touched = touched_by(changes_of(model), model.tensors)[0]
-    monkeypatch.setattr("weighbridge.jobs.touched.BLOCK", 64)
+    monkeypatch.setattr("weighbridge.converters.adapters.merging.affected.BLOCK", 64)
     count = len(list(blocks(touched.shape)))
     assert count >= 2 * SAMPLE
     some = measure(touched, touched.own)
-    monkeypatch.setattr("weighbridge.jobs.tally.SAMPLE", count)
+    monkeypatch.setattr("weighbridge.converters.adapters.merging.statistics.SAMPLE", count)
     whole = measure(touched, touched.own)
     assert some.survival.size <= whole.survival.size / 2
     assert some.survival.gain == pytest.approx(whole.survival.gain, abs=0.05)
@@ -875,7 +876,7 @@ def test_a_change_that_no_sample_meets_is_found(base, large, monkeypatch):
     b[1] = update.b[1]
     adapter = replace(model.adapter, updates={name: replace(update, b=b)})
     [touched] = touched_by(changes_of(replace(model, adapter=adapter)), model.tensors)
-    monkeypatch.setattr("weighbridge.jobs.touched.BLOCK", 64)
+    monkeypatch.setattr("weighbridge.converters.adapters.merging.affected.BLOCK", 64)
     found = measure(touched, touched.own)
     assert found.changed
     assert found.survival.size == np.prod(touched.shape)

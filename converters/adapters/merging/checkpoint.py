@@ -11,8 +11,8 @@ import numpy as np
 from ...checkpoints import CHUNK, Checkpoint, Header
 from ...checkpoints.formats.cursor import Cursor
 from ...common.dtypes import NUMPY
+from ...quantization.workspace import Room
 from ...values import Array, LowRank
-from .room import Room
 from .survival import Survival
 from .weight import Accumulate, Merger
 

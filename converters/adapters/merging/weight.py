@@ -10,9 +10,9 @@ import numpy as np
 from ....errors import MismatchError, UnsupportedError
 from ...checkpoints import Header
 from ...common.dtypes import CODE, FLOATS, NUMPY
+from ...quantization.rounding import round_once
+from ...quantization.workspace import Room
 from ...values import Array, LowRank
-from .room import Room
-from .rounding import round_once
 from .survival import Sums, Survival, worst_of
 
 Accumulate = Literal["float32", "float64"]

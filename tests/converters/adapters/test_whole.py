@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from weighbridge.converters.adapters import whole
-from weighbridge.converters.adapters.merging.rounding import round_once
 from weighbridge.converters.adapters.merging.survival import measure
 from weighbridge.converters.adapters.whole import Whole, settle
 from weighbridge.converters.checkpoints import Header
 from weighbridge.converters.common.dtypes import CODE
+from weighbridge.converters.quantization.rounding import round_once
 from weighbridge.errors import UnsupportedError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.converters.adapters import merge
-from weighbridge.converters.adapters.merging.rounding import round_once
 from weighbridge.converters.adapters.merging.survival import judge, worst_of
 from weighbridge.converters.adapters.merging.weight import ALONE
 from weighbridge.converters.common.dtypes import unit_roundoff
+from weighbridge.converters.quantization.rounding import round_once
 from weighbridge.converters.values import LowRank, stack
 from weighbridge.errors import MismatchError, UnsupportedError
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weighbridge.converters.adapters.differences import disagreements, other_arrays
 from weighbridge.converters.values import LowRank, with_scale
-from weighbridge.jobs.alikeness import disagreements, other_arrays
 
 
 def update(seed=0, lead=(), rank=2, rows=5, columns=7):

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from ..converters.adapters.merging.survival import Survival
-from ..converters.checkpoints import Checkpoint
-from ..converters.common.dtypes import FLOATS
-from ..converters.models import Model
-from ..converters.quantization import Dequantized
-from ..converters.quantization.fingerprints import fingerprints
-from ..converters.values import LowRank
-from .forms import Float64, Form, own_form
-from .matrices import Matrices, squares
-from .surveying import changes_of, labelled
-from .tally import Measured
-from .touched import Change, Index, blocks
+from ...converters.adapters.merging.affected import Change, Index, blocks
+from ...converters.adapters.merging.matrices import Matrices, squares
+from ...converters.adapters.merging.statistics import Measured
+from ...converters.adapters.merging.survival import Survival
+from ...converters.checkpoints import Checkpoint
+from ...converters.common.dtypes import FLOATS
+from ...converters.models import Model
+from ...converters.quantization import Dequantized
+from ...converters.quantization.fingerprints import fingerprints
+from ...converters.quantization.forms import Float64, Form, own_form
+from ...converters.values import LowRank
+from .trial import changes_of, labelled
 
 if TYPE_CHECKING:
-    from .merging import Merge
+    from .plan import Merge
 
 CLOSE: Final = 1e-4  # of figures that differ in the order of their sums alone
 ROUNDED: Final = 2.0  # times as far as rounding once more: scales may be rounded to fewer bits

@@ -6,7 +6,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from weighbridge.converters.checkpoints import open_checkpoint
-from weighbridge.jobs.shaken import STEP, Shaken
+from weighbridge.converters.models.perturbed import STEP, Shaken
 
 
 def checkpoint(folder):

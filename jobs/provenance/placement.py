@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..converters.adapters import Adapter
-from ..converters.common.hints import command, unused
-from ..converters.common.repositories import local
-from ..converters.models import Model
-from ..converters.models.specs import split_adapter
-from ..errors import BadInputError
-from .bases import Kin, adapter_for, kin_of, require_kin
-from .opening import with_adapter
-from .repeats import refuse_recorded
-from .undeclared import refuse_undeclared
+from ...converters.adapters import Adapter
+from ...converters.common.hints import command, unused
+from ...converters.common.repositories import local
+from ...converters.models import Model
+from ...converters.models.specs import split_adapter
+from ...errors import BadInputError
+from ..bases import Kin, adapter_for, kin_of, require_kin
+from ..opening import with_adapter
+from .merged_before import refuse_recorded
+from .unrecorded import refuse_undeclared
 
 
 def placed(model: Model, adapter: Adapter, kin: Kin, *originals: Model) -> Model:

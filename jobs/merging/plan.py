@@ -11,27 +11,29 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .. import __version__
-from ..converters.adapters.merging.survival import lines, refusal
-from ..converters.checkpoints import Header, Staging, Writer
-from ..converters.checkpoints.workers import Workers
-from ..converters.models import Model
-from ..converters.models import open as open_model
-from ..converters.models.config_fields import read_config
-from ..converters.quantization import Dequantized
-from ..converters.results.sources import stamps
-from ..converters.values import Array
-from ..errors import BadInputError, MismatchError
-from .afresh import SAME, afresh, price_lines, price_note
-from .bases import Kin, dense_view, with_kinship
-from .configuring import CONFIG
-from .convert import carry_origin, forget_side_files, require_apart, side_files
-from .manifest import manifest_of, write_manifest
-from .needs import require_memory
-from .offers import offers, promotions
-from .options import UNCHECKED, Options, Outcome
-from .repeats import adapters_recorded
-from .surveying import (
+from ... import __version__
+from ...converters.adapters.merging.affected import Touched
+from ...converters.adapters.merging.statistics import ENOUGH, ERASED, Measured, Price, Tally
+from ...converters.adapters.merging.survival import lines, refusal
+from ...converters.checkpoints import Header, Staging, Writer
+from ...converters.checkpoints.workers import Workers
+from ...converters.models import Model
+from ...converters.models import open as open_model
+from ...converters.models.config_fields import read_config
+from ...converters.quantization import Dequantized
+from ...converters.results.sources import stamps
+from ...converters.values import Array
+from ...errors import BadInputError, MismatchError
+from ..bases import Kin, dense_view, with_kinship
+from ..configuring import CONFIG
+from ..convert import carry_origin, forget_side_files, require_apart, side_files
+from ..manifest import manifest_of, write_manifest
+from ..needs import require_memory
+from ..options import UNCHECKED, Options, Outcome
+from ..provenance.merged_before import adapters_recorded
+from .from_original import SAME, afresh, price_lines, price_note
+from .remedies import offers, promotions
+from .trial import (
     Survey,
     changes_of,
     require_finite,
@@ -40,11 +42,9 @@ from .surveying import (
     tensors_of,
     touched_by,
 )
-from .tally import ENOUGH, ERASED, Measured, Price, Tally
-from .touched import Touched
 
 if TYPE_CHECKING:
-    from ..parity.check.verdict import Verdict
+    from ...parity.check.verdict import Verdict
 
 METADATA: Final = {"format": "mlx"}  # what safetensors files of MLX say of themselves
 
@@ -385,7 +385,7 @@ def checked(job: Merge, staging: Staging, options: Options) -> Verdict | None:
     """Weigh what was written against the live adapter, unless the user wants no check."""
     if options.check == "none":
         return None
-    from .merge_weighing import weigh_merge
+    from .check import weigh_merge
 
     written = dense_view(open_model(staging.folder, trust_code=options.trust_code))
     return weigh_merge(job, replace(written, spec=str(staging.target)), options)

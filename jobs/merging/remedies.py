@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from ..converters.common.hints import command, unused
-from ..converters.models import Model
-from ..converters.values import LowRank
-from .surveying import Survey, changes_of
-from .tally import ENOUGH, Measured
-from .touched import Change
+from ...converters.adapters.merging.affected import Change
+from ...converters.adapters.merging.statistics import ENOUGH, Measured
+from ...converters.common.hints import command, unused
+from ...converters.models import Model
+from ...converters.values import LowRank
+from .trial import Survey, changes_of
 
 PROMOTE: Final = "--promote without --original: its price is told when it is planned (--dry-run)"
 CARD: Final = "README.md"

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..converters.adapters.merging.rounding import round_once
-from ..converters.checkpoints import Header
-from ..converters.common.dtypes import NUMPY
-from ..converters.quantization import Dequantized, Scheme, dequantize, layout, quantize
-from ..converters.values import Array
+from ..checkpoints import Header
+from ..common.dtypes import NUMPY
+from ..values import Array
+from . import Dequantized, Scheme, dequantize, layout, quantize
+from .rounding import round_once
 
 Parts = dict[str, Array]
 Float64 = NDArray[np.float64]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..converters.values import Array, LowRank
+from ..values import Array, LowRank
 
 COLUMNS = 4  # random inputs that an update acts on
 CLOSE = 1e-6  # relative: a scale multiplied into float32 factors is rounded once

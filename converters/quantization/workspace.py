@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...values import Array
+from ..values import Array
 
 
 class Room:

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from ..converters.checkpoints import Checkpoint
-from ..converters.common.dtypes import NUMPY
-from ..converters.quantization import Dequantized
-from ..converters.values import Array, LowRank
-from .forms import WEIGHT, Float64, Form, Parts, own_form
+from ...checkpoints import Checkpoint
+from ...common.dtypes import NUMPY
+from ...quantization import Dequantized
+from ...quantization.forms import WEIGHT, Float64, Form, Parts, own_form
+from ...values import Array, LowRank
 
 Index = tuple[Any, ...]  # integers, and a slice of rows at last
 Change = LowRank | Array | None

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ..converters.adapters.merging.survival import Survival
-from ..converters.checkpoints import Checkpoint, Header
-from ..converters.common.dtypes import FLOATS
-from ..converters.common.steps import each
-from ..converters.models import Model
-from ..converters.quantization import Dequantized
-from ..errors import BadInputError, MismatchError
-from .forms import common_dtype, own_form, wider
-from .tally import ENOUGH, ERASED, Measured, measure
-from .touched import Change, Index, Touched
+from ...converters.adapters.merging.affected import Change, Index, Touched
+from ...converters.adapters.merging.statistics import ENOUGH, ERASED, Measured, measure
+from ...converters.adapters.merging.survival import Survival
+from ...converters.checkpoints import Checkpoint, Header
+from ...converters.common.dtypes import FLOATS
+from ...converters.common.steps import each
+from ...converters.models import Model
+from ...converters.quantization import Dequantized
+from ...converters.quantization.forms import common_dtype, own_form, wider
+from ...errors import BadInputError, MismatchError
 
 RANK: Final = (ERASED, "warn", ENOUGH)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..converters.adapters import Adapter
-from ..converters.models import Model
-from ..converters.quantization import Dequantized
-from ..converters.quantization.kinship import kinship
-from ..errors import BadInputError
-from .bases import STRANGER, Kin, dense_view, kin_of
-from .options import Options, open_with
-from .seen import seen_from
+from ...converters.adapters import Adapter
+from ...converters.models import Model
+from ...converters.quantization import Dequantized
+from ...converters.quantization.kinship import kinship
+from ...errors import BadInputError
+from ..bases import STRANGER, Kin, dense_view, kin_of
+from ..options import Options, open_with
+from ..seen import seen_from
 
 
 def proven(base: Model, adapter: Adapter, trained_on: str, options: Options) -> Kin:

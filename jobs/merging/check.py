@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ..converters.adapters.merging.survival import judge
-from ..converters.common.memory import pass_on_shortage
-from ..converters.common.policy import Policy
-from ..converters.models import Model
-from ..converters.runtimes import Runner, load
-from ..converters.runtimes.base import Arrays, Trace
-from ..converters.values import Array
-from ..errors import MismatchError, WeighbridgeError
-from .adapter_weighing import probes_of, run_of
-from .options import Options
-from .remeasured import Kept, remeasured
-from .seen import seen_from
-from .tally import ENOUGH, ERASED
+from ...converters.adapters.merging.statistics import ENOUGH, ERASED
+from ...converters.adapters.merging.survival import judge
+from ...converters.common.memory import pass_on_shortage
+from ...converters.common.policy import Policy
+from ...converters.models import Model
+from ...converters.runtimes import Runner, load
+from ...converters.runtimes.base import Arrays, Trace
+from ...converters.values import Array
+from ...errors import MismatchError, WeighbridgeError
+from ..adapter_weighing import probes_of, run_of
+from ..options import Options
+from ..seen import seen_from
+from .remeasure import Kept, remeasured
 
 if TYPE_CHECKING:
-    from ..parity.check.verdict import Stage, Verdict
-    from ..parity.probes.probes import Probe
-    from .merging import Merge
+    from ...parity.check.verdict import Stage, Verdict
+    from ...parity.probes.probes import Probe
+    from .plan import Merge
 
 # The largest relative error of an update whose gain is 1.1 and whose cosine is 0.9, the worst that
 # passes: |real - want|^2 / |want|^2 = 1 - 2 gain + (gain / cosine)^2.
@@ -63,8 +63,8 @@ class Recorded:
 
 def weigh_merge(job: Merge, written: Model, options: Options) -> Verdict:
     """Weigh WRITTEN, the result of JOB, seen dense: how much survived, and what it computes."""
-    from ..parity.check.verdict import Verdict, decide
-    from ..parity.probes.text import compare_sides, read_text_side
+    from ...parity.check.verdict import Verdict, decide
+    from ...parity.probes.text import compare_sides, read_text_side
 
     sides = (read_text_side(it.path) for it in (job.model, written))
     figures: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def weigh_merge(job: Merge, written: Model, options: Options) -> Verdict:
 
 def survival_stage(job: Merge, kept: Kept) -> Stage:
     """Return the stage that says how many updates are in the weights, measured again from the file."""
-    from ..parity.check.verdict import Stage
+    from ...parity.check.verdict import Stage
 
     if kept.problems:
         count, some = len(kept.problems), "; ".join(kept.problems[:SHOWN])
@@ -109,7 +109,7 @@ def functional(
     job: Merge, written: Model, options: Options, figures: dict[str, Any], *, moved: bool
 ) -> list[Stage]:
     """Run base, live adapter and result; FIGURES gets how far their outputs are apart."""
-    from ..parity.check.verdict import Stage
+    from ...parity.check.verdict import Stage
 
     try:
         who, found = measured(job, written, options)
@@ -127,7 +127,7 @@ def measured(job: Merge, written: Model, options: Options) -> tuple[str, dict[st
     was into that; ``effect`` is how far the adapter moves its base; ``change of base``, there,
     how far the live adapter on the quantized base is from the one on the original.
     """
-    from ..converters.runtimes.live import live_difference
+    from ...converters.runtimes.live import live_difference
 
     probes = probes_of(job.model, options)
     who, live = live_run(job.reference, probes, options)
@@ -176,7 +176,7 @@ def judged(figures: dict[str, Any], *, forced: bool, moved: bool = True) -> Stag
         forced: whether the user wanted the merge whatever it is.
         moved: whether it changed any weight.
     """
-    from ..parity.check.verdict import Stage
+    from ...parity.check.verdict import Stage
 
     error, effect, other = figures["merge"], figures["effect"], figures.get("change of base")
     said = f"merged against live: relative error {error:.1e}, the adapter's effect {effect:.1e}"

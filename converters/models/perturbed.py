@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import xxhash
 
-from ..converters.checkpoints import CHUNK, Checkpoint, Header
-from ..converters.common.dtypes import FLOATS
-from ..converters.models import Model
-from ..converters.values import Array
+from ..checkpoints import CHUNK, Checkpoint, Header
+from ..common.dtypes import FLOATS
+from ..values import Array
+from . import Model
 
 STEP = 2.0**-24  # half the distance from 1 to the next float32
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ..converters.common.dtypes import FLOATS
-from ..converters.models import Model
-from ..converters.quantization import Dequantized
-from ..converters.quantization.kinship import Kinship, kinship
-from ..errors import BadInputError, MismatchError
-from .bases import STRANGER
-from .options import Options
-from .seen import seen_from
-from .surveying import changes_of, labelled, touched_by
-from .tally import Measured, Price
-from .touched import Touched
+from ...converters.adapters.merging.affected import Touched
+from ...converters.adapters.merging.statistics import Measured, Price
+from ...converters.common.dtypes import FLOATS
+from ...converters.models import Model
+from ...converters.quantization import Dequantized
+from ...converters.quantization.kinship import Kinship, kinship
+from ...errors import BadInputError, MismatchError
+from ..bases import STRANGER
+from ..options import Options
+from ..seen import seen_from
+from .trial import changes_of, labelled, touched_by
 
 SAME: Final = "same"
 
@@ -74,7 +74,7 @@ def price_lines(prices: Mapping[str, Price], chosen: Mapping[str, Measured]) -> 
     """Return a table of what the roundings cost, the dearest first; sizes in parts of the weights.
 
     >>> from weighbridge.converters.adapters.merging.survival import Survival
-    >>> from weighbridge.jobs.forms import Form
+    >>> from weighbridge.converters.quantization.forms import Form
     >>> kept = Survival(1.01, 0.4, 2.0, 0.1, 9, 9)
     >>> it = Measured(Form(None, "F16"), kept, "refuse", fits=True, changed=True, part=(3,))
     >>> for line in price_lines({"q.weight": Price(0.067, 0.068, 0.027)}, {"q.weight": it}):

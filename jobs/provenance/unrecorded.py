@@ -11,23 +11,23 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..converters.adapters.merging.rounding import round_once
-from ..converters.checkpoints import Checkpoint
-from ..converters.common.dtypes import unit_roundoff
-from ..converters.common.repositories import recorded_path
-from ..converters.maps.execution.view import Mapped
-from ..converters.models import Model
-from ..converters.models import open as open_model
-from ..converters.models.specs import exists, split_adapter
-from ..converters.quantization import Dequantized
-from ..converters.values import LowRank
-from ..errors import MismatchError, WeighbridgeError
-from .bases import Kin, dense_view
-from .manifest import manifest_of
-from .remeasured import wanted
-from .repeats import adapters_in
-from .sides import crossing
-from .touched import blocks
+from ...converters.adapters.merging.affected import blocks
+from ...converters.checkpoints import Checkpoint
+from ...converters.common.dtypes import unit_roundoff
+from ...converters.common.repositories import recorded_path
+from ...converters.maps.execution.view import Mapped
+from ...converters.models import Model
+from ...converters.models import open as open_model
+from ...converters.models.specs import exists, split_adapter
+from ...converters.quantization import Dequantized
+from ...converters.quantization.rounding import round_once
+from ...converters.values import LowRank
+from ...errors import MismatchError, WeighbridgeError
+from ..bases import Kin, dense_view
+from ..manifest import manifest_of
+from ..merging.remeasure import wanted
+from ..sides import crossing
+from .merged_before import adapters_in
 
 ENOUGH: Final = 8  # weights that are looked at, the smallest ones
 SIGMAS: Final = 6.0

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from ..converters.adapters.merging.survival import Sums, Survival, worst_first
-from ..converters.values import LowRank
-from .forms import Float64, Form
-from .touched import Change, Index
+from ...quantization.forms import Float64, Form
+from ...values import LowRank
+from .affected import Change, Index
+from .survival import Sums, Survival, worst_first
 
 # What is the rounding of the arithmetic, of the size of a weight. Magnitudes of DoRA are the norms of
 # the rows before any training; of those that the trainer saw, dequantized in the dtype of the base

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..converters.adapters.merging.survival import Survival, judge
-from ..converters.quantization import step
-from .forms import WEIGHT, Float64, Form
+from ...quantization import step
+from ...quantization.forms import WEIGHT, Float64, Form
+from .affected import Base, Block, Index, Touched, blocks
 from .matrices import Matrices, squares
-from .touched import Base, Block, Index, Touched, blocks
+from .survival import Survival, judge
 
 ENOUGH: Final = "pass"
 ERASED: Final = "refuse"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weighbridge.converters.adapters.merging.rounding import round_once
+from weighbridge.converters.quantization.rounding import round_once
 
 DTYPES = {
     name: np.dtype(getattr(ml_dtypes, name, name))

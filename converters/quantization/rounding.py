@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ...values import Array
-from .room import Room
+from ..values import Array
+from .workspace import Room
 
 Float64 = NDArray[np.float64]
 
