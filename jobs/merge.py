@@ -11,7 +11,7 @@ from ..errors import BadInputError
 from .adapter_weighing import change_of_base
 from .bases import Kin, adapter_for, dense_view, kin_of
 from .convert import move
-from .merging.plan import merge_quantized
+from .merging.quantized import merge_quantized
 from .options import Options, Outcome, begin, open_with
 from .provenance.placement import base_and_adapter, placed
 from .provenance.trained_on import proven

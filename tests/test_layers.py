@@ -126,7 +126,6 @@ CIRCLES_LEFT = {
     "converters.maps.binding.weightmap",
     "converters.runtimes.native",
     "converters.runtimes.torch",
-    "jobs.convert",
     "parity.goldens.golden",
 }
 

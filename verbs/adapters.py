@@ -35,7 +35,7 @@ def merge(
     """Merge a LoRA ADAPTER into BASE, keeping BASE's framework.
 
     How much of each update survives the rounding is measured and printed, the worst first. What
-    would be rounded away is refused, and the ways out are listed with their price; with --force it
+    would be rounded away is refused, and the remedies are listed with what each costs; with --force it
     is written all the same.
 
     Example: weighbridge merge minilm-mlx run/ minilm-tuned-mlx

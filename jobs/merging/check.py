@@ -1,4 +1,4 @@
-"""Weigh a merge into a quantized base: do its outputs follow those of the live adapter?"""
+"""Check a merge into a quantized base: do its outputs follow those of the live adapter?"""
 
 from __future__ import annotations
 
@@ -19,33 +19,29 @@ from ...errors import MismatchError, WeighbridgeError
 from ..adapter_weighing import probes_of, run_of
 from ..options import Options
 from ..seen import seen_from
+from .plan import Merge
 from .remeasure import Kept, remeasured
 
 if TYPE_CHECKING:
     from ...parity.check.verdict import Stage, Verdict
     from ...parity.probes.probes import Probe
-    from .plan import Merge
 
 # The largest relative error of an update whose gain is 1.1 and whose cosine is 0.9, the worst that
 # passes: |real - want|^2 / |want|^2 = 1 - 2 gain + (gain / cosine)^2.
-MEANING: Final = "{candidate} does what {reference} does, as far as its bits hold it: what the rounding took is said below."
+MEANING: Final = "{candidate} does what {reference} does, as far as its bits hold it: what the rounding took is reported below."
 BAR: Final = math.sqrt(1 - 2 * 1.1 + (1.1 / 0.9) ** 2)
 STILL: Final = 1e-5  # what float32 makes of one model in two frameworks, or of magnitudes of DoRA
 SHOWN: Final = 8  # problems in one line
-DROPPED: Final = (
-    1.0  # as far from the live adapter as the base without one, its own error left aside
-)
+# As far from the live adapter as the base without one, its own error left aside.
+DROPPED: Final = 1.0
 
 
 class Recorded:
     """The outputs of a model on some inputs, after the model itself was let go."""
 
     def __init__(self, model: Model, runner: Runner, probes: Sequence[Probe]) -> None:
-        self.runtime, self.signature, self._about = (
-            runner.runtime,
-            model.signature,
-            runner.describe(),
-        )
+        self.runtime, self.signature = runner.runtime, model.signature
+        self._about = runner.describe()
         self._outputs = {id(probe.inputs): runner.run(probe.inputs) for probe in probes}
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
@@ -61,8 +57,8 @@ class Recorded:
         return self._about
 
 
-def weigh_merge(job: Merge, written: Model, options: Options) -> Verdict:
-    """Weigh WRITTEN, the result of JOB, seen dense: how much survived, and what it computes."""
+def check_merge(job: Merge, written: Model, options: Options) -> Verdict:
+    """Compare WRITTEN, the result of JOB, dequantized: how much survived, and what it computes."""
     from ...parity.check.verdict import Verdict, decide
     from ...parity.probes.text import compare_sides, read_text_side
 
@@ -72,7 +68,7 @@ def weigh_merge(job: Merge, written: Model, options: Options) -> Verdict:
     stages = [
         compare_sides(*sides),
         survival_stage(job, kept),
-        *functional(job, written, options, figures, moved=bool(kept.moved) or job.anew),
+        *functional(job, written, options, figures, moved=bool(kept.moved) or job.requantizes_all),
     ]
     level = "quick" if options.check == "quick" else "full"
     provenance = {
@@ -91,18 +87,18 @@ def survival_stage(job: Merge, kept: Kept) -> Stage:
 
     if kept.problems:
         count, some = len(kept.problems), "; ".join(kept.problems[:SHOWN])
-        said = f"the file is not what the merge reported, {count} differences: {some}"
-        return Stage("fingerprints", "fail", said)
+        detail = f"the file is not what the merge reported, {count} differences: {some}"
+        return Stage("fingerprints", "fail", detail)
     judged = {name: judge(it) for name, (_, it) in kept.moved.items()}
     whole, lost = len(judged), {*job.lost, *(name for name in judged if judged[name] == ERASED)}
     if lost:
-        said = f"the adapter is lost in {len(lost)} of {whole} layers, which --force allowed"
-        return Stage("fingerprints", "unverified", said)
+        detail = f"the adapter is lost in {len(lost)} of {whole} layers, which --force allowed"
+        return Stage("fingerprints", "unverified", detail)
     weak = sum(it != ENOUGH for it in judged.values())
-    said = f"{whole} of {whole} updates are in the stored weights"
-    said += f", {weak} of them weakly" if weak else ""
-    said += f", measured again from the file; {kept.alike} other tensors are the base's bytes"
-    return Stage("fingerprints", "pass", said)
+    detail = f"{whole} of {whole} updates are in the stored weights"
+    detail += f", {weak} of them weakly" if weak else ""
+    detail += f", measured again from the file; {kept.alike} other tensors are the base's bytes"
+    return Stage("fingerprints", "pass", detail)
 
 
 def functional(
@@ -132,13 +128,13 @@ def measured(job: Merge, written: Model, options: Options) -> tuple[str, dict[st
     probes = probes_of(job.model, options)
     who, live = live_run(job.reference, probes, options)
     bare = seen_from(replace(job.reference, adapter=None), live.runtime, options)
-    still = Recorded(bare, load(bare, live.runtime, Policy()), probes)
+    without = Recorded(bare, load(bare, live.runtime, Policy()), probes)
     merged = Recorded(written, load(written, "mlx", Policy()), probes)
     found = {
         "merge": live_difference(live, merged, probes),
-        "effect": live_difference(still, live, probes),
+        "effect": live_difference(without, live, probes),
     }
-    if job.prices:
+    if job.errors:
         other = live_run(job.model, probes, options)[1]
         found["change of base"] = live_difference(live, other, probes)
     return who, found
@@ -147,7 +143,7 @@ def measured(job: Merge, written: Model, options: Options) -> tuple[str, dict[st
 def live_run(model: Model, probes: Sequence[Probe], options: Options) -> tuple[str, Recorded]:
     """Run MODEL with its adapter live; return who loaded that, and the outputs.
 
-    The loader of the adapter's own dialect knows nothing of ours; where it is not installed, or does
+    The loader of the adapter's own dialect shares nothing with ours; where it is not installed, or does
     not read this model, our own layers run.
 
     Raises:
@@ -164,8 +160,8 @@ def live_run(model: Model, probes: Sequence[Probe], options: Options) -> tuple[s
     except Exception as error:  # a library's own class may fail in any way
         pass_on_shortage(error)
         why = f"its own loader fails: {str(error).splitlines()[:1]}"
-    said = f"the live adapter was loaded by Weighbridge alone ({why})"
-    return said, Recorded(model, load(model, "mlx", Policy()), probes)
+    detail = f"the live adapter was loaded by Weighbridge alone ({why})"
+    return detail, Recorded(model, load(model, "mlx", Policy()), probes)
 
 
 def judged(figures: dict[str, Any], *, forced: bool, moved: bool = True) -> Stage:
@@ -179,20 +175,20 @@ def judged(figures: dict[str, Any], *, forced: bool, moved: bool = True) -> Stag
     from ...parity.check.verdict import Stage
 
     error, effect, other = figures["merge"], figures["effect"], figures.get("change of base")
-    said = f"merged against live: relative error {error:.1e}, the adapter's effect {effect:.1e}"
+    detail = f"merged against live: relative error {error:.1e}, the adapter's effect {effect:.1e}"
     if other is not None:
-        said += f"; the live adapter on the quantized base is {other:.1e} away"
+        detail += f"; the live adapter on the quantized base is {other:.1e} away"
     if not (math.isfinite(error) and math.isfinite(effect)):
-        said += "; outputs that are not finite show nothing"
-        return Stage("structure", "unverified", said, figures)
+        detail += "; outputs that are not finite show nothing"
+        return Stage("structure", "unverified", detail, figures)
     if not moved and effect <= STILL and (error <= STILL or other is not None):
-        return Stage("structure", "pass", f"{said}: there is nothing to lose", figures)
+        return Stage("structure", "pass", f"{detail}: there is nothing to lose", figures)
     if not (effect and moved):
-        said += "; an adapter without effect on weights or outputs shows nothing"
-        return Stage("structure", "unverified", said, figures)
+        detail += "; an adapter without effect on weights or outputs shows nothing"
+        return Stage("structure", "unverified", detail, figures)
     ratio = error / effect
     status = "pass" if ratio <= BAR else "unverified"
     if error >= DROPPED * effect + (other or 0.0) and not forced:
         status = "fail"
-    said += f"; the error is {ratio:.0%} of the effect (limit {BAR:.0%})"
-    return Stage("structure", status, said, figures)
+    detail += f"; the error is {ratio:.0%} of the effect (limit {BAR:.0%})"
+    return Stage("structure", status, detail, figures)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ...converters.adapters.merging.affected import Touched
-from ...converters.adapters.merging.statistics import Measured, Price
+from ...converters.adapters.merging.affected import AffectedWeight
+from ...converters.adapters.merging.statistics import Measured, QuantizationErrors
 from ...converters.common.dtypes import FLOATS
 from ...converters.models import Model
 from ...converters.quantization import Dequantized
@@ -15,12 +15,12 @@ from ...errors import BadInputError, MismatchError
 from ..bases import STRANGER
 from ..options import Options
 from ..seen import seen_from
-from .trial import changes_of, labelled, touched_by
+from .trial import affected_weights, changes_of, labelled
 
 SAME: Final = "same"
 
 
-class Afresh(NamedTuple):
+class FromOriginal(NamedTuple):
     """A merge into the original weights.
 
     Attributes:
@@ -31,7 +31,7 @@ class Afresh(NamedTuple):
 
     original: Model
     kin: Kinship
-    layers: tuple[Touched, ...]
+    layers: tuple[AffectedWeight, ...]
 
     @property
     def notes(self) -> list[str]:
@@ -40,7 +40,9 @@ class Afresh(NamedTuple):
         return [self.kin.said, *([] if self.kin.status == SAME else [more])]
 
 
-def afresh(model: Model, original: Model, tensors: Dequantized, options: Options) -> Afresh:
+def from_original(
+    model: Model, original: Model, tensors: Dequantized, options: Options
+) -> FromOriginal:
     """Return how the adapter that is live on MODEL, quantized, is merged into ORIGINAL.
 
     Where the base is ORIGINAL as MLX rounds it, only what the adapter changes is made; other
@@ -65,41 +67,43 @@ def afresh(model: Model, original: Model, tensors: Dequantized, options: Options
     if kin.status != SAME:
         floats = [name for name, it in tensors.headers.items() if it.dtype in FLOATS]
         changes = dict.fromkeys(floats) | changes
-    layers = touched_by(changes, tensors, seen.checkpoint)
+    layers = affected_weights(changes, tensors, seen.checkpoint)
     assert model.adapter is not None  # noqa: S101  (there are changes)
-    return Afresh(seen.with_adapter(model.adapter), kin, tuple(layers))
+    return FromOriginal(seen.with_adapter(model.adapter), kin, tuple(layers))
 
 
-def price_lines(prices: Mapping[str, Price], chosen: Mapping[str, Measured]) -> list[str]:
+def error_lines(
+    errors: Mapping[str, QuantizationErrors], chosen: Mapping[str, Measured]
+) -> list[str]:
     """Return a table of what the roundings cost, the dearest first; sizes in parts of the weights.
 
     >>> from weighbridge.converters.adapters.merging.survival import Survival
     >>> from weighbridge.converters.quantization.forms import Form
     >>> kept = Survival(1.01, 0.4, 2.0, 0.1, 9, 9)
     >>> it = Measured(Form(None, "F16"), kept, "refuse", fits=True, changed=True, part=(3,))
-    >>> for line in price_lines({"q.weight": Price(0.067, 0.068, 0.027)}, {"q.weight": it}):
+    >>> for line in error_lines({"q.weight": QuantizationErrors(0.067, 0.068, 0.027)}, {"q.weight": it}):
     ...     print(line)
       gain   update  rounding  live on base  weight
      1.010    2.70%     6.70%         6.80%  q.weight[3]
     """
     head = f"{'gain':>6}  {'update':>7}  {'rounding':>8}  {'live on base':>12}  weight"
-    dearest = sorted(prices, key=lambda name: (-prices[name].error, name))
+    dearest = sorted(errors, key=lambda name: (-errors[name].error, name))
     rows = ((labelled(name, chosen[name].part), name) for name in dearest)
     return [
         head,
-        *(price_row(said, prices[name], chosen[name].survival.gain) for said, name in rows),
+        *(error_row(said, errors[name], chosen[name].survival.gain) for said, name in rows),
     ]
 
 
-def price_row(name: str, it: Price, gain: float) -> str:
+def error_row(name: str, it: QuantizationErrors, gain: float) -> str:
     """Return a row of the table."""
     return f"{gain:6.3f}  {it.update:7.2%}  {it.error:8.2%}  {it.live:12.2%}  {name}"
 
 
-def price_note(prices: Mapping[str, Price]) -> str:
+def error_note(errors: Mapping[str, QuantizationErrors]) -> str:
     """Return in words what the roundings cost where they cost most."""
-    name = max(prices, key=lambda it: prices[it].error)
-    error, live, update = prices[name]
+    name = max(errors, key=lambda it: errors[it].error)
+    error, live, update = errors[name]
     return (
         f"rounding the merged weights again moves them by {error:.2%} at most ({name}, where the update"
         f" is {update:.2%} of them); the base with the adapter live is {live:.2%} off there"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from ...converters.adapters.merging.affected import Change, Index, blocks
-from ...converters.adapters.merging.matrices import Matrices, squares
+from ...converters.adapters.merging.matrices import Matrices, squares, with_change
 from ...converters.adapters.merging.statistics import Measured
 from ...converters.adapters.merging.survival import Survival
 from ...converters.checkpoints import Checkpoint
@@ -17,12 +17,9 @@ from ...converters.common.dtypes import FLOATS
 from ...converters.models import Model
 from ...converters.quantization import Dequantized
 from ...converters.quantization.fingerprints import fingerprints
-from ...converters.quantization.forms import Float64, Form, own_form
-from ...converters.values import LowRank
+from ...converters.quantization.forms import Form, own_form
+from .plan import Merge
 from .trial import changes_of, labelled
-
-if TYPE_CHECKING:
-    from .plan import Merge
 
 CLOSE: Final = 1e-4  # of figures that differ in the order of their sums alone
 ROUNDED: Final = 2.0  # times as far as rounding once more: scales may be rounded to fewer bits
@@ -44,7 +41,7 @@ class Kept(NamedTuple):
 
 
 def remeasured(job: Merge, written: Model) -> Kept:
-    """Measure what WRITTEN, opened from its files and seen dense, keeps of the adapter of JOB.
+    """Measure what WRITTEN, opened from its files and dequantized, keeps of the adapter of JOB.
 
     What should be there is ``LowRank.applied_to`` of the base, or of the original, in float64. Every
     update counts, whatever the merge made of it; what none changes must be the base's bytes.
@@ -62,11 +59,11 @@ def remeasured(job: Merge, written: Model) -> Kept:
             problems += misreported(name, moved[name], job.chosen.get(name))
             problems += disturbed(job, name, found, after)
     left = [name for name in job.tensors.headers if name not in moved]
-    if job.anew:
-        problems += strayed(job, [name for name in left if is_float(job, name)], after)
+    if job.requantizes_all:
+        problems += too_far_off(job, [name for name in left if is_float(job, name)], after)
         left = [name for name in left if not is_float(job, name)]
     alike = differing(left, job.tensors, after)
-    return Kept(moved, len(left) - len(alike), (*problems, *alike, *strangers(job, after)))
+    return Kept(moved, len(left) - len(alike), (*problems, *alike, *unexpected(job, after)))
 
 
 def matrices_of(job: Merge, name: str, change: Change, after: Checkpoint) -> Matrices:
@@ -75,30 +72,24 @@ def matrices_of(job: Merge, name: str, change: Change, after: Checkpoint) -> Mat
     found = Matrices(change, own_form(job.tensors, name))
     for place in blocks(old.shape):
         was = old[place].astype(np.float64)
-        found.add(place, was, wanted(change, place, was), new[place].astype(np.float64))
+        found.add(place, was, with_change(change, place, was), new[place].astype(np.float64))
     return found
 
 
-def wanted(change: Change, place: Index, before: Float64) -> Float64:
-    """Return what the rows at PLACE should become, which are BEFORE."""
-    if not isinstance(change, LowRank):
-        return before if change is None else change[place].astype(np.float64)
-    update = change.part(place[:-1]) if place[:-1] else change
-    return update.rows(place[-1]).applied_to(before)
-
-
-def misreported(name: str, found: tuple[Index, Survival], said: Measured | None) -> Iterator[str]:
-    """Yield how the figures FOUND of the weight NAME are not those that the merge SAID."""
+def misreported(
+    name: str, found: tuple[Index, Survival], reported: Measured | None
+) -> Iterator[str]:
+    """Yield how the figures FOUND of the weight NAME are not those REPORTED by the merge."""
     part, it = found
-    if said is None:
+    if reported is None:
         yield f"{name}: the adapter changes it, and the merge does not know of that"
-    elif said.fits and not (
-        math.isclose(it.gain, said.survival.gain, rel_tol=CLOSE, abs_tol=CLOSE)
-        and math.isclose(it.cosine, said.survival.cosine, abs_tol=CLOSE)
+    elif reported.fits and not (
+        math.isclose(it.gain, reported.survival.gain, rel_tol=CLOSE, abs_tol=CLOSE)
+        and math.isclose(it.cosine, reported.survival.cosine, abs_tol=CLOSE)
     ):
         yield (
             f"{labelled(name, part)}: gain {it.gain:.4f} and cosine {it.cosine:.4f} in the file,"
-            f" {said.survival.gain:.4f} and {said.survival.cosine:.4f} while it was made"
+            f" {reported.survival.gain:.4f} and {reported.survival.cosine:.4f} while it was made"
         )
 
 
@@ -109,21 +100,21 @@ def disturbed(job: Merge, name: str, found: Matrices, after: Checkpoint) -> Iter
         return
     kept = job.reference is job.model and own_form(job.tensors, name) == form_of(after, name)
     for at in still:
-        limit = 0.0 if kept else far(job, name, at, after)
+        limit = 0.0 if kept else rounding_limit(job, name, at, after)
         if not found.sums[at].realised <= limit:
             yield f"{labelled(name, at)}: nothing was to change, and it did"
 
 
-def strayed(job: Merge, names: list[str], after: Checkpoint) -> Iterator[str]:
-    """Yield which of the weights NAMES, made anew, are further off than rounding explains."""
+def too_far_off(job: Merge, names: list[str], after: Checkpoint) -> Iterator[str]:
+    """Yield which of the weights NAMES, requantized, are further off than rounding explains."""
     for name in names:
         found = matrices_of(job, name, None, after)
         for at, it in found.sums.items():
-            if not it.realised <= far(job, name, at, after):
+            if not it.realised <= rounding_limit(job, name, at, after):
                 yield f"{labelled(name, at)}: further from the original than its rounding explains"
 
 
-def far(job: Merge, name: str, at: Index, after: Checkpoint) -> float:
+def rounding_limit(job: Merge, name: str, at: Index, after: Checkpoint) -> float:
     """Return how far rounding to the form that AFTER has may lie, as a sum of squares."""
     form, old = form_of(after, name), job.reference.checkpoint.read(name)[at]
     error = 0.0
@@ -151,7 +142,7 @@ def differing(names: list[str], base: Dequantized, after: Checkpoint) -> list[st
     return [f"{name}: not the bytes of the base" for name in names if old[name] != new.get(name)]
 
 
-def strangers(job: Merge, after: Checkpoint) -> Iterator[str]:
+def unexpected(job: Merge, after: Checkpoint) -> Iterator[str]:
     """Yield the tensors that the base does not have."""
     yield from (
         f"{name}: not in the base" for name in after.headers if name not in job.tensors.headers

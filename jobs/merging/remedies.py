@@ -1,4 +1,4 @@
-"""Ways out for an adapter that a quantized base would round away, each with its price."""
+"""Remedies for an adapter that a quantized base would round away, each with what it costs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ...converters.adapters.merging.statistics import ENOUGH, Measured
 from ...converters.common.hints import command, unused
 from ...converters.models import Model
 from ...converters.values import LowRank
-from .trial import Survey, changes_of
+from .trial import Trials, changes_of
 
-PROMOTE: Final = "--promote without --original: its price is told when it is planned (--dry-run)"
+PROMOTE: Final = "--promote without --original: its cost is reported when it is planned (--dry-run)"
 CARD: Final = "README.md"
 MODEL_OF_CARD: Final = re.compile(r"^base_model:\s*(?:-\s*)?['\"]?([\w.-]+/[\w.-]+)", re.MULTILINE)
 
 
-def offers(model: Model, survey: Survey) -> list[str]:
-    """Return the ways out for the adapter on MODEL, the one that loses least first.
+def remedies(model: Model, trials: Trials) -> list[str]:
+    """Return the remedies for the adapter on MODEL, the one that loses least first.
 
     ``keep it live``, ``merge into the original``, ``promote``: in that order, with what is known
-    of the price of each. Without a SURVEY it is the merge into the original that lost it.
+    of what each costs. Without TRIALS it is the merge into the original that lost it.
     """
-    ways = (live(model), original(model), promoted(survey)) if survey else (live(model), PROMOTE)
+    ways = (live(model), original(model), promoted(trials)) if trials else (live(model), PROMOTE)
     return [f"{place}. {line}" for place, line in enumerate(ways, start=1)]
 
 
@@ -49,24 +49,24 @@ def original(model: Model) -> str:
     fetch = f": hf download {known} --local-dir ORIGINAL" if known else ""
     return (
         "merge into the weights that the base was made from, and quantize the result as the base is:"
-        f" --original ORIGINAL (its price is measured then{fetch}); where the rounding is larger than"
+        f" --original ORIGINAL (the quantization error is measured then{fetch}); where the rounding is larger than"
         " the update that is refused as well, unless --force"
     )
 
 
-def promoted(survey: Survey) -> str:
+def promoted(trials: Trials) -> str:
     """Say which layers ``--promote`` keeps at more bits, and what that costs."""
-    lost = [found for found in survey.values() if found.own.verdict != ENOUGH]
+    lost = [found for found in trials.values() if found.own.verdict != ENOUGH]
     if not lost:
         return "--promote: no layer needs more bits"
-    chosen = {found.touched.name: found.best for found in lost}
+    chosen = {found.weight.name: found.best for found in lost}
     growth = sum(found.growth(found.best) for found in lost)
     forms = Counter(str(it.form) for it in chosen.values())
     kept = ", ".join(f"{count} at {form}" for form, count in forms.items())
     still = sum(it.verdict != ENOUGH for it in chosen.values())
     least = min(chosen.values(), key=lambda it: it.survival.cosine).survival
     return (
-        f"--promote: keep {len(lost)} of {len(survey)} layers at more bits ({kept}):"
+        f"--promote: keep {len(lost)} of {len(trials)} layers at more bits ({kept}):"
         f" {megabytes(growth)} more, gain {least.gain:.2f} and cosine {least.cosine:.3f} in the worst"
         + (f"; {still} stay below the bar even so" if still else "")
     )
@@ -101,16 +101,16 @@ def named_original(folder: Path | None) -> str | None:
     return found.group(1) if found else None
 
 
-def promotions(survey: Survey, chosen: Mapping[str, Measured]) -> Iterator[str]:
+def promotions(trials: Trials, chosen: Mapping[str, Measured]) -> Iterator[str]:
     """Yield a line for each kind of layer that is kept in another form than the base has."""
     moved: Counter[tuple[str, str]] = Counter()
     for name, it in chosen.items():
-        own = survey[name].own.form
+        own = trials[name].own.form
         if it.form != own:
             moved[str(own), str(it.form)] += 1
     yield from (
         f"{count} of {len(chosen)} layers from {a} to {b}" for (a, b), count in moved.items()
     )
-    size = sum(survey[name].growth(it) for name, it in chosen.items())
+    size = sum(trials[name].growth(it) for name, it in chosen.items())
     if moved:
         yield f"{megabytes(size)} more than the base"

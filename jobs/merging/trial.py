@@ -1,11 +1,11 @@
-"""What a merge into a quantized base keeps of an adapter, layer by layer, in one form or another."""
+"""Trials: what each form of a weight would keep of an adapter that is merged into a quantized base."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ...converters.adapters.merging.affected import Change, Index, Touched
+from ...converters.adapters.merging.affected import AffectedWeight, Change, Index
 from ...converters.adapters.merging.statistics import ENOUGH, ERASED, Measured, measure
 from ...converters.adapters.merging.survival import Survival
 from ...converters.checkpoints import Checkpoint, Header
@@ -19,15 +19,15 @@ from ...errors import BadInputError, MismatchError
 RANK: Final = (ERASED, "warn", ENOUGH)
 
 
-class Found(NamedTuple):
-    """What was found of one weight.
+class Trial(NamedTuple):
+    """The forms that were tried of one weight, and what each keeps of its change.
 
     Attributes:
-        touched: the weight and its change.
+        weight: the weight and its change.
         tried: the base's own form first, then wider ones until one keeps the change.
     """
 
-    touched: Touched
+    weight: AffectedWeight
     tried: tuple[Measured, ...]
 
     @property
@@ -42,11 +42,11 @@ class Found(NamedTuple):
 
     def growth(self, chosen: Measured) -> int:
         """Return how many bytes more the weight takes in the form CHOSEN than in its own."""
-        shape = self.touched.shape
+        shape = self.weight.shape
         return chosen.form.nbytes(shape) - self.own.form.nbytes(shape)
 
 
-Survey = Mapping[str, Found]
+Trials = Mapping[str, Trial]
 
 
 def tensors_of(model: Model) -> Dequantized:
@@ -73,9 +73,9 @@ def changes_of(model: Model) -> dict[str, Change]:
     return changes
 
 
-def touched_by(
+def affected_weights(
     changes: Mapping[str, Change], tensors: Dequantized, source: Checkpoint | None = None
-) -> list[Touched]:
+) -> list[AffectedWeight]:
     """Return the weights of TENSORS that CHANGES change, every one of them.
 
     SOURCE holds their values before the merge where that is not the base itself.
@@ -94,7 +94,7 @@ def touched_by(
         fitting = f"{len(changes) - len(problems)} of {len(changes)}"
         raise MismatchError(f"{fitting} changes of the adapter fit {tensors.path}", problems)
     return [
-        Touched(name, headers[name].shape, own_form(tensors, name), change, tensors, source)
+        AffectedWeight(name, headers[name].shape, own_form(tensors, name), change, tensors, source)
         for name, change in changes.items()
     ]
 
@@ -111,24 +111,24 @@ def misfit(name: str, change: Change, headers: Mapping[str, Header]) -> str:
     return ""
 
 
-def survey(layers: Iterable[Touched], *, climb: bool = True) -> Survey:
-    """Return what each of LAYERS keeps of its change, the wider forms tried where CLIMB.
+def try_forms(layers: Iterable[AffectedWeight], *, widen: bool = True) -> Trials:
+    """Return what each of LAYERS keeps of its change, the wider forms tried where WIDEN.
 
     Every figure is measured on the weight as it would be stored, or on some of its rows.
     """
-    told = each("measuring what survives the rounding: weight", list(layers))
-    return {it.name: Found(it, tuple(tried(it, climb=climb))) for it in told}
+    weights = each("measuring what survives the rounding: weight", list(layers))
+    return {it.name: Trial(it, tuple(tried(it, widen=widen))) for it in weights}
 
 
-def tried(touched: Touched, *, climb: bool) -> list[Measured]:
-    """Return TOUCHED measured in its own form and, if need be, in wider ones until one is enough."""
-    found = [measure(touched, touched.own)]
-    common = common_dtype(touched.tensors)
-    forms = wider(touched.own, touched.shape, common) if climb else ()
+def tried(weight: AffectedWeight, *, widen: bool) -> list[Measured]:
+    """Return WEIGHT measured in its own form and, if need be, in wider ones until one is enough."""
+    found = [measure(weight, weight.own)]
+    common = common_dtype(weight.tensors)
+    forms = wider(weight.own, weight.shape, common) if widen else ()
     for form in forms:
         if found[-1].verdict == ENOUGH or found[-1].broken:
             break
-        found.append(measure(touched, form))
+        found.append(measure(weight, form))
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ...converters.adapters.merging.affected import blocks
+from ...converters.adapters.merging.matrices import with_change
 from ...converters.checkpoints import Checkpoint
 from ...converters.common.dtypes import unit_roundoff
 from ...converters.common.repositories import recorded_path
@@ -25,7 +26,6 @@ from ...converters.values import LowRank
 from ...errors import MismatchError, WeighbridgeError
 from ..bases import Kin, dense_view
 from ..manifest import manifest_of
-from ..merging.remeasure import wanted
 from ..sides import crossing
 from .merged_before import adapters_in
 
@@ -157,7 +157,7 @@ def share(name: str, update: LowRank, base: Checkpoint, original: Checkpoint) ->
     size = found = whole = rest = 0.0
     for place in blocks(old.shape):
         before, now = old[place].astype(np.float64), new[place].astype(np.float64)
-        after = wanted(update, place, before)
+        after = with_change(update, place, before)
         made = round_once(after, new.dtype).astype(np.float64) if stored else after
         delta = after - before
         size += float(np.vdot(delta, delta))

@@ -16,7 +16,7 @@ from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from weighbridge import jobs
 from weighbridge.benchmarks.atlas import tiny
-from weighbridge.converters.adapters.merging.affected import Touched, blocks
+from weighbridge.converters.adapters.merging.affected import AffectedWeight, blocks
 from weighbridge.converters.adapters.merging.statistics import SAMPLE, measure
 from weighbridge.converters.checkpoints import Staging, Writer, open_checkpoint
 from weighbridge.converters.models import open as open_model
@@ -25,11 +25,11 @@ from weighbridge.converters.quantization.forms import Form, common_dtype, refit,
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
 from weighbridge.jobs.bases import dense_view
-from weighbridge.jobs.merging import from_original as afresh
-from weighbridge.jobs.merging import plan as merging
+from weighbridge.jobs.merging import from_original, plan, write
+from weighbridge.jobs.merging import quantized as merging
 from weighbridge.jobs.merging.check import BAR
-from weighbridge.jobs.merging.plan import merge_quantized
-from weighbridge.jobs.merging.trial import changes_of, survey, touched_by
+from weighbridge.jobs.merging.quantized import merge_quantized
+from weighbridge.jobs.merging.trial import affected_weights, changes_of, try_forms
 from weighbridge.jobs.provenance.placement import live_on
 
 LLAMA = {
@@ -181,7 +181,7 @@ def large(base):
     return trained(base.parent / "large", base, 3 * STEP)
 
 
-def test_an_adapter_that_4_bits_erase_is_refused_with_the_ways_out(base, small, tmp_path):
+def test_an_adapter_that_4_bits_erase_is_refused_with_the_remedies(base, small, tmp_path):
     with pytest.raises(MismatchError) as refused:
         merged(base, small, tmp_path / "merged")
     text = str(refused.value)
@@ -218,8 +218,8 @@ def test_promoted_layers_follow_the_live_adapter_in_mlx_lms_own_class(base, smal
     assert section == settings(found.target)["quantization_config"]
     assert {path for path, it in section.items() if isinstance(it, dict)} == modules
     assert section[f"model.layers.0.{QUERY}"] == {"group_size": 64, "bits": 8, "mode": "affine"}
-    touched = {f"{m}.{part}" for m in modules for part in ("weight", "scales", "biases")}
-    assert changed(found.target, base) == touched  # q_proj.bias stays
+    expected = {f"{m}.{part}" for m in modules for part in ("weight", "scales", "biases")}
+    assert changed(found.target, base) == expected  # q_proj.bias stays
     rest = {"quantization", "quantization_config"}
     kept = {key: value for key, value in settings(base).items() if key not in rest}
     assert kept.items() <= settings(found.target).items()
@@ -275,8 +275,8 @@ def test_rows_that_an_update_leaves_alone_keep_their_bytes(base, large):
     b = update.b.copy()
     b[::2] = 0
     half = replace(model.adapter, updates={name: replace(update, b=b)})
-    [touched] = touched_by(changes_of(replace(model, adapter=half)), model.tensors)
-    made, parts = touched.made(touched.own, ignore), model.tensors.parts(name)
+    [weight] = affected_weights(changes_of(replace(model, adapter=half)), model.tensors)
+    made, parts = weight.made(weight.own, ignore), model.tensors.parts(name)
     for part, whole in parts.items():
         found = made[model.tensors.part_names(name)[part]]
         assert np.array_equal(found[::2], whole[::2])
@@ -339,7 +339,9 @@ def test_every_expert_is_in_the_sample(experts, monkeypatch):
     model = live(*experts)
     monkeypatch.setattr("weighbridge.converters.adapters.merging.affected.BLOCK", 64)
     monkeypatch.setattr("weighbridge.converters.adapters.merging.statistics.SAMPLE", 1)
-    found = measure(touched_by(changes_of(model), model.tensors)[0], Form(Scheme(4, 64), "F16"))
+    found = measure(
+        affected_weights(changes_of(model), model.tensors)[0], Form(Scheme(4, 64), "F16")
+    )
     assert found.seen == 4 * 64
     assert found.part in {(1,), (2,), (3,)}
 
@@ -363,7 +365,7 @@ def test_an_expert_without_an_update_is_not_called_lost(experts, tmp_path):
     again = merged(
         base,
         one,
-        tmp_path / "afresh",
+        tmp_path / "from_original",
         jobs.Options(),
         original=open_model(base.parent / "original"),
     )
@@ -372,23 +374,23 @@ def test_an_expert_without_an_update_is_not_called_lost(experts, tmp_path):
 
 
 def drop(monkeypatch):
-    touched_by = merging.touched_by
+    affected_weights = plan.affected_weights
     monkeypatch.setattr(
-        merging,
-        "touched_by",
-        lambda changes, *rest: touched_by(dict(list(changes.items())[1:]), *rest),
+        plan,
+        "affected_weights",
+        lambda changes, *rest: affected_weights(dict(list(changes.items())[1:]), *rest),
     )
 
 
 def exaggerate(monkeypatch):
-    wanted = Touched.wanted
+    wanted = AffectedWeight.wanted
     monkeypatch.setattr(
-        Touched, "wanted", lambda self, at, it: it + 1.5 * (wanted(self, at, it) - it)
+        AffectedWeight, "wanted", lambda self, at, it: it + 1.5 * (wanted(self, at, it) - it)
     )
 
 
 def leave_unmerged(monkeypatch):
-    make = merging.make
+    make = write.make
 
     def wrong(job, name, measured):
         made = make(job, name, measured)
@@ -397,17 +399,17 @@ def leave_unmerged(monkeypatch):
         names = job.tensors.part_names(name)
         return {names[part]: array for part, array in job.tensors.parts(name).items()}
 
-    monkeypatch.setattr(merging, "make", wrong)
+    monkeypatch.setattr(write, "make", wrong)
 
 
 def turn_rows(monkeypatch):
     """Turn rows, or experts, about."""
-    make = merging.make
+    make = write.make
 
     def wrong(*arguments):
         return {name: array[::-1].copy() for name, array in make(*arguments).items()}
 
-    monkeypatch.setattr(merging, "make", wrong)
+    monkeypatch.setattr(write, "make", wrong)
 
 
 def touch_another(monkeypatch):
@@ -442,8 +444,10 @@ def test_so_it_does_of_a_merge_into_the_original(tmp_path, monkeypatch, fault):
     whole = merged(base, adapter, tmp_path / "whole", jobs.Options(), original=original)
     assert whole.status == "PASS"
     if fault is drop:
-        changes = afresh.changes_of
-        monkeypatch.setattr(afresh, "changes_of", lambda it: dict(list(changes(it).items())[1:]))
+        changes = from_original.changes_of
+        monkeypatch.setattr(
+            from_original, "changes_of", lambda it: dict(list(changes(it).items())[1:])
+        )
     else:
         fault(monkeypatch)
     found = merged(base, adapter, tmp_path / "merged", jobs.Options(), original=original)
@@ -651,7 +655,7 @@ def test_a_whole_tensor_takes_the_place_of_the_bases(base, large):
     norm = np.linspace(0.5, 2, 64, dtype=np.float16)
     saved = {name: fresh, "model.norm.weight": norm}
     model = replace(model, adapter=replace(model.adapter, updates={}, saved=saved))
-    one, other = touched_by(changes_of(model), model.tensors)
+    one, other = affected_weights(changes_of(model), model.tensors)
     assert other.made(other.own, ignore)["model.norm.weight"].tobytes() == norm.tobytes()
     form = Form(Scheme(8, 64), "F32")
     assert measure(one, form).survival.relative_error < 0.02
@@ -663,7 +667,7 @@ def test_numbers_too_large_for_float16_are_kept_in_another_dtype(base, large):
     wild = LowRank(np.full((1, update.shape[1]), 3e3), np.full((update.shape[0], 1), 40.0), 1.0)
     adapter = replace(model.adapter, updates={name: wild})
     model = replace(model, adapter=adapter)
-    found = survey(touched_by(changes_of(model), model.tensors))[name]
+    found = try_forms(affected_weights(changes_of(model), model.tensors))[name]
     assert [it.fits for it in found.tried] == [False, False, False, True]
     assert str(found.best.form) == "BF16"
 
@@ -674,7 +678,7 @@ def test_an_adapter_of_another_base_is_refused_with_the_whole_list(base, large):
     strange = {"a.weight": update, "model.norm.weight": update}
     model = replace(model, adapter=replace(model.adapter, updates=strange))
     with pytest.raises(MismatchError, match="0 of 2") as refused:
-        touched_by(changes_of(model), model.tensors)
+        affected_weights(changes_of(model), model.tensors)
     assert len(refused.value.problems) == 2
 
 
@@ -682,8 +686,8 @@ def test_merged_into_the_original_it_is_quantized_as_the_base_is(base, small, tm
     original = open_model(base.parent / "original")
     found = merged(base, small, tmp_path / "merged", original=original, force=True)
     assert settings(found.target) == settings(base)
-    touched = {name.removesuffix("weight") for name in found.facts["merged"]}
-    assert {name.rpartition(".")[0] + "." for name in changed(found.target, base)} == touched
+    names = {name.removesuffix("weight") for name in found.facts["merged"]}
+    assert {name.rpartition(".")[0] + "." for name in changed(found.target, base)} == names
     model, _ = load_model(base.parent / "original")
     halves = mx.load(str(small / "adapters.safetensors"))
     name = f"model.layers.0.{QUERY}"
@@ -695,7 +699,9 @@ def test_merged_into_the_original_it_is_quantized_as_the_base_is(base, small, tm
         assert it["error"] == pytest.approx(it["live"], rel=0.1)
 
 
-def test_into_the_original_the_same_bar_holds_and_the_price_is_told(base, small, tmp_path):
+def test_into_the_original_the_same_bar_holds_and_the_quantization_error_is_reported(
+    base, small, tmp_path
+):
     """Four bits round the update away there as well: that is refused, and never called a pass."""
     original = open_model(base.parent / "original")
     with pytest.raises(MismatchError, match="rounding the merged weights again moves them by"):
@@ -858,13 +864,13 @@ def test_blocks_cover_every_number_once(shape):
 
 def test_some_rows_tell_what_all_of_them_do(base, large, monkeypatch):
     model = live(base, large)
-    touched = touched_by(changes_of(model), model.tensors)[0]
+    weight = affected_weights(changes_of(model), model.tensors)[0]
     monkeypatch.setattr("weighbridge.converters.adapters.merging.affected.BLOCK", 64)
-    count = len(list(blocks(touched.shape)))
+    count = len(list(blocks(weight.shape)))
     assert count >= 2 * SAMPLE
-    some = measure(touched, touched.own)
+    some = measure(weight, weight.own)
     monkeypatch.setattr("weighbridge.converters.adapters.merging.statistics.SAMPLE", count)
-    whole = measure(touched, touched.own)
+    whole = measure(weight, weight.own)
     assert some.survival.size <= whole.survival.size / 2
     assert some.survival.gain == pytest.approx(whole.survival.gain, abs=0.05)
 
@@ -875,8 +881,8 @@ def test_a_change_that_no_sample_meets_is_found(base, large, monkeypatch):
     b = np.zeros_like(update.b)
     b[1] = update.b[1]
     adapter = replace(model.adapter, updates={name: replace(update, b=b)})
-    [touched] = touched_by(changes_of(replace(model, adapter=adapter)), model.tensors)
+    [weight] = affected_weights(changes_of(replace(model, adapter=adapter)), model.tensors)
     monkeypatch.setattr("weighbridge.converters.adapters.merging.affected.BLOCK", 64)
-    found = measure(touched, touched.own)
+    found = measure(weight, weight.own)
     assert found.changed
-    assert found.survival.size == np.prod(touched.shape)
+    assert found.survival.size == np.prod(weight.shape)

@@ -65,7 +65,7 @@ class Other:
 
 
 @dataclass(frozen=True, eq=False)
-class Touched:
+class AffectedWeight:
     """A weight and what is merged into it.
 
     Attributes:

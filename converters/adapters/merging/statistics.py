@@ -9,7 +9,7 @@ import numpy as np
 
 from ...quantization import step
 from ...quantization.forms import WEIGHT, Float64, Form
-from .affected import Base, Block, Index, Touched, blocks
+from .affected import AffectedWeight, Base, Block, Index, blocks
 from .matrices import Matrices, squares
 from .survival import Survival, judge
 
@@ -18,8 +18,8 @@ ERASED: Final = "refuse"
 SAMPLE: Final = 16  # blocks of a weight that forms are tried on: four million numbers
 
 
-class Price(NamedTuple):
-    """What quantizing costs a weight that was merged before.
+class QuantizationErrors(NamedTuple):
+    """The errors that quantization makes in a weight that was merged before.
 
     Attributes:
         error: distance of the stored weight from the merged one, relative to the latter's size.
@@ -41,7 +41,7 @@ class Measured(NamedTuple):
         verdict: ``pass``, ``warn`` or ``refuse``.
         fits: whether all numbers fit the dtype of the form.
         changed: whether the merge changes anything at all.
-        price: of a merge into the original.
+        errors: of quantization, for a merge into the original.
         part: the index of the worst expert; empty for a single matrix.
         seen: numbers that the figures are of.
         broken: what is not a finite number, in words; empty if all are.
@@ -52,20 +52,20 @@ class Measured(NamedTuple):
     verdict: str
     fits: bool
     changed: bool
-    price: Price | None = None
+    errors: QuantizationErrors | None = None
     part: Index = ()
     seen: int = 0
     broken: str = ""
 
 
-class Tally:
+class Statistics:
     """Sums over blocks of a weight in one form."""
 
-    def __init__(self, touched: Touched, form: Form) -> None:
+    def __init__(self, weight: AffectedWeight, form: Form) -> None:
         self.form = form
-        self.matrices = Matrices(touched.change, touched.own)
+        self.matrices = Matrices(weight.change, weight.own)
         self.fits, self.broken = True, ""
-        self.base = Base(touched.tensors, touched.name) if touched.source else None
+        self.base = Base(weight.tensors, weight.name) if weight.source else None
         self.size = self.error = self.live = 0.0
 
     def add(self, block: Block) -> None:
@@ -95,21 +95,21 @@ class Tally:
             judge(survival) if self.fits else ERASED,
             self.fits,
             self.matrices.changed,
-            self.price if self.base else None,
+            self.errors if self.base else None,
             part,
             self.matrices.seen,
             self.broken,
         )
 
     @property
-    def price(self) -> Price:
-        """What the rounding costs."""
+    def errors(self) -> QuantizationErrors:
+        """The quantization errors."""
         sums = (self.error, self.live, self.matrices.intended)
-        return Price(*(math.sqrt(it / self.size) if self.size else 0.0 for it in sums))
+        return QuantizationErrors(*(math.sqrt(it / self.size) if self.size else 0.0 for it in sums))
 
 
 def broken(before: Float64, wanted: Float64) -> str:
-    """Say what of a merge is not finite; nothing if all is.
+    """Describe what of a merge is not finite; empty if all is.
 
     >>> broken(np.array([np.nan]), np.array([np.nan]))
     'the base holds NaN or infinite numbers there'
@@ -121,18 +121,18 @@ def broken(before: Float64, wanted: Float64) -> str:
     return ""
 
 
-def measure(touched: Touched, form: Form) -> Measured:
-    """Store some of TOUCHED in FORM, in memory, and say how much of the change is there.
+def measure(weight: AffectedWeight, form: Form) -> Measured:
+    """Store some of WEIGHT in FORM, in memory, and say how much of the change is there.
 
     A few million numbers tell to a thousandth what more would; whatever is written is measured
     whole. Every expert is in the sample. Where it shows no change, all of the weight is looked at.
     """
-    places = list(blocks(touched.shape, whole=form.global_scale))
+    places = list(blocks(weight.shape, whole=form.global_scale))
     each = len(places) // max(1, len({place[:-1] for place in places}))  # of one matrix
     for every in dict.fromkeys((max(1, min(-(-len(places) // SAMPLE), each)), 1)):
-        tally = Tally(touched, form)
-        for block in touched.encoded(form, every):
-            tally.add(block)
-        if tally.matrices.changed:
+        statistics = Statistics(weight, form)
+        for block in weight.encoded(form, every):
+            statistics.add(block)
+        if statistics.matrices.changed:
             break
-    return tally.measured()
+    return statistics.measured()
