@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from .stdout import result
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.console import Console
 
     from ..jobs import Outcome
     from ..jobs.infer import Inferred
@@ -40,7 +41,17 @@ def show_text(text: str) -> None:
 
 def out() -> Console:
     """Return the console of results."""
+    from rich.console import Console
+
     return Console(highlight=False)
+
+
+def show_status(status: str, label: str, target: Path) -> None:
+    """Print LABEL in the colour of STATUS, and where the result lies; rich takes long to import."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+    colour = False if plain else True if os.environ.get("FORCE_COLOR") else None
+    styled = click.style(label, fg=COLOURS.get(status, "yellow"), bold=True)
+    click.echo(f"{styled} {target}", color=colour)
 
 
 @result
@@ -59,7 +70,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     rejected = outcome.status == "DIFFERS"
     quick = outcome.verdict is not None and outcome.verdict.provenance.get("level") == "quick"
     label = f"{outcome.status} (quick check)" if quick else outcome.status
-    out().print(f"[bold {COLOURS.get(outcome.status, 'yellow')}]{label}[/] {outcome.target}")
+    show_status(outcome.status, label, outcome.target)
     if rejected:
         click.echo("The result was rejected; it is kept under that name for inspection.")
     elif outcome.facts.get("next"):
@@ -196,7 +207,7 @@ def show_inferred(inferred: Inferred, target: Path, *, as_json: bool) -> None:
         click.echo(note)
     if inferred.verdict:
         show_verdict(inferred.verdict, as_json=False)
-    out().print(f"[bold {COLOURS.get(inferred.status, 'yellow')}]{inferred.status}[/] {target}")
+    show_status(inferred.status, inferred.status, target)
 
 
 @result
@@ -226,6 +237,8 @@ def show_preflight(result: Preflight, *, as_json: bool) -> None:
     if as_json:
         dump(result.document())
         return
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     columns, rows = result.table()
     for column in columns:

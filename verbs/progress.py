@@ -45,7 +45,7 @@ class Display(logging.Handler):
     def task(self, what: str, total: int | None) -> Callable[[int], None]:
         """Show that WHAT runs now, of TOTAL bytes if they are known; return what advances it."""
         self.stop()
-        if not self.progress.console.is_terminal:
+        if not self.live:
             self._later(f"{what} ...")
             return lambda _amount: None
         self.progress.start()
@@ -66,6 +66,12 @@ class Display(logging.Handler):
         self._timer = threading.Timer(self.patience, click.echo, [line], {"file": self._stream})
         self._timer.daemon = True
         self._timer.start()
+
+    @cached_property
+    def live(self) -> bool:
+        """Whether a terminal may be shown a line that changes; a plain file is known without rich."""
+        forced = {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
+        return bool(self._stream.isatty() or forced) and self.progress.console.is_terminal
 
     @cached_property
     def progress(self) -> Progress:

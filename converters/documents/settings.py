@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ def parse_toml(text: str, where: object) -> dict[str, Any]:
     Raises:
         BadInputError: it is not TOML, or holds what nobody means.
     """
+    import tomllib
+
     try:
         value = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

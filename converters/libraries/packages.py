@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import re
 import sys
 import threading
 from functools import cache
@@ -120,11 +121,12 @@ def constant(library: str, file: str, name: str) -> Any:
     'llama'
     """
     root = folder(library)
-    if root is None or not (root / file).is_file():
-        return {}
-    for node in ast.parse((root / file).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and name in {
-            target.id for target in node.targets if isinstance(target, ast.Name)
-        }:
-            return ast.literal_eval(node.value)
-    return {}
+    found = assigned(root / file, name) if root else None
+    return ast.literal_eval(found) if found else {}
+
+
+def assigned(source: Path, name: str) -> ast.expr | None:
+    """Return what the file SOURCE assigns to NAME, ``None`` if nothing; the rest is not parsed."""
+    text = source.read_text(encoding="utf-8") if source.is_file() else ""
+    found = re.search(rf"^{name} = (.+?)^(?=[\w@]|\Z)", text, re.MULTILINE | re.DOTALL)
+    return ast.parse(found[1], mode="eval").body if found else None

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ...errors import BadInputError
 from ..libraries import Target, find
+from ..libraries.packages import assigned
 from .families import Family, encoder_signature
 from .signature import Signature, causal_signature
 
@@ -83,16 +84,7 @@ def transformers_types() -> frozenset[str] | None:
     """Return the model types of the installed transformers, read from its source; not imported."""
     spec = importlib.util.find_spec("transformers")
     source = Path(spec.origin).parent / MAPPING if spec and spec.origin else None
-    if source is None or not source.is_file():
+    table = assigned(source, "CONFIG_MAPPING_NAMES") if source else None
+    if not isinstance(table, ast.Call):
         return None
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    table = next(node for node in tree.body if names_of(node) == ["CONFIG_MAPPING_NAMES"])
-    pairs = (node for node in ast.walk(table) if isinstance(node, ast.Tuple))
-    keys = (pair.elts[0] for pair in pairs if pair.elts)
-    return frozenset(str(key.value) for key in keys if isinstance(key, ast.Constant))
-
-
-def names_of(node: ast.stmt) -> list[str]:
-    """Return the names that the statement NODE assigns to."""
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    return frozenset(kind for kind, _ in ast.literal_eval(table.args[0]))

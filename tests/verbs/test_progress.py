@@ -9,7 +9,6 @@ import logging
 import threading
 
 import pytest
-import rich.console
 from click.testing import CliRunner
 
 from weighbridge.cli import main
@@ -104,7 +103,7 @@ def test_nothing_listens_once_the_verb_has_ended(told, tmp_path):
 
 
 def test_a_terminal_shows_the_step_that_runs_and_how_far_it_is(monkeypatch):
-    monkeypatch.setattr(rich.console.Console, "is_terminal", property(lambda _: True))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
     display = progress.Display()
     display.step("reading bert")
     assert [task.description for task in display.progress.tasks] == ["reading bert"]
