@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from ....errors import BadInputError
+from ....errors import BadInputError, legible
 from ..base import CHUNK
 from .ranges import pieces
 
@@ -27,6 +27,7 @@ _DESCRIPTOR: Final = 24  # bytes that may follow a member: its checksum and size
 _UTF8 = 0x800  # of the flags
 _FLAGS = _UTF8 | 0x8 | 0x6  # besides: sizes follow the member; how hard it was compressed
 _RATIO: Final = 1032  # no deflated byte becomes more bytes than these (zlib's documentation)
+_SHOWN: Final = 200  # characters of a name that a message quotes
 # What the standard library's reader of directories raises on damage.
 _DAMAGE: Final = (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error)
 
@@ -156,7 +157,7 @@ def _members(path: Path) -> Iterator[tuple[str, Member]]:
         end, seen = 0, set[str]()
         for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
             if info.filename in seen:
-                raise ValueError(f"{info.filename} is twice in it")
+                raise ValueError(f"{legible(info.filename, _SHOWN)} is twice in it")
             _check_gap(end, info.header_offset)
             member = _member(info, file)
             yield info.filename, member
@@ -194,11 +195,11 @@ def _check_gap(end: int, begin: int) -> None:
 
 def _member(info: zipfile.ZipInfo, file: IO[bytes]) -> Member:
     """Return what INFO of the directory, and the header in FILE, say of a member."""
-    name = info.orig_filename
+    name = legible(info.orig_filename, _SHOWN)
     file.seek(info.header_offset)
     signature, length, extra = _LOCAL.unpack(file.read(_LOCAL.size))
     found = file.read(length).decode("utf-8" if info.flag_bits & _UTF8 else "cp437")
-    if signature != _SIGNATURE or found != name:
+    if signature != _SIGNATURE or found != info.orig_filename:
         raise ValueError(f"{name} is not where the directory has it")
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
     if info.flag_bits & ~_FLAGS or not (deflated or info.compress_type == zipfile.ZIP_STORED):
