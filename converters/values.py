@@ -1,4 +1,4 @@
-"""What travels through a map: a dense array, a low-rank update, or quantized blocks."""
+"""What travels through a map: an array, or a low-rank update of one."""
 
 from __future__ import annotations
 
@@ -200,28 +200,4 @@ def stack(updates: Sequence[LowRank]) -> LowRank:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """A quantized weight: ``codes * scales + offsets`` per group along the last axis.
-
-    Attributes:
-        codes: unpacked integer codes, shape ``(..., columns)``.
-        scales: one per group, shape ``(..., columns // group_size)``.
-        offsets: like ``scales``; ``None`` for symmetric schemes.
-        bits: width of a code.
-        group_size: columns that share one scale.
-    """
-
-    codes: Array
-    scales: Array
-    offsets: Array | None
-    bits: int
-    group_size: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the weight."""
-        return self.codes.shape
-
-
-Value = Dense | LowRank | Blocks
+Value = Dense | LowRank

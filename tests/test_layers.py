@@ -123,7 +123,6 @@ def test_what_judges_reaches_no_map_by_any_way():
 
 # Of files that import one another in a circle: taken out one by one.
 CIRCLES_LEFT = {
-    "converters.maps.binding.weightmap",
     "converters.runtimes.native",
     "converters.runtimes.torch",
     "parity.goldens.golden",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .mlx import blocks, dequantize, from_blocks, layout, quantize, step
+from .mlx import dequantize, layout, quantize, step
 from .recipe import Recipe
 from .scheme import Scheme
 from .view import Dequantized
@@ -11,9 +11,7 @@ __all__ = [
     "Dequantized",
     "Recipe",
     "Scheme",
-    "blocks",
     "dequantize",
-    "from_blocks",
     "layout",
     "quantize",
     "step",

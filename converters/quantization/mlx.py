@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from ...errors import UnsupportedError
 from ..checkpoints import Header
 from ..common.dtypes import CODE, NUMPY, dtype_of
-from ..values import Array, Blocks
+from ..values import Array
 from .codebooks import CODES, GLOBAL, SCALES, gaps
-from .packing import pack, unpack
+from .packing import unpack
 from .scheme import Scheme
 
 Parts = Mapping[str, Array]
@@ -191,30 +191,6 @@ def step(parts: Parts, scheme: Scheme) -> float:
     apart = gaps(scheme.mode)[codes] * SCALES[scheme.mode][scales[some]][..., None]
     factors = _factors(parts, len(words))
     return float(np.median(apart if factors is None else apart * factors[some, None, None]))
-
-
-def blocks(parts: Parts, scheme: Scheme) -> Blocks:
-    """Return an affine weight as a value that maps move.
-
-    Raises:
-        UnsupportedError: the scheme is not affine.
-    """
-    if not scheme.affine:
-        raise UnsupportedError(f"{scheme} has no integer codes; dequantize the weight first")
-    codes = unpack(parts["weight"], scheme.bits)
-    return Blocks(codes, parts["scales"], parts["biases"], scheme.bits, scheme.group_size)
-
-
-def from_blocks(value: Blocks) -> dict[str, Array]:
-    """Return VALUE as MLX stores it; undoes :func:`blocks`.
-
-    Raises:
-        UnsupportedError: it has no offsets, which MLX always wants.
-    """
-    if value.offsets is None:
-        raise UnsupportedError("MLX's affine weights have offsets; these blocks have none")
-    words = pack(value.codes, value.bits)
-    return {"weight": words, "scales": value.scales, "biases": value.offsets}
 
 
 def _dtype(dtype: Dtype) -> np.dtype[Any]:

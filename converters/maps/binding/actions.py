@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy as np
 from ....errors import UnsupportedError
 from ...checkpoints.base import Header
 from ...common.dtypes import CODE, NUMPY, dtype_of
-from ...values import Array, Blocks, Dense, LowRank, Value
-from ..notation.axes import Atom, Pieces, join, split
+from ...values import Array, Dense, LowRank, Value
+from ..notation.axes import Pieces, join, split
 from ..notation.expressions import Number
 from ..notation.rules import Affine, Bits, Cast, Change, Term, first_line
 from ..programs.computed import Computed
@@ -21,28 +21,33 @@ from .lowrank import low_rank
 from .plan import Bound, Step
 
 AFFINE: Final = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
-KINDS: Final = {LowRank: "low-rank updates", Blocks: "quantized blocks"}
 INVERSE: Final = {"+": "-", "*": "/"}
 
 
 def transform(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the targets of STEP, made of VALUES by source name.
 
-    Of low-rank updates some may be missing (those tensors are not changed); of other kinds none.
+    Of low-rank updates some may be missing (those tensors are not changed); of arrays none.
 
     Raises:
-        UnsupportedError: the step has no action on this kind of value.
+        UnsupportedError: the step has no action on updates, or VALUES are of both kinds.
     """
-    kinds = {type(value) for value in values.values()}
-    if len(kinds) > 1:
-        raise refusal(step, values, f"mixes {' and '.join(sorted(k.__name__ for k in kinds))}")
-    kind = kinds.pop()
-    if kind is not Dense and isinstance(step.rule, Computed):
-        raise refusal(step, values, f"a program computes with whole tensors, not {KINDS[kind]}")
-    return ACTIONS[kind](step, values)
+    arrays = {name: value.array for name, value in values.items() if isinstance(value, Dense)}
+    updates = {name: value for name, value in values.items() if isinstance(value, LowRank)}
+    if not updates:
+        return {name: Dense(array) for name, array in dense(step, arrays).items()}
+    if arrays:
+        raise _refusal(step, values, "some of these are low-rank updates, others whole tensors")
+    if isinstance(step.rule, Computed):
+        why = "a program computes with whole tensors, not low-rank updates; merge the adapter"
+        raise _refusal(step, values, why)
+    try:
+        return dict(low_rank(step, updates))
+    except UnsupportedError as error:
+        raise _refusal(step, values, str(error)) from None
 
 
-def refusal(step: Step, values: Mapping[str, Value], why: str) -> UnsupportedError:
+def _refusal(step: Step, values: Mapping[str, Value], why: str) -> UnsupportedError:
     """Return the error that names the rule, its tensors and the reason WHY."""
     names = ", ".join(sorted(values))
     return UnsupportedError(f"`{first_line(step.rule)}` on {names}: {why}")
@@ -169,55 +174,3 @@ def _undo(
 
 def _affine(symbol: str, array: Array, amount: Number) -> Array:
     return np.asarray(AFFINE[symbol](array, array.dtype.type(amount)))
-
-
-def _dense_values(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
-    arrays = {name: value.array for name, value in values.items() if isinstance(value, Dense)}
-    return {name: Dense(array) for name, array in dense(step, arrays).items()}
-
-
-def _low_rank_values(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
-    updates = {name: value for name, value in values.items() if isinstance(value, LowRank)}
-    try:
-        return dict(low_rank(step, updates))
-    except UnsupportedError as error:
-        raise refusal(step, values, str(error)) from None
-
-
-def _block_values(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Rows of blocks move freely; the columns, which share scales, stay where they are."""
-    blocks = {name: value for name, value in values.items() if isinstance(value, Blocks)}
-    if step.rule.renames_only:
-        return {step.target_names[0]: blocks[step.source_names[0]]}
-    first = blocks[step.source_names[0]]
-    column = _column(step)
-    if column is None:
-        raise refusal(step, values, "quantized blocks keep their last axis and their values")
-    if len({(b.bits, b.group_size, b.offsets is None) for b in blocks.values()}) > 1:
-        raise refusal(step, values, "blocks of different bits or group sizes cannot become one")
-    codes = rearrange(step, {name: block.codes for name, block in blocks.items()}, step.sizes)
-    groups = {**step.sizes, column: first.scales.shape[-1]}
-    scales = rearrange(step, {name: block.scales for name, block in blocks.items()}, groups)
-    shifted = {name: b.offsets for name, b in blocks.items() if b.offsets is not None}
-    offsets = rearrange(step, shifted, groups) if shifted else {}
-    return {
-        name: Blocks(code, scales[name], offsets.get(name), first.bits, first.group_size)
-        for name, code in codes.items()
-    }
-
-
-def _column(step: Step) -> str | None:
-    """Return the axis that is the last one of every tensor of STEP, ``None`` if there is none."""
-    bounds = (*step.sources, *step.targets)
-    if any(bound.term.changes or not bound.term.axes for bound in bounds):
-        return None
-    last = {bound.axes[-1] for bound in bounds}
-    axis = last.pop()
-    return axis.name if not last and isinstance(axis, Atom) else None
-
-
-ACTIONS: Final[dict[type, Callable[[Step, Mapping[str, Value]], dict[str, Value]]]] = {
-    Dense: _dense_values,
-    LowRank: _low_rank_values,
-    Blocks: _block_values,
-}

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ....errors import MismatchError
 from ...checkpoints.base import Header
 from ...common.dtypes import FLOATS
 from ...values import LowRank
 from ..notation.definitions import Values, values
+from ..notation.expressions import Definition
 from ..notation.rules import Drop, Pairing, Rule, Tie, first_line
 from ..programs.computed import Computed
-from .instances import (
-    COMPARED,
-    Instance,
-    collect,
-    gaps,
-    nearest,
-    unmatched,
-)
+from .instances import COMPARED, Instance, collect, gaps, nearest, unmatched
 from .matching import Expected, Match, Matcher, is_expected
 from .plan import Dropped, Plan, Step
 from .stepping import make_step
 
-if TYPE_CHECKING:
-    from .weightmap import WeightMap
-
 Headers: TypeAlias = Mapping[str, Header]
 
 
+class Rules(NamedTuple):
+    """What a map says: its name, its rules, and the definitions that hold in all of them."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    where: tuple[Definition, ...]
+
+
 class Given(NamedTuple):
-    """What is known besides the source tensors; see ``bind``."""
+    """What is known besides the source tensors; see ``WeightMap.bind``."""
 
     config: Mapping[str, Any]
     sizes: Mapping[str, int]
@@ -39,8 +38,8 @@ class Given(NamedTuple):
     target: Headers | None
 
 
-def bind(weight_map: WeightMap, headers: Headers, given: Given) -> Plan:
-    """Return what WEIGHT_MAP does to the tensors of HEADERS, from its left side to its right.
+def bind(weight_map: Rules, headers: Headers, given: Given) -> Plan:
+    """Return what the rules of WEIGHT_MAP do to the tensors of HEADERS; see ``WeightMap.bind``.
 
     Raises:
         MismatchError: anything does not fit; carries all of it.
@@ -59,14 +58,14 @@ def bind(weight_map: WeightMap, headers: Headers, given: Given) -> Plan:
 class Binder:
     """The problems found so far, and what is needed to find them."""
 
-    def __init__(self, weight_map: WeightMap, headers: Headers, given: Given) -> None:
-        self.map, self.headers, self.given = weight_map, headers, given
-        self.rules = weight_map.rules
+    def __init__(self, weight_map: Rules, headers: Headers, given: Given) -> None:
+        self.name, self.rules, where = weight_map
+        self.headers, self.given = headers, given
         self.layout: dict[str, Header] = {}
         self.problems: list[str] = []
         self.computed: list[Dropped] = []
         self.values: dict[int, Values] = {
-            number: values(weight_map.definitions(rule), given.config)
+            number: values((*where, *rule.where), given.config)
             for number, rule in enumerate(self.rules)
             if isinstance(rule, Pairing)
         }
@@ -139,7 +138,7 @@ class Binder:
         if strange < len(loose) and 2 * strange <= len(self.headers):
             side = f"{len(self.headers) - strange} of {len(self.headers)}"
             raise MismatchError(
-                f"wrong direction: {side} tensors have the names that the map {self.map.name} leads"
+                f"wrong direction: {side} tensors have the names that the map {self.name} leads"
                 " to, as if they were converted already; go the other way, by the inverse map",
                 [
                     f"{name} is a name of the other side"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ....errors import BadInputError, MapSyntaxError
 from ...checkpoints.base import Header
@@ -14,9 +14,8 @@ from ...values import LowRank
 from ..notation.expressions import Definition
 from ..notation.parser import VERSION, Parser
 from ..notation.rules import Pairing, Rule
-
-if TYPE_CHECKING:
-    from .plan import Plan
+from .binding import Given, Rules, bind
+from .plan import Plan
 
 TABLES: Final = Path(__file__).parent.parent / "tables"
 
@@ -81,16 +80,6 @@ class WeightMap:
         rules = tuple(rule.inverse() for rule in self.rules)
         return replace(self, rules=rules, name=f"{self.name} (inverse)")
 
-    def then(self, other: WeightMap) -> WeightMap:
-        """Return the map that leads through this one and then through OTHER.
-
-        Raises:
-            UnsupportedError: the notation has no rule for two that meet.
-        """
-        from ..composition import compose
-
-        return compose(self, other)
-
     def definitions(self, rule: Pairing) -> tuple[Definition, ...]:
         """Return the definitions that hold in RULE."""
         return (*self.where, *rule.where)
@@ -121,9 +110,8 @@ class WeightMap:
         Raises:
             MismatchError: anything does not fit; carries all of it.
         """
-        from .binding import Given, bind
-
-        return bind(self, headers, Given(config or {}, sizes or {}, updates or {}, target))
+        given = Given(config or {}, sizes or {}, updates or {}, target)
+        return bind(Rules(self.name, self.rules, self.where), headers, given)
 
     def rename_updates(
         self,

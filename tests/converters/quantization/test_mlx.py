@@ -10,15 +10,12 @@ import pytest
 from weighbridge.converters.common.dtypes import dtype_of
 from weighbridge.converters.quantization import (
     Scheme,
-    blocks,
     dequantize,
-    from_blocks,
     layout,
     quantize,
     step,
 )
 from weighbridge.converters.quantization.packing import unpack
-from weighbridge.converters.values import Blocks
 from weighbridge.errors import UnsupportedError
 
 from .conftest import AFFINE, DTYPES, FLOATS, parts_of, to_numpy, weights
@@ -139,25 +136,6 @@ def test_the_dtype_of_their_scales_leaves_floating_point_weights_as_they_are(sch
     for name, part in theirs.items():
         np.testing.assert_array_equal(ours[name], part)
     assert quantize(to_numpy(array).astype(np.float64), scheme, "U8")["scales"].dtype == np.uint8
-
-
-@pytest.mark.parametrize("scheme", AFFINE, ids=str)
-def test_blocks_go_and_come_back(scheme):
-    parts = parts_of(weights((3, 5, 128), "float16"), scheme)
-    value = blocks(parts, scheme)
-    assert value.shape == (3, 5, 128)
-    back = from_blocks(value)
-    for name, part in parts.items():
-        assert back[name].tobytes() == part.tobytes()
-
-
-def test_what_is_no_block_is_refused_by_name():
-    scheme = Scheme(4, 32, "mxfp4")
-    with pytest.raises(UnsupportedError, match="4-bit mxfp4, groups of 32 has no integer codes"):
-        blocks(parts_of(weights((4, 32)), scheme), scheme)
-    value = Blocks(np.zeros((2, 32), np.uint8), np.ones((2, 1)), None, 4, 32)
-    with pytest.raises(UnsupportedError, match="have none"):
-        from_blocks(value)
 
 
 @pytest.mark.parametrize("shape", [(128,), (4, 40)])

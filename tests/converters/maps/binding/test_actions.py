@@ -1,4 +1,4 @@
-"""Low-rank updates and quantized blocks follow a map as the weights themselves would."""
+"""Low-rank updates follow a map as the weights themselves would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weighbridge.converters.checkpoints.base import Header
 from weighbridge.converters.common.dtypes import CODE
 from weighbridge.converters.maps import WeightMap, apply
 from weighbridge.converters.maps.notation.axes import names, shape
-from weighbridge.converters.values import Blocks, Dense, LowRank
+from weighbridge.converters.values import Dense, LowRank
 from weighbridge.errors import UnsupportedError
 
 # rule, shapes of the sources, which of them have an update
@@ -181,59 +181,11 @@ def test_dora_norms_that_would_change_are_refused(text, updates, shapes, why):
         apply(bound(text, shapes), updates)
 
 
-def blocks(name, shape, group=2, offsets=True):
-    random = np.random.default_rng(ord(name[0]) + len(name))
-    groups = (*shape[:-1], shape[-1] // group)
-    codes = random.integers(0, 16, size=shape, dtype=np.uint8)
-    shifts = random.normal(size=groups) if offsets else None
-    return Blocks(codes, random.normal(size=groups), shifts, 4, group)
-
-
-def dequantized(value):
-    columns = np.repeat(np.arange(value.scales.shape[-1]), value.group_size)
-    offsets = 0 if value.offsets is None else value.offsets[..., columns]
-    return value.codes * value.scales[..., columns] + offsets
-
-
-BLOCKS = [
-    ("x <-> y", {"x": (4, 6)}),
-    ("x [(q + k) i] <-> y [q i], z [k i]", {"x": (6, 4)}),
-    ("x [(h d) i] <-> y [(d h) i]", {"x": (4, 6)}),
-    ("x [(h d) i] <-> y [d h i]", {"x": (4, 6)}),
-    ("x.{e} [o i] <-> y [e o i]", {"x.0": (4, 6), "x.1": (4, 6)}),
-    ("x [e o i] <-> y.{e} [o i]", {"x": (3, 4, 6)}),
-]
-
-
-@pytest.mark.parametrize("offsets", [True, False])
-@pytest.mark.parametrize(("text", "shapes"), BLOCKS)
-def test_rows_of_blocks_move_as_those_of_the_weight(text, shapes, offsets):
-    plan = bound(text, shapes)
-    values = {name: blocks(name, shape, offsets=offsets) for name, shape in shapes.items()}
-    dense = apply(plan, {name: Dense(dequantized(value)) for name, value in values.items()})
-    for name, value in apply(plan, values).items():
-        np.testing.assert_array_equal(dequantized(value), dense[name].array)
-        assert (value.bits, value.group_size) == (4, 2)
-
-
-BLOCKS_REFUSED = [
-    ("x [o i] <-> y [i o]", {"x": blocks("x", (4, 6))}, "keep their last axis"),
-    ("x [o (q + k)] <-> y [o q], z [o k]", {"x": blocks("x", (4, 6))}, "keep their last axis"),
-    ("x <-> y + 1", {"x": blocks("x", (4, 6))}, "and their values"),
-    ("x.{e} [o i] <-> y [e o i]", {"x.0": blocks("x", (4, 6)), "x.1": blocks("x", (4, 6), 3)},
-     "different bits or group sizes"),
-    ("x.{e} [o i] <-> y [e o i]", {"x.0": blocks("x", (4, 6)), "x.1": Dense(np.zeros((4, 6)))},
-     "mixes Blocks and Dense"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "values", "why"), BLOCKS_REFUSED)
-def test_columns_of_blocks_do_not_move(text, values, why):
-    plan = bound(text, {name: value.shape for name, value in values.items()})
-    with pytest.raises(UnsupportedError, match=why) as caught:
-        apply(plan, values)
-    assert text in str(caught.value)
-    assert sorted(values)[0] in str(caught.value)
+def test_an_update_beside_a_whole_tensor_is_refused_by_name():
+    shapes = {"x.0": (4, 6), "x.1": (4, 6)}
+    plan = bound("x.{e} [o i] <-> y [e o i]", shapes)
+    with pytest.raises(UnsupportedError, match=r"on x\.0, x\.1: some of these are low-rank"):
+        apply(plan, {"x.0": lora("x", (4, 6)), "x.1": Dense(np.zeros((4, 6)))})
 
 
 @given(data=st.data())
@@ -268,12 +220,10 @@ x_blocks [e (n (g + u)) k b] bits uint8 <-> gate [e (n g) (k b)] bits uint32, up
     np.testing.assert_array_equal(made["up"].array, np.array(mx.contiguous(whole[:, 1::2])))
 
 
-def test_updates_and_blocks_of_reinterpreted_bits_are_refused_by_name():
+def test_updates_of_reinterpreted_bits_are_refused_by_name():
     plan = WeightMap.parse("x bits float32 <-> y bits uint8").bind({"x": Header("F32", (4, 6))})
     with pytest.raises(UnsupportedError, match="axes here are of bytes"):
         apply(plan, {"x": lora("x", (4, 6))})
-    with pytest.raises(UnsupportedError, match="keep their last axis and their values"):
-        apply(plan, {"x": blocks("x", (4, 6))})
 
 
 def test_what_is_narrowed_after_a_change_comes_back_through_the_wider_dtype():
