@@ -15,7 +15,7 @@ from ..converters.checkpoints import Header
 from ..converters.configs import Translation
 from ..converters.configs.translation import difference
 from ..converters.maps import WeightMap
-from ..converters.maps.sources.choose import homeward
+from ..converters.maps.sources.choose import origin_and_map
 from ..converters.models import Model
 from .manifest import recorded_headers
 
@@ -86,7 +86,7 @@ def as_dense(model: Model) -> Dense:
     """
     assert model.library is not None  # noqa: S101  (`can_be_dense` was asked)
     bare = replace(model, map_text=None, sizes={})
-    there, table = homeward(bare, model.library)
+    there, table = origin_and_map(bare, model.library)
     return Dense(bare, there, table)
 
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from ..converters.checkpoints import Header
 from ..converters.libraries import modules as described
 from ..converters.maps import Plan, WeightMap, apply
-from ..converters.maps.sources.modules import kinds_through, module_map
+from ..converters.maps.sources.kinds import kinds_through
+from ..converters.maps.sources.modules import module_map
 from ..converters.models import Model
 from ..converters.values import Array, Dense, LowRank, Value
 from ..errors import UnsupportedError, WeighbridgeError

@@ -126,16 +126,13 @@ def undo(step: Step, arrays: Mapping[str, Array]) -> Preimage:
 
 def _reinterpreted(step: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return the targets of STEP, whose axes are of bytes."""
-    moved = rearrange(step, {name: _bytes(array) for name, array in arrays.items()}, step.sizes)
+    raw = {n: np.ascontiguousarray(array).view(np.uint8) for n, array in arrays.items()}
+    moved = rearrange(step, raw, step.sizes)
     return {
         name: np.ascontiguousarray(moved[name]).view(_stored_as(bound.term))
         for bound in step.targets
         for name in bound.names
     }
-
-
-def _bytes(array: Array) -> Array:
-    return np.ascontiguousarray(array).view(np.uint8)
 
 
 def _stored_as(term: Term) -> np.dtype[Any]:

@@ -14,7 +14,7 @@ from ..notation.expressions import Definition
 from ..notation.rules import Drop, Pairing, Rule, Tie, first_line
 from ..programs.computed import Computed
 from .instances import COMPARED, Instance, collect, gaps, nearest, unmatched
-from .matching import Expected, Match, Matcher, is_expected
+from .matching import Match, Matcher, allows, expectations
 from .plan import Dropped, Plan, Step
 from .stepping import make_step
 
@@ -69,7 +69,7 @@ class Binder:
             for number, rule in enumerate(self.rules)
             if isinstance(rule, Pairing)
         }
-        self.expected = {number: _expected(found) for number, found in self.values.items()}
+        self.expected = {number: expectations(found) for number, found in self.values.items()}
         self.here = Matcher(self.rules, "left", self.expected)
         self.there = Matcher(self.rules, "right", self.expected)
 
@@ -106,7 +106,8 @@ class Binder:
             else:
                 loose.append(name)
         self.refuse_wrong_side(loose)
-        patterns = self.patterns()
+        pairings = (rule for rule in self.rules if isinstance(rule, Pairing))
+        patterns = [str(term.name) for rule in pairings for term in rule.left]
         for at, name in enumerate(loose):
             hint = nearest(name, patterns) if at < COMPARED else ""
             self.problems.append(f"{name} {self.headers[name]} is in no rule{hint}")
@@ -114,37 +115,23 @@ class Binder:
 
     def allowed(self, found: list[Match]) -> list[Match]:
         """Return those matches that the definitions of their rules allow, all if they allow none."""
-        return [match for match in found if self.allows(match)] or found
-
-    def allows(self, match: Match) -> bool:
-        """Return whether the captures of MATCH are among those that its rule expects."""
-        expected = self.expected.get(match.rule, {})
-        return all(
-            is_expected(match.captures[name], words)
-            for name, words in expected.items()
-            if name in match.captures
+        fits = (
+            match for match in found if allows(self.expected.get(match.rule, {}), match.captures)
         )
-
-    def patterns(self) -> list[str]:
-        """Return the names that the map expects."""
-        pairings = (rule for rule in self.rules if isinstance(rule, Pairing))
-        return [str(term.name) for rule in pairings for term in rule.left]
+        return list(fits) or found
 
     def refuse_wrong_side(self, loose: list[str]) -> None:
         """Refuse tensors that fit the other side of the map better."""
         if not loose:
             return
-        strange = sum(not self.there(name) for name in self.headers)
-        if strange < len(loose) and 2 * strange <= len(self.headers):
-            side = f"{len(self.headers) - strange} of {len(self.headers)}"
+        known = sum(bool(self.there(name)) for name in self.headers)
+        total = len(self.headers)
+        if total - known < len(loose) and 2 * known >= total:
+            side = f"{known} of {total}"
             raise MismatchError(
                 f"wrong direction: {side} tensors have the names that the map {self.name} leads"
                 " to, as if they were converted already; go the other way, by the inverse map",
-                [
-                    f"{name} is a name of the other side"
-                    for name in sorted(loose)
-                    if self.there(name)
-                ],
+                [f"{n} is a name of the other side" for n in sorted(loose) if self.there(n)],
             )
 
     def step(self, instance: Instance) -> Step | None:
@@ -233,9 +220,8 @@ class Binder:
         """Note where the layout is not the TARGET, in names and shapes."""
         spare = plan.layout.keys() - target.keys()
         for name in spare:
-            hint = (
-                nearest(name, target.keys() - plan.layout.keys()) if len(spare) <= COMPARED else ""
-            )
+            others = target.keys() - plan.layout.keys() if len(spare) <= COMPARED else ()
+            hint = nearest(name, others)
             self.problems.append(f"{name} {plan.layout[name]} is not in the target{hint}")
         for name, header in target.items():
             made = plan.layout.get(name)
@@ -249,12 +235,6 @@ class Binder:
         """Return whether a rule says that the target's NAME is not made."""
         rules = [self.rules[match.rule] for match in self.there(name)]
         return any(isinstance(rule, Drop | Tie) or _leads_nowhere(rule) for rule in rules)
-
-
-def _expected(found: Values) -> dict[str, Expected]:
-    """Return what the definitions of a rule say that names stand for."""
-    counts = {name: value for name, value in found.known.items() if isinstance(value, int)}
-    return {**counts, **found.words}
 
 
 def _leads_nowhere(rule: Rule) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
+from ..notation.definitions import Values
 from ..notation.names import Capture, Name, regex
 from ..notation.rules import Pairing, Rule, Tie
 
@@ -32,6 +33,17 @@ def is_expected(value: str, expected: Expected) -> bool:
     if isinstance(expected, int):
         return value.isdigit() and int(value) < expected
     return value in expected
+
+
+def allows(expected: Mapping[str, Expected], captures: Mapping[str, str]) -> bool:
+    """Return whether all of CAPTURES of which something is EXPECTED may stand for that."""
+    return all(is_expected(text, expected[n]) for n, text in captures.items() if n in expected)
+
+
+def expectations(found: Values) -> dict[str, Expected]:
+    """Return what the definitions of a rule, FOUND by the configuration, say of its captures."""
+    counts = {name: value for name, value in found.known.items() if isinstance(value, int)}
+    return {**counts, **found.words}
 
 
 class Match(NamedTuple):

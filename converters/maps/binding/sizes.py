@@ -39,7 +39,7 @@ def solve(pending: list[Equation], sizes: dict[str, int]) -> list[str]:
             unknown = _unknown(equation.axis, sizes)
             if len(unknown) > 1:
                 rest.append(equation)
-            elif contradiction := _settle(equation, unknown, sizes):
+            elif contradiction := _solve_one(equation, unknown, sizes):
                 problems.append(contradiction)
         if len(rest) == len(pending):
             break
@@ -51,7 +51,7 @@ def _unknown(axis: Axis, sizes: dict[str, int]) -> list[str]:
     return [name for name in names((axis,)) if name not in sizes and not name.isdigit()]
 
 
-def _settle(equation: Equation, unknown: list[str], sizes: dict[str, int]) -> str | None:
+def _solve_one(equation: Equation, unknown: list[str], sizes: dict[str, int]) -> str | None:
     """Solve an EQUATION of at most one unknown; return the contradiction if there is one."""
     axis, size, where = equation
     if unknown:

@@ -1,4 +1,4 @@
-"""Make one step: solve its sizes, check its tensors, lay out its targets."""
+"""Make one step: solve its sizes, check its tensors, work out its targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...common.dtypes import CODE, FLOATS, NUMPY, dtype_of
 from ..execution.copies import copies
 from ..notation.axes import Axes, shape, show
 from ..notation.definitions import Values
-from ..notation.rules import Affine, Bits, Cast, Term, first_line
+from ..notation.rules import Bits, Cast, Term, first_line
 from ..programs.computed import Computed
 from ..programs.preimages import source_header
 from ..programs.programs import results
@@ -163,7 +163,7 @@ class Draft:
         for term, members in zip(self.rule.left, self.instance.members, strict=True):
             family = tuple(counts[name] for name in term.family(self.rule.indices))
             found = tuple(members[index] for index in sorted(members))
-            self.sources.append(Bound(term, found, term.laid_out(self.rule.indices), family))
+            self.sources.append(Bound(term, found, term.stacked_axes(self.rule.indices), family))
             self.problems += unequal(found, self.headers)
         self.problems += self._dtype_problems()
 
@@ -178,13 +178,9 @@ class Draft:
             for change in term.changes:
                 if isinstance(change, Cast | Bits) and CODE[dtype_of(change.dtype)] != stored:
                     yield f"{name} is {stored}, expected {change.dtype}"
-            for change in self._affine():
+            for change in self.rule.affine:
                 if stored not in FLOATS:
                     yield f"{name} is {stored}; `{change}` needs floating-point numbers"
-
-    def _affine(self) -> list[Affine]:
-        changes = (change for term in self._terms() for change in term.changes)
-        return [change for change in changes if isinstance(change, Affine)]
 
     def solve(self) -> None:
         """Find the size of every axis from the shapes."""
@@ -213,14 +209,14 @@ class Draft:
                 yield f"{self.label}: size {name} is unknown: {why}"
 
     def finish(self) -> Made | list[str]:
-        """Lay out the targets."""
+        """Return the step and its targets, or why their bytes do not fit."""
         if problems := list(self._broken()):
             return problems
         bounds, targets = [], []
         for term in self.rule.right:
             made = list(self._targets(term))
             family = tuple(self.sizes[name] for name in term.family(self.rule.indices))
-            axes = term.laid_out(self.rule.indices)
+            axes = term.stacked_axes(self.rule.indices)
             bounds.append(Bound(term, tuple(target.name for target in made), axes, family))
             targets += made
         copied, exact = self._is_copy(bounds, targets), self._is_exact(targets)
@@ -234,14 +230,14 @@ class Draft:
     def _broken(self) -> Iterator[str]:
         """Yield the targets whose bytes make no whole number of elements."""
         for term in self.rule.right if self.rule.reinterprets else ():
-            sizes, name = self._laid_out(term), self.instance.fill(term)
+            sizes, name = self._counted_shape(term), self.instance.fill(term)
             dtype = NUMPY[_cast("", term)]
             if not sizes:
                 yield f"{self.label} has no axis to count bytes in (rule: {first_line(self.rule)})"
             elif sizes[-1] % dtype.itemsize:
                 yield f"{name} would have rows of {sizes[-1]} bytes, no whole number of {dtype}"
 
-    def _laid_out(self, term: Term) -> tuple[int, ...]:
+    def _counted_shape(self, term: Term) -> tuple[int, ...]:
         """Return the shape of a target as its axes count it."""
         if term.axes is not None:
             return shape(term.axes, self.sizes)
@@ -257,7 +253,7 @@ class Draft:
     def _header(self, term: Term) -> Header:
         """Return the header of the targets of TERM."""
         stored = self.headers[self.sources[0].names[0]].dtype
-        code, sizes = _cast(stored, term), self._laid_out(term)
+        code, sizes = _cast(stored, term), self._counted_shape(term)
         if self.rule.reinterprets:
             sizes = (*sizes[:-1], sizes[-1] // NUMPY[code].itemsize)
         return Header(code, sizes)
@@ -267,24 +263,19 @@ class Draft:
             return True
         source = self.headers[self.sources[0].names[0]]
         cast = any(target.header.dtype != source.dtype for target in targets)
-        if self._affine() or (cast and not self.rule.reinterprets):
+        if self.rule.affine or (cast and not self.rule.reinterprets):
             return False
         if self.rule.left[0].axes is None:
             return True
-        sizes = tuple(
-            (name, self.sizes[name]) for name in sorted(self.rule.atoms & self.sizes.keys())
-        )
-        return _copied(_layouts(self.sources), _layouts(bounds), sizes)
+        sizes = tuple((n, self.sizes[n]) for n in sorted(self.rule.atoms & self.sizes.keys()))
+        return _copied(_numbered(self.sources), _numbered(bounds), sizes)
 
     def _is_exact(self, targets: list[Target]) -> bool:
         if self.rule.reinterprets:
             return True
         stored = NUMPY[self.headers[self.sources[0].names[0]].dtype]
         casts = all(np.can_cast(stored, NUMPY[target.header.dtype], "safe") for target in targets)
-        return casts and not self._affine()
-
-    def _terms(self) -> tuple[Term, ...]:
-        return (*self.rule.left, *self.rule.right)
+        return casts and not self.rule.affine
 
 
 def _cast(stored: str, term: Term) -> str:
@@ -308,14 +299,12 @@ def _copied(
     sources: tuple[Numbered, ...], targets: tuple[Numbered, ...], sizes: tuple[tuple[str, int], ...]
 ) -> bool:
     """Return whether TARGETS are whole ranges of SOURCES; it is the same for each layer."""
-    return bool(
-        copies(
-            [(axes, [str(at) for at in range(count)]) for axes, count in sources],
-            [(axes, [str(at) for at in range(count)]) for axes, count in targets],
-            dict(sizes),
-        )
+    here, there = (
+        [(axes, [str(at) for at in range(count)]) for axes, count in side]
+        for side in (sources, targets)
     )
+    return bool(copies(here, there, dict(sizes)))
 
 
-def _layouts(bounds: list[Bound]) -> tuple[Numbered, ...]:
+def _numbered(bounds: list[Bound]) -> tuple[Numbered, ...]:
     return tuple((bound.axes, len(bound.names)) for bound in bounds)

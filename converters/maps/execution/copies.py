@@ -17,8 +17,6 @@ MOST_EXTENTS: Final = 4096  # more, shorter ranges cost more than holding the te
 
 # A piece by all its atoms, and the order in which those larger than 1 are stored.
 Space: TypeAlias = tuple[frozenset[str], tuple[str, ...]]
-
-
 Layout: TypeAlias = tuple[Axes, Sequence[str]]  # axes of all tensors stacked, their names
 
 
@@ -43,8 +41,7 @@ Placed: TypeAlias = tuple[int, Range]  # where an extent starts in its space, wh
 
 def count_extents(flat: Sequence[Atom | Sum], sizes: Mapping[str, int]) -> int:
     """Return how many extents a tensor of the factors FLAT has."""
-    sums = [at for at, factor in enumerate(flat) if isinstance(factor, Sum)]
-    if not sums:
+    if not any(isinstance(factor, Sum) for factor in flat):
         return 1
     head, rest = flat[0], flat[1:]
     if isinstance(head, Sum):
@@ -53,7 +50,7 @@ def count_extents(flat: Sequence[Atom | Sum], sizes: Mapping[str, int]) -> int:
 
 
 def extents(axes: Axes, sizes: Mapping[str, int]) -> list[Extent]:
-    """Return the extents of a tensor laid out as AXES, in storage order.
+    """Return the extents of a tensor with AXES, in storage order.
 
     >>> from weighbridge.converters.maps.notation.axes import Atom, Sum
     >>> found = extents((Sum((Atom("q"), Atom("k"))), Atom("d")), {"q": 2, "k": 3, "d": 4})

@@ -103,12 +103,9 @@ def _drop_problem(item: Dropped, values: Mapping[str, Value]) -> Iterator[str]:
     value, other = values.get(item.name), values.get(item.of)
     if isinstance(value, LowRank):
         yield f"{item.name} has an update, which would be lost: {item.policy}"
-    elif isinstance(value, Dense) and isinstance(other, Dense) and not _equal(value, other):
-        yield f"{item.name} should equal {item.of}, but differs"
-
-
-def _equal(one: Dense, other: Dense) -> bool:
-    return one.array.tobytes() == other.array.tobytes()
+    elif isinstance(value, Dense) and isinstance(other, Dense):
+        same = value.array.tobytes() == other.array.tobytes()
+        yield from [] if same else [f"{item.name} should equal {item.of}, but differs"]
 
 
 def _incomplete(step: Step, values: Mapping[str, Value]) -> Iterator[str]:
@@ -133,17 +130,13 @@ def execute(
         MismatchError: the checkpoint is not the one of the plan, or a tensor differs from the one
             it is tied to; nothing was written then.
     """
-    mover = Mover(plan, checkpoint, writer, progress or _ignore)
+    mover = Mover(plan, checkpoint, writer, progress or (lambda _: None))
     mover.check()
     copied = [step for step in plan.steps if step.copies]
     made = [step for step in plan.steps if not step.copies]
     mover.workers.each(copied, mover.move, own=made)  # MLX, which programs use, is for one thread
     survival = mover.source.survival() if isinstance(mover.source, Merging) else {}
     return Execution(writer.close(), survival, mover.missed)
-
-
-def _ignore(size: int) -> None:
-    """Report no progress."""
 
 
 class Mover:
@@ -165,20 +158,19 @@ class Mover:
         changed = [
             name for name, header in self.plan.headers.items() if headers.get(name) != header
         ]
-        problems = [f"{name} is not as it was when the plan was made" for name in sorted(changed)]
+        problems = [
+            f"{name} is not as it was when the plan was made; start again"
+            for name in sorted(changed)
+        ]
         problems += [
             f"{name} should equal {of}, but differs; give the model a map without this tie"
             for name, _, of in ([] if problems else self.plan.ties)
-            if not self.equal(name, of)
+            if self.digest(name) != self.digest(of)
         ]
         if problems:
             raise MismatchError(f"{self.checkpoint.path} does not fit the plan", problems)
         if self.plan.updates:
             self.source = Merging(self.checkpoint, self.plan.updates)
-
-    def equal(self, one: str, other: str) -> bool:
-        """Return whether two tensors have the same bytes, by their hashes."""
-        return self.digest(one) == self.digest(other)
 
     def digest(self, name: str) -> bytes:
         """Return the hash of a source; comparing views of memory would take fifty times as long."""
@@ -188,11 +180,12 @@ class Mover:
         return found.digest()
 
     def move(self, step: Step) -> None:
-        """Write the targets of STEP."""
+        """Write the targets of STEP: copied, made slab by slab, or computed whole."""
         if step.copies:
-            self.copy(step)
+            found = byte_ranges(step, self.plan)
+            self.write({name: self.stream(ranges) for name, ranges in found.items()})
         elif parts := slabs(step, self.plan):
-            self.write({name: parts.pieces(self.source, name) for name in parts.names})
+            self.write({name: parts.pieces(self.source, name) for name in step.target_names})
         elif undoes(step) or not self.writer.finished.issuperset(step.target_names):
             self.compute(step)
         for name in self.writer.finished.intersection(step.target_names):
@@ -219,11 +212,6 @@ class Mover:
         self.missed |= {name: found.missed} if found.missed else {}
         return {name: found.array}
 
-    def copy(self, step: Step) -> None:
-        """Stream the byte ranges that the targets of STEP are made of."""
-        found = byte_ranges(step, self.plan)
-        self.write({name: self.stream(ranges) for name, ranges in found.items()})
-
     def stream(self, ranges: list[Range]) -> Iterator[memoryview]:
         """Yield the bytes of RANGES."""
         for source, start, stop in ranges:
@@ -236,7 +224,7 @@ class Mover:
                 self.writer.write(name, self.counted(stream))
 
     def counted(self, stream: Iterator[memoryview]) -> Iterator[memoryview]:
-        """Yield what STREAM yields and tell how many bytes it was; stop when others have failed."""
+        """Yield what STREAM yields and report its bytes; stop when another thread has failed."""
         for view in stream:
             self.workers.check()
             yield view

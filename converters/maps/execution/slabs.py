@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...checkpoints.base import Checkpoint, Header
+from ...checkpoints.base import Checkpoint
+from ...checkpoints.formats.ranges import gather
 from ...common.dtypes import NUMPY
 from ...values import Array
 from ..binding.actions import dense
@@ -32,11 +33,6 @@ class Slabs(NamedTuple):
     step: Step
     axis: str
     size: int
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The targets."""
-        return self.step.target_names
 
     def pieces(self, checkpoint: Checkpoint, name: str) -> Iterator[memoryview]:
         """Yield the bytes of the target NAME; a yielded view is valid until the next one."""
@@ -120,13 +116,6 @@ def _read(checkpoint: Checkpoint, name: str, part: tuple[int, int, int] | None) 
     start, stop, size = part
     header = checkpoint.headers[name]
     each = header.nbytes // size
-    data, at = np.empty((stop - start) * each, np.uint8), 0
-    for view in checkpoint.stream(name, start * each, stop * each):
-        data[at : at + view.nbytes] = np.frombuffer(view, np.uint8)
-        at += view.nbytes
-    shape = _shape(header, stop - start, size)
+    data = gather(checkpoint.stream(name, start * each, stop * each), (stop - start) * each)
+    shape = (header.shape[0] // size * (stop - start), *header.shape[1:])
     return data.view(NUMPY[header.dtype]).reshape(shape)
-
-
-def _shape(header: Header, count: int, size: int) -> tuple[int, ...]:
-    return (header.shape[0] // size * count, *header.shape[1:])

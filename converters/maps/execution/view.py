@@ -9,6 +9,7 @@ from threading import Lock
 import numpy as np
 
 from ...checkpoints.base import CHUNK, Checkpoint, Header
+from ...checkpoints.formats.ranges import gather
 from ...common.dtypes import NUMPY
 from ...values import Array
 from ..binding.actions import dense
@@ -39,13 +40,13 @@ class Mapped:
     ignored: tuple[Path, ...]
 
     def __init__(self, plan: Plan, checkpoint: Checkpoint) -> None:
-        """See through PLAN, which merges no updates, at CHECKPOINT.
+        """Show what PLAN, which merges no updates, makes of CHECKPOINT.
 
         Raises:
             ValueError: the plan merges updates.
         """
         if plan.updates:
-            raise ValueError("a plan that merges updates cannot be looked through")
+            raise ValueError("a plan that merges updates must be executed, not viewed")
         self._plan, self._own = plan, checkpoint
         self.path, self.files, self.ignored = checkpoint.path, checkpoint.files, checkpoint.ignored
         self.metadata, self.headers = checkpoint.metadata, plan.layout
@@ -60,12 +61,7 @@ class Mapped:
             return self._made(name, step)
         if step.rule.keeps_layout:
             return self._own.read(step.source_names[0])
-        array = np.empty(head.nbytes, np.uint8)
-        at = 0
-        for view in self.stream(name):
-            array[at : at + view.nbytes] = np.frombuffer(view, np.uint8)
-            at += view.nbytes
-        return array.view(NUMPY[head.dtype]).reshape(head.shape)
+        return gather(self.stream(name), head.nbytes).view(NUMPY[head.dtype]).reshape(head.shape)
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""

@@ -26,13 +26,14 @@ def main() -> None:
     request = Request.load(sys.stdin.buffer.read())
     limit(request)
     try:
-        said = answer(request).dump()
+        reply = answer(request).dump()
     except WeighbridgeError as error:
-        said = dump_error(error)
+        reply = dump_error(error)
     except MemoryError:
-        said = dump_error(UnsupportedError(f"{request.target}: {out_of_memory(request)}"))
+        most = f"takes more memory than a map may need ({request.memory >> 20:,} MiB)"
+        reply = dump_error(UnsupportedError(f"{request.target}: {most}"))
     with os.fdopen(answers, "wb") as stream:
-        stream.write(said)
+        stream.write(reply)
     sys.stderr.flush()
     os._exit(0)  # whatever the class left behind, threads for instance, need not be waited for
 
@@ -54,11 +55,6 @@ def limit(request: Request) -> None:
     ):
         with suppress(ValueError, OSError):  # a system may not know a limit, or have a lower one
             resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
-
-
-def out_of_memory(request: Request) -> str:
-    """Say that the memory was not enough."""
-    return f"takes more memory than a map may need ({request.memory >> 20:,} MiB)"
 
 
 if __name__ == "__main__":

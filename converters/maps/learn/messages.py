@@ -1,4 +1,4 @@
-"""What is said to and by the process that learns: JSON, one object each way."""
+"""Request and answer of the process that learns: JSON, one object each way."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .... import errors
 from ...checkpoints.base import Header
 from ...documents import ANSWER, parse_object
 from ...libraries import Target
+from ..headers import listed, unlisted
 from .learning import Learned
 from .trace.reduction import Reduced
 
@@ -39,21 +40,21 @@ class Request(NamedTuple):
         """Return the request as JSON."""
         target = self.target
         parts = [target.library, target.version, target.model_type, target.module]
-        said = {**self._asdict(), "target": parts, "headers": _listed(self.headers)}
+        fields = {**self._asdict(), "target": parts, "headers": listed(self.headers)}
         if self.order is not None:
-            said["order"] = [self.order.config, _listed(self.order.headers)]
-        return json.dumps(said).encode()
+            fields["order"] = [self.order.config, listed(self.order.headers)]
+        return json.dumps(fields).encode()
 
     @classmethod
     def load(cls, text: bytes) -> Request:
         """Return the request that TEXT is."""
-        said = parse_object(text, "the request", ANSWER)
-        said["target"] = Target(*said["target"])
-        said["headers"] = _headers(said["headers"])
-        if said["order"] is not None:
-            config, headers = said["order"]
-            said["order"] = Reduced(config, _headers(headers))
-        return cls(**said)
+        fields = parse_object(text, "the request", ANSWER)
+        fields["target"] = Target(*fields["target"])
+        fields["headers"] = unlisted(fields["headers"])
+        if fields["order"] is not None:
+            config, headers = fields["order"]
+            fields["order"] = Reduced(config, unlisted(headers))
+        return cls(**fields)
 
 
 class Answer(NamedTuple):
@@ -69,9 +70,9 @@ class Answer(NamedTuple):
 
     def dump(self) -> bytes:
         """Return the answer as JSON."""
-        learned = self.learned._replace(layout=_listed(self.learned.layout))  # type: ignore[arg-type]
-        said = {**learned._asdict(), "parameters": _listed(self.parameters)}
-        return json.dumps({"learned": said}).encode()
+        learned = self.learned._replace(layout=listed(self.learned.layout))  # type: ignore[arg-type]
+        fields = {**learned._asdict(), "parameters": listed(self.parameters)}
+        return json.dumps({"learned": fields}).encode()
 
 
 def dump_error(error: errors.WeighbridgeError) -> bytes:
@@ -85,21 +86,13 @@ def load_answer(text: bytes) -> Answer:
     Raises:
         WeighbridgeError: the answer is one.
     """
-    said = parse_object(text, "the answer of the class", ANSWER)
-    if "error" in said:
-        kind = getattr(errors, said["error"], errors.UnsupportedError)
+    answer = parse_object(text, "the answer of the class", ANSWER)
+    if "error" in answer:
+        kind = getattr(errors, answer["error"], errors.UnsupportedError)
         if issubclass(kind, errors.MismatchError):
             kind = errors.UnsupportedError
-        raise kind(said["message"])
-    found = said["learned"]
-    parameters = _headers(found.pop("parameters"))
-    found["notes"], found["layout"] = tuple(found["notes"]), _headers(found["layout"])
+        raise kind(answer["message"])
+    found = answer["learned"]
+    parameters = unlisted(found.pop("parameters"))
+    found["notes"], found["layout"] = tuple(found["notes"]), unlisted(found["layout"])
     return Answer(Learned(**found), parameters)
-
-
-def _listed(headers: Mapping[str, Header]) -> dict[str, list[Any]]:
-    return {name: [header.dtype, *header.shape] for name, header in headers.items()}
-
-
-def _headers(listed: Mapping[str, list[Any]]) -> dict[str, Header]:
-    return {name: Header(dtype, tuple(shape)) for name, (dtype, *shape) in listed.items()}

@@ -106,15 +106,15 @@ def ask(request: Request) -> Answer:
     """
     process = _waiting.pop() if _waiting else start()
     try:
-        said, complaints = process.communicate(request.dump(), timeout=request.seconds)
+        reply, complaints = process.communicate(request.dump(), timeout=request.seconds)
     except subprocess.TimeoutExpired:
         raise LimitError(f"{request.target}: {_too_slow(request)}") from None
     finally:
         process.kill()
         process.communicate()
-    if not said:
+    if not reply:
         raise LimitError(f"{request.target}: {_ended(process.returncode, complaints, request)}")
-    return load_answer(said)
+    return load_answer(reply)
 
 
 def start() -> subprocess.Popen[bytes]:
@@ -152,5 +152,5 @@ def _ended(status: int, complaints: bytes, request: Request) -> str:
         return _too_slow(request)
     last = complaints.decode(errors="replace").strip().rpartition("\n")[2][:200]
     how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-    said = f": {last}" if last else ""
-    return f"ends the process {how}{said} (memory limit: {request.memory >> 20:,} MiB)"
+    message = f": {last}" if last else ""
+    return f"ends the process {how}{message} (memory limit: {request.memory >> 20:,} MiB)"

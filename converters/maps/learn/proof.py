@@ -22,7 +22,7 @@ from ..binding.plan import Plan, Step
 from ..binding.weightmap import WeightMap
 from ..execution.exchange import BYTES_IN_MLX, to_mlx, to_numpy
 from ..notation.names import match, parse_name
-from ..notation.rules import Affine, Pairing, Tie, first_line
+from ..notation.rules import Pairing, Tie, first_line
 from ..programs.computed import Computed
 from .rules.folding import renamed
 from .rules.programming import stacked
@@ -128,7 +128,7 @@ class Proof:
     def values(self, step: Step, excerpt: Excerpt) -> None:
         """Compare a step with the replay of EXCERPT, and the way back with what went in."""
         forth, back = self.plans(step, excerpt.headers)
-        arrays = random_arrays(excerpt.headers, finite=_affine(step.rule))
+        arrays = random_arrays(excerpt.headers, finite=step.rule.affine)
         wanted = excerpt.replay({name: to_mlx(array) for name, array in arrays.items()})
         made = dense(forth, arrays)
         for name, array in wanted.items():
@@ -141,7 +141,7 @@ class Proof:
         """Check the way back: of sources where it is exact, else of what the targets became."""
         if forth.exact:
             again = dense(back, dense(forth, arrays))
-        elif all(c.symbol == "+" for c in _affine(step.rule)):
+        elif all(c.symbol == "+" for c in step.rule.affine):
             again = dense(forth, dense(back, arrays))
         else:
             return
@@ -172,11 +172,6 @@ def _concrete(step: Step) -> Pairing:
     made = renamed(rule, lambda name: parse_name(name.fill(captures)))
     assert isinstance(made, Pairing)  # noqa: S101  (only pairings have steps)
     return made
-
-
-def _affine(rule: Pairing) -> list[Affine]:
-    changes = (change for term in (*rule.left, *rule.right) for change in term.changes)
-    return [change for change in changes if isinstance(change, Affine)]
 
 
 def random_arrays(headers: Mapping[str, Header], finite: Sequence[object]) -> dict[str, Array]:

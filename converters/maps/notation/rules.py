@@ -77,8 +77,8 @@ class Term:
         axes = "" if self.axes is None else f" {show(self.axes)}"
         return axes + "".join(f" {change}" for change in self.changes)
 
-    def laid_out(self, indices: frozenset[str]) -> Axes:
-        """Return the axes of all tensors of the term stacked: captured INDICES first."""
+    def stacked_axes(self, indices: frozenset[str]) -> Axes:
+        """Return the axes of all tensors of the term stacked, captured INDICES first."""
         family = tuple(Atom(name) for name in self.family(indices))
         return family + (self.axes or ())
 
@@ -119,28 +119,42 @@ class Pairing:
         return ", ".join(map(str, self.right))
 
     @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of both sides."""
+        return (*self.left, *self.right)
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """The changes of value of all terms."""
+        return tuple(change for term in self.terms for change in term.changes)
+
+    @cached_property
+    def affine(self) -> tuple[Affine, ...]:
+        """Those of the changes that add or multiply."""
+        return tuple(change for change in self.changes if isinstance(change, Affine))
+
+    @cached_property
     def indices(self) -> frozenset[str]:
         """The captures that are axes: ``{e}`` where ``e`` stands in brackets."""
-        captures = {c.name for term in (*self.left, *self.right) for c in term.name.captures}
+        captures = {c.name for term in self.terms for c in term.name.captures}
         return frozenset(captures & self.atoms)
 
     @cached_property
     def atoms(self) -> frozenset[str]:
         """The names of all axes."""
-        return frozenset(
-            name for term in (*self.left, *self.right) for name in names(term.axes or ())
-        )
+        return frozenset(name for term in self.terms for name in names(term.axes or ()))
 
     @cached_property
     def sizes(self) -> frozenset[str]:
         """The names that stand for a size: axes, and captures, whose size is a count."""
-        terms = (*self.left, *self.right)
-        return self.atoms.union(capture.name for term in terms for capture in term.name.captures)
+        return self.atoms.union(
+            capture.name for term in self.terms for capture in term.name.captures
+        )
 
     @cached_property
     def compound(self) -> frozenset[str]:
         """The axes within products and sums, whose sizes a shape alone may not tell."""
-        axes = (axis for term in (*self.left, *self.right) for axis in term.axes or ())
+        axes = (axis for term in self.terms for axis in term.axes or ())
         found = names(tuple(axis for axis in axes if not isinstance(axis, Atom)))
         return frozenset(name for name in found if not name.isdigit())
 
@@ -152,8 +166,7 @@ class Pairing:
     @cached_property
     def amounts(self) -> frozenset[str]:
         """The names used in changes of value."""
-        changes = (change for term in (*self.left, *self.right) for change in term.changes)
-        amounts = (change.amount for change in changes if isinstance(change, Affine))
+        amounts = (change.amount for change in self.affine)
         return frozenset(amount for amount in amounts if isinstance(amount, str))
 
     @cached_property
@@ -165,21 +178,18 @@ class Pairing:
     @cached_property
     def renames_only(self) -> bool:
         """Whether the tensors stay as they are, byte for byte and shape for shape."""
-        terms = (*self.left, *self.right)
-        return all(term.axes is None and not term.changes for term in terms)
+        return not self.changes and all(term.axes is None for term in self.terms)
 
     @cached_property
     def keeps_layout(self) -> bool:
         """Whether each tensor stays as it is, its axes named or not."""
-        terms = (*self.left, *self.right)
-        alike = len(terms) == 2 and self.left[0].axes == self.right[0].axes
-        return alike and not self.indices and not any(term.changes for term in terms)
+        alike = len(self.terms) == 2 and self.left[0].axes == self.right[0].axes
+        return alike and not self.indices and not self.changes
 
     @cached_property
     def reinterprets(self) -> bool:
         """Whether the axes are of bytes: the bits stay, the dtypes may differ."""
-        terms = (*self.left, *self.right)
-        return any(isinstance(change, Bits) for term in terms for change in term.changes)
+        return any(isinstance(change, Bits) for change in self.changes)
 
     def inverse(self) -> Pairing:
         """Return the rule with its sides swapped."""
@@ -193,19 +203,17 @@ class Pairing:
         return next(self._flaws(defined), None)
 
     def _flaws(self, defined: frozenset[str]) -> Iterator[str]:
-        terms = (*self.left, *self.right)
-        yield from (flaw for term in terms if (flaw := term.name.flaw()))
+        yield from (flaw for term in self.terms if (flaw := term.name.flaw()))
         yield from self._layout_flaws()
         yield from _capture_flaws(self)
-        if any(term.axes is not None for term in terms):
+        if any(term.axes is not None for term in self.terms):
             yield from _piece_flaws(self)
         yield from _definition_flaws(self, defined)
         yield from _change_flaws(self)
 
     def _layout_flaws(self) -> Iterator[str]:
-        terms = (*self.left, *self.right)
-        bare = [term for term in terms if term.axes is None]
-        if bare and (len(bare) < len(terms) or len(terms) > 2):
+        bare = [term for term in self.terms if term.axes is None]
+        if bare and (len(bare) < len(self.terms) or len(self.terms) > 2):
             yield f"{bare[0].name} needs axes in brackets, because others of its rule have some"
         yield from repeated(self)
 
@@ -216,7 +224,7 @@ class Drop:
 
     Attributes:
         name: the name, with captures.
-        policy: ``recomputed`` if the model makes it anew, ``original`` if the way back needs the
+        policy: ``recomputed`` if the model computes it, ``original`` if the way back needs the
             original checkpoint.
         side: ``left`` or ``right``, the side that has it.
     """
@@ -276,8 +284,7 @@ def where_text(definitions: tuple[Definition, ...]) -> str:
 
 
 def _change_flaws(rule: Pairing) -> Iterator[str]:
-    terms = (*rule.left, *rule.right)
-    for term in terms:
+    for term in rule.terms:
         if Affine("*", 0) in term.changes:
             yield "`* 0` has no way back"
         if rule.reinterprets and [type(change) for change in term.changes] != [Bits]:
@@ -306,7 +313,7 @@ def repeated(rule: Pairing) -> Iterator[str]:
 
 
 def _capture_flaws(rule: Pairing) -> Iterator[str]:
-    for capture in (c for term in (*rule.left, *rule.right) for c in term.name.captures):
+    for capture in (c for term in rule.terms for c in term.name.captures):
         if capture.deep and capture.name in rule.indices:
             yield f"{capture} is of any depth and cannot be an axis"
     expected = _instance_captures(rule, rule.left[0])
@@ -323,7 +330,7 @@ def _instance_captures(rule: Pairing, term: Term) -> set[str]:
 
 def _piece_flaws(rule: Pairing) -> Iterator[str]:
     sides = [
-        [piece for term in side for piece in choices(term.laid_out(rule.indices))]
+        [piece for term in side for piece in choices(term.stacked_axes(rule.indices))]
         for side in (rule.left, rule.right)
     ]
     for piece in (piece for side in sides for piece in side):

@@ -75,7 +75,7 @@ class Computed(Pairing):
         return replace(self, left=self.right, right=self.left, arrow=TURNED[self.arrow])
 
     def _layout_flaws(self) -> Iterator[str]:
-        for term in (*self.left, *self.right):
+        for term in self.terms:
             if term != Term(term.name):
                 yield f"{term.name}: a name of a program takes no axes and no change of value"
         yield from repeated(self)

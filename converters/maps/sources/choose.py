@@ -57,7 +57,7 @@ def learned_map(model: Model, target: Target) -> WeightMap:
         UnsupportedError: the class does more to the tensors than a map can say.
     """
     if model.framework == "mlx":
-        return homeward_map(model, target)
+        return origin_and_map(model, target)[1]
     from ...configs import to_mlx
     from ...libraries.defaults import takes_long
 
@@ -66,11 +66,6 @@ def learned_map(model: Model, target: Target) -> WeightMap:
     config = to_mlx(model.config, target).config
     found = learned(target, config, model.checkpoint.headers)
     return WeightMap.parse(found.text, f"{target} (learned)")
-
-
-def homeward_map(model: Model, target: Target) -> WeightMap:
-    """Return the map of an MLX directory that does not say what it was made from."""
-    return homeward(model, target)[1]
 
 
 def map_from(model: Model, headers: Headers) -> WeightMap:
@@ -83,7 +78,10 @@ def map_from(model: Model, headers: Headers) -> WeightMap:
     target = model.library
     found = learned(target, model.config, headers) if target else None
     if found is None or list(different(found.layout, model.checkpoint.headers)):
-        raise BadInputError(f"{model.spec} is not what {target} makes of this checkpoint")
+        raise BadInputError(
+            f"{model.spec} does not hold what {target} makes of this checkpoint; check that it was"
+            " made from it, or give its map: --map FILE.wmap"
+        )
     return WeightMap.parse(found.text, f"{target} (learned)")
 
 
@@ -95,12 +93,13 @@ def origin_of(model: Model) -> Mapping[str, Header]:
     """
     if model.library is None:
         raise BadInputError(
-            f"{model.spec}: no MLX library here reads it, so it has no known origin"
+            f"{model.spec}: no MLX library that is installed reads its model_type, so what it was"
+            " made from is not known; give its map: --map FILE.wmap"
         )
-    return homeward(model, model.library)[0]
+    return origin_and_map(model, model.library)[0]
 
 
-def homeward(model: Model, target: Target) -> tuple[Mapping[str, Header], WeightMap]:
+def origin_and_map(model: Model, target: Target) -> tuple[Mapping[str, Header], WeightMap]:
     """Return what an MLX directory must have been made from, headers only, and by which map.
 
     Each layout in which transformers may have written such a model is tried: the one out of which

@@ -13,6 +13,7 @@ import xxhash
 from ...checkpoints.base import Header
 from ...common import cache
 from ...common.steps import step
+from ..headers import listed, unlisted
 
 if TYPE_CHECKING:
     from ...libraries import Target
@@ -46,23 +47,13 @@ def learned(target: Target, config: Mapping[str, Any], headers: Mapping[str, Hea
         found = learn_now(target, config, headers)
         cache.keep(KIND, key, {"text": found.text, "layout": listed(found.layout)})
         return found
-    layout = {name: Header(dtype, tuple(shape)) for name, (dtype, *shape) in kept["layout"].items()}
-    return Found(kept["text"], layout)
+    return Found(kept["text"], unlisted(kept["layout"]))
 
 
 def digest(headers: Mapping[str, Header]) -> str:
     """Return a fingerprint of HEADERS, in the order they have."""
     text = "\n".join([f"{name} {dtype} {shape}" for name, (dtype, shape) in headers.items()])
     return xxhash.xxh3_128_hexdigest(text.encode())
-
-
-def listed(headers: Mapping[str, Header]) -> dict[str, list[Any]]:
-    """Return HEADERS as JSON.
-
-    >>> listed({"a": Header("F32", (2, 3))})
-    {'a': ['F32', 2, 3]}
-    """
-    return {name: [header.dtype, *header.shape] for name, header in headers.items()}
 
 
 def get_ready() -> None:
@@ -82,7 +73,7 @@ def learn_now(target: Target, config: Mapping[str, Any], headers: Mapping[str, H
 
 @once
 def edited(library: str) -> list[Any]:
-    """Return what else a map depends on: when LIBRARY's files were last changed, and MLX.
+    """Return what else a map depends on: the version of MLX, and when LIBRARY's files last changed.
 
     A library may be installed as a working copy, whose version stays when its code changes.
     """
@@ -95,5 +86,5 @@ def edited(library: str) -> list[Any]:
 
 @once
 def revision() -> int:
-    """Return when the code that learns was last changed: what older code learned is not taken."""
+    """Return when the code that learns was last changed: what older code learned is not used."""
     return max(path.stat().st_mtime_ns for path in Path(__file__).parent.parent.rglob("*.py"))

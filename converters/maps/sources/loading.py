@@ -67,7 +67,10 @@ def follow(config: Mapping[str, Any], headers: Mapping[str, Header], name: str =
     with quiet(), no_progress_bar():
         model = meta_model(config, name)
         aliases = dict(getattr(model, "all_tied_weights_keys", None) or {})
-        tensors = {at: Traced(whole(at, h.shape), stand_in(h)) for at, h in headers.items()}
+        tensors = {
+            at: Traced(whole(at, h.shape), DTYPES.get(h.dtype, torch.float32))
+            for at, h in headers.items()
+        }
         changes: Any = get_model_conversion_mapping(model)
         plan = LoadStateDictConfig(weight_mapping=changes)
         info, _ = convert_and_load_state_dict_in_model(model, tensors, plan)
@@ -76,8 +79,8 @@ def follow(config: Mapping[str, Any], headers: Mapping[str, Header], name: str =
             f"{at}: expected {list(b)}, found {list(a)}"
             for at, a, b in sorted(info.mismatched_keys)
         ),
-        *(f"{at}: {last_line(said)}" for at, said in sorted(info.conversion_errors.items())),
-        *(f"{said}" for said in info.error_msgs),
+        *(f"{at}: {last_line(text)}" for at, text in sorted(info.conversion_errors.items())),
+        *map(str, info.error_msgs),
     ]
     if problems:
         raise UnsupportedError(
@@ -89,16 +92,11 @@ def follow(config: Mapping[str, Any], headers: Mapping[str, Header], name: str =
     )
 
 
-def stand_in(head: Header) -> torch.dtype:
-    """Return the dtype with which a tensor of HEAD is followed."""
-    return DTYPES.get(head.dtype, torch.float32)
-
-
 def last_line(text: str) -> str:
-    """Return what TEXT, a traceback and what transformers adds to it, says in the end."""
+    """Return the message in TEXT, a traceback and what transformers adds to it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = next((line for line in reversed(lines) if line.startswith(MARK)), lines[-1])
-    return said.removeprefix(MARK)[:200]
+    message = next((line for line in reversed(lines) if line.startswith(MARK)), lines[-1])
+    return message.removeprefix(MARK)[:200]
 
 
 MARK: Final = f"{Unfit.__module__}.{Unfit.__qualname__}: "
@@ -170,7 +168,7 @@ class Traced(torch.Tensor):
         """
         name = function._schema.name.removeprefix("aten::")
         if name not in MOVES:
-            raise Unfit(f"loading calls {name}, which computes with the numbers")
+            raise Unfit(f"loading calls torch's {name}, which computes with the numbers")
         first = args[0][0] if isinstance(args[0], list | tuple) else args[0]
         dtype = (kwargs or {}).get("dtype") or first.dtype
         made = MOVES[name](*args)
@@ -179,69 +177,61 @@ class Traced(torch.Tensor):
         return found if isinstance(made, list) else found[0]
 
 
-def axis_of(tensor: Traced, dim: int) -> int:
-    """Return DIM, which may count from the end, counted from the start."""
+def _axis_of(tensor: Traced, dim: int) -> int:
     return dim % max(tensor.ndim, 1)
 
 
-def same(tensor: Traced, *_: Any) -> Form:
-    """Return the form as it is."""
+def _same(tensor: Traced, *_: Any) -> Form:
     return tensor.form
 
 
-def viewed(tensor: Traced, shape: Sequence[int]) -> Form:
-    """Return the form in SHAPE, in which one size may be -1."""
+def _viewed(tensor: Traced, shape: Sequence[int]) -> Form:
     known = torch.empty(tensor.shape, device="meta").reshape(list(shape))
     return tensor.form.reshaped(tuple(known.shape))
 
 
-def permuted(tensor: Traced, dims: Sequence[int]) -> Form:
-    """Return the form with its axes in the order of DIMS."""
-    return tensor.form.transposed([axis_of(tensor, dim) for dim in dims])
+def _permuted(tensor: Traced, dims: Sequence[int]) -> Form:
+    return tensor.form.transposed([_axis_of(tensor, dim) for dim in dims])
 
 
-def transposed(tensor: Traced, one: int = 0, other: int = 1) -> Form:
-    """Return the form with two axes swapped."""
+def _transposed(tensor: Traced, one: int = 0, other: int = 1) -> Form:
     order = list(range(tensor.ndim))
-    one, other = axis_of(tensor, one), axis_of(tensor, other)
+    one, other = _axis_of(tensor, one), _axis_of(tensor, other)
     order[one], order[other] = other, one
     return tensor.form.transposed(order)
 
 
-def unsqueezed(tensor: Traced, dim: int) -> Form:
-    """Return the form with an axis of size 1 more, at DIM."""
+def _unsqueezed(tensor: Traced, dim: int) -> Form:
     shape = list(tensor.shape)
     shape.insert(dim % (tensor.ndim + 1), 1)
     return tensor.form.reshaped(shape)
 
 
-def squeezed(tensor: Traced, dims: int | Sequence[int] | None = None) -> Form:
+def _squeezed(tensor: Traced, dims: int | Sequence[int] | None = None) -> Form:
     """Return the form without the axes DIMS that have size 1, all such axes by default."""
     chosen = range(tensor.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
-    gone = {axis_of(tensor, dim) for dim in chosen}
+    gone = {_axis_of(tensor, dim) for dim in chosen}
     shape = [size for at, size in enumerate(tensor.shape) if size != 1 or at not in gone]
     return tensor.form.reshaped(shape)
 
 
-def sliced(
+def _sliced(
     tensor: Traced, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Form:
-    """Return a slice of the form."""
-    axis = axis_of(tensor, dim)
+    axis = _axis_of(tensor, dim)
     return tensor.form.sliced(axis, *slice(start, end, step).indices(tensor.shape[axis]))
 
 
-def selected(tensor: Traced, dim: int, index: int) -> Form:
-    """Return the form at one INDEX of an axis, without that axis."""
-    axis = axis_of(tensor, dim)
+def _selected(tensor: Traced, dim: int, index: int) -> Form:
+    axis = _axis_of(tensor, dim)
     at = index % tensor.shape[axis]
     shape = [size for other, size in enumerate(tensor.shape) if other != axis]
     return tensor.form.sliced(axis, at, at + 1).reshaped(shape)
 
 
-def cut(tensor: Traced, sizes: int | Sequence[int], dim: int = 0) -> list[Form]:
+def _cut(tensor: Traced, sizes: int | Sequence[int], dim: int = 0) -> list[Form]:
     """Return the form in parts of SIZES, or of one size each, along an axis."""
-    axis = axis_of(tensor, dim)
+    axis = _axis_of(tensor, dim)
     total = tensor.shape[axis]
     if isinstance(sizes, int):
         sizes = [min(sizes, total - low) for low in range(0, total, sizes)]
@@ -249,35 +239,32 @@ def cut(tensor: Traced, sizes: int | Sequence[int], dim: int = 0) -> list[Form]:
     return [tensor.form.sliced(axis, low, high) for low, high in pairwise(bounds)]
 
 
-def unbound(tensor: Traced, dim: int = 0) -> list[Form]:
-    """Return the forms at every index of an axis."""
-    return [selected(tensor, dim, at) for at in range(tensor.shape[axis_of(tensor, dim)])]
+def _unbound(tensor: Traced, dim: int = 0) -> list[Form]:
+    return [_selected(tensor, dim, at) for at in range(tensor.shape[_axis_of(tensor, dim)])]
 
 
-def catenated(tensors: Sequence[Traced], dim: int = 0) -> Form:
-    """Return the forms of TENSORS end to end."""
-    return joined([tensor.form for tensor in tensors], axis_of(tensors[0], dim))
+def _catenated(tensors: Sequence[Traced], dim: int = 0) -> Form:
+    return joined([tensor.form for tensor in tensors], _axis_of(tensors[0], dim))
 
 
-def stacked(tensors: Sequence[Traced], dim: int = 0) -> Form:
-    """Return the forms of TENSORS along a new axis."""
-    forms = [unsqueezed(tensor, dim) for tensor in tensors]
+def _stacked(tensors: Sequence[Traced], dim: int = 0) -> Form:
+    forms = [_unsqueezed(tensor, dim) for tensor in tensors]
     return joined(forms, dim % len(forms[0].shape))
 
 
 # What torch is asked for, underneath its methods, by the name of the operation.
 MOVES: Final[dict[str, Callable[..., Form | list[Form]]]] = {
-    **dict.fromkeys(("alias", "clone", "contiguous", "detach", "lift_fresh", "_to_copy"), same),
-    **dict.fromkeys(("_reshape_alias", "_unsafe_view", "reshape", "view"), viewed),
-    **dict.fromkeys(("split", "split_with_sizes"), cut),
-    "cat": catenated,
-    "permute": permuted,
-    "select": selected,
-    "slice": sliced,
-    "squeeze": squeezed,
-    "stack": stacked,
-    "t": transposed,
-    "transpose": transposed,
-    "unbind": unbound,
-    "unsqueeze": unsqueezed,
+    **dict.fromkeys(("alias", "clone", "contiguous", "detach", "lift_fresh", "_to_copy"), _same),
+    **dict.fromkeys(("_reshape_alias", "_unsafe_view", "reshape", "view"), _viewed),
+    **dict.fromkeys(("split", "split_with_sizes"), _cut),
+    "cat": _catenated,
+    "permute": _permuted,
+    "select": _selected,
+    "slice": _sliced,
+    "squeeze": _squeezed,
+    "stack": _stacked,
+    "t": _transposed,
+    "transpose": _transposed,
+    "unbind": _unbound,
+    "unsqueeze": _unsqueezed,
 }

@@ -19,21 +19,13 @@ from ...checkpoints.base import Header
 from ...common import cache
 from ...libraries.apart import apart
 from ...libraries.defaults import document_of, key_of
-from ...libraries.modules import (
-    CONV1D,
-    EMBEDDING,
-    EXPERTS,
-    EXPERTS_IN_OUT,
-    LINEAR,
-    STACKED,
-    Modules,
-    describe,
-)
+from ...libraries.modules import Modules, describe
 from ...libraries.transformers import hub_headers
 from ...values import Array
 from ..binding.actions import rearrange
-from ..binding.plan import Bound, Plan, Step
+from ..binding.plan import Plan, Step
 from ..binding.weightmap import WeightMap
+from ..headers import listed, unlisted
 from ..learn.drops import drop_rules
 from ..learn.rules.drafting import pairing
 from ..learn.rules.writing import Drafts, written
@@ -42,7 +34,6 @@ from ..learn.trace.forms import Form, whole
 from ..learn.trace.pieces import Unfit
 from ..learn.trace.recording import Trace
 from ..learn.trace.reduction import Mixture
-from ..notation.axes import Axes, names
 from .learned import digest, revision
 
 Config = Mapping[str, Any]
@@ -50,15 +41,6 @@ Headers = Mapping[str, Header]
 KIND: Final = "module-map"
 MOST_NUMBERS: Final = 1 << 24  # of one instance of a rule; a larger one is not compared
 IDENTITY: Final = "weighbridge map 1\n{**} <-> same"
-OUT, IN, LEAD = "out", "in", "lead"  # what an axis of a weight is to its layer
-MATRIX: Final = 2  # axes
-# By how many axes a weight has, and whether inputs come before outputs.
-PLAIN: Final = {
-    (MATRIX, False): LINEAR,
-    (MATRIX, True): CONV1D,
-    (STACKED, False): EXPERTS,
-    (STACKED, True): EXPERTS_IN_OUT,
-}
 
 
 def module_map(
@@ -85,24 +67,22 @@ def module_map(
     key = [*key_of(document_of(config)), name, partial, revision(), digest(headers)]
     text = cache.recall(KIND, key)
     if text is None:
-        flat = {at: [head.dtype, *head.shape] for at, head in headers.items()}
-        text = apart(__name__, "answer", dict(config), flat, name, partial)
+        text = apart(__name__, "answer", dict(config), listed(headers), name, partial)
         cache.keep(KIND, key, text)
     return WeightMap.parse(text, f"{name or 'transformers'} (its loading)")
 
 
 def answer(
-    config: Config, flat: Mapping[str, list[Any]], name: str, partial: bool
+    config: Config, rows: Mapping[str, list[Any]], name: str, partial: bool
 ) -> str:  # JSON has no keywords
-    """Return the text of the map, found out now; FLAT are the headers as JSON."""
-    headers = {at: Header(dtype, tuple(shape)) for at, (dtype, *shape) in flat.items()}
-    return written_map(config, headers, name, partial=partial)
+    """Return the text of the map, found out now; ROWS are the headers as JSON."""
+    return written_map(config, unlisted(rows), name, partial=partial)
 
 
 def written_map(config: Config, headers: Headers, name: str, *, partial: bool) -> str:
-    """Return the text of the map, found out now and held against the class.
+    """Return the text of the map, found out now and compared with the class.
 
-    Of a mixture of many equal experts a few are followed first; what comes of them must do for all.
+    Of a mixture of many equal experts a few are followed first; their map must fit them all.
     """
     known = describe(config, name)
     for few, order in Mixture(config, headers).attempts():
@@ -122,7 +102,9 @@ def written_map(config: Config, headers: Headers, name: str, *, partial: bool) -
     try:
         plan = WeightMap.parse(text).bind(headers, config=config)
     except MismatchError as error:
-        raise UnsupportedError(f"{known.name}: no map says how it loads: {error}") from error
+        raise UnsupportedError(
+            f"{known.name}: what loading does to this checkpoint has no map: {error}"
+        ) from error
     check_layout(plan, known, partial=partial)
     return text
 
@@ -133,12 +115,14 @@ def check_layout(plan: Plan, known: Modules, *, partial: bool) -> None:
     Raises:
         UnsupportedError: it does not.
     """
-    made = {name: header.shape for name, header in plan.layout.items()}
-    wanted = {name: header.shape for name, header in known.headers.items()}
-    other = sorted(name for name in made if made[name] != wanted.get(name))
-    if other:
-        raise UnsupportedError(f"{known.name} has no {other[0]} of shape {list(made[other[0]])}")
-    lacking = [] if partial else missing(made.keys(), known)
+    shapes = {name: header.shape for name, header in known.headers.items()}
+    for name, header in sorted(plan.layout.items()):
+        if header.shape != shapes.get(name):
+            raise UnsupportedError(
+                f"{known.name} has no parameter {name} of shape {list(header.shape)}, as this"
+                " checkpoint would give it; check that config.json is that of the checkpoint"
+            )
+    lacking = [] if partial else missing(plan.layout, known)
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise UnsupportedError(
@@ -161,7 +145,7 @@ def followed_map(config: Config, headers: Headers, name: str) -> str:
     """Return the text of the map that the loading of HEADERS is, proved on numbers.
 
     Raises:
-        UnsupportedError: no map can say it.
+        UnsupportedError: it is more than a map can express.
     """
     from .loading import follow
 
@@ -196,7 +180,7 @@ def drafted(name: str, forms: Mapping[str, Form], trace: Trace, config: Config) 
     """Return one rule for each group of tensors that hang together in FORMS, by the class NAME.
 
     Raises:
-        UnsupportedError: no rule can say how one lies.
+        UnsupportedError: no rule expresses one.
     """
     found = components(trace, forms)
     dropped = [source for part in found if not part.targets for source in part.sources]
@@ -207,7 +191,7 @@ def drafted(name: str, forms: Mapping[str, Form], trace: Trace, config: Config) 
             own = [pairing(part, trace.headers, trace.layout)] if part.targets else []
         except Unfit as why:
             raise UnsupportedError(
-                f"{name}: no map says how it loads {part.targets[0]}: {why}"
+                f"{name}: what loading does to {part.targets[0]} has no rule in a map: {why}"
             ) from None
         result.rules.extend(own or [drops[at] for at in part.sources if at in drops])
     return result
@@ -261,60 +245,3 @@ def gathered(form: Form, arrays: Mapping[str, Array]) -> Array:
         )
         as_strided(target, sizes, there)[...] = as_strided(source, sizes, here)
     return result.reshape(form.shape)
-
-
-def kinds_through(plan: Plan, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return KINDS, those of PLAN's sources, under the names of its targets.
-
-    A matrix that the plan turns is ``linear`` where it was ``conv1d``, and the other way round;
-    experts taken one by one are ``linear``. What is no plain matrix any more has no kind.
-
-    Args:
-        plan: of the base model, from one side's names to the other's.
-        kinds: by parameter name without ``.weight``, as in ``describe``.
-    """
-    found: dict[str, str] = {}
-    for step in plan.steps:
-        known = {name: kinds.get(name.removesuffix(".weight")) for name in step.source_names}
-        if None in known.values():
-            continue
-        for bound in step.targets:
-            kind = kind_of(bound, step, {name: str(kind) for name, kind in known.items()})
-            if kind:
-                found |= {name.removesuffix(".weight"): kind for name in bound.names}
-    return found
-
-
-def kind_of(target: Bound, step: Step, kinds: Mapping[str, str]) -> str:
-    """Return the kind of TARGET, made by STEP of sources of KINDS; empty if it is no plain matrix."""
-    if step.rule.left[0].axes is None:
-        return next(iter(kinds.values()))
-    known = roles(step, kinds)
-    if len(target.axes) < MATRIX or {known.get(atom) for atom in atoms(target.axes[:-2])} - {LEAD}:
-        return ""
-    rows, columns = ({known.get(atom) for atom in atoms((axis,))} for axis in target.axes[-2:])
-    turned = (rows, columns) == ({IN}, {OUT})
-    if not turned and (rows, columns) != ({OUT}, {IN}):
-        return ""
-    if EMBEDDING in kinds.values():
-        return "" if turned else EMBEDDING
-    return PLAIN.get((len(target.axes) - len(target.family), turned), "")
-
-
-def roles(step: Step, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return what each axis of the sources of STEP is to a layer; what is two things is left out."""
-    found: dict[str, str] = {}
-    for bound in step.sources:
-        for name in bound.names:
-            words = (IN, OUT) if kinds[name] in {CONV1D, EXPERTS_IN_OUT} else (OUT, IN)
-            spread = [LEAD] * (len(bound.axes) - 2) + list(words)
-            for axis, word in zip(bound.axes, spread, strict=True):
-                for atom in atoms((axis,)):
-                    if found.setdefault(atom, word) != word:
-                        found[atom] = ""
-    return found
-
-
-def atoms(axes: Axes) -> set[str]:
-    """Return the names of the atoms in AXES."""
-    return set(names(axes))

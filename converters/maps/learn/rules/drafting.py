@@ -206,7 +206,7 @@ def _where(
         known: dict[str, int] = {}
         found = []
         for term, tensor in zip(terms, tensors_, strict=True):
-            axes = term.laid_out(frozenset({FAMILY}) if tensor.family else frozenset())
+            axes = term.stacked_axes(frozenset({FAMILY}) if tensor.family else frozenset())
             found += equations(axes, tensor.shape, str(term.name))
         solve(found, known)
         needed |= dict.fromkeys(name for name in sizes if name not in known)

@@ -10,7 +10,7 @@ from typing import Final
 
 from ...notation.expressions import Definition, Words
 from ...notation.names import Capture, Name, parse_name
-from ...notation.rules import Drop, Pairing, Rule, Term, Tie
+from ...notation.rules import Drop, Pairing, Rule, Tie
 from .families import INTEGER, filled
 
 WORD: Final = re.compile(r"[^\W\d][\w\-]*")
@@ -40,7 +40,7 @@ class Folded:
 def names_of(rule: Rule) -> tuple[Name, ...]:
     """Return the names in RULE."""
     if isinstance(rule, Pairing):
-        return tuple(term.name for term in (*rule.left, *rule.right))
+        return tuple(term.name for term in rule.terms)
     return (rule.name,) if isinstance(rule, Drop) else (rule.alias, rule.original)
 
 
@@ -157,11 +157,6 @@ def _merged(group: list[tuple[Folded, str]], capture: str) -> Folded:
     if isinstance(rule, Pairing):
         rule = replace(rule, where=(*rule.where, words))
     return replace(first, rule=rule)
-
-
-def terms(rule: Pairing) -> tuple[Term, ...]:
-    """Return the terms on both sides."""
-    return (*rule.left, *rule.right)
 
 
 def called(folded: Folded, names: Mapping[str, str]) -> Rule:

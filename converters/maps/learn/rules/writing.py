@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from .....errors import UnsupportedError
-from ...binding.matching import Expected, Matcher, is_expected
+from ...binding.matching import Matcher, allows, expectations
 from ...binding.weightmap import WeightMap
 from ...notation.axes import names
 from ...notation.definitions import values
@@ -27,7 +27,7 @@ from .folding import COUNTED, PARTIAL, Folded, called, fold, merge_words, names_
 from .programming import Programs, copied
 from .relearning import Again, Question, settle, sizes_in
 
-HOME: Final = "the way home needs the original"
+BACK: Final = "the way back needs the original checkpoint"
 
 
 class Drafts(NamedTuple):
@@ -48,7 +48,7 @@ class Written(NamedTuple):
     """The map of a trace.
 
     Attributes:
-        map: its rules folded, its sizes said by the configuration.
+        map: its rules folded, its sizes named by the configuration.
         notes: what a person should know of it.
         rules: one for each component, with the names that its tensors have.
     """
@@ -161,10 +161,10 @@ def notes(folded: Sequence[Folded], rules: Sequence[Rule], drafts: Drafts) -> It
         if isinstance(rule, Drop) and rule.policy == "original":
             lost = sum(match(rule.name, name) is not None for name in drafts.dropped)
             tensors = "1 tensor is" if lost == 1 else f"{lost} tensors are"
-            yield f"{rule.name}: {tensors} dropped by the class; {HOME}"
+            yield f"{rule.name}: {tensors} dropped by the class; {BACK}"
         elif isinstance(rule, Computed) and not rule.undoable:
             made = ", ".join(str(term.name) for term in rule.right)
-            yield f"{made}: {drafts.why[item.order]}; {HOME}"
+            yield f"{made}: {drafts.why[item.order]}; {BACK}"
         elif isinstance(rule, Tie) and str(rule.alias) not in drafts.dropped:
             yield f"{rule.alias} is a copy of {rule.original}: not written, the class makes it again"
 
@@ -202,7 +202,7 @@ def _counted(
 def questions(
     folded: Sequence[Folded], drafted: Sequence[Rule], speaker: Speaker
 ) -> dict[tuple[int, str], Question]:
-    """Return what may be said of the sizes of each rule, by the rule's number and the size's name."""
+    """Return what the sizes of each rule may come from, by the rule's number and the size's name."""
     found = {}
     for number, item in enumerate(folded):
         rule = drafted[item.order]
@@ -225,7 +225,7 @@ def examples(folded: Sequence[Folded], drafted: Sequence[Rule], trace: Trace) ->
 def sized(
     rule: Rule, number: int, asked: Mapping[tuple[int, str], Question], speaker: Speaker
 ) -> Rule:
-    """Return RULE with its sizes said by the configuration where it says them."""
+    """Return RULE with its sizes as the configuration names them, where it does."""
     if not isinstance(rule, Pairing) or not rule.where:
         return rule
     spelled = [str(name) for name in names_of(rule)]
@@ -248,19 +248,19 @@ def sized(
 
 
 def _is_spare(definition: Definition, where: Sequence[Definition], rule: Pairing) -> bool:
-    """Return whether DEFINITION is a bare number that shapes tell where the others are known."""
+    """Return whether DEFINITION is a bare number that shapes determine, the others known."""
     value = definition.value
     if not isinstance(value, Literal) or value.value == 1 or definition.names == (FAMILY,):
         return False
     known = {name for other in where if other is not definition for name in other.names}
     return all(
-        set(definition.names) <= told(side, known | rule.indices)
+        set(definition.names) <= solvable(side, known | rule.indices)
         for side in (rule.left, rule.right)
     )
 
 
-def told(terms: Iterable[Term], known: Set[str]) -> set[str]:
-    """Return the sizes that the shapes of TERMS tell, those in KNOWN included."""
+def solvable(terms: Iterable[Term], known: Set[str]) -> set[str]:
+    """Return the sizes that the shapes of TERMS determine, those in KNOWN included."""
     found = {*known}
     axes = [list(names((axis,))) for term in terms for axis in term.axes or ()]
     # As when a map is bound: an equation with one unknown, in one place, is solved.
@@ -276,29 +276,21 @@ def apart(
 ) -> WeightMap:
     """Return the map with the indices listed in rules that would take the tensors of others."""
     rules = list(weight_map.rules)
-    expected = [_expected(weight_map, rule, config) for rule in rules]
+    expected = [
+        expectations(values(weight_map.definitions(rule), config))
+        if isinstance(rule, Pairing)
+        else {}
+        for rule in rules
+    ]
     for side, tensors in (("left", trace.headers), ("right", trace.layout)):
         matcher = Matcher(rules, side)
         for name in tensors:
             found = matcher(name)
             if len(found) > 1:
-                found = [m for m in found if _allows(expected[m.rule], m.captures)]
+                found = [m for m in found if allows(expected[m.rule], m.captures)]
             for one in found if len(found) > 1 else ():
                 rules[one.rule] = _listed(rules[one.rule], folded[one.rule])
     return replace(weight_map, rules=tuple(rules))
-
-
-def _expected(weight_map: WeightMap, rule: Rule, config: Mapping[str, Any]) -> dict[str, Expected]:
-    """Return what the captures of RULE may stand for."""
-    if not isinstance(rule, Pairing):
-        return {}
-    found = values(weight_map.definitions(rule), config)
-    counts = {name: value for name, value in found.known.items() if isinstance(value, int)}
-    return {**counts, **found.words}
-
-
-def _allows(expected: Mapping[str, Expected], captures: Mapping[str, str]) -> bool:
-    return all(is_expected(text, expected[n]) for n, text in captures.items() if n in expected)
 
 
 def _listed(rule: Rule, folded: Folded) -> Rule:
@@ -316,5 +308,5 @@ def _listed(rule: Rule, folded: Folded) -> Rule:
 
 
 def _index_captures(rule: Pairing) -> list[Any]:
-    found = chain.from_iterable(term.name.captures for term in (*rule.left, *rule.right))
+    found = chain.from_iterable(term.name.captures for term in rule.terms)
     return [c for c in dict.fromkeys(found) if c.name in (*PARTIAL, *COUNTED)]

@@ -85,13 +85,13 @@ def record(sanitize: Sanitize, headers: Mapping[str, Header]) -> Trace:
 
 def _reason(error: Exception) -> str:
     """Say in one line why a trace failed."""
-    said = " ".join(f"{error}".split())
-    if "[eval]" in said:
+    text = " ".join(f"{error}".split())
+    if "[eval]" in text:
         return "reads values of tensors, so its map depends on the numbers and cannot be learned"
-    if "Unable to get state for primitive" in said:
-        primitive = said.rpartition("primitive ")[2].rstrip(".")
+    if "Unable to get state for primitive" in text:
+        primitive = text.rpartition("primitive ")[2].rstrip(".")
         return f"calls the primitive {primitive}, which MLX cannot export"
-    return f"fails on these tensors ({type(error).__name__}: {said[:160]})"
+    return f"fails on these tensors ({type(error).__name__}: {text[:160]})"
 
 
 def _trace(

@@ -14,8 +14,9 @@ from weighbridge.converters.libraries.modules import describe, described
 from weighbridge.converters.libraries.transformers import hub_headers
 from weighbridge.converters.maps import WeightMap, apply
 from weighbridge.converters.maps.sources import loading
+from weighbridge.converters.maps.sources.kinds import kinds_through
 from weighbridge.converters.maps.sources.loading import follow
-from weighbridge.converters.maps.sources.modules import kinds_through, module_map
+from weighbridge.converters.maps.sources.modules import module_map
 from weighbridge.converters.values import Dense, LowRank
 from weighbridge.errors import UnsupportedError
 
