@@ -8,7 +8,7 @@ checkpoint that it is made of; so the table need not be understood, only what co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final
@@ -74,22 +74,19 @@ def follow(config: Mapping[str, Any], headers: Mapping[str, Header], name: str =
         changes: Any = get_model_conversion_mapping(model)
         plan = LoadStateDictConfig(weight_mapping=changes)
         info, _ = convert_and_load_state_dict_in_model(model, tensors, plan)
-    problems = [
-        *(
-            f"{at}: expected {list(b)}, found {list(a)}"
-            for at, a, b in sorted(info.mismatched_keys)
-        ),
-        *(f"{at}: {last_line(text)}" for at, text in sorted(info.conversion_errors.items())),
-        *map(str, info.error_msgs),
-    ]
-    if problems:
-        raise UnsupportedError(
-            f"{type(model).__name__} does not load this checkpoint: {problems[0]}"
-        )
+    class_name = type(model).__name__
+    if problem := next(_problems(info), None):
+        raise UnsupportedError(f"{class_name} does not load this checkpoint: {problem}")
     forms = loaded(model, aliases)
-    return Followed(
-        type(model).__name__, forms, frozenset(model.state_dict().keys() - forms.keys())
-    )
+    return Followed(class_name, forms, frozenset(model.state_dict().keys() - forms.keys()))
+
+
+def _problems(info: Any) -> Iterator[str]:
+    """Yield what went wrong by the INFO of transformers."""
+    for at, found, expected in sorted(info.mismatched_keys):
+        yield f"{at}: expected {list(expected)}, found {list(found)}"
+    yield from (f"{at}: {last_line(text)}" for at, text in sorted(info.conversion_errors.items()))
+    yield from map(str, info.error_msgs)
 
 
 def last_line(text: str) -> str:
