@@ -7,19 +7,24 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Public name -> module that holds it: importing weighbridge imports no framework.
+# Module -> public names in it, imported at their first use: importing weighbridge imports no framework.
 _PUBLIC = {
-    "WeighbridgeError": ".errors",
-    "WeightMap": ".converters.maps",
-    "assert_parity": ".parity.check.live",
-    "capture": ".converters.captures",
-    "open": ".jobs.opening",
+    ".jobs.opening": "open",
+    ".jobs.api": "convert convert_adapter merge check record train export inspect Options Outcome",
+    ".parity.check.live": "assert_parity",
+    ".converters.captures": "capture",
+    ".converters.models": "Signature",
+    ".parity.check.verdict": "Verdict",
+    ".converters.maps": "WeightMap",
+    ".errors": "WeighbridgeError BadInputError DivergedError MapSyntaxError MismatchError"
+    " TargetExistsError TooLittleMemoryError UnsupportedError UntrustedError UsersCodeError",
 }
-__all__ = ["WeighbridgeError", "WeightMap", "assert_parity", "capture", "open"]
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name not in _PUBLIC:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name], __name__), name)
+    return getattr(importlib.import_module(_HOME[name], __name__), name)

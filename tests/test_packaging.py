@@ -19,6 +19,8 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ROOT_MODULES = {"__init__.py", "__main__.py", "cli.py", "errors.py"}
 PACKAGES = ("converters", "jobs", "parity", "trainers", "verbs")
+FIXTURES = ROOT / "fixtures"
+CARRIED = (*FIXTURES.glob("*.py"), *FIXTURES.glob("bert/*/*"))  # of the fixtures, in the wheel
 DATA = {".wmap", ".json", ".yaml", ".typed"}  # besides modules, all that a wheel carries
 BINARY = {".safetensors", ".npz", ".png", ".pt", ".gz", ".zip"}
 # Assembled, so that this file does not find itself.
@@ -37,7 +39,10 @@ def tracked() -> list[Path]:
 def test_every_package_is_declared():
     inits = [init for name in PACKAGES for init in (ROOT / name).rglob("__init__.py")]
     found = {".".join(("weighbridge", *init.parent.relative_to(ROOT).parts)) for init in inits}
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found | {"weighbridge"}
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found | {
+        "weighbridge",
+        "weighbridge.fixtures",
+    }
 
 
 def test_every_folder_of_modules_is_a_package():
@@ -63,7 +68,7 @@ def test_every_data_file_of_a_package_is_declared():
         for path in (ROOT / PurePosixPath(*package.split(".")[1:])).glob(glob)
     }
     found = {path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.suffix in DATA}
-    assert shipped == found | {ROOT / "py.typed"}
+    assert shipped == found | {ROOT / "py.typed", *FIXTURES.glob("bert/*/*")}
 
 
 def test_the_version_is_the_installed_one():
@@ -124,7 +129,7 @@ def distributions(tmp_path_factory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(distributions):
     wheel = next(distributions.glob("*.whl"))
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    sources = [ROOT / name for name in ROOT_MODULES | {"py.typed"}]
+    sources = [*CARRIED, *(ROOT / name for name in ROOT_MODULES | {"py.typed"})]
     for package in PACKAGES:
         sources += [p for p in (ROOT / package).rglob("*") if p.suffix in DATA | {".py"}]
     assert names == {f"weighbridge/{path.relative_to(ROOT).as_posix()}" for path in sources}

@@ -18,6 +18,7 @@ from ..weights.weights import own_copy, storage_dtype, weights_of
 from .verdict import Stage
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
+FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools"))
 PRECISIONS: Final = frozenset(("float32", "float16", "bfloat16"))
 
 
@@ -53,6 +54,18 @@ class Candidate:
     def load(self, policy: Policy) -> Runner:
         """Load it anew under POLICY."""
         return load(own_copy(self.model), self.runtime, policy)
+
+    @cached_property
+    def missing(self) -> str | None:
+        """Why it cannot run here, its framework not being installed; ``None`` where it can be tried."""
+        try:
+            _ = self.structure
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in FRAMEWORKS:
+                raise
+            return f"{package} is not installed, so nothing was run; see weighbridge doctor"
+        return None
 
     @property
     def shipped(self) -> str:

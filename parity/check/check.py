@@ -228,10 +228,11 @@ class Weighing:
         """Run the candidate: outputs and structure in float32, precision in the dtype that ships."""
         if not self.probes:
             return [Stage("structure", "unverified", "no probe fits the candidate's input sizes")]
+        if self.golden.model is None and (reason := self.candidate.missing):
+            return [Stage("structure", "unverified", reason)]
         stages = self.structure()
-        if stages[-1].name == "outputs":  # it failed, and nothing can be measured
-            return stages
-        return [*stages, *self.precision()]
+        measured = stages[-1].name != "outputs"
+        return [*stages, *self.precision()] if measured else stages
 
     def structure(self) -> list[Stage]:
         """Run the candidate in float32 against float64."""
@@ -345,8 +346,8 @@ class Weighing:
     def blame(self, stages: Sequence[Stage]) -> tuple[Fault, ...]:
         """Name the sites at which the two sides part, where both expose theirs."""
         failed = {stage.name for stage in stages if stage.status == "fail"}
-        runner = self.candidate.structure
-        if not failed & {"outputs", "structure"} or runner is None or not self.probes:
+        ran = failed & {"outputs", "structure"}
+        if not ran or (runner := self.candidate.structure) is None:
             return ()
         if getattr(runner, "kind", "captured") != "captured":
             self.unchecked.append("inner sites: a class of an MLX library shows none")
@@ -375,9 +376,9 @@ class Weighing:
     def provenance(self, stages: Sequence[Stage]) -> dict[str, Any]:
         """Return what ran where, hashes of both sides, and what nobody looked at."""
         model = self.candidate.model
-        ran = any(stage.name in ("outputs", "structure", "precision") for stage in stages)
+        ran = any(stage.name in ("outputs", "precision") for stage in stages)
         runner = (self.candidate.structure or self.candidate.precision) if ran else None
-        probes = [self.golden.probes[index] for index in self.probes] if ran else []
+        probes = [self.golden.probes[index] for index in self.probes if ran]
         return {
             "level": "quick" if self.quick else "full",
             "reference": {"spec": self.golden.spec, **self.golden.provenance},

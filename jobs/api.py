@@ -1,0 +1,297 @@
+"""The verbs as functions: what ``import weighbridge`` offers, each with keywords of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..converters.common.policy import Policy
+from ..errors import BadInputError
+from .adapters import AdapterRequest
+from .adapters import convert_adapter as carry_adapter
+from .convert import convert as convert_model
+from .export import export_coreml
+from .export_gguf import export_gguf
+from .inspecting import inspect_spec
+from .merge import merge as merge_adapter
+from .options import Options, Outcome
+from .parity import check as check_model
+from .parity import record as record_golden
+from .training import train as train_model
+
+if TYPE_CHECKING:
+    from ..parity.check.verdict import Verdict
+    from ..trainers.runs.result import TrainResult
+
+Location = str | Path
+PACKAGED: Final = {"compute", "upper"}  # what only an export to Core ML takes
+
+
+def convert(
+    source: Location, target: Location, to: str, *, adapter: Location | None = None, **options: Any
+) -> Outcome:
+    """Convert a model to the names and layouts of another framework: ``weighbridge convert``.
+
+    Every tensor is paired and every shape checked before a byte is written; the result is compared
+    with SOURCE and published whole, or not at all.
+
+    Args:
+        source: a model: directory, ``DIRECTORY+ADAPTER``, name on the hub.
+        target: directory to write.
+        to: ``mlx`` or ``torch``; for the directory of an adapter see :func:`convert_adapter`.
+        adapter: directory of a LoRA adapter to merge on the way.
+        **options: fields of :class:`Options`, such as ``check="none"`` or ``force=True``.
+
+    Returns:
+        ``.status`` is the verdict, ``.target`` the directory: ``TARGET.rejected`` where it DIFFERS.
+
+    Raises:
+        BadInputError: SOURCE is no model, or in the framework TO already.
+        MismatchError: the tensors do not fit the map, or the adapter the model; all are listed.
+        TargetExistsError: TARGET is there.
+        UnsupportedError: an architecture or a form that is refused by name.
+
+    Example::
+
+        done = weighbridge.convert("bert", "bert-mlx", to="mlx")
+        assert done.status == "PASS"
+        weighbridge.convert("bert-mlx", "bert-again", to="torch")
+    """
+    merged = Path(adapter) if adapter else None
+    chosen = Options(**options)
+    return convert_model(str(source), Path(target), to, adapter=merged, options=chosen)
+
+
+def convert_adapter(
+    source: Location, target: Location, to: str, *, base: str, **options: Any
+) -> Outcome:
+    """Convert an adapter to another dialect: ``weighbridge convert mlx-to-peft``, ``peft-to-mlx``.
+
+    Args:
+        source: directory of the adapter.
+        target: directory to write.
+        to: ``mlx`` or ``peft``.
+        base: the model that the converted adapter is for, in either framework.
+        **options: ``trained_on``, the quantized sibling of BASE that it was trained on;
+            ``destination``, the program whose limits it has to keep; fields of :class:`Options`.
+
+    Raises:
+        MismatchError: the adapter is partial, or made for another model.
+        UnsupportedError: a form that the other dialect has not.
+
+    Example::
+
+        done = weighbridge.convert_adapter("adapter", "adapter-mlx", to="mlx", base="bert")
+        assert done.status == "PASS"
+    """
+    wanted = {name: options.pop(name, None) for name in ("trained_on", "destination")}
+    request = AdapterRequest(to, base, **wanted)
+    return carry_adapter(Path(source), Path(target), request, options=Options(**options))
+
+
+def merge(
+    base: Location,
+    adapter: Location,
+    target: Location,
+    *,
+    promote: bool = False,
+    trained_on: str | None = None,
+    **options: Any,
+) -> Outcome:
+    """Merge ADAPTER into BASE, in BASE's framework: ``weighbridge merge``.
+
+    How much of each update survives the rounding is measured; a merge that would lose one is refused.
+
+    Args:
+        base: a model in any framework, quantized by MLX or not.
+        adapter: directory of an adapter in mlx-lm's or PEFT's dialect.
+        target: directory to write.
+        promote: keep layers of a quantized BASE at more bits where the update would be lost.
+        trained_on: the quantized sibling of BASE that the adapter was trained on.
+        **options: fields of :class:`Options`; ``original`` is the model that a quantized
+            BASE was made from.
+
+    Returns:
+        What was done; ``.facts["merged"]`` has gain and cosine of every update.
+
+    Raises:
+        MismatchError: the adapter is partial, for another model, merged already, or would be rounded
+            away.
+        BadInputError: an option that this BASE has no use for.
+        TargetExistsError: TARGET is there.
+
+    Example::
+
+        done = weighbridge.merge("bert", "adapter", "tuned")
+        assert done.status == "PASS"
+    """
+    chosen: dict[str, Any] = {"promote": promote, "trained_on": trained_on}
+    places = str(base), Path(adapter), Path(target)
+    return merge_adapter(*places, **chosen, options=Options(**options))
+
+
+def check(
+    reference: Location,
+    candidate: Location,
+    *,
+    quick: bool = False,
+    runtime: str | None = None,
+    compute: str = "float32",
+    inputs: Location | None = None,
+    **options: Any,
+) -> Verdict:
+    """Compare CANDIDATE with REFERENCE, stage by stage: ``weighbridge parity check``.
+
+    Args:
+        reference: a model, or a golden (which needs neither the source nor its framework).
+        candidate: a directory, ``DIRECTORY+ADAPTER``, a ``.mlpackage``, ``MODULE:FUNCTION``.
+        quick: one small probe beside the text side and the weights.
+        runtime: where CANDIDATE runs: ``torch``, ``mlx``, ``coreml`` or ``reference``.
+        compute: precision of CANDIDATE's run: ``float32``, ``float16`` or ``bfloat16``.
+        inputs: an ``.npz`` of inputs in place of our probes: one array per input of the signature.
+        **options: ``map``, ``trust_code``, ``candidate_code`` of :class:`Options`.
+
+    Returns:
+        The verdict: ``.status``, ``.passed``, ``.stages`` with a detail each, ``.faults``.
+
+    Raises:
+        BadInputError: one of the two is not what it should be.
+        UntrustedError: a model asks to run code that no option names.
+
+    Example::
+
+        verdict = weighbridge.check("bert-golden", "bert")
+        assert verdict.passed, verdict.stages
+    """
+    chosen = Options(
+        check="quick" if quick else "full", inputs=Path(inputs) if inputs else None, **options
+    )
+    policy = Policy(compute=compute)
+    return check_model(
+        str(reference), str(candidate), runtime=runtime, policy=policy, options=chosen
+    )
+
+
+def record(
+    model: Location,
+    target: Location,
+    *,
+    level: str = "verdict",
+    inputs: Location | None = None,
+    **options: Any,
+) -> Outcome:
+    """Record a golden of MODEL: inputs, float64 outputs, its own errors: ``parity record``.
+
+    Args:
+        model: what :func:`open` takes, run in PyTorch.
+        target: directory to write.
+        level: ``verdict``, or ``blame`` to record inner sites too.
+        inputs: an ``.npz`` of inputs in place of our probes.
+        **options: ``force``, ``map``, ``trust_code`` of :class:`Options`.
+
+    Raises:
+        BadInputError: MODEL gives NaN on every probe, or there is no such level.
+        UnsupportedError: MODEL cannot be run in float64.
+
+    Example::
+
+        weighbridge.record("bert", "golden")
+        assert weighbridge.check("golden", "bert").passed
+    """
+    chosen = Options(inputs=Path(inputs) if inputs else None, **options)
+    return record_golden(str(model), Path(target), level=level, options=chosen)
+
+
+def train(
+    target: Location,
+    recipe: Location | None = None,
+    *,
+    backend: str = "mlx",
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> TrainResult:
+    """Train a model and leave an adapter, or whole weights, in TARGET: ``weighbridge train``.
+
+    Args:
+        target: the run's folder.
+        recipe: name of a recipe in ``trainers/recipes``, or a YAML or TOML file.
+        backend: ``mlx`` or ``torch``; the same data, order and seeds in both.
+        settings: dotted setting -> value, over those of RECIPE.
+        resume: go on where the run in TARGET stopped.
+
+    Returns:
+        ``.before`` and ``.best`` validation figures, ``.best_step``, ``.out``.
+
+    Raises:
+        BadInputError: a setting that is unknown, or data that is not what it should be.
+        DivergedError: loss or gradient was not finite too many times in a row.
+        TargetExistsError: TARGET is there.
+
+    Example::
+
+        data = {f"data.{part}": "pairs.jsonl" for part in ("train", "validation", "test")}
+        run = weighbridge.train("run", "minilm-lora", settings={"model": "bert", "steps": 2, **data})
+        assert run.steps == 2
+    """
+    pairs = [f"{key}={value}" for key, value in (settings or {}).items()]
+    return train_model(Path(target), backend, recipe, pairs, resume=resume)
+
+
+def export(
+    source: Location, target: Location, *, like: Location | None = None, **options: Any
+) -> Outcome:
+    """Export to ``TARGET.mlpackage`` (Core ML) or ``TARGET.gguf``: ``weighbridge export``.
+
+    Args:
+        source: a model; the live adapter of a Core ML export is merged in memory.
+        target: its suffix says the format.
+        like: the GGUF file of the base: metadata, tokenizer, names and types come from it.
+        **options: of a package ``compute`` (``float16``, ``float32``) and ``upper`` (largest size of
+            each flexible dimension); of a GGUF file ``base``, the checkpoint that LIKE was made from,
+            and ``kind`` (``F32``, ``F16``, ``BF16``, ``Q8_0``); fields of :class:`Options`.
+
+    Raises:
+        BadInputError: another suffix, or a GGUF file without LIKE.
+        UnsupportedError: an operation, type or architecture that is refused by name.
+
+    Example::
+
+        done = weighbridge.export("bert", "Bert.mlpackage", upper={"sequence": 24})
+        assert done.status.startswith("PASS")  # PASS-REFERENCE where there is no Core ML
+    """
+    target = Path(target)
+    if target.suffix == ".mlpackage":
+        own = {name: options.pop(name) for name in PACKAGED & options.keys()}
+        return export_coreml(str(source), target, **own, options=Options(**options))
+    if like is None:
+        raise BadInputError(f"{target}: name it *.mlpackage, or *.gguf with like=BASE.gguf")
+    named = {name: options.pop(name, None) for name in ("base", "kind")}
+    chosen = Options(**options)
+    return export_gguf(str(source), target, like=Path(like), **named, options=chosen)
+
+
+def inspect(
+    path: Location,
+    *,
+    map: str | None = None,  # noqa: A002
+    trust_code: str | None = None,
+) -> dict[str, Any]:
+    """Say what PATH is: kind, tensors, signature, and the commands that can follow.
+
+    Reads headers only and imports no framework.
+
+    Args:
+        path: a model, an adapter or a golden.
+        map: name or path of a ``.wmap``.
+        trust_code: ``module:function`` that builds the architecture.
+
+    Raises:
+        BadInputError: PATH is none of these, or damaged.
+
+    Example::
+
+        facts = weighbridge.inspect("bert")
+        assert facts["is"] == "a torch model"
+    """
+    return inspect_spec(str(path), trust_code=trust_code, map_name=map)
