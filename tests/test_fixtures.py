@@ -68,8 +68,7 @@ def test_a_conversion_passes_against_the_golden_alone(name, tmp_path):
     weighbridge.convert(HERE / name / "model", tmp_path / "mlx", to="mlx", check="none")
     verdict = weighbridge.check(HERE / name / "golden", tmp_path / "mlx")
     failed = [stage for stage in verdict.stages if stage.status in ("fail", "unverified")]
-    assert [stage.name for stage in failed if stage.name != "layout"] == []
-    assert verdict.status in ("PASS", "UNVERIFIED"), failed
+    assert {stage.name for stage in failed} <= {"layout"}, failed
 
 
 def core() -> dict[str, Path]:
