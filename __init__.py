@@ -10,9 +10,8 @@ __version__ = "0.1.0"
 # Module -> public names in it, imported at their first use: importing weighbridge imports no framework.
 _PUBLIC = {
     ".jobs.opening": "open",
-    ".jobs.api": "convert convert_adapter merge check record train export inspect Options Outcome",
+    ".jobs.api": "convert convert_adapter merge check record train export capture inspect Options Outcome",
     ".parity.check.live": "assert_parity",
-    ".converters.captures": "capture",
     ".converters.models": "Signature",
     ".parity.check.verdict": "Verdict",
     ".converters.maps": "WeightMap",

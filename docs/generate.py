@@ -19,6 +19,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+import weighbridge
 from weighbridge.cli import main as cli
 from weighbridge.converters.common.exits import Exit
 from weighbridge.converters.maps.notation import parser
@@ -107,6 +108,37 @@ def layers() -> str:
     return "\n".join(f"{number}. {name}: {units}" for number, (name, units) in enumerate(rows, 1))
 
 
+def api() -> str:
+    """Return a section for every public function and class, and a table of the errors."""
+    objects = {name: getattr(weighbridge, name) for name in sorted(weighbridge.__all__)}
+    errors = {name: it for name, it in objects.items() if is_error(it)}
+    sections = [section(name, it) for name, it in objects.items() if name not in errors]
+    lines = ((f"`{name}`", inspect.getdoc(it).partition("\n")[0]) for name, it in errors.items())
+    return "\n\n".join([*sections, "## Errors", table(("error", "means"), *lines)])
+
+
+def is_error(thing: object) -> bool:
+    """Tell whether THING is a class of exceptions."""
+    return isinstance(thing, type) and issubclass(thing, Exception)
+
+
+def section(name: str, thing: Callable[..., object]) -> str:
+    """Return heading, signature, docstring and example of the public THING called NAME."""
+    text, _, example = (inspect.getdoc(thing) or "").partition("Example::\n")
+    shown = "" if isinstance(thing, type) else parameters(thing)
+    code = f"\n\n```python\n{textwrap.dedent(example).strip()}\n```" if example else ""
+    return f"## {name}\n\n```text\nweighbridge.{name}{shown}\n\n{text.strip()}\n```{code}"
+
+
+def parameters(function: Callable[..., object]) -> str:
+    """Return the parameters of FUNCTION with their defaults, in lines that are not long."""
+    named = inspect.signature(function).parameters.values()
+    shown = [str(it.replace(annotation=it.empty)) for it in named]
+    star = next((n for n, it in enumerate(named) if it.kind is it.KEYWORD_ONLY), None)
+    words = shown if star is None else [*shown[:star], "*", *shown[star:]]
+    return textwrap.fill(f"({', '.join(words)})", WIDTH, subsequent_indent="    ")
+
+
 def grammar() -> str:
     """Return the grammar of a map, from the docstring of its parser."""
     docstring = inspect.getdoc(parser) or ""
@@ -141,6 +173,7 @@ def default_text(field: FieldInfo) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "api": api,
     "command-line": command_line,
     "exit-codes": exit_codes,
     "failures": failures,

@@ -231,7 +231,7 @@ def train(
     Example::
 
         data = {f"data.{part}": "pairs.jsonl" for part in ("train", "validation", "test")}
-        run = weighbridge.train("run", "minilm-lora", settings={"model": "bert", "steps": 2, **data})
+        run = weighbridge.train("run", "minilm-lora", settings={"model": "encoder", "steps": 2, **data})
         assert run.steps == 2
     """
     pairs = [f"{key}={value}" for key, value in (settings or {}).items()]
@@ -269,6 +269,33 @@ def export(
     named = {name: options.pop(name, None) for name in ("base", "kind")}
     chosen = Options(**options)
     return export_gguf(str(source), target, like=Path(like), **named, options=chosen)
+
+
+def capture(module: Any, *, inputs: Mapping[str, Any], to: str = "mlx", dynamic: Any = None) -> Any:
+    """Record a PyTorch MODULE once and return its computation in MLX, differentiable.
+
+    Args:
+        module: a ``torch.nn.Module``, in train or eval mode, which is recorded with it.
+        inputs: keyword arguments of ``forward``: torch tensors, numpy arrays, or constants.
+        to: ``mlx``, the only target.
+        dynamic: input -> axis -> name of its dimension, for sizes that may vary; all others are
+            fixed to those of the example. Equal names are equal sizes.
+
+    Returns:
+        An ``mlx.nn.Module`` with the module's own parameter names and layouts;
+        ``.torch_state_dict()`` is what ``module.load_state_dict`` takes.
+
+    Raises:
+        UnsupportedError: torch cannot record it, or operations that MLX has none for: all listed.
+
+    Example::
+
+        model = weighbridge.capture(torch.nn.Linear(3, 2), inputs={"input": numpy.ones((1, 3), "f4")})
+        assert set(model.torch_state_dict()) == {"weight", "bias"}
+    """
+    from ..converters.captures import capture as capture_module
+
+    return capture_module(module, to=to, inputs=inputs, dynamic=dynamic)
 
 
 def inspect(

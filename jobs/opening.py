@@ -22,7 +22,12 @@ FOREIGN = {".gguf": "GGUF", ".h5": "Keras", ".msgpack": "Flax", ".onnx": "ONNX"}
 
 
 def open(spec: str, *, trust_code: str | None = None, map: str | None = None) -> Model:  # noqa: A001, A002
-    """Open what SPEC names; see ``converters.models.open``. An adapter is fitted to its base.
+    """Open what SPEC names, by its headers; an adapter is fitted to its base.
+
+    Args:
+        spec: a directory, ``DIRECTORY+ADAPTER``, a ``.mlpackage``, ``MODULE:FUNCTION``, a name on the hub.
+        trust_code: ``module:function`` that builds the architecture.
+        map: name or path of a ``.wmap``.
 
     Raises:
         BadInputError: SPEC names nothing, or not what it claims to be.

@@ -1,0 +1,96 @@
+"""The public functions: few, lazy, documented, and every example in a docstring runs."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import mlx.core as mx
+import numpy
+import pytest
+import torch
+
+import weighbridge
+from weighbridge.errors import BadInputError, UnsupportedError, WeighbridgeError
+from weighbridge.fixtures import unpack
+
+VERBS = {"open", "convert", "convert_adapter", "merge", "check", "record", "train", "export"}
+VERBS |= {"inspect", "capture", "assert_parity"}
+HEAVY = {"train", "export", "convert"}
+SHOWN = [name for name in VERBS if "Example::" in (getattr(weighbridge, name).__doc__ or "")]
+EXAMPLES = [
+    pytest.param(name, marks=[pytest.mark.heavy] if name in HEAVY else []) for name in sorted(SHOWN)
+]
+
+
+@pytest.fixture
+def here(tmp_path, tiny_bert_dir, monkeypatch):
+    """Enter a folder with a model, its golden, an adapter, and pairs for an encoder."""
+    unpack(tmp_path)
+    (tmp_path / "bert-adapter").rename(tmp_path / "adapter")
+    shutil.copytree(tiny_bert_dir, tmp_path / "encoder")
+    lines = [f'{{"query": "the first of {n}", "document": "only {n} made"}}' for n in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_as_written(name, here):
+    code = getattr(weighbridge, name).__doc__.partition("Example::")[2]
+    names = {"weighbridge": weighbridge, "torch": torch, "numpy": numpy}
+    exec(compile(textwrap.dedent(code), name, "exec"), names)
+
+
+def test_every_verb_but_those_with_objects_shows_an_example():
+    assert VERBS - set(SHOWN) == {"open", "assert_parity"}
+
+
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_a_function_says_what_it_takes_and_raises(name):
+    function = getattr(weighbridge, name)
+    text = inspect.getdoc(function)
+    assert "Raises:" in text
+    named = [it.name for it in inspect.signature(function).parameters.values()]
+    assert [it for it in named if it not in text and it.upper() not in text] == []
+
+
+def test_every_error_is_public_and_one_of_ours():
+    errors = {name for name in weighbridge.__all__ if name.endswith("Error")}
+    theirs = {cls.__name__ for cls in WeighbridgeError.__subclasses__()}
+    assert theirs <= errors
+    assert all(issubclass(getattr(weighbridge, name), WeighbridgeError) for name in errors)
+
+
+def test_an_unknown_name_is_no_attribute():
+    with pytest.raises(AttributeError, match="has no attribute 'weigh'"):
+        _ = weighbridge.weigh
+
+
+def test_the_functions_import_no_framework_until_they_are_called():
+    code = "import sys, weighbridge as w; [getattr(w, n) for n in {names}];"
+    code += "print([m for m in ('torch', 'mlx', 'transformers') if m in sys.modules])"
+    names = sorted(VERBS - {"assert_parity"})
+    command = [sys.executable, "-c", code.format(names=names)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_target_that_no_exporter_knows_is_refused(tmp_path):
+    with pytest.raises(BadInputError, match=r"name it \*.mlpackage, or \*.gguf with like="):
+        weighbridge.export("bert", tmp_path / "bert.bin")
+
+
+def test_a_capture_goes_to_mlx_alone():
+    with pytest.raises(UnsupportedError, match="the only target is 'mlx'"):
+        weighbridge.capture(torch.nn.Linear(2, 2), inputs={}, to="jax")
+
+
+def test_a_capture_computes_what_the_module_does():
+    module, inputs = torch.nn.Linear(3, 2), {"input": numpy.ones((4, 3), "f4")}
+    model = weighbridge.capture(module, inputs=inputs)
+    weighbridge.assert_parity(module, model, inputs)
+    assert model(input=mx.array(inputs["input"])).shape == (4, 2)
