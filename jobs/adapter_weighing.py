@@ -100,7 +100,7 @@ def pairing_stage(it: Load) -> Stage:
     count, wanted = len(found.updates), len(it.adapter.updates)
     made = "" if count == wanted else f" (of {wanted} weights of the base)"
     said = f"{count} updates{made} read back: every pair complete, each does what the source's does"
-    whole = f"; {len(found.saved)} whole tensors" if found.saved else ""
+    whole = f"; {len(found.saved)} modules_to_save tensors" if found.saved else ""
     return Stage("pairs", "pass", f"{said}{whole}")
 
 

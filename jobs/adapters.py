@@ -60,7 +60,7 @@ class Carried:
         model: the base, dense, without an adapter.
         there: how the target's dialect names the base.
         updates: by the target's names.
-        saved: whole tensors by the target's names.
+        saved: ``modules_to_save`` tensors by the target's names.
         kin: what the base is to the one that the adapter was trained on.
     """
 
@@ -85,7 +85,7 @@ class Carried:
             + (", DoRA" if update.magnitude is not None else "")
             for name, update in sorted(self.updates.items())
         ]
-        whole = [f"{name}: the whole tensor, {list(it.shape)}" for name, it in self.saved.items()]
+        whole = [f"{name}: of modules_to_save, {list(it.shape)}" for name, it in self.saved.items()]
         return (*rows, *whole, self.kin.said)
 
 

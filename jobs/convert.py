@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import __version__
 from ..converters.adapters import Survival
 from ..converters.adapters.merging.survival import refusal, worst_of
-from ..converters.adapters.whole import Whole
+from ..converters.adapters.modules_to_save import ModulesToSave
 from ..converters.checkpoints import Checkpoint, Staging, Writer
 from ..converters.common.hints import command
 from ..converters.maps import Execution, Plan, WeightMap, execute
@@ -183,8 +183,8 @@ def move(model: Model, target: Path, to: str, options: Options, kin: Kin | None 
         WeighbridgeError: bad input, or an adapter that is live on MODEL would be rounded away;
             nothing is left behind.
     """
-    settled, whole = written(model)
-    job = plan_job(settled, to, options)
+    cast, whole = written(model)
+    job = plan_job(cast, to, options)
     if options.dry_run:
         return Outcome(None, job.lines())
     require_apart(job.model, target)
@@ -203,17 +203,17 @@ def move(model: Model, target: Path, to: str, options: Options, kin: Kin | None 
 
 
 def written(model: Model) -> tuple[Model, dict[str, Survival]]:
-    """Return MODEL with whole tensors of its adapter as they are written, and what is left of them.
+    """Return MODEL with ``modules_to_save`` tensors of its adapter as they are written, and what is left of them.
 
     The check compares with MODEL itself: what was rounded already would be equal to itself.
 
     Raises:
         UnsupportedError: numbers of the adapter do not fit the dtype of the base.
     """
-    if not isinstance(model.tensors, Whole):
+    if not isinstance(model.tensors, ModulesToSave):
         return model, {}
-    settled = model.tensors.settled()
-    return replace(model, tensors=settled.checkpoint), settled.survival
+    cast = model.tensors.cast_to_base()
+    return replace(model, tensors=cast.checkpoint), cast.survival
 
 
 def with_whole(execution: Execution, whole: Mapping[str, Survival]) -> Execution:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..converters.adapters import Adapter, fit
+from ..converters.adapters.modules_to_save import ModulesToSave
 from ..converters.adapters.saved import differing
-from ..converters.adapters.whole import Whole
 from ..converters.checkpoints.open import FORMATS
 from ..converters.common.repositories import local
 from ..converters.common.steps import step
@@ -65,11 +65,11 @@ def refuse_foreign(folder: Path) -> None:
 def with_adapter(model: Model, adapter: Adapter) -> Model:
     """Return MODEL with ADAPTER live on it, its updates under MODEL's own names.
 
-    Whole tensors of the adapter stand in for MODEL's own from here on, in their own dtypes.
+    `modules_to_save` tensors of the adapter stand in for MODEL's own from here on, in their own dtypes.
 
     Raises:
         MismatchError: the adapter is partial, or made for another model.
-        UnsupportedError: it has whole tensors, and MODEL is quantized.
+        UnsupportedError: it has ``modules_to_save`` tensors, and MODEL is quantized.
     """
     fitted = fitted_to(replace(model, adapter=None), adapter)
     spec = model.spec if model.adapter else f"{model.spec}+{adapter.path}"
@@ -77,20 +77,20 @@ def with_adapter(model: Model, adapter: Adapter) -> Model:
     return replace(live, tensors=overlaid(model, fitted)) if fitted.saved else live
 
 
-def overlaid(model: Model, adapter: Adapter) -> Whole:
-    """Return MODEL's tensors, those that ADAPTER has whole taken from it, as they were trained."""
+def overlaid(model: Model, adapter: Adapter) -> ModulesToSave:
+    """Return MODEL's tensors, those of ADAPTER's ``modules_to_save`` taken from it, as trained."""
     if isinstance(model.tensors, Dequantized):
         raise UnsupportedError(
-            f"{adapter.path} has whole tensors ({', '.join(sorted(adapter.saved))}), which a quantized"
-            " base does not take; merge it into the model that the base was made from"
+            f"{adapter.path} has modules_to_save tensors ({', '.join(sorted(adapter.saved))}), which"
+            " a quantized base does not take; merge it into the model that the base was made from"
         )
-    return Whole(model.checkpoint, adapter.saved)
+    return ModulesToSave(model.checkpoint, adapter.saved)
 
 
 def fitted_to(model: Model, adapter: Adapter) -> Adapter:
     """Return ADAPTER under MODEL's own names, after checking that it fits.
 
-    Whole tensors that are the base's own are left out.
+    Those of ``modules_to_save`` that are the base's own are left out.
 
     Raises:
         MismatchError: it is partial, or made for another model.

@@ -20,15 +20,15 @@ class Adapter:
             ``peft``.
         updates: by parameter in the adapter's own naming, such as
             ``encoder.layer.0.attention.self.query.weight`` or ``...mlp.experts.gate_up_proj``.
-            As they are read, every one is laid as that of a linear layer, ``y + x @ update.T``;
-            ``fit`` lays those of an embedding or of a ``Conv1D`` as their weights are.
+            As they are read, every one is that of a linear layer, ``y + x @ update.T``;
+            ``fit`` gives those of an embedding or of a ``Conv1D`` the axes of their weights.
         config: ``adapter_config.json``, or what stands for it.
-        saved: whole tensors that replace those of the base, by name.
+        saved: ``modules_to_save`` tensors, which replace those of the base, by name.
         base: what ``weighbridge.json`` beside it records of its base.
         forms: what a file says of a parameter by the form of its tensors: ``embedding``,
-            ``experts`` or ``parameter`` (laid as it is, whatever its module).
+            ``experts`` or ``parameter`` (as it is stored, whatever its module).
         notes: what a person should know of how the files were read.
-        fitted: whether ``fit`` has laid the updates as their parameters.
+        fitted: whether ``fit`` has aligned the updates with their parameters.
         file: the tensor file that was read: one of several, such as
             ``0000100_adapters.safetensors``, may have been named.
         digest: a hash of what was read (``identity.digest``), whatever became of it since.

@@ -14,7 +14,7 @@ from ..documents import read_object
 from ..values import Array, LowRank
 from .adapter import module_of
 from .config import CONFIG
-from .promises import last_layers, position
+from .expectations import last_layers, position
 from .writing import commonest, uniform
 
 EVERY: Final[frozenset[str]] = frozenset()  # model types
@@ -32,7 +32,7 @@ class Destination:
         kinds: the kinds of modules, and the model types for which it takes them; empty for all.
         ranks: the largest ranks that it can be started with; empty if it takes any.
         dora: whether it knows DoRA.
-        saved: whether it takes whole tensors.
+        saved: whether it takes ``modules_to_save`` tensors.
         one: what it has once for all updates: ``scale``, ``alpha`` or nothing.
         layered: whether it looks for modules only within the last layers, by their names there.
         command: what to run; ``{folder}``, ``{base}`` and ``{rank}`` stand for themselves.
@@ -124,7 +124,7 @@ def problems(
         destination: the program.
         updates: by parameter, in the naming of its dialect, as ``suited`` returns them.
         kinds: of the base's modules; without them a weight of two axes is a linear layer's.
-        saved: whole tensors.
+        saved: ``modules_to_save`` tensors.
         config: ``config.json`` of the base.
     """
     family = str(config.get("model_type", ""))
@@ -138,7 +138,7 @@ def problems(
 def _whole(destination: Destination, saved: Mapping[str, Array]) -> str:
     if destination.saved or not saved:
         return ""
-    return f"loads no whole tensors (modules_to_save), and there are {_some(saved)}"
+    return f"loads no modules_to_save tensors, and there are {_some(saved)}"
 
 
 def _dora(destination: Destination, updates: Mapping[str, LowRank]) -> str:
@@ -208,8 +208,8 @@ def _heads(
 ) -> str:
     heads = [name for name in updates if module_of(name).rpartition(".")[2] in HEADS]
     inner = config.get("text_config")
-    said = (config, inner if isinstance(inner, Mapping) else {})
-    if heads and any(it.get("tie_word_embeddings") for it in said):
+    sections = (config, inner if isinstance(inner, Mapping) else {})
+    if heads and any(it.get("tie_word_embeddings") for it in sections):
         return f"cannot change a head that is tied to the embedding ({_some(heads)})"
     if heads and destination.heads is not None and family not in destination.heads:
         return f"puts no adapter on the head of {family or 'this model'} ({_some(heads)})"

@@ -33,9 +33,9 @@ def disagreements(
 
 
 def other_arrays(wanted: Mapping[str, Array], found: Mapping[str, Array]) -> list[str]:
-    """Return which whole tensors of WANTED are not the same numbers in FOUND, or only in FOUND."""
+    """Return which ``modules_to_save`` tensors of WANTED are not the same numbers in FOUND, or only in FOUND."""
     return [
-        f"{name}: the whole tensor differs"
+        f"{name}: the modules_to_save tensor differs"
         for name in sorted(wanted.keys() | found.keys())
         if not _same(wanted.get(name), found.get(name))
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,11 +12,11 @@ from ..checkpoints import Header
 from ..common.dtypes import FLOATS
 from ..values import LowRank
 from .adapter import Adapter, module_of
-from .laying import lay
+from .alignment import align
+from .expectations import Expectation, expected_updates, unnamed
 from .peft.nesting import in_order_of
 from .peft.targets import kept_whole
 from .prefixes import other_class
-from .promises import Promise, promised, unnamed
 
 HINTS: Final = 20  # nearest names are searched for so many problems; the search is quadratic
 MATRIX: Final = 2
@@ -35,7 +35,7 @@ def fit(
     *,
     tied: frozenset[str] = frozenset(),
 ) -> Adapter:
-    """Check ADAPTER against the parameters of a base, and lay every update as its parameter.
+    """Check ADAPTER against the parameters of a base, and align every update with its parameter.
 
     Args:
         adapter: as read; one that is fitted already is only checked.
@@ -46,31 +46,37 @@ def fit(
 
     Raises:
         MismatchError: updates of parameters that the base does not have or has in another shape,
-            modules that the configuration promises without an update, updates that it does not name,
+            modules that the configuration names without an update, updates that it does not name,
             tied parameters; all together.
     """
     adapter = _ordered(adapter, headers)
-    names = set(adapter.updates)
-    strangers = sorted((names | set(adapter.saved)) - set(headers))
+    unknown = sorted({*adapter.updates, *adapter.saved} - set(headers))
     modules = modules_in(headers, kinds)
-    promise = promised(adapter, modules, headers)
+    expectation = expected_updates(adapter, modules, headers)
     unread = sorted(unnamed(adapter, modules, kinds) & set(headers))
-    missing = sorted(promise.parameters - names)
-    laid, misshapen = _laid(adapter, headers, kinds)
+    missing = sorted(expectation.parameters - adapter.updates.keys())
+    aligned, misshapen = _aligned(adapter, headers, kinds)
     problems = [
-        *_unknown(strangers, headers),
+        *_unknown(unknown, headers),
         *misshapen,
         *_whole(adapter, headers),
         *(f"{name} {TIED}" for name in sorted(_tied(adapter, tied))),
-        *(f"{name} has no update, but adapter_config.json names it" for name in missing),
-        *(f"{name} is named in modules_to_save, but not in the file" for name in promise.whole),
+        *_absent(missing, expectation),
         *(f"{name} {UNNAMED}; {LOADERS[adapter.dialect]} it" for name in unread),
-        *_unknown_keys(promise.unknown, modules),
+        *_unknown_keys(expectation.unknown, modules),
     ]
     if problems:
         hint = other_class(adapter, headers) if adapter.dialect == "peft" else ""
-        raise MismatchError(hint or _summary(adapter, strangers, missing, promise), problems)
-    return replace(adapter, updates=laid, fitted=True)
+        raise MismatchError(hint or _summary(adapter, unknown, missing, expectation), problems)
+    return replace(adapter, updates=aligned, fitted=True)
+
+
+def _absent(missing: list[str], expectation: Expectation) -> Iterator[str]:
+    """Yield what the configuration names and the file lacks."""
+    for name in missing:
+        yield f"{name} has no update, but adapter_config.json names it"
+    for name in expectation.whole:
+        yield f"{name} is named in modules_to_save, but not in the file"
 
 
 def _ordered(adapter: Adapter, headers: Mapping[str, Header]) -> Adapter:
@@ -89,10 +95,10 @@ def _ordered(adapter: Adapter, headers: Mapping[str, Header]) -> Adapter:
     return replace(adapter, updates=updates, forms=known)
 
 
-def _laid(
+def _aligned(
     adapter: Adapter, headers: Mapping[str, Header], kinds: Mapping[str, str] | None
 ) -> tuple[dict[str, LowRank], list[str]]:
-    """Return the updates laid as their parameters, and what does not fit."""
+    """Return the updates with the axes of their parameters, and what does not fit."""
     updates, problems = {}, []
     for name, update in sorted(adapter.updates.items()):
         updates[name] = update
@@ -105,15 +111,15 @@ def _laid(
             if update.shape != headers[name].shape:
                 problems.append(f"{name}: expected an update of {list(headers[name].shape)}")
         else:
-            updates[name], problem = lay(adapter, name, headers[name].shape, kinds)
+            updates[name], problem = align(adapter, name, headers[name].shape, kinds)
             problems += [problem] if problem else []
     return updates, problems
 
 
 def _whole(adapter: Adapter, headers: Mapping[str, Header]) -> list[str]:
-    """Say which whole tensors have another shape than those of the base."""
+    """Say which `modules_to_save` tensors have another shape than those of the base."""
     return [
-        f"{name}: the whole tensor has shape {list(array.shape)}, that of the base"
+        f"{name}: the saved tensor has shape {list(array.shape)}, that of the base"
         f" {list(headers[name].shape)}; resize the base's embeddings as they were for training"
         for name, array in sorted(adapter.saved.items())
         if name in headers and array.shape != headers[name].shape
@@ -136,14 +142,16 @@ def modules_in(headers: Mapping[str, Header], kinds: Mapping[str, str] | None) -
     }
 
 
-def _summary(adapter: Adapter, strangers: list[str], missing: list[str], promise: Promise) -> str:
+def _summary(
+    adapter: Adapter, unknown: list[str], missing: list[str], expectation: Expectation
+) -> str:
     count = len(adapter.updates) + len(adapter.saved)
-    if len(strangers) == count:
+    if len(unknown) == count:
         return (
             f"adapter {adapter.path} is for another model, the base has none of its {count} weights"
         )
     if missing:
-        expected = len(promise.parameters)
+        expected = len(expectation.parameters)
         found = expected - len(missing)
         return f"adapter {adapter.path} is partial: {expected} updates expected, {found} found"
     return f"adapter {adapter.path} does not fit the base"

@@ -41,7 +41,7 @@ def _same(a: Array, b: Array, _: int) -> Halves:
     return a, b
 
 
-def _turned(a: Array, b: Array, _: int) -> Halves:
+def _transposed(a: Array, b: Array, _: int) -> Halves:
     return a.T, b.T
 
 
@@ -68,5 +68,5 @@ PEFT_LINEAR: Final = Form("", 2, (0, 1), 0, None, _same, lambda u: (u.a, u.b))
 PEFT_EMBEDDING: Final = PEFT_LINEAR._replace(name="embedding")
 PEFT_EXPERTS: Final = Form("experts", 2, (0, 1), 0, None, _experts, _from_experts, shared=True)
 # mlx_lm/tuner/lora.py: LoRALinear (and LoRAEmbedding), LoRASwitchLinear.
-MLX_LINEAR: Final = Form("", 2, (1, 0), 1, None, _turned, lambda u: (u.a.T, u.b.T))
+MLX_LINEAR: Final = Form("", 2, (1, 0), 1, None, _transposed, lambda u: (u.a.T, u.b.T))
 MLX_SWITCH: Final = Form("experts", 3, (1, 2), 1, 0, _same, lambda u: (u.a, u.b))

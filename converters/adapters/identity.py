@@ -14,14 +14,14 @@ from .adapter import Adapter
 
 
 def digest(adapter: Adapter) -> str:
-    """Return ``xxh3:<hex>`` of the updates and whole tensors of ADAPTER, as it was read.
+    """Return ``xxh3:<hex>`` of the updates and ``modules_to_save`` tensors of ADAPTER, as it was read.
 
     Names, scales, dtypes, shapes and numbers count; the folder, the container and the order of the
     tensors do not.
     """
     total = xxhash.xxh3_128()
-    for said, array in _parts(adapter):
-        total.update(f"{said} {CODE[array.dtype]}{array.shape}".encode())
+    for what, array in _parts(adapter):
+        total.update(f"{what} {CODE[array.dtype]}{array.shape}".encode())
         total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return f"xxh3:{total.hexdigest()}"
 

@@ -148,12 +148,12 @@ def _odd_field(base: Any) -> str | None:
     return None if all(_is_weight(it) for it in weights) else "weights"
 
 
-def _is_weight(said: Any) -> bool:
-    """Say whether SAID is what is recorded of a weight: dtype, hashes and projections."""
+def _is_weight(record: Any) -> bool:
+    """Say whether RECORD is what is recorded of a weight: dtype, hashes and projections."""
     return (
-        isinstance(said, dict)
-        and all(isinstance(said.get(field), kind) for field, kind in WEIGHT.items())
-        and said["dtype"] in NUMPY
-        and len(said["projections"]) == PROJECTIONS
-        and all(type(number) is float for number in said["projections"])
+        isinstance(record, dict)
+        and all(isinstance(record.get(field), kind) for field, kind in WEIGHT.items())
+        and record["dtype"] in NUMPY
+        and len(record["projections"]) == PROJECTIONS
+        and all(type(number) is float for number in record["projections"])
     )

@@ -197,8 +197,8 @@ def _ranks(a: Header, b: Header, form: Form, terms: Terms) -> list[tuple[bool, s
     first, second = a.shape[form.rank[0]], b.shape[form.rank[1]]
     same = (first == second, f"the halves have ranks {first} and {second} ({a}, {b})")
     if form.shared:
-        said = f"{first} is not a multiple of rank {terms.rank} in {SETTINGS} ({a})"
-        return [same, (first > 0 and first % terms.rank == 0, said)]
+        detail = f"{first} is not a multiple of rank {terms.rank} in {SETTINGS} ({a})"
+        return [same, (first > 0 and first % terms.rank == 0, detail)]
     right = (first == terms.rank, f"rank {first}, but {SETTINGS} says {terms.rank}")
     if form.lead is None:
         return [same, right]

@@ -1,4 +1,4 @@
-"""Whole tensors beside an adapter: which of them say anything that the base does not."""
+"""``modules_to_save`` tensors of an adapter: which of them differ from the base's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def differing(
     found = {name: array for name, array in saved.items() if not _copy(array, base, name)}
     if wrong := sorted(found.keys() & set(tied)):
         raise MismatchError(
-            "whole tensors of the adapter have no place in the base",
+            "modules_to_save tensors of the adapter have no place in the base",
             [f"{name} {TIED}" for name in wrong],
         )
     return found

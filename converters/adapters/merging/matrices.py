@@ -34,7 +34,7 @@ class Matrices:
         self.weights: defaultdict[Index, float] = defaultdict(float)
         self.steps: defaultdict[Index, list[float]] = defaultdict(list)
         self.seen = 0
-        # A whole tensor that is stored dense may be a convolution's: no stack of matrices.
+        # A `modules_to_save` tensor that is dense may be a convolution's: no stack of matrices.
         self._apart = own.scheme is not None or isinstance(change, LowRank)
         self._nothing = nothing(change, own) ** 2
 

@@ -1,4 +1,4 @@
-"""Adapters as older programs wrote them for MLX, with less said beside them.
+"""Adapters as older programs wrote them for MLX, with less recorded beside them.
 
 - mlx-vlm's first trainer: ``A`` and ``B``, ``{"rank", "alpha", "dropout"}``
   (``mlx_vlm/trainer/peft/lora.py``, class ``LoRaLayer``).
@@ -56,14 +56,14 @@ def read_npz(folder: Path, tensors: Path, config: Config) -> Adapter:
         BadInputError: CONFIG says a scale that is none.
         MismatchError: the tensors are not a whole adapter.
     """
-    said = config.get("lora_parameters")
-    said = said if isinstance(said, Mapping) else {}
+    section = config.get("lora_parameters")
+    given = section if isinstance(section, Mapping) else {}
     checkpoint = open_checkpoint(tensors)
-    scale = float(number({"scale": SCALE, **said}, "scale"))
-    rank = whole_number(said, "rank") if "rank" in said else _rank(checkpoint)
+    scale = float(number({"scale": SCALE, **given}, "scale"))
+    rank = whole_number(given, "rank") if "rank" in given else _rank(checkpoint)
     updates, saved = read_tensors(checkpoint, DIALECT, Terms(rank, scale, magnitude=False))
-    notes = () if "scale" in said else (NPZ_NOTE.format(scale=scale),)
-    parameters = {**said, "rank": rank, "scale": scale}
+    notes = () if "scale" in given else (NPZ_NOTE.format(scale=scale),)
+    parameters = {**given, "rank": rank, "scale": scale}
     config = {**config, "lora_parameters": parameters}
     return Adapter(folder, "npz", updates, config, saved, notes=notes)
 

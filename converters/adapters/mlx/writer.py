@@ -12,8 +12,8 @@ from typing import Any, Final
 from ....errors import UnsupportedError
 from ...values import Array, LowRank
 from ..adapter import module_of
+from ..expectations import last_layers, position
 from ..forms import MLX_LINEAR, MLX_SWITCH
-from ..promises import last_layers, position
 from ..writing import uniform, write_files
 from .reader import DIALECT, DORA, FULL, LORA, SWITCH_AXES, TENSORS
 
@@ -38,10 +38,10 @@ def write_adapter(
 
     Args:
         folder: the directory to write.
-        updates: by parameter, laid as the parameter is.
+        updates: by parameter, aligned with it.
         config: whatever else to record.
         kinds: of the base's modules; without them every weight is taken for a linear layer's.
-        saved: whole tensors. mlx-lm reads them only where there are no updates.
+        saved: ``modules_to_save`` tensors. mlx-lm reads them only where there are no updates.
         layered: name modules as within their layers, and the last layers by their number, for
             mlx-swift, which looks nowhere else; how many layers there are KINDS say, or else the
             updates. Full paths, which mlx-lm takes as well, wrap nothing that was not trained.
@@ -53,9 +53,8 @@ def write_adapter(
     if problems := unwritable(updates, kinds, saved):
         raise UnsupportedError(f"mlx-lm has no form for this adapter: {'; '.join(problems)}")
     if not updates:
-        write_files(
-            folder, TENSORS, saved, {"num_layers": -1, **config, "fine_tune_type": FULL}, METADATA
-        )
+        full = {"num_layers": -1, **config, "fine_tune_type": FULL}
+        write_files(folder, TENSORS, saved, full, METADATA)
         return
     alike = uniform(updates)
     arrays: dict[str, Array] = {}
@@ -81,7 +80,9 @@ def unwritable(
     ]
     if updates and saved:
         names = ", ".join(sorted(saved))
-        problems.append(f"whole tensors beside updates ({names}); merge the adapter instead")
+        problems.append(
+            f"modules_to_save tensors beside updates ({names}); merge the adapter instead"
+        )
     if not updates and not saved:
         problems.append("there is nothing to write")
     return [problem for problem in problems if problem]

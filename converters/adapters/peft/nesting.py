@@ -70,7 +70,8 @@ def in_order_of(
         for name in names:
             del result[name]
         result |= {
-            new: _anew(updates[old], config, new) for old, new in zip(names, order, strict=True)
+            new: _reordered(updates[old], config, new)
+            for old, new in zip(names, order, strict=True)
         }
     return result
 
@@ -105,11 +106,11 @@ def _can_be(update: LowRank, config: Config, name: str, shape: tuple[int, ...]) 
     a, _ = PEFT_EXPERTS.write(update)
     if a.shape[0] % terms_of(config, name).rank:
         return False
-    found = _anew(update, config, name).shape
+    found = _reordered(update, config, name).shape
     return sorted(found[-2:]) == sorted(shape[-2:]) and found[:-2] in (shape[:-2], ())
 
 
-def _anew(update: LowRank, config: Config, name: str) -> LowRank:
+def _reordered(update: LowRank, config: Config, name: str) -> LowRank:
     """Return UPDATE as it is read if it belongs to the parameter NAME."""
     terms = terms_of(config, name)
     a, b = PEFT_EXPERTS.read(*PEFT_EXPERTS.write(update), terms.rank)

@@ -114,7 +114,7 @@ def _too_deep(module: str, levels: list[Level], config: Config) -> list[str]:
 
 
 def _whole(found: Found, config: Config) -> tuple[dict[str, str], list[str]]:
-    """Return the whole tensors among FOUND's others, new name by name, and what is none.
+    """Return the ``modules_to_save`` tensors among FOUND's others, new name by name, and what is none.
 
     PEFT writes ``modules_to_save``, embeddings that were resized, and beside an update of an
     embedding the weight that it updates (``save_embedding_layers``).

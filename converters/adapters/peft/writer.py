@@ -24,7 +24,7 @@ from .reader import DIALECT, PREFIX
 from .targets import ends
 
 METADATA: Final = {"format": "pt"}
-TURNED: Final = ("conv1d", "embedding", "experts_in_out")  # weights that lie [in, out]
+TRANSPOSED: Final = ("conv1d", "embedding", "experts_in_out")  # weights that lie [in, out]
 STACKED: Final = ("experts", "experts_in_out")
 # PEFT rewrites targets that end so, on families whose experts transformers 5 fused: it takes them
 # for those experts (``transformers_weight_conversion.py``, ``_MOE_TARGET_MODULE_MAPPING``).
@@ -40,7 +40,7 @@ class Placed(NamedTuple):
 
     Attributes:
         parameter: what it changes.
-        update: laid as PEFT lays it.
+        update: in PEFT's layout.
         kind: of the module.
         whole: whether ``target_parameters`` names it, and not ``target_modules``.
     """
@@ -73,10 +73,10 @@ def write_peft(
 
     Args:
         folder: the directory to write.
-        updates: by parameter of the live class, laid as the parameter is.
+        updates: by parameter of the live class, aligned with it.
         kinds: of the base's modules, in the order in which its class registers them; without them a
             weight of two axes is taken for a linear layer's, and one of three for experts'.
-        saved: whole tensors, as ``modules_to_save`` has them.
+        saved: tensors of ``modules_to_save``.
         config: a PEFT configuration, of which the history is kept (``task_type`` and the like).
         base: what the adapter is for; ``base_model_name_or_path``.
 
@@ -90,9 +90,9 @@ def write_peft(
     arrays = {PREFIX + name: array for name, array in _whole(saved, updates).items()}
     for path, item in _levels(placed, kinds).items():
         arrays |= _arrays(path, item)
-    said = _config(placed, saved, kinds) | {"base_model_name_or_path": base}
+    own = _config(placed, saved, kinds) | {"base_model_name_or_path": base}
     history = {key: value for key, value in (config or {}).items() if key in HISTORY}
-    write_files(folder, PEFT_TENSORS[0], arrays, {**_DEFAULTS, **history, **said}, METADATA)
+    write_files(folder, PEFT_TENSORS[0], arrays, {**_DEFAULTS, **history, **own}, METADATA)
 
 
 def unwritable(
@@ -143,10 +143,10 @@ def _mistaken(name: str, kinds: Mapping[str, str] | None) -> bool:
 
 def _place(name: str, update: LowRank, kinds: Mapping[str, str] | None) -> Placed:
     kind = kind_of(name, update, kinds)
-    laid = update.transposed() if kind in TURNED else update
+    aligned = update.transposed() if kind in TRANSPOSED else update
     if kind == "linear" and _mistaken(name, kinds):
-        return Placed(name, laid, "parameter", whole=True)
-    return Placed(name, laid, kind, whole=kind in (*STACKED, "parameter"))
+        return Placed(name, aligned, "parameter", whole=True)
+    return Placed(name, aligned, kind, whole=kind in (*STACKED, "parameter"))
 
 
 def _levels(placed: Iterable[Placed], kinds: Mapping[str, str] | None) -> dict[str, Placed]:

@@ -42,7 +42,7 @@ def lowrank(rank=2, scale=2.0, *, dora=False, lead=()):
 CASES = {
     "linear": ({Q: lowrank()}, {}, {}, ALL),
     "DoRA": ({Q: lowrank(dora=True)}, {}, {}, ("mlx-lm", "mlx-swift")),
-    "whole tensors": ({Q: lowrank()}, {"x": np.ones(1)}, {}, ()),
+    "modules_to_save": ({Q: lowrank()}, {"x": np.ones(1)}, {}, ()),
     "a large rank": ({Q: lowrank(513)}, {}, {}, ("mlx-lm", "mlx-swift", "llama.cpp")),
     "two scales": ({Q: lowrank(), HEAD: lowrank(scale=3.0)}, {}, {}, ()),
     "two ranks": (
@@ -84,7 +84,7 @@ def test_all_that_a_program_cannot_load_is_said():
     updates = {Q: lowrank(600, dora=True), EXPERTS: lowrank(scale=5.0, lead=(2,))}
     lines = problems(VLLM, updates, KINDS, {"norm.weight": np.ones(1)}, {"model_type": "mixtral"})
     assert lines == [
-        "vllm loads no whole tensors (modules_to_save), and there are norm.weight",
+        "vllm loads no modules_to_save tensors, and there are norm.weight",
         f"vllm does not know DoRA ({Q})",
         "vllm takes ranks up to 512, and the largest is 600",
         f"vllm puts no adapter on modules of kind experts of mixtral ({EXPERTS})",

@@ -239,7 +239,7 @@ def test_a_missing_whole_module_is_told(tmp_path):
 def test_a_square_weight_that_could_be_a_conv1d_is_refused_without_its_kind(tmp_path):
     base = build("gpt2")
     trained(base, tmp_path, target_modules=["attn.c_proj"])
-    with pytest.raises(MismatchError, match="is square, and nothing says whether it is turned"):
+    with pytest.raises(MismatchError, match="is square, and nothing says whether it is transposed"):
         fit(read_adapter(tmp_path), base.headers)
 
 

@@ -1,4 +1,4 @@
-"""Of the whole tensors beside an adapter, those travel that say anything new."""
+"""Of the ``modules_to_save`` tensors of an adapter, those travel that differ from the base's."""
 
 from __future__ import annotations
 

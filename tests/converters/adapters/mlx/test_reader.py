@@ -136,10 +136,10 @@ REFUSED = {
         {"kinds": {"e": "embedding"}},
         "e.weight is an embedding with DoRA norms",
     ),
-    "whole tensors": (
+    "modules_to_save": (
         {"a.weight": lowrank(0)},
         {"saved": {"head.weight": np.zeros(3, np.float32)}},
-        r"whole tensors beside updates \(head.weight\); merge the adapter instead",
+        r"modules_to_save tensors beside updates \(head.weight\); merge the adapter instead",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Whole tensors of an adapter in the place of the base's: live as they were trained, or written."""
+"""``modules_to_save`` tensors of an adapter in the place of the base's: as trained, or as written."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .merging.survival import Sums, Survival
 BLOCK: Final = 1 << 19  # elements rounded at a time, each in a handful of float64 temporaries
 
 
-class Settled(NamedTuple):
-    """Whole tensors as a merge writes them.
+class CastToBase(NamedTuple):
+    """``modules_to_save`` tensors as a merge writes them.
 
     Attributes:
         checkpoint: the base, with them in its own dtypes.
@@ -30,14 +30,14 @@ class Settled(NamedTuple):
     survival: dict[str, Survival]
 
 
-class Whole(Overlay):
-    """CHECKPOINT with whole tensors of an adapter in it, in the dtypes that they were trained in."""
+class ModulesToSave(Overlay):
+    """CHECKPOINT with the ``modules_to_save`` tensors of an adapter in it, in the dtypes that they were trained in."""
 
     def __init__(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> None:
         super().__init__(checkpoint, arrays)
         self._base, self._whole = checkpoint, arrays
 
-    def settled(self) -> Settled:
+    def cast_to_base(self) -> CastToBase:
         """Return the tensors rounded once to the dtypes of the base, and what is left of them.
 
         Raises:
@@ -48,26 +48,26 @@ class Whole(Overlay):
         wrong: dict[str, str] = {}
         for name, array in sorted(self._whole.items()):
             try:
-                made[name], survival[name] = settle(self._base.read(name), array)
+                made[name], survival[name] = cast_once(self._base.read(name), array)
             except UnsupportedError:
                 wrong[name] = NUMPY[self._base.headers[name].dtype].name
         if wrong:
             named = ", ".join(f"{name} ({dtype})" for name, dtype in wrong.items())
             raise UnsupportedError(
-                f"whole tensors of the adapter do not fit the dtype of the base: {named};"
+                f"modules_to_save tensors of the adapter do not fit the dtype of the base: {named};"
                 " merge into a base of a wider dtype"
             )
-        return Settled(Overlay(self._base, made), survival)
+        return CastToBase(Overlay(self._base, made), survival)
 
 
-def settle(base: Array, whole: Array) -> tuple[Array, Survival]:
+def cast_once(base: Array, whole: Array) -> tuple[Array, Survival]:
     """Return WHOLE rounded once to the dtype of BASE, whose place it takes, and what is left of it.
 
     Raises:
         UnsupportedError: numbers do not fit, where those of BASE did.
 
     >>> base = np.ones(2, np.float16)
-    >>> made, survival = settle(base, np.array([1.5, 1 + 2**-20]))
+    >>> made, survival = cast_once(base, np.array([1.5, 1 + 2**-20]))
     >>> made.tolist(), survival.changed
     ([1.5, 1.0], 1)
     """

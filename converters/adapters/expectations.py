@@ -1,4 +1,4 @@
-"""Which modules an adapter's configuration promises to change."""
+"""Which modules an adapter's configuration says that it changes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Position(NamedTuple):
     rest: str
 
 
-class Promise(NamedTuple):
-    """What a configuration promises of a base.
+class Expectation(NamedTuple):
+    """What a configuration says of a base, so that it is expected in the file.
 
     Attributes:
         modules: paths that must have an update of their weight.
         unknown: names in the configuration that no module of the base has.
         named: other parameters that must have an update.
-        whole: parameters that must be there as whole tensors, and are not.
+        whole: parameters that ``modules_to_save`` names, and the file has not.
     """
 
     modules: frozenset[str]
@@ -56,33 +56,35 @@ def position(module: str) -> Position | None:
     return found and Position(found["stack"] or "", int(found["layer"]), found["rest"])
 
 
-def promised(adapter: Adapter, modules: Iterable[str], parameters: Collection[str] = ()) -> Promise:
-    """Return which of a base's MODULES and PARAMETERS the configuration of ADAPTER promises to change.
+def expected_updates(
+    adapter: Adapter, modules: Iterable[str], parameters: Collection[str] = ()
+) -> Expectation:
+    """Return which of a base's MODULES and PARAMETERS the configuration of ADAPTER says that it changes.
 
     Where it names none (mlx-lm without ``keys``, PEFT's ``all-linear``), what is changed in one
-    layer is promised in all.
+    layer is expected in all.
     """
     modules = frozenset(modules)
-    touched = [module_of(name) for name in adapter.updates]
+    changed = [module_of(name) for name in adapter.updates]
     if adapter.dialect == "peft":
-        return _promised_peft(adapter, touched, modules, parameters)
+        return _expected_peft(adapter, changed, modules, parameters)
     if adapter.config.get("fine_tune_type") == "full":
-        return Promise(frozenset())
-    return _promised_mlx(adapter.config, touched, modules)
+        return Expectation(frozenset())
+    return _expected_mlx(adapter.config, changed, modules)
 
 
-def _promised_peft(
-    adapter: Adapter, touched: list[str], modules: frozenset[str], parameters: Collection[str]
-) -> Promise:
+def _expected_peft(
+    adapter: Adapter, changed: list[str], modules: frozenset[str], parameters: Collection[str]
+) -> Expectation:
     config = adapter.config
     named = targeted_parameters(config, parameters)
     chosen = targeted(config, modules)
     if not chosen and (not named or config.get("target_modules")):
-        chosen = _regular(touched, modules)
+        chosen = _regular(changed, modules)
     kept = {name for name in parameters if kept_whole(config, name.rpartition(".")[0])}
     missing = sorted(kept - set(adapter.saved))
     weights = {f"{module}.weight" for module in chosen}
-    return Promise(frozenset(chosen), named=frozenset(named - weights), whole=tuple(missing))
+    return Expectation(frozenset(chosen), named=frozenset(named - weights), whole=tuple(missing))
 
 
 def unnamed(
@@ -102,13 +104,13 @@ def unnamed(
         return set()
     if adapter.dialect == "peft":
         return names - _named_by_peft(config, names, kinds)
-    touched = list(map(module_of, names))
-    modules = frozenset(modules).union(touched)
+    changed = list(map(module_of, names))
+    modules = frozenset(modules).union(changed)
     if config.get("lora_parameters", {}).get("keys") is None:
-        layered = filter(position, touched)  # without keys no module of the root is wrapped
+        layered = filter(position, changed)  # without keys no module of the root is wrapped
         named = set(_last(layered, modules, config.get("num_layers")))
     else:
-        named = set(_promised_mlx(config, touched, modules).modules)
+        named = set(_expected_mlx(config, changed, modules).modules)
     return {name for name in names if module_of(name) not in named}
 
 
@@ -116,47 +118,47 @@ def _named_by_peft(config: Config, names: set[str], kinds: Mapping[str, str] | N
     """Return those of NAMES that PEFT would put an update on; all where only PEFT could tell."""
     if not config.get("target_modules") and not config.get("target_parameters"):
         return names
-    touched = {module_of(name) for name in names if name.endswith(".weight")}
+    changed = {module_of(name) for name in names if name.endswith(".weight")}
     if all_linear(config):
-        linear = {m for m in touched if kinds is None or kinds.get(m) in LINEAR} - {HEAD}
+        linear = {m for m in changed if kinds is None or kinds.get(m) in LINEAR} - {HEAD}
         chosen = {module for module in linear if not excluded(config, module)}
     else:
-        chosen = targeted(config, touched)
+        chosen = targeted(config, changed)
     weights = {f"{module}.weight" for module in chosen}
     return weights | targeted_parameters(config, names)
 
 
-def last_layers(touched: Iterable[str], modules: Iterable[str]) -> tuple[int, set[str]]:
-    """Return in how many layers, counted from the last, TOUCHED lie, and what is missing there.
+def last_layers(changed: Iterable[str], modules: Iterable[str]) -> tuple[int, set[str]]:
+    """Return in how many layers, counted from the last, CHANGED lie, and what is missing there.
 
-    Missing are those of MODULES that lie in these layers where one of TOUCHED does, and are none of
-    them. TOUCHED lie in one stack.
+    Missing are those of MODULES that lie in these layers where one of CHANGED does, and are none of
+    them. CHANGED lie in one stack.
 
     >>> last_layers(["h.1.q", "h.2.q", "h.1.v"], [f"h.{n}.{m}" for n in range(3) for m in "qkv"])
     (2, {'h.2.v'})
     """
-    touched = {module for module in touched if position(module)}
-    places = {m: p for m in touched.union(modules) if (p := position(m))}
-    stacks = {places[module].stack for module in touched}
-    first = min((places[module].layer for module in touched), default=0)
+    changed = {module for module in changed if position(module)}
+    places = {m: p for m in changed.union(modules) if (p := position(m))}
+    stacks = {places[module].stack for module in changed}
+    first = min((places[module].layer for module in changed), default=0)
     depth = max((p.layer + 1 for p in places.values() if p.stack in stacks), default=1)
-    there = {m for m in _regular(touched, places) if places[m].layer >= first}
-    return depth - first, there - touched
+    there = {m for m in _regular(changed, places) if places[m].layer >= first}
+    return depth - first, there - changed
 
 
-def _regular(touched: Iterable[str], modules: Iterable[str]) -> set[str]:
-    """Return the modules that lie, in any layer, where one of TOUCHED lies in its own."""
-    kinds = {(p.stack, p.rest) for module in touched if (p := position(module))}
+def _regular(changed: Iterable[str], modules: Iterable[str]) -> set[str]:
+    """Return the modules that lie, in any layer, where one of CHANGED lies in its own."""
+    kinds = {(p.stack, p.rest) for module in changed if (p := position(module))}
     return {m for m in modules if (p := position(m)) and (p.stack, p.rest) in kinds}
 
 
-def _promised_mlx(config: Config, touched: list[str], modules: frozenset[str]) -> Promise:
+def _expected_mlx(config: Config, changed: list[str], modules: frozenset[str]) -> Expectation:
     keys = config.get("lora_parameters", {}).get("keys")
     last = config.get("num_layers")
     if keys is None:
-        return Promise(frozenset(_last(_regular(touched, modules), modules, last)))
+        return Expectation(frozenset(_last(_regular(changed, modules), modules, last)))
     named = {key: _meant(key, modules, last) for key in keys}
-    return Promise(
+    return Expectation(
         frozenset().union(*named.values()), tuple(key for key, found in named.items() if not found)
     )
 

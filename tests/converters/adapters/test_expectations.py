@@ -1,4 +1,4 @@
-"""A configuration's promise is read as the library that wrote it reads it."""
+"""A configuration's expectation is read as the library that wrote it reads it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import torch
 from peft.tuners.tuners_utils import check_target_module_exists
 
 from weighbridge.converters.adapters import Adapter
-from weighbridge.converters.adapters.promises import last_layers, position, promised, unnamed
+from weighbridge.converters.adapters.expectations import (
+    expected_updates,
+    last_layers,
+    position,
+    unnamed,
+)
 from weighbridge.converters.values import LowRank
 
 MODULES = [
@@ -21,8 +26,8 @@ MODULES = [
 ]
 
 
-def adapter(config, touched=(), dialect="mlx"):
-    updates = dict.fromkeys([f"{module}.weight" for module in touched])
+def adapter(config, changed=(), dialect="mlx"):
+    updates = dict.fromkeys([f"{module}.weight" for module in changed])
     return Adapter(Path("a"), dialect, updates, config)
 
 
@@ -52,16 +57,18 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_keys_name_modules_as_mlx_lm_reads_them(case):
     config, expected = CASES[case]
-    assert promised(adapter(config), MODULES).modules == expected
+    assert expected_updates(adapter(config), MODULES).modules == expected
 
 
 def test_a_key_that_no_module_has_is_unknown():
-    assert promised(adapter(mlx(["attn.q", "attn.k"])), MODULES).unknown == ("attn.k",)
+    assert expected_updates(adapter(mlx(["attn.q", "attn.k"])), MODULES).unknown == ("attn.k",)
 
 
 @pytest.mark.parametrize(("count", "expected"), [(None, (0, 1, 2, 3)), (2, (2, 3))])
 def test_without_keys_what_is_in_one_layer_is_promised_in_all(count, expected):
-    found = promised(adapter(mlx(None, count), ["model.layers.3.attn.q", "lm_head"]), MODULES)
+    found = expected_updates(
+        adapter(mlx(None, count), ["model.layers.3.attn.q", "lm_head"]), MODULES
+    )
     assert found.modules == layers("attn.q", *expected)
 
 
@@ -75,7 +82,7 @@ PEFT = {
 @pytest.mark.parametrize("case", PEFT)
 def test_targets_name_modules_as_peft_reads_them(case):
     config, expected = PEFT[case]
-    found = promised(adapter(config, ["model.layers.0.attn.q"], "peft"), MODULES)
+    found = expected_updates(adapter(config, ["model.layers.0.attn.q"], "peft"), MODULES)
     assert found.modules == expected
 
 
@@ -102,14 +109,14 @@ UNNAMED = {
     "no keys, the last layers": (mlx(None, 2), layers("attn.q", 2, 3) | layers("mlp.up", 2, 3)),
     "mlx-vlm, within a part": (mlx(["layers.0.attn.q"]), layers("attn.q", 0)),
 }
-TOUCHED = [m for m in MODULES if "extra" not in m]
+CHANGED = [m for m in MODULES if "extra" not in m]
 
 
 @pytest.mark.parametrize("case", UNNAMED)
 def test_updates_that_mlx_lm_would_not_load_are_known(case):
     config, named = UNNAMED[case]
-    found = unnamed(adapter(config, TOUCHED), MODULES)
-    assert found == {f"{module}.weight" for module in TOUCHED if module not in named}
+    found = unnamed(adapter(config, CHANGED), MODULES)
+    assert found == {f"{module}.weight" for module in CHANGED if module not in named}
 
 
 class Tree(torch.nn.Module):
@@ -176,10 +183,10 @@ LAST = {
 
 @pytest.mark.parametrize("case", LAST)
 def test_the_last_layers_are_counted_from_the_end(case):
-    touched, expected = LAST[case]
-    assert last_layers(touched, MODULES) == expected
+    changed, expected = LAST[case]
+    assert last_layers(changed, MODULES) == expected
 
 
 def test_the_promise_counts_no_tensor_values():
     assert LowRank.__dataclass_fields__  # the updates above are None: only names are looked at
-    assert promised(adapter(mlx(["lm_head"]), ["lm_head"]), MODULES).modules == {"lm_head"}
+    assert expected_updates(adapter(mlx(["lm_head"]), ["lm_head"]), MODULES).modules == {"lm_head"}

@@ -1,4 +1,4 @@
-"""Lay an update as the parameter that it changes.
+"""Align an update with the axes of the parameter that it changes.
 
 An adapter's update is read as that of a linear layer. The weights of an embedding and of
 transformers' ``Conv1D`` lie the other way round, and so do some experts; what a module is, its class
@@ -16,32 +16,32 @@ from ..values import LowRank
 from .adapter import Adapter, module_of
 
 STRAIGHT: Final = "straight"
-TURNED: Final = "turned"
+TRANSPOSED: Final = "transposed"
 UNKNOWN: Final = "unknown"
-# How the weight of each kind lies against ``y = x @ weight.T``.
-LIES: Final = {
+# The layout of the weight of each kind, against ``y = x @ weight.T``.
+LAYOUT: Final = {
     "linear": STRAIGHT,
-    "conv1d": TURNED,
-    "embedding": TURNED,
+    "conv1d": TRANSPOSED,
+    "embedding": TRANSPOSED,
     "experts": STRAIGHT,
-    "experts_in_out": TURNED,
+    "experts_in_out": TRANSPOSED,
     "parameter": STRAIGHT,
 }
-# Before, PEFT laid the factors of experts by other rules (0.17: always turned; 0.19: the reverse).
+# Before, PEFT stored the factors of experts by other rules (0.17: always transposed; 0.19: the reverse).
 EXPERTS_SINCE: Final = (0, 20)
 
 
-class Laid(NamedTuple):
-    """An update as its parameter lies, or why it cannot."""
+class Aligned(NamedTuple):
+    """An update with the axes of its parameter, or why it cannot have them."""
 
     update: LowRank
     problem: str = ""
 
 
-def lay(
+def align(
     adapter: Adapter, name: str, shape: tuple[int, ...], kinds: Mapping[str, str] | None
-) -> Laid:
-    """Return the update NAME of ADAPTER laid as a parameter of SHAPE.
+) -> Aligned:
+    """Return the update NAME of ADAPTER with the axes of a parameter of SHAPE.
 
     Args:
         adapter: as read.
@@ -52,15 +52,15 @@ def lay(
     update = _of_one_expert(adapter.updates[name], shape)
     way = _way(adapter, name, update, shape, kinds)
     if way == UNKNOWN:
-        what = "is square, and nothing says whether it is turned"
-        return Laid(update, f"{name} {what}: {_advice(adapter, name)}")
+        what = "is square, and nothing says whether it is transposed"
+        return Aligned(update, f"{name} {what}: {_advice(adapter, name)}")
     if way == STRAIGHT:
-        return Laid(update, _misfit(name, update.shape, shape))
+        return Aligned(update, _misfit(name, update.shape, shape))
     try:
-        turned = update.transposed()
+        transposed = update.transposed()
     except UnsupportedError as error:
-        return Laid(update, f"{name}: {error}")
-    return Laid(turned, _misfit(name, turned.shape, shape))
+        return Aligned(update, f"{name}: {error}")
+    return Aligned(transposed, _misfit(name, transposed.shape, shape))
 
 
 def _of_one_expert(update: LowRank, shape: tuple[int, ...]) -> LowRank:
@@ -84,9 +84,9 @@ def _way(
     if adapter.dialect == "peft" and stacked:
         return _way_of_experts(adapter, kind, update.shape, shape)
     if kind:
-        return LIES[kind]
+        return LAYOUT[kind]
     if update.shape != shape:
-        return TURNED if _swapped(update.shape) == shape else STRAIGHT
+        return TRANSPOSED if _swapped(update.shape) == shape else STRAIGHT
     return UNKNOWN if adapter.dialect == "peft" and _doubtful(adapter, shape) else STRAIGHT
 
 
@@ -95,11 +95,11 @@ def _way_of_experts(
 ) -> str:
     """Return the way of PEFT's experts: shapes decide, for PEFT's rule changed."""
     if found != shape:
-        return TURNED if _swapped(found) == shape else STRAIGHT
+        return TRANSPOSED if _swapped(found) == shape else STRAIGHT
     if _swapped(found) != found:
         return STRAIGHT
     old = _version(adapter.config.get("peft_version")) < EXPERTS_SINCE
-    return UNKNOWN if old or not kind else LIES[kind]
+    return UNKNOWN if old or not kind else LAYOUT[kind]
 
 
 def _swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ def _doubtful(adapter: Adapter, shape: tuple[int, ...]) -> bool:
 def _advice(adapter: Adapter, name: str) -> str:
     version = adapter.config.get("peft_version")
     if adapter.forms.get(name) == "experts" and _version(version) < EXPERTS_SINCE:
-        return f"PEFT {version} laid experts by other rules; merge it with that version"
+        return f"PEFT {version} stored experts by other rules; merge it with that version"
     return "the class of the base has to; install transformers, or merge the adapter with PEFT"
 
 
