@@ -18,7 +18,7 @@ from ..converters.common.memory import pass_on_shortage
 from ..converters.common.policy import Policy
 from ..converters.common.steps import step
 from ..converters.models import Model
-from ..converters.models.perturbed import shaken
+from ..converters.models.perturbed import perturbed
 from ..converters.runtimes import Runner, load
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
 from .bases import Kin, dense_view, kinship_stage
@@ -172,7 +172,7 @@ def measured(it: Load, source: Runner, target: Runner, options: Options) -> dict
         "effect": distance(own, source, probes),
     }
     if max(BAR, NOISE * figures["frameworks"]) < figures["conversion"] < math.inf:
-        moved = shaken(it.model)
+        moved = perturbed(it.model)
         there = load(
             seen_from(moved, it.adapter.framework, options), it.adapter.framework, Policy()
         )

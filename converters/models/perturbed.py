@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 import xxhash
 
-from ..checkpoints import CHUNK, Checkpoint, Header
+from ..checkpoints import Checkpoint, Header
+from ..checkpoints.derived import Derived
 from ..common.dtypes import FLOATS
 from ..values import Array
 from . import Model
@@ -16,17 +16,15 @@ from . import Model
 STEP = 2.0**-24  # half the distance from 1 to the next float32
 
 
-class Shaken:
+class Perturbed(Derived):
     """CHECKPOINT in float32, every number moved by up to a relative ``STEP``, always the same way."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._own = checkpoint
-        self.path, self.files, self.ignored = checkpoint.path, checkpoint.files, checkpoint.ignored
-        self.metadata = checkpoint.metadata
-        self.headers: Mapping[str, Header] = {
+        headers = {
             name: Header("F32", head.shape) if head.dtype in FLOATS else head
             for name, head in checkpoint.headers.items()
         }
+        super().__init__(checkpoint, headers)
 
     def read(self, name: str) -> Array:
         """Return tensor NAME, moved."""
@@ -37,14 +35,7 @@ class Shaken:
         moved = array.astype(np.float64) * (1 + STEP * random.uniform(-1, 1, array.shape))
         return moved.astype(np.float32)
 
-    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
-        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
-        data = np.ascontiguousarray(self.read(name)).reshape(-1).view(np.uint8).data
-        stop = len(data) if stop is None else stop
-        for at in range(start, stop, CHUNK):
-            yield data[at : min(at + CHUNK, stop)]
 
-
-def shaken(model: Model) -> Model:
+def perturbed(model: Model) -> Model:
     """Return MODEL with every weight moved by as much as float32 rounds."""
-    return replace(model, tensors=Shaken(model.checkpoint))
+    return replace(model, tensors=Perturbed(model.checkpoint))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from ...errors import BadInputError, MismatchError
-from ..checkpoints import CHUNK, Checkpoint, Header
+from ..checkpoints import Checkpoint, Header
+from ..checkpoints.derived import Derived, chunks
 from ..common.dtypes import NUMPY
 from ..values import Array
 from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
@@ -20,7 +20,7 @@ from .scheme import Scheme
 COMPANIONS: Final = ("scales", "biases", "global_scale")
 
 
-class Dequantized:
+class Dequantized(Derived):
     """A checkpoint whose quantized weights are read as float32, each at its canonical value.
 
     The names are those of the modules: ``x.weight`` is dense, ``x.scales`` and ``x.biases`` are
@@ -50,13 +50,12 @@ class Dequantized:
             MismatchError: tensors do not fit what the config says; tells all of them.
             BadInputError: there are quantized tensors and the config says nothing of them.
         """
+        super().__init__(raw, raw.headers)
         self.raw, self.recipe = raw, Recipe.parse(config)
-        self.path: Path = raw.path
-        self.files, self.ignored, self.metadata = raw.files, raw.ignored, raw.metadata
         self.schemes: Mapping[str, Scheme] = _schemes(raw, self.recipe, dense or {})
         self._names = {name: _part_names(raw, name) for name in self.schemes}
         hidden = {it for parts in self._names.values() for it in parts.values()}
-        self.headers: Mapping[str, Header] = {
+        self.headers = {
             name: self._header(name)
             for name in raw.headers
             if name in self.schemes or name not in hidden
@@ -91,10 +90,8 @@ class Dequantized:
         stop = header.nbytes if stop is None else stop
         width = header.shape[-1] * 4
         for rows in _covering(start, stop, width):
-            data = self._dense_rows(name, rows).reshape(-1).view(np.uint8).data
             first, last = max(start - rows.start * width, 0), stop - rows.start * width
-            for place in range(first, min(last, len(data)), CHUNK):
-                yield data[place : min(place + CHUNK, last)]
+            yield from chunks(self._dense_rows(name, rows), first, last)
 
     def _dense_rows(self, name: str, rows: slice) -> Array:
         """Return ROWS of the weight NAME, all axes but the last taken as one."""

@@ -8,7 +8,8 @@ from threading import local
 
 import numpy as np
 
-from ...checkpoints import CHUNK, Checkpoint, Header
+from ...checkpoints import Checkpoint
+from ...checkpoints.derived import Derived, chunks
 from ...checkpoints.formats.cursor import Cursor
 from ...common.dtypes import NUMPY
 from ...quantization.workspace import Room
@@ -17,7 +18,7 @@ from .survival import Survival
 from .weight import Accumulate, Merger
 
 
-class Merging:
+class Merging(Derived):
     """CHECKPOINT with UPDATES, by tensor name, in its weights; every one is measured on its way.
 
     A weight has the same bytes however it is read: whole, or in pieces in any order.
@@ -34,10 +35,7 @@ class Merging:
         *,
         accumulate: Accumulate = "float64",
     ) -> None:
-        self._own = checkpoint
-        self.path, self.files, self.ignored = checkpoint.path, checkpoint.files, checkpoint.ignored
-        self.metadata = checkpoint.metadata
-        self.headers: Mapping[str, Header] = checkpoint.headers
+        super().__init__(checkpoint, checkpoint.headers)
         self._recent = local()  # the last block of each thread: the next piece may lie in it too
         self._mergers = {
             name: Merger(self.headers[name], update, accumulate) for name, update in updates.items()
@@ -45,14 +43,7 @@ class Merging:
 
     def read(self, name: str) -> Array:
         """Return tensor NAME as an array of its own, merged if an update is due."""
-        if name not in self._mergers:
-            return self._own.read(name)
-        header, at = self.headers[name], 0
-        data = np.empty(header.nbytes, np.uint8)
-        for view in self.stream(name):
-            data[at : at + view.nbytes] = np.frombuffer(view, np.uint8)
-            at += view.nbytes
-        return data.view(NUMPY[header.dtype]).reshape(header.shape)
+        return self._gathered(name) if name in self._mergers else self._own.read(name)
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
@@ -61,10 +52,7 @@ class Merging:
             yield from self._own.stream(name, start, stop)
             return
         for first, block in self._blocks(name, start, stop):
-            data = block.reshape(-1).view(np.uint8).data
-            end = min(len(data), stop - first)
-            for at in range(max(0, start - first), end, CHUNK):
-                yield data[at : min(at + CHUNK, end)]
+            yield from chunks(block, max(0, start - first), stop - first)
 
     def survival(self) -> dict[str, Survival]:
         """Return how much of each update is in its weight; what nobody read is merged for that."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from threading import Lock
 
 import numpy as np
 
-from ...checkpoints.base import CHUNK, Checkpoint, Header
-from ...checkpoints.formats.ranges import gather
-from ...common.dtypes import NUMPY
+from ...checkpoints.base import Checkpoint
+from ...checkpoints.derived import Derived
 from ...values import Array
 from ..binding.actions import dense
 from ..binding.plan import Plan, Step
@@ -18,26 +16,13 @@ from .copies import Range
 from .execution import byte_ranges
 
 
-class Mapped:
+class Mapped(Derived):
     """The targets of a plan, read through it.
 
     A tensor that is made of byte ranges of its sources is read from these. Of another one the whole
     step is computed; what it makes beside the tensor asked for is kept until another step is, so
     reading a layout in its order computes nothing twice.
-
-    Attributes:
-        path: of the source.
-        headers: of the targets.
-        metadata: of the source.
-        files: of the source.
-        ignored: of the source.
     """
-
-    path: Path
-    headers: Mapping[str, Header]
-    metadata: Mapping[str, str]
-    files: tuple[Path, ...]
-    ignored: tuple[Path, ...]
 
     def __init__(self, plan: Plan, checkpoint: Checkpoint) -> None:
         """Show what PLAN, which merges no updates, makes of CHECKPOINT.
@@ -47,33 +32,30 @@ class Mapped:
         """
         if plan.updates:
             raise ValueError("a plan that merges updates must be executed, not viewed")
-        self._plan, self._own = plan, checkpoint
-        self.path, self.files, self.ignored = checkpoint.path, checkpoint.files, checkpoint.ignored
-        self.metadata, self.headers = checkpoint.metadata, plan.layout
+        super().__init__(checkpoint, plan.layout)
+        self._plan = plan
         self._steps = {name: step for step in plan.steps for name in step.target_names}
         self._beside: dict[str, Array] = {}
         self._lock = Lock()
 
     def read(self, name: str) -> Array:
         """Return tensor NAME as an array of its own."""
-        step, head = self._steps[name], self.headers[name]
+        step = self._steps[name]
         if not step.copies:
             return self._made(name, step)
         if step.rule.keeps_layout:
             return self._own.read(step.source_names[0])
-        return gather(self.stream(name), head.nbytes).view(NUMPY[head.dtype]).reshape(head.shape)
+        return self._gathered(name)
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
         step = self._steps[name]
-        stop = self.headers[name].nbytes if stop is None else stop
-        if step.copies:
-            for source, first, last in clipped(byte_ranges(step, self._plan)[name], start, stop):
-                yield from self._own.stream(source, first, last)
+        if not step.copies:
+            yield from super().stream(name, start, stop)
             return
-        array = np.ascontiguousarray(self.read(name))
-        data = array.reshape(-1).view(np.uint8).data
-        yield from (data[at : min(at + CHUNK, stop)] for at in range(start, stop, CHUNK))
+        stop = self.headers[name].nbytes if stop is None else stop
+        for source, first, last in clipped(byte_ranges(step, self._plan)[name], start, stop):
+            yield from self._own.stream(source, first, last)
 
     def _made(self, name: str, step: Step) -> Array:
         """Return tensor NAME, computed by STEP or beside the one before."""

@@ -1,4 +1,4 @@
-"""A shaken checkpoint is the same one to the last bit of float32, and always shaken the same way."""
+"""A perturbed checkpoint is the same one to the last bit of float32, and always perturbed the same way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from weighbridge.converters.checkpoints import open_checkpoint
-from weighbridge.converters.models.perturbed import STEP, Shaken
+from weighbridge.converters.models.perturbed import STEP, Perturbed
 
 
 def checkpoint(folder):
@@ -24,7 +24,7 @@ def test_every_number_moves_by_no_more_than_float32_rounds(tmp_path):
     tensors, own = checkpoint(tmp_path)
     for name in ("w", "half"):
         wide = tensors[name].astype(np.float64)
-        moved = Shaken(own).read(name)
+        moved = Perturbed(own).read(name)
         assert np.all(np.abs(moved - wide) <= 2 * STEP * np.abs(wide))
         assert np.any(moved != wide)
         assert moved.dtype == np.float32
@@ -32,14 +32,14 @@ def test_every_number_moves_by_no_more_than_float32_rounds(tmp_path):
 
 def test_integers_stay_and_bytes_are_those_of_the_arrays(tmp_path):
     tensors, own = checkpoint(tmp_path)
-    shaken = Shaken(own)
-    np.testing.assert_array_equal(shaken.read("ids"), tensors["ids"])
-    for name, head in shaken.headers.items():
-        data = b"".join(bytes(view) for view in shaken.stream(name))
-        assert data == shaken.read(name).tobytes()
+    perturbed = Perturbed(own)
+    np.testing.assert_array_equal(perturbed.read("ids"), tensors["ids"])
+    for name, head in perturbed.headers.items():
+        data = b"".join(bytes(view) for view in perturbed.stream(name))
+        assert data == perturbed.read(name).tobytes()
         assert len(data) == head.nbytes
 
 
-def test_it_is_shaken_the_same_way_every_time(tmp_path):
+def test_it_is_perturbed_the_same_way_every_time(tmp_path):
     _, own = checkpoint(tmp_path)
-    np.testing.assert_array_equal(Shaken(own).read("w"), Shaken(own).read("w"))
+    np.testing.assert_array_equal(Perturbed(own).read("w"), Perturbed(own).read("w"))

@@ -1,0 +1,55 @@
+"""Checkpoints made from another as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ..common.dtypes import NUMPY
+from ..values import Array
+from .base import CHUNK, Checkpoint, Header
+from .formats.ranges import gather
+
+
+class Derived:
+    """CHECKPOINT under other HEADERS; a subclass says in ``read`` or ``stream`` what they stand for.
+
+    Attributes:
+        path: of CHECKPOINT, as are ``files``, ``ignored`` and ``metadata``.
+        headers: of the tensors that are read here.
+    """
+
+    path: Path
+    headers: Mapping[str, Header]
+
+    def __init__(self, checkpoint: Checkpoint, headers: Mapping[str, Header]) -> None:
+        self._own = checkpoint
+        self.path, self.files, self.ignored = checkpoint.path, checkpoint.files, checkpoint.ignored
+        self.metadata, self.headers = checkpoint.metadata, headers
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME as an array of its own."""
+        return self._own.read(name)
+
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
+        yield from chunks(self.read(name), start, stop)
+
+    def _gathered(self, name: str) -> Array:
+        """Return tensor NAME, put together from what ``stream`` yields."""
+        head = self.headers[name]
+        return gather(self.stream(name), head.nbytes).view(NUMPY[head.dtype]).reshape(head.shape)
+
+
+def chunks(array: Array, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+    """Yield the bytes START to STOP of ARRAY, at most ``CHUNK`` at a time.
+
+    >>> [view.tolist() for view in chunks(np.arange(4, dtype=np.uint8), 1, 3)]
+    [[1, 2]]
+    """
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    end = len(data) if stop is None else min(stop, len(data))
+    for at in range(start, end, CHUNK):
+        yield data[at : min(at + CHUNK, end)]
