@@ -21,7 +21,7 @@ import torch
 from null_cases import SLOW_WIDTH, Array, Case, is_text, load_case
 from torch import nn
 
-from weighbridge.converters.runtimes.torch import to_numpy
+from weighbridge.converters.common.arrays import from_torch
 from weighbridge.errors import WeighbridgeError
 from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.reference.reference import module_outputs
@@ -94,7 +94,7 @@ def in_numpy(case: Case, dtype: str) -> list[Array] | None:
     """Use numpy throughout."""
     if dtype != "float32" or not is_text(case):
         return None
-    weights = {name: to_numpy(it) for name, it in case.module.state_dict().items()}
+    weights = {name: from_torch(it) for name, it in case.module.state_dict().items()}
     config = case.module.config
     return [
         numpy_encoder(weights, config, probe.inputs["input_ids"], probe.inputs["attention_mask"])
@@ -163,12 +163,11 @@ def written_by_hand(case: Case, dtype: str) -> list[Array] | None:
         return None
     import mlx.core as mx
 
-    from weighbridge.converters.runtimes.mlx import to_mlx
-    from weighbridge.converters.runtimes.mlx import to_numpy as from_mlx
+    from weighbridge.converters.common.arrays import from_mlx, to_mlx
 
     kind = getattr(mx, dtype)
     state = case.module.state_dict().items()
-    w = {name: to_mlx(to_numpy(it)) for name, it in state if it.is_floating_point()}
+    w = {name: to_mlx(from_torch(it)) for name, it in state if it.is_floating_point()}
     w = {name: it.astype(kind) for name, it in w.items()}
     return [from_mlx(mlx_encoder(w, case.module.config, probe.inputs)) for probe in case.probes]
 

@@ -61,8 +61,8 @@ from null_cases import (
 )
 from null_implementations import DTYPES, SOURCE, work
 
+from weighbridge.converters.common.arrays import from_torch, to_torch
 from weighbridge.converters.common.dtypes import unit_roundoff
-from weighbridge.converters.runtimes.torch import to_numpy, to_torch
 from weighbridge.parity.check.distances import Distance, distance
 from weighbridge.parity.reference.floors import FLOORS, floor_key
 
@@ -230,9 +230,9 @@ def elementary_errors(runtime: str, dtype: str) -> Iterator[tuple[Distance, Dist
     random = np.random.default_rng(0)
     for function, text in elementary().values():
         x = to_torch(random.normal(size=(256, 64)).astype(np.float32)).to(getattr(torch, dtype))
-        truth = to_numpy(function(x.double()))
-        found = elementary_target(runtime, text, to_numpy(x))
-        yield distance(found, truth), distance(to_numpy(function(x)), truth)
+        truth = from_torch(function(x.double()))
+        found = elementary_target(runtime, text, from_torch(x))
+        yield distance(found, truth), distance(from_torch(function(x)), truth)
 
 
 def elementary_target(runtime: str, text: str, x: Array) -> Array:
@@ -240,8 +240,7 @@ def elementary_target(runtime: str, text: str, x: Array) -> Array:
     if runtime == "mlx":
         import mlx.core as mx
 
-        from weighbridge.converters.runtimes.mlx import to_mlx
-        from weighbridge.converters.runtimes.mlx import to_numpy as from_mlx
+        from weighbridge.converters.common.arrays import from_mlx, to_mlx
 
         return from_mlx(eval(text, {"xp": mx, "x": to_mlx(x)}))
     wide = eval(text, {"xp": np, "x": x.astype(np.float32)})

@@ -23,11 +23,11 @@ def merged_in_memory(model: Model) -> Any:
     """Return MODEL as a torch module whose adapter is merged, for an exporter."""
     require_memory("export", model)
     from ..converters.adapters import merge as merge_update
-    from ..converters.runtimes.torch import build_module, load_weights, torch_values
+    from ..converters.runtimes.torch import build_module, load_weights, torch_side
 
     module = build_module(replace(model, adapter=None))
     if model.adapter:
-        arrays, updates = torch_values(model)
+        arrays, updates, *_ = torch_side(model)
         merged = {name: merge_update(arrays[name], update)[0] for name, update in updates.items()}
         load_weights(module, {**arrays, **merged}, where=model.spec)
     return module

@@ -273,7 +273,7 @@ def fill_torch(module: Any, weights: Mapping[str, Array]) -> None:
 
 def fill_mlx(module: Any, weights: Mapping[str, Array]) -> None:
     """Put WEIGHTS into an MLX module, strictly."""
-    from ..converters.runtimes.mlx import to_mlx
+    from ..converters.common.arrays import to_mlx
 
     arrays = [(name, to_mlx(array)) for name, array in weights.items()]
     module.load_weights(arrays, strict=True)

@@ -11,6 +11,7 @@ from ..converters.adapters.saved import differing
 from ..converters.checkpoints.open import FORMATS
 from ..converters.common.repositories import local
 from ..converters.common.steps import step
+from ..converters.maps.sources.torch_side import with_torch_side
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.models.specs import ADAPTER_FILES, no_model
@@ -37,7 +38,7 @@ def open(spec: str, *, trust_code: str | None = None, map: str | None = None) ->
     spec = local(str(spec))
     step(f"reading {spec}")
     refuse_foreign(Path(spec))
-    model = open_model(spec, trust_code=trust_code, map=map)
+    model = with_torch_side(open_model(spec, trust_code=trust_code, map=map))
     return with_adapter(model, model.adapter) if model.adapter else model
 
 

@@ -23,7 +23,7 @@ def record(
     source: str, target: Path, *, level: str = "verdict", options: Options = Options()
 ) -> Outcome:
     """Record a golden of SOURCE at TARGET."""
-    from ..parity.goldens.golden import record as record_golden
+    from ..parity.goldens.recorder import record as record_golden
     from ..parity.probes.probes import probes_from_file
 
     options = begin(target, "golden", options, source)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..converters.common.policy import Policy
+from ..converters.maps.sources.torch_side import with_torch_side
 from ..converters.maps.sources.variants import table_of
 from ..converters.models import Model
 from .directions import map_of
@@ -38,6 +39,9 @@ def weigh(
     from ..parity.goldens.golden import Golden
     from ..parity.probes.probes import probes_from_file
 
+    candidate = with_torch_side(candidate)
+    if isinstance(reference, Model):
+        reference = with_torch_side(reference)
     source = reference.model if isinstance(reference, Golden) else reference
     # A golden of old does not say whose names it has; then it counts as torch's.
     vouched = vouch(reference.framework or "torch", source, candidate)

@@ -115,24 +115,14 @@ IMPORTS = {module: frozenset(imported(module)) for module in SOURCES}
 JUDGING = sorted(module for module in SOURCES if unit_of(module) == JUDGE)
 
 
-@pytest.mark.xfail(reason="runtimes name a model's tensors by its map", strict=True)
 def test_what_judges_reaches_no_map_by_any_way():
     through = {m: [it for it in reached(m) if it.startswith(JUDGED)] for m in JUDGING}
     assert {module: maps for module, maps in through.items() if maps} == {}
 
 
-# Of files that import one another in a circle: taken out one by one.
-CIRCLES_LEFT = {
-    "converters.runtimes.native",
-    "converters.runtimes.torch",
-    "parity.goldens.golden",
-}
-
-
 def test_no_files_import_one_another_in_a_circle():
     circles = {frozenset(_around(m)) for m in SOURCES if m in reached(m)}
-    assert [sorted(circle) for circle in circles if not circle & CIRCLES_LEFT] == []
-    assert {it for it in CIRCLES_LEFT if not any(it in circle for circle in circles)} == set()
+    assert [sorted(circle) for circle in circles] == []
 
 
 def _around(module: str) -> set[str]:

@@ -90,9 +90,9 @@ def _map(task: Task) -> Any:
     """Return the map of the task's model, or ``None`` where it has none."""
     if task.model is None or not (task.model.map_text or task.model.family):
         return None
-    from ..converters.runtimes.torch import map_of
+    from ..converters.maps.sources.choose import known_map
 
-    return map_of(task.model)
+    return known_map(task.model)
 
 
 def _torch_weights(task: Task) -> dict[str, Array]:

@@ -131,11 +131,12 @@ def build_task(config: TrainConfig, module: Any = None, tokenizer: Path | None =
 
 def _build_module(model: Model) -> Any:
     """Return MODEL's torch module with the parameters trainable that its author left so."""
+    from ..converters.maps.sources.torch_side import with_torch_side
     from ..converters.runtimes.torch import build_module
 
     own: Any = model.factory.named_parameters() if model.factory else ()
     trainable = {name: parameter.requires_grad for name, parameter in own}
-    module = build_module(model)  # which freezes everything
+    module = build_module(with_torch_side(model))  # which freezes everything
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(trainable.get(name, True))
     return module

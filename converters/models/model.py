@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,11 @@ from ...errors import BadInputError, UntrustedError
 from ..adapters.adapter import Adapter
 from ..checkpoints import Checkpoint, open_checkpoint
 from ..libraries import Target
+from ..values import Array
 from .families import FAMILIES, Family, known_family
 from .library_family import family_of, library_of
 from .signature import Signature
+from .torch_side import TorchSide
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Model:
         config_changes: what the making of the directory ``added``, ``changed`` and ``removed`` in the
             configuration; empty where nobody recorded it.
         tensors: what stands in for the tensor files at the path, where something does.
+        torch_side: returns a model's tensors by PyTorch's names, where somebody knows them.
     """
 
     spec: str
@@ -49,6 +52,7 @@ class Model:
     witness: str | None = None
     config_changes: Mapping[str, Any] = field(default_factory=dict)
     tensors: Checkpoint | None = None
+    torch_side: Callable[[Model], TorchSide] | None = None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -113,6 +117,12 @@ class Model:
             " and what both transformers and an installed MLX library (mlx-lm, mlx-embeddings, mlx-vlm)"
             " implement. For another, name the code that builds it: --trust-code MODULE:FUNCTION"
         )
+
+    def own_values(self) -> dict[str, Array]:
+        """Return the weights under their own names, those replaced that the adapter holds whole."""
+        saved = self.adapter.saved if self.adapter else {}
+        names = {**self.checkpoint.headers, **saved}
+        return {it: saved[it] if it in saved else self.checkpoint.read(it) for it in names}
 
     def with_adapter(self, adapter: Adapter) -> Model:
         """Return the same model with ADAPTER live on it."""

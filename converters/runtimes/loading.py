@@ -10,7 +10,6 @@ from ...errors import UnsupportedError
 from ..common.policy import Policy
 from ..common.steps import step
 from ..models import Model
-from ..values import Array
 from .base import Runner
 
 RUNNERS: Final = {
@@ -45,10 +44,3 @@ def load(model: Model, runtime: str | None = None, policy: Policy = Policy()) ->
     step(f"loading {model.spec} in {name}")
     runner: Runner = getattr(importlib.import_module(module, __package__), attribute)(model, policy)
     return runner
-
-
-def own_values(model: Model) -> dict[str, Array]:
-    """Return MODEL's weights under its own names, those replaced that its adapter holds whole."""
-    saved = model.adapter.saved if model.adapter else {}
-    names = {**model.checkpoint.headers, **saved}
-    return {name: saved[name] if name in saved else model.checkpoint.read(name) for name in names}

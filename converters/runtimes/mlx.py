@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten
 from ...errors import MismatchError, UnsupportedError
 from ..captures import capture
 from ..captures.torch_to_mlx.captured import Captured
+from ..common.arrays import from_mlx, to_mlx, to_torch
 from ..common.dtypes import dtype_of
 from ..common.policy import Policy
 from ..models import Model
@@ -21,7 +22,6 @@ from ..models.signature import Signature
 from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
 from .blas import blas_in_use
-from .loading import own_values
 from .mlx_adapters import attach_adapter
 from .native import (
     call_native,
@@ -37,23 +37,6 @@ SIZES = (
     5,
     11,
 )  # example sizes of named dimensions: distinct, so that none is taken for another
-
-
-def to_mlx(array: Array) -> mx.array:
-    """Return ARRAY in MLX, bfloat16 included; float64 stays float64 (CPU only)."""
-    array = np.ascontiguousarray(array).reshape(array.shape)  # which makes a scalar a vector
-    if array.dtype.name == "bfloat16":
-        return mx.array(array.view(np.uint16)).view(mx.bfloat16)
-    return mx.array(array, dtype=mx.float64) if array.dtype == np.float64 else mx.array(array)
-
-
-def to_numpy(array: mx.array) -> Array:
-    """Return ARRAY as numpy, bfloat16 as ml_dtypes' bfloat16."""
-    if array.dtype == mx.bfloat16:
-        import ml_dtypes
-
-        return np.array(array.view(mx.uint16)).view(ml_dtypes.bfloat16)
-    return np.array(array)
 
 
 def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, Array]:
@@ -78,7 +61,7 @@ def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, 
 
 def captured_module(model: Model, dtype: str = "float32") -> Captured:
     """Capture MODEL's torch computation with its weights, its adapter live."""
-    from .torch import bare, to_torch
+    from .torch import bare
 
     examples = example_inputs(model.signature, dtype)
     module, updates, _ = bare(model, dtype)
@@ -126,7 +109,7 @@ def from_library(model: Model, dtype: str) -> nn.Module:
     Raises:
         UnsupportedError: no layer of mlx-lm runs the adapter live.
     """
-    module = library_module(model, own_values(model))
+    module = library_module(model, model.own_values())
     narrows = getattr(module, "cast_predicate", None) if dtype != "float32" else None
     parameters: Any = tree_flatten(module.parameters())
     cast = [
@@ -236,10 +219,10 @@ class MlxRunner:
         feed = self._feed(inputs)
         if self.kind != "library":
             outputs = name_outputs(run_module(self.module, feed), self.signature, self.name)
-            return {name: to_numpy(array) for name, array in outputs.items()}
+            return {name: from_mlx(array) for name, array in outputs.items()}
         with sixteen_bit_experts():
             outputs = name_outputs(call_native(self.module, feed), self.signature, self.name)
-            return {name: to_numpy(array) for name, array in outputs.items()}
+            return {name: from_mlx(array) for name, array in outputs.items()}
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every site; a native module has none, only outputs."""
@@ -249,10 +232,10 @@ class MlxRunner:
         outputs, sites = self.module.trace(self._feed(inputs), fixed or None)
         return Trace(
             {
-                name: to_numpy(array)
+                name: from_mlx(array)
                 for name, array in name_outputs(outputs, self.signature, self.name).items()
             },
-            {name: to_numpy(array) for name, array in sites.items()},
+            {name: from_mlx(array) for name, array in sites.items()},
         )
 
     def describe(self) -> dict[str, str]:

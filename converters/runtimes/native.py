@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import MismatchError, WeighbridgeError
 from ..checkpoints import Header
+from ..common.arrays import to_mlx
 from ..models import Model
 from ..values import Array
 
@@ -98,8 +99,6 @@ def library_module(model: Model, read: Mapping[str, Array]) -> nn.Module:
     Raises:
         MismatchError: names or shapes differ; all of them are listed.
     """
-    from .mlx import to_mlx
-
     module, weights = loaded(model, {name: to_mlx(array) for name, array in read.items()})
     if problems := list(differences(module, weights)):
         raise MismatchError(f"{model.spec} does not fit {model.library}", problems)

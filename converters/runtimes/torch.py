@@ -7,28 +7,20 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
 from ...errors import BadInputError, MismatchError
-from ..checkpoints import Header
-from ..common.dtypes import CODE
+from ..common.arrays import from_torch, to_torch
 from ..common.policy import Policy
-from ..maps import Plan, apply
-from ..maps.notation.rules import Drop
-from ..maps.programs.computed import Computed
-from ..maps.sources import choose
-from ..maps.sources.variants import table_of
 from ..models import Model
 from ..models.factories import copied, run_module
-from ..values import Array, Dense, LowRank
+from ..models.torch_side import TorchSide
+from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
-from .loading import own_values
 from .pretrained import empty_pretrained, load_pretrained
+from .torch_adapters import Places, attach_adapter, whole_places
 
-map_of = choose.known_map
-Places = Mapping[str, str | None]  # tensor of a checkpoint -> weight of a module
 INPUT = "|in"  # marks what reaches a site, beside the site's own name
 DTYPES = {
     name: getattr(torch, name)
@@ -36,73 +28,30 @@ DTYPES = {
 }
 
 
-def to_torch(array: Array) -> torch.Tensor:
-    """Return ARRAY as a tensor, bfloat16 included.
+def torch_side(model: Model) -> TorchSide:
+    """Return MODEL's tensors by PyTorch's names; where nobody knows these, they are MODEL's own.
 
-    >>> to_torch(np.zeros((2, 3), np.float32)).shape
-    torch.Size([2, 3])
+    Raises:
+        BadInputError: the tensors have MLX's names.
     """
-    array = np.array(array, order="C")  # a copy: tensors may be written to
-    if array.dtype.name == "bfloat16":
-        # Through float32, which loses nothing: under a mode that widens dtypes, such as the float64
-        # reference's, a reinterpretation of the bits would read others.
-        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
-    return torch.from_numpy(array)
+    if model.torch_side is not None:
+        return model.torch_side(model)
+    if model.framework == "mlx":
+        raise unnamed(model)
+    updates = model.adapter.updates if model.adapter else {}
+
+    def parameter_updates() -> dict[str, LowRank]:
+        raise unnamed(model)
+
+    return TorchSide(model.own_values(), updates, parameter_updates)
 
 
-def to_numpy(tensor: torch.Tensor) -> Array:
-    """Return TENSOR as an array, bfloat16 as ml_dtypes' bfloat16.
-
-    >>> to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype.name
-    'bfloat16'
-    """
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype is torch.bfloat16:
-        import ml_dtypes
-
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return np.asarray(tensor.numpy())
-
-
-def torch_values(model: Model) -> tuple[dict[str, Array], dict[str, LowRank]]:
-    """Return MODEL's weights and adapter updates under the torch names of a checkpoint.
-
-    Weights in MLX naming come home through the inverse of the model's map, in float32 where it changes
-    values: ``w - 1`` in 16 bits may have fewer digits than ``w``, and would be another model. Whole
-    tensors that the adapter brings along stand in for the model's own.
-    """
-    arrays = own_values(model)
-    updates = dict(model.adapter.updates) if model.adapter else {}
-    if model.framework != "mlx":
-        return arrays, updates
-    home = map_of(model).inverse()
-    plan = home.bind(headers_of(arrays), config=model.config, sizes=model.sizes)
-    values = apply(plan, {name: Dense(array) for name, array in widened(plan, arrays).items()})
-    moved = apply(plan, updates)
-    return (
-        {name: value.array for name, value in values.items() if isinstance(value, Dense)},
-        {name: value for name, value in moved.items() if isinstance(value, LowRank)},
+def unnamed(model: Model) -> BadInputError:
+    """Return what is raised where nobody says what PyTorch calls MODEL's tensors."""
+    return BadInputError(
+        f"{model.spec}: nothing says what PyTorch calls its tensors; open it with"
+        " weighbridge.jobs.opening.open"
     )
-
-
-def headers_of(arrays: Mapping[str, Array]) -> dict[str, Header]:
-    """Return what the header of a file with ARRAYS would say."""
-    return {name: Header(CODE[array.dtype], array.shape) for name, array in arrays.items()}
-
-
-def widened(plan: Plan, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return ARRAYS, in float32 those that PLAN changes in value without a program."""
-    changed = {
-        name
-        for step in plan.steps
-        if not step.exact and not isinstance(step.rule, Computed)
-        for name in step.source_names
-        if arrays[name].dtype.itemsize < np.dtype(np.float32).itemsize
-    }
-    return {
-        name: array.astype(np.float32) if name in changed else array
-        for name, array in arrays.items()
-    }
 
 
 def empty_module(model: Model) -> nn.Module:
@@ -159,19 +108,11 @@ def drop_absent(module: nn.Module, arrays: Mapping[str, Array], optional: Collec
             setattr(module, head, None)
 
 
-def recomputed(model: Model) -> tuple[str, ...]:
-    """Return the torch names that MODEL's table says are recomputed."""
-    if model.family is None or not model.family.map:
-        return ()
-    rules = table_of(model.family).rules
-    return tuple(str(rule.name) for rule in rules if isinstance(rule, Drop))
-
-
 def build_module(model: Model, dtype: str = "float32") -> nn.Module:
     """Return MODEL as a torch module in evaluation mode, weights loaded and adapter live.
 
     Args:
-        model: any model with weights; MLX names are mapped back to torch's.
+        model: any model with weights; one with MLX's names carries its way back to torch's.
         dtype: of parameters and floating-point buffers.
     """
     return build(model, dtype)[0]
@@ -179,8 +120,6 @@ def build_module(model: Model, dtype: str = "float32") -> nn.Module:
 
 def build(model: Model, dtype: str = "float32") -> tuple[nn.Module, Places]:
     """Return what :func:`build_module` does, and which of its weights each torch tensor is in."""
-    from .torch_adapters import attach_adapter  # which needs this module
-
     module, updates, found = bare(model, dtype)
     attach_adapter(module, updates)
     return module, found
@@ -202,28 +141,29 @@ class Bare(NamedTuple):
 
 def bare(model: Model, dtype: str = "float32") -> Bare:
     """Return what :func:`build_module` does, the adapter aside: nothing in the module runs it."""
-    from .torch_adapters import module_updates, whole_places
-
     module = empty_module(model)
     updates: dict[str, LowRank] = {}
     found: Places = {name: name for name in module.state_dict()}
     if model.path is not None:
-        arrays, updates = torch_values(model)
-        found = fill(module, model, arrays)
-        names = whole_places(module, {name: arrays[name] for name in updates}, found)
-        updates = module_updates(model, headers_of(arrays), updates, names)
+        side = torch_side(model)
+        found = fill(module, model, side)
+        names = whole_places(module, {name: side.arrays[name] for name in side.updates}, found)
+        if names is None and model.factory is None:
+            updates = side.parameter_updates()
+        else:
+            updates = {(names or {}).get(name, name): it for name, it in side.updates.items()}
     module = module.to(DTYPES[dtype]).requires_grad_(requires_grad=False)
     return Bare(module, updates, found)
 
 
-def fill(module: nn.Module, model: Model, arrays: Mapping[str, Array]) -> Places:
-    """Load ARRAYS into MODULE, strictly; return its weight for each, ``None`` where it has none.
+def fill(module: nn.Module, model: Model, side: TorchSide) -> Places:
+    """Load MODEL's SIDE into MODULE, strictly; return its weight for each, ``None`` where it has none.
 
     Raises:
         MismatchError: names are missing or unexpected, or shapes differ; all of them are listed.
     """
+    arrays, known = side.arrays, side.recomputed
     drop_absent(module, arrays, model.family.optional if model.family else ())
-    known = recomputed(model)
     if model.factory is not None:
         load_weights(module, arrays, where=model.spec, known=known)
         own = module.state_dict()
@@ -286,7 +226,7 @@ class Recorder:
         tensor = _first_tensor(value)
         if tensor is None or not tensor.is_floating_point():
             return None
-        self.sites[site] = to_numpy(tensor)
+        self.sites[site] = from_torch(tensor)
         if site not in self.corrections:
             return None
         return _replace_first(value, to_torch(self.corrections[site]).to(tensor.dtype))
@@ -354,7 +294,7 @@ class TorchRunner:
         names = tuple(port.name for port in self.signature.outputs)
         with torch.no_grad():
             outputs = call(self.module, self._feed(inputs), names)
-        return {name: to_numpy(tensor) for name, tensor in outputs.items()}
+        return {name: from_torch(tensor) for name, tensor in outputs.items()}
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every submodule that returns a floating-point tensor."""

@@ -17,13 +17,10 @@ from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ...errors import MismatchError, UnsupportedError
-from ..checkpoints import Header
-from ..maps.sources.modules import module_map
-from ..models import Model
+from ..common.arrays import from_torch, to_torch
 from ..values import Array, LowRank
-from .pretrained import torch_config
-from .torch import Places, to_numpy, to_torch
 
+Places = Mapping[str, str | None]  # tensor of a checkpoint -> weight of a module
 OWN: Final = (
     "torch.nn."  # a parameter of such a module is used in ways of its own, as by a convolution
 )
@@ -50,7 +47,7 @@ class LiveLinear:
         self.scale = update.scale
         self.factor: torch.Tensor | None = None
         if update.magnitude is not None:
-            total = to_numpy(layer.weight.double()) + update.delta()
+            total = from_torch(layer.weight.double()) + update.delta()
             norms = np.linalg.norm(total, axis=1)
             self.factor = to_torch(update.magnitude.astype(np.float64) / norms).to(dtype)
 
@@ -224,27 +221,3 @@ def whole_places(
             return None
         names[name] = there
     return names
-
-
-def module_updates(
-    model: Model,
-    headers: Mapping[str, Header],
-    updates: Mapping[str, LowRank],
-    names: Mapping[str, str] | None,
-) -> dict[str, LowRank]:
-    """Return UPDATES under the names of the parameters of the module that runs MODEL.
-
-    A class of transformers stacks experts, fuses projections and adds a prefix while it loads; what
-    it does is then a map.
-
-    Args:
-        model: whose module it is.
-        headers: of the torch checkpoint.
-        updates: by its names.
-        names: which parameter each updated tensor is; ``None`` where that does not say it.
-    """
-    if names is not None or model.factory is not None:
-        return {(names or {}).get(name, name): update for name, update in updates.items()}
-    config = torch_config(model)
-    there = module_map(config, headers, model.family.torch_class if model.family else "")
-    return there.rename_updates(updates, headers, config=config)

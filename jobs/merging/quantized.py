@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...converters.checkpoints import Staging
+from ...converters.maps.sources.torch_side import with_torch_side
 from ...converters.models import Model
 from ...converters.models import open as open_model
 from ...errors import BadInputError
@@ -99,5 +100,6 @@ def checked(job: Merge, staging: Staging, options: Options) -> Verdict | None:
     """Compare what was written with the live adapter, unless the user wants no check."""
     if options.check == "none":
         return None
-    written = dense_view(open_model(staging.folder, trust_code=options.trust_code))
+    written = open_model(staging.folder, trust_code=options.trust_code)
+    written = dense_view(with_torch_side(written))
     return check_merge(job, replace(written, spec=str(staging.target)), options)

@@ -36,7 +36,7 @@ def _outputs(module: Any, inputs: Mapping[str, Array]) -> tuple[Port, ...]:
     """Run a torch MODULE once and return its outputs as ports; None fields are left out."""
     import torch
 
-    from ...converters.runtimes.torch import to_torch
+    from ...converters.common.arrays import to_torch
 
     with torch.no_grad():
         result = module(**{name: to_torch(array) for name, array in inputs.items()})

@@ -6,7 +6,7 @@ Recorded where the source runs, it is checked anywhere, without the source's fra
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,6 @@ SCHEMA: Final = 1
 TENSORS: Final = "golden.safetensors"
 MANIFEST: Final = "golden.json"
 GOLDEN: Final = RECORD._replace(todo="record the golden again")
-LEVELS: Final = ("verdict", "blame")
 Rows = tuple[dict[str, Array], ...]  # one dictionary of arrays per probe
 
 
@@ -115,34 +114,6 @@ def is_golden(path: Path) -> bool:
     False
     """
     return (path / MANIFEST).is_file() and (path / TENSORS).is_file()
-
-
-def record(
-    model: Model,
-    *,
-    level: str = "verdict",
-    probes: Sequence[Probe] | None = None,
-    precisions: Collection[str] = ("float16", "bfloat16"),
-    cache: Path | None = None,
-) -> Golden:
-    """Record MODEL, run in PyTorch.
-
-    Args:
-        model: the source.
-        level: ``verdict``, or ``blame`` to record inner sites too.
-        probes: inputs; by default they are made from the signature's roles.
-        precisions: 16-bit dtypes in which a target may store or compute; each is recorded.
-        cache: folder of recordings; one with the same weights, probes and versions is reused.
-
-    Raises:
-        BadInputError: no such level, or the source gives NaN on every probe.
-        UnsupportedError: the source cannot be run in float64.
-    """
-    from .recorder import Recorder
-
-    if level not in LEVELS:
-        raise BadInputError(f"there is no level {level!r}; choose from {', '.join(LEVELS)}")
-    return Recorder(model, probes).record(level, tuple(precisions), cache)
 
 
 def _flatten(kind: str, groups: Mapping[str, Rows], probes: Sequence[Probe]) -> dict[str, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import metadata
@@ -26,6 +26,7 @@ from ..weights.sketches import sketches
 from ..weights.weights import base_weights, model_hashes, storage_dtype
 from .golden import SCHEMA, Golden, Rows, is_golden
 
+LEVELS: Final = ("verdict", "blame")
 LIBRARIES: Final = ("torch", "transformers", "numpy", "tokenizers")
 PROGRAM: Final = "float16+constants"  # how a float16 ML program keeps weights and constants
 BLAMED_PROBES: Final = (
@@ -244,3 +245,29 @@ class Recorder:
             provenance=self.provenance(),
             model=self.model,
         )
+
+
+def record(
+    model: Model,
+    *,
+    level: str = "verdict",
+    probes: Sequence[Probe] | None = None,
+    precisions: Collection[str] = ("float16", "bfloat16"),
+    cache: Path | None = None,
+) -> Golden:
+    """Record MODEL, run in PyTorch.
+
+    Args:
+        model: the source.
+        level: ``verdict``, or ``blame`` to record inner sites too.
+        probes: inputs; by default they are made from the signature's roles.
+        precisions: 16-bit dtypes in which a target may store or compute; each is recorded.
+        cache: folder of recordings; one with the same weights, probes and versions is reused.
+
+    Raises:
+        BadInputError: no such level, or the source gives NaN on every probe.
+        UnsupportedError: the source cannot be run in float64.
+    """
+    if level not in LEVELS:
+        raise BadInputError(f"there is no level {level!r}; choose from {', '.join(LEVELS)}")
+    return Recorder(model, probes).record(level, tuple(precisions), cache)

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ...converters.common.arrays import from_torch, to_torch
 from ...converters.common.dtypes import dtype_of
 from ...converters.common.steps import each
 from ...converters.models import Model, Signature
@@ -32,8 +33,6 @@ from ...converters.runtimes.torch import (
     build_module,
     call,
     recording,
-    to_numpy,
-    to_torch,
 )
 from ...converters.values import Array, LowRank
 from ...errors import UnsupportedError
@@ -182,7 +181,7 @@ def fold(module: nn.Module, updates: Mapping[str, LowRank]) -> None:
     """Put each update into its weight, the sum in float64."""
     for name, update in updates.items():
         weight = module.get_parameter(name)
-        weight.data = to_torch(update.applied_to(to_numpy(weight))).to(weight.dtype)
+        weight.data = to_torch(update.applied_to(from_torch(weight))).to(weight.dtype)
 
 
 def round_weights(module: nn.Module, dtype: str, names: Collection[str] | None = None) -> nn.Module:
@@ -211,7 +210,7 @@ def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     result = torch.empty(tensor.shape, dtype=DTYPES[dtype])
     wide, narrow = tensor.reshape(-1), result.view(-1)
     for start in range(0, len(wide), BLOCK):
-        part = to_numpy(wide[start : start + BLOCK])
+        part = from_torch(wide[start : start + BLOCK])
         narrow[start : start + BLOCK] = to_torch(round_once(part, dtype_of(dtype)))
     return result
 
@@ -272,7 +271,7 @@ def module_outputs(
     feeds = [feed(signature, probe, dtype) for probe in probes]
     with torch.no_grad():
         results = [call(module, tensors, names) for tensors in feeds]
-    return [{name: to_numpy(tensor) for name, tensor in row.items()} for row in results]
+    return [{name: from_torch(tensor) for name, tensor in row.items()} for row in results]
 
 
 def float64_outputs(
@@ -293,7 +292,7 @@ def float64_outputs(
     with true_float64():
         told = each("checking: float64 reference, probe", feeds)
         results = [call(module, tensors, names) for tensors in told]
-    return [{name: to_numpy(tensor) for name, tensor in row.items()} for row in results]
+    return [{name: from_torch(tensor) for name, tensor in row.items()} for row in results]
 
 
 def float64_sites(

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...converters.checkpoints.base import Header
 from ...converters.checkpoints.overlay import Overlay
+from ...converters.common.arrays import from_mlx, from_torch
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.models import Model
 from ...converters.models.factories import copied
@@ -62,12 +63,8 @@ def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights)
 
 def _module_arrays(module: Any, framework: str) -> dict[str, Array]:
     if framework == "torch":
-        from ...converters.runtimes.torch import to_numpy as from_torch
-
         return {name: from_torch(t) for name, t in module.state_dict().items()}
     from mlx.utils import tree_flatten
-
-    from ...converters.runtimes.mlx import to_numpy as from_mlx
 
     parameters: Any = tree_flatten(module.parameters())
     return {name: from_mlx(array) for name, array in parameters}

@@ -14,7 +14,8 @@ from weighbridge.converters.configs import to_mlx
 from weighbridge.converters.libraries import find
 from weighbridge.converters.models import open as open_model
 from weighbridge.jobs.weighing import weigh
-from weighbridge.parity.goldens.golden import Golden, record
+from weighbridge.parity.goldens.golden import Golden
+from weighbridge.parity.goldens.recorder import record
 
 
 def sixteen(folder):

@@ -18,13 +18,14 @@ import transformers
 from safetensors.numpy import load_file, save_file
 
 from weighbridge.converters.checkpoints.base import Header
+from weighbridge.converters.common.arrays import to_torch
 from weighbridge.converters.maps import apply
 from weighbridge.converters.maps.notation.expressions import ConfigKey, Operation, Words
 from weighbridge.converters.maps.notation.rules import Pairing
 from weighbridge.converters.maps.sources.variants import table_of
 from weighbridge.converters.models import FAMILIES
 from weighbridge.converters.models.families import known_family
-from weighbridge.converters.runtimes.torch import call, to_torch
+from weighbridge.converters.runtimes.torch import call
 from weighbridge.converters.values import Dense
 from weighbridge.errors import MismatchError
 from weighbridge.parity.probes.probes import make_probes

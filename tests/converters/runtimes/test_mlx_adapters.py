@@ -15,12 +15,12 @@ from mlx_lm.utils import load_model
 
 from weighbridge import jobs
 from weighbridge.converters.adapters.adapter import Adapter
-from weighbridge.converters.models import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.live import live_difference
-from weighbridge.converters.runtimes.mlx_adapters import mlx_lm_runner
+from weighbridge.converters.runtimes.mlx_lm import mlx_lm_runner
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import MismatchError, UnsupportedError
+from weighbridge.jobs.opening import open as open_model
 from weighbridge.parity.probes.probes import Probe
 
 IDS = np.random.default_rng(0).integers(3, 120, (2, 12))
@@ -140,7 +140,7 @@ def test_what_mlx_lm_refuses_is_passed_on(adapted):
 def test_a_class_without_layers_is_wrapped_by_path():
     from mlx import nn
 
-    from weighbridge.converters.runtimes.mlx_adapters import with_layers
+    from weighbridge.converters.runtimes.mlx_lm import with_layers
 
     module = nn.Sequential(nn.Linear(2, 3))
     del module.layers

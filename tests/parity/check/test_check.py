@@ -18,7 +18,8 @@ from weighbridge.converters.runtimes.torch import TorchRunner, build_module
 from weighbridge.parity.check import check as checking
 from weighbridge.parity.check.check import check
 from weighbridge.parity.check.verdict import Verdict
-from weighbridge.parity.goldens.golden import Golden, record
+from weighbridge.parity.goldens.golden import Golden
+from weighbridge.parity.goldens.recorder import record
 
 LAYER = "encoder.layer.1"
 

@@ -12,7 +12,8 @@ import pytest
 import weighbridge
 from weighbridge.converters.models import Model, Port, Signature
 from weighbridge.errors import BadInputError
-from weighbridge.parity.goldens.golden import MANIFEST, TENSORS, Golden, is_golden, record
+from weighbridge.parity.goldens.golden import MANIFEST, TENSORS, Golden, is_golden
+from weighbridge.parity.goldens.recorder import record
 from weighbridge.parity.probes.probes import Probe
 
 LOAD_WITHOUT_TORCH = """

@@ -11,9 +11,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from weighbridge.converters.adapters import Adapter, merge
+from weighbridge.converters.common.arrays import to_torch
 from weighbridge.converters.common.dtypes import dtype_of
 from weighbridge.converters.models import Model, Port, Signature
-from weighbridge.converters.runtimes.torch import build_module, to_torch
+from weighbridge.converters.runtimes.torch import build_module
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import UnsupportedError
 from weighbridge.parity.check.distances import distance
