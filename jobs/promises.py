@@ -14,21 +14,21 @@ from ..converters.models import Model
 from .directions import map_of
 
 if TYPE_CHECKING:
-    from ..parity.weights.promises import Promise
+    from ..parity.weights.expectations import Expectation
 
 
-def promises_of(plan: Plan) -> dict[str, Promise]:
+def promises_of(plan: Plan) -> dict[str, Expectation]:
     """Return what PLAN says of each target: its sources, a permutation, whether values change."""
-    from ..parity.weights.promises import Promise
+    from ..parity.weights.expectations import Expectation
 
-    found: dict[str, Promise] = {}
+    found: dict[str, Expectation] = {}
     for step in plan.steps:
         single = len(step.source_names) == len(step.target_names) == 1 and _plain(step)
         axes = _permutation(step) if single else None
         computed = isinstance(step.rule, Computed)
         ordered = len(step.sources) == 1 or all(len(it.names) == 1 for it in step.sources)
-        promise = Promise(step.source_names, axes, _changes(step), computed, ordered)
-        found |= dict.fromkeys(step.target_names, promise)
+        expectation = Expectation(step.source_names, axes, _changes(step), computed, ordered)
+        found |= dict.fromkeys(step.target_names, expectation)
     return found
 
 
@@ -53,7 +53,7 @@ def _permutation(step: Step) -> tuple[int, ...] | None:
     return tuple(left.index(axis) for axis in right)
 
 
-def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
+def promised(reference: Model, candidate: Model) -> dict[str, Expectation]:
     """Return what CANDIDATE's weights should be, by REFERENCE's names; empty where no map says.
 
     Models in one framework promise every name to be itself. Between torch and MLX the map of either
@@ -62,7 +62,7 @@ def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
     Raises:
         MismatchError: the reference does not fit its own map.
     """
-    from ..parity.weights.promises import Promise
+    from ..parity.weights.expectations import Expectation
 
     if "mlprogram" in (reference.framework, candidate.framework) or reference.path is None:
         return {}
@@ -70,7 +70,9 @@ def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
         return {}
     headers = reference.checkpoint.headers
     if reference.framework == candidate.framework:
-        return {name: Promise((name,)) for name in candidate.checkpoint.headers if name in headers}
+        return {
+            name: Expectation((name,)) for name in candidate.checkpoint.headers if name in headers
+        }
     table = map_of(reference) or map_of(candidate)
     if table is None:
         return {}
@@ -79,7 +81,7 @@ def promised(reference: Model, candidate: Model) -> dict[str, Promise]:
     return promises_of(plan) | held(plan, reference, candidate)
 
 
-def held(plan: Plan, reference: Model, candidate: Model) -> dict[str, Promise]:
+def held(plan: Plan, reference: Model, candidate: Model) -> dict[str, Expectation]:
     """Return the promises of PLAN that can be held against the values by running their programs.
 
     With an adapter the weights are not what a program was run on.

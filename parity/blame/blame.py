@@ -18,7 +18,7 @@ from ...converters.values import Array
 from ..check.distances import Distance, distance
 from ..probes.probes import Probe
 from ..reference.floors import Floor
-from ..weights.book import Explanation
+from ..weights.reference_index import Explanation
 from .diagnosis import BEFORE, diagnose
 from .evidence import INPUT, Observation
 
@@ -105,8 +105,8 @@ def blame(
     return _systemic(errors, worst) or _faults(worst, explanations)
 
 
-def _allowed(seen: tuple[LocalError, Observation] | None) -> float:
-    return 1.0 if seen is None else seen[0].allowed
+def _allowed(worst: tuple[LocalError, Observation] | None) -> float:
+    return 1.0 if worst is None else worst[0].allowed
 
 
 def local_errors(

@@ -52,7 +52,7 @@ class Candidate:
         return self.load(self.policy)
 
     def load(self, policy: Policy) -> Runner:
-        """Load it anew under POLICY."""
+        """Load it under POLICY."""
         return load(own_copy(self.model), self.runtime, policy)
 
     @cached_property
@@ -110,7 +110,7 @@ def unrunnable(error: Exception) -> Stage:
     """Return the stage of a candidate that raised ERROR: what a library's class raises is the finding.
 
     Raises:
-        Exception: ERROR itself, where a user's code raised it and is to be told of it.
+        Exception: ERROR itself, where a user's code raised it and is to hear of it.
     """
     pass_on_shortage(error)
     if fault_of(error):

@@ -1,4 +1,4 @@
-"""Weigh a candidate against a reference: one mechanism for every pair."""
+"""Check a candidate against a reference: one mechanism for every pair."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ..probes import coverage
 from ..probes.probes import Probe, make_probes
 from ..probes.text import compare_sides, read_text_side
 from ..reference.floors import floor
+from ..weights.expectations import Expected, changed_names, disagreements, with_programs
 from ..weights.fingerprints import Explanation, explain
-from ..weights.promises import Promised, changed_names, disagreements, unexplainable
 from ..weights.weights import as_kept, base_weights, model_hashes
 from .candidate import Candidate, unrunnable
 from .distances import Distance
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..blame.blame import Fault
 
 Outputs = list[dict[str, Array]]
-Expected = Mapping[str, Promised]
+Expectations = Mapping[str, Expected]
 
 
 def check(  # noqa: PLR0913  # the options of a verb, by keyword
@@ -43,12 +43,12 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     runtime: str | None = None,
     policy: Policy = Policy(),
     quick: bool = False,
-    expected: Expected | None = None,
+    expected: Expectations | None = None,
     layout: tuple[bool, str] | None = None,
     probes: Sequence[Probe] | None = None,
     cache: Path | None = None,
 ) -> Verdict:
-    """Weigh CANDIDATE against REFERENCE; the first stage that fails explains the others.
+    """Check CANDIDATE against REFERENCE; the first stage that fails explains the others.
 
     Args:
         reference: a model, recorded now, or a golden, recorded before.
@@ -57,9 +57,9 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
         policy: device and precision of the candidate's run; a compute dtype of 16 bits asks for
             stage P in it. Weights kept in 16 bits ask for stage P by themselves.
         quick: text side, fingerprints and one small probe only.
-        expected: what a map promised: candidate's weight -> a ``Promise``, or the reference's weight,
+        expected: what a map says: candidate's weight -> a ``Expectation``, or the reference's weight,
             or that and the permutation of its axes.
-        layout: whether somebody besides the map vouches for how the weights lie in MLX, and who;
+        layout: whether something besides the map confirms how the weights lie in MLX, and what;
             ``None`` where no map stands between the two sides.
         probes: a user's own inputs.
         cache: folder of recordings, see ``golden.record``.
@@ -67,13 +67,13 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     Raises:
         WeighbridgeError: one of the sides cannot be read or run.
     """
-    scale = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
+    judged = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
     golden = (
         reference
         if isinstance(reference, Golden)
-        else record_for(reference, scale, quick=quick, probes=probes, cache=cache)
+        else record_for(reference, judged, quick=quick, probes=probes, cache=cache)
     )
-    return Weighing(golden, scale, expected or {}, layout, quick=quick).verdict()
+    return Check(golden, judged, expected or {}, layout, quick=quick).verdict()
 
 
 def record_for(
@@ -94,14 +94,14 @@ def record_for(
 
 
 @dataclass
-class Weighing:
+class Check:
     """One check on its way: stages are added in order.
 
     Attributes:
         golden: the reference.
         candidate: the judged side.
-        expected: what a map promised.
-        layout: who vouches for the layout.
+        expected: what a map says.
+        layout: the independent layout check: whether there is one, and what it is.
         quick: whether only the cheap questions are asked.
         unchecked: what this check could not see, for the report.
         explanations: of the candidate's weights, once the fingerprints were compared.
@@ -109,7 +109,7 @@ class Weighing:
 
     golden: Golden
     candidate: Candidate
-    expected: Expected
+    expected: Expectations
     layout: tuple[bool, str] | None = None
     quick: bool = False
     unchecked: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Weighing:
 
     def verdict(self) -> Verdict:
         """Run the stages and decide."""
-        stages = [self.text(), self.fingerprints(), *self.laid_out(), self.auxiliary()]
+        stages = [self.text(), self.fingerprints(), *self.layout_stages(), self.auxiliary()]
         stages += self.runs() if stages[-1].status != "fail" else []
         status = decide(stages, self.candidate.runtime)
         faults = self.blame(stages) if status == "DIFFERS" else ()
@@ -170,7 +170,7 @@ class Weighing:
             unused=self.golden.provenance.get("unused", ()),
             altered=changed_names(self.expected),
         )
-        self.explanations = self.without_needless(unexplainable(found, self.expected))
+        self.explanations = self.without_needless(with_programs(found, self.expected))
         return fingerprint_stage(self.explanations, disagreements(self.explanations, self.expected))
 
     def without_needless(self, explanations: Sequence[Explanation]) -> Sequence[Explanation]:
@@ -194,31 +194,31 @@ class Weighing:
             for it in explanations
         ]
 
-    def laid_out(self) -> list[Stage]:
-        """Say who vouches for the layout: the map that did the job cannot be its own witness."""
+    def layout_stages(self) -> list[Stage]:
+        """Say what confirms the layout: the map that did the job cannot confirm itself."""
         if self.layout is None:
             return []
-        vouched, who = self.layout
+        confirmed, by = self.layout
         source = self.golden.model
-        if not vouched:
-            return [Stage("layout", "unverified", who)]
+        if not confirmed:
+            return [Stage("layout", "unverified", by)]
         if source is None or source.framework != "mlx" or source.factory or not self.probes:
-            return [Stage("layout", "pass", who)]
-        return [self.witnessed(Candidate(source, "mlx", self.candidate.policy), who)]
+            return [Stage("layout", "pass", by)]
+        return [self.layout_by_library(Candidate(source, "mlx", self.candidate.policy), by)]
 
-    def witnessed(self, source: Candidate, who: str) -> Stage:
+    def layout_by_library(self, source: Candidate, by: str) -> Stage:
         """Run the library's own class on the reference's files, where there is one.
 
-        The reference was run in torch, its weights brought home by a map: that the candidate agrees
+        The reference was run in torch, its weights brought back by a map: that the candidate agrees
         with it says nothing of the map. The class reads the files without one.
         """
         runner = source.structure
         if getattr(runner, "kind", "") != "library" or runner is None:
-            return Stage("layout", "pass", who)
+            return Stage("layout", "pass", by)
         storage, self.storage = self.storage, "stored"  # the class runs the files as they are
         *_, stage = self.measure_variants("layout", runner, source)
         self.storage = storage  # which recording the class meets says nothing of the candidate
-        return stage._replace(name="layout", detail=f"{who}; it {stage.detail}")
+        return stage._replace(name="layout", detail=f"{by}; it {stage.detail}")
 
     def auxiliary(self) -> Stage:
         """Compare names and roles of the inputs."""

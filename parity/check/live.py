@@ -14,7 +14,7 @@ from ...converters.models import Model, Port, Signature
 from ...converters.values import Array
 from ..probes.probes import Probe
 from .candidate import Candidate
-from .check import Weighing
+from .check import Check
 from .verdict import Verdict
 
 ROLES = {
@@ -61,8 +61,8 @@ def signature_of(module: Any, inputs: Mapping[str, Array]) -> Signature:
     return Signature(ports, _outputs(module, inputs))
 
 
-class LiveWeighing(Weighing):
-    """A weighing of modules in memory: their computation only.
+class LiveCheck(Check):
+    """A check of modules in memory: their computation only.
 
     Weights are not fingerprinted, since two live modules may lay them out as they like, and there
     is no text side.
@@ -81,7 +81,7 @@ class LiveWeighing(Weighing):
 
 
 def compare_modules(torch_model: Any, mlx_model: Any, inputs: Mapping[str, Any]) -> Verdict:
-    """Weigh a live MLX module against a live torch module; both are called by keyword.
+    """Check a live MLX module against a live torch module; both are called by keyword.
 
     Args:
         torch_model: the reference, a ``torch.nn.Module`` in float32; it is copied, not changed.
@@ -98,7 +98,7 @@ def compare_modules(torch_model: Any, mlx_model: Any, inputs: Mapping[str, Any])
     candidate = Candidate(target, "mlx", Policy())
     precisions = {candidate.storage} - {"float32"}
     golden = Recorder(source, [Probe("inputs", arrays)]).record("verdict", tuple(precisions), None)
-    return LiveWeighing(golden, candidate, {}).verdict()
+    return LiveCheck(golden, candidate, {}).verdict()
 
 
 def assert_parity(torch_model: Any, mlx_model: Any, inputs: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The questions a check asks, each a function from what was seen to a Stage."""
+"""The questions a check asks, each a function from what was measured to a Stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...converters.values import Array
 from ..goldens.golden import Golden
 from ..probes.probes import Probe, masks_of
 from ..reference.floors import Comparison, Floor, compare, floor_key
-from ..weights.book import Explanation
+from ..weights.reference_index import Explanation
 from .distances import Distance, describe_non_finite, select_tokens
 from .verdict import Stage
 
@@ -41,7 +41,9 @@ def fingerprint_stage(explanations: Sequence[Explanation], disagreements: Sequen
     problems = [*wrong, *disagreements]
     figures: dict[str, Any] = {"kinds": dict(kinds), "problems": problems}
     if problems:
-        undecided = not disagreements and all(it.ok or it.kind == "untold" for it in explanations)
+        undecided = not disagreements and all(
+            it.ok or it.kind == "inconclusive" for it in explanations
+        )
         status = "unverified" if undecided else "fail"
         return Stage("fingerprints", status, join(problems), figures)
     total = sum(count for kind, count in kinds.items() if kind not in ("unused", "missing"))

@@ -1,4 +1,4 @@
-"""``golden.json``: what each field may be, so that a damaged one is told before anything is run."""
+"""``golden.json``: what each field may be, so that a damaged one is named before anything is run."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def own_errors(found: Sequence[dict[str, Array]], wanted: Rows, masks: list[Mask
 
 @dataclass
 class Recorder:
-    """Runs a source and keeps what was seen; each part is computed when first asked for.
+    """Runs a source and keeps what came out; each part is computed when first asked for.
 
     Attributes:
         model: the source.

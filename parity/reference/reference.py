@@ -290,8 +290,8 @@ def float64_outputs(
     feeds = [feed(signature, probe, "float64") for probe in probes]
     names = tuple(port.name for port in signature.outputs)
     with true_float64():
-        told = each("checking: float64 reference, probe", feeds)
-        results = [call(module, tensors, names) for tensors in told]
+        each_feed = each("checking: float64 reference, probe", feeds)
+        results = [call(module, tensors, names) for tensors in each_feed]
     return [{name: from_torch(tensor) for name, tensor in row.items()} for row in results]
 
 
@@ -312,7 +312,7 @@ def float64_sites(
 def unneeded(model: Model, probe: Probe) -> set[str]:
     """Return the torch names of MODEL's tensors on which no output depends, or that are not loaded.
 
-    A target may lack them: a pooler that no output uses, positions that are counted anew.
+    A target may lack them: a pooler that no output uses, positions that it counts itself.
 
     Args:
         model: what is run, in float32.

@@ -43,7 +43,7 @@ QUESTIONS: Final = {
     "pairs": "every pair, every module, nothing over",
     "text": "same words, same ids",
     "fingerprints": "every weight explained",
-    "layout": "vouched for besides the map",
+    "layout": "independent layout check",
     "auxiliary": "same inputs",
     "outputs": "names, shapes, finite",
     "structure": "float32 against float64",
@@ -111,12 +111,12 @@ def stage_table(stages: Sequence[Stage]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), expand=True)
     table.add_column("", width=1)
     table.add_column("stage", no_wrap=True, style="bold")
-    table.add_column("what was seen", ratio=1)
+    table.add_column("what was found", ratio=1)
     for stage in stages:
         mark, style = MARKS[stage.status]
-        seen = Text(stage.detail, style="dim" if stage.status == "skipped" else "")
+        found = Text(stage.detail, style="dim" if stage.status == "skipped" else "")
         name = Text(stage.name).append(f"\n{QUESTIONS[stage.name]}", style="not bold dim")
-        table.add_row(Text(mark, style=style), name, seen)
+        table.add_row(Text(mark, style=style), name, found)
     return table
 
 

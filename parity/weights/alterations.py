@@ -11,129 +11,133 @@ import numpy as np
 
 from ...converters.common.dtypes import CODE, NUMPY
 from ...converters.values import Array
-from .book import Book, Explanation, lossless, unit
-from .case import CLOSE, Case, row_tolerance
+from .candidate_tensor import CLOSE, CandidateTensor, row_tolerance
 from .casts import cast, fingerprint, roundoff
 from .differences import describe_differences
 from .folding import explain_folded
 from .orders import describe_order, match_rows
+from .reference_index import Explanation, ReferenceIndex, lossless, unit
 from .sketches import Sketch, sketch, squeeze
 
-Test = Callable[[Case], Explanation | None]
+Test = Callable[[CandidateTensor], Explanation | None]
 
 
-def explain_altered(book: Book, name: str, array: Array) -> Explanation:
+def explain_altered(index: ReferenceIndex, name: str, array: Array) -> Explanation:
     """Return the first explanation that holds for ARRAY, or why there is none."""
-    case = Case(book, name, array)
-    return next(found for test in TESTS if (found := test(case)) is not None)
+    tensor = CandidateTensor(index, name, array)
+    return next(found for test in TESTS if (found := test(tensor)) is not None)
 
 
-def _not_finite(case: Case) -> Explanation | None:
-    count = case.sketch.moments.not_finite
+def _not_finite(tensor: CandidateTensor) -> Explanation | None:
+    count = tensor.sketch.moments.not_finite
     if count == 0:
         return None
-    detail = f"{count} of {case.array.size} elements are infinite or NaN; nearest: {case.by_name}"
-    return case.tell(case.by_name, "unexplained", detail, ok=False)
+    detail = (
+        f"{count} of {tensor.array.size} elements are infinite or NaN; nearest: {tensor.by_name}"
+    )
+    return tensor.explanation(tensor.by_name, "unexplained", detail, ok=False)
 
 
-def _zeroed(case: Case) -> Explanation | None:
-    if case.array.size == 0 or np.any(case.array):
+def _zeroed(tensor: CandidateTensor) -> Explanation | None:
+    if tensor.array.size == 0 or np.any(tensor.array):
         return None
-    kind = "zeroed" if case.peers else "unexplained"
-    return case.tell(case.by_name, kind, f"all zeros, {case.by_name} is not", ok=False)
+    kind = "zeroed" if tensor.peers else "unexplained"
+    return tensor.explanation(tensor.by_name, kind, f"all zeros, {tensor.by_name} is not", ok=False)
 
 
-def _merged(case: Case) -> Explanation | None:
-    return _merged_as_it_lies(case) or _merged_transposed(case)
+def _merged(tensor: CandidateTensor) -> Explanation | None:
+    return _merged_as_it_lies(tensor) or _merged_transposed(tensor)
 
 
-def _merged_transposed(case: Case) -> Explanation | None:
-    if case.array.ndim != 2 or not case.book.updates:
+def _merged_transposed(tensor: CandidateTensor) -> Explanation | None:
+    if tensor.array.ndim != 2 or not tensor.index.updates:
         return None
-    turned = Case(case.book, case.name, np.ascontiguousarray(case.array.T))
+    turned = CandidateTensor(tensor.index, tensor.name, np.ascontiguousarray(tensor.array.T))
     found = _merged_as_it_lies(turned)
-    return None if found is None else _as_permuted(found, (1, 0), case)
+    return None if found is None else _as_permuted(found, (1, 0), tensor)
 
 
-def _merged_as_it_lies(case: Case) -> Explanation | None:
-    due = [name for name in case.peers if name in case.book.updates]
-    fits = [(*fit, name) for name in due if (fit := _update_share(case, name)) is not None]
+def _merged_as_it_lies(tensor: CandidateTensor) -> Explanation | None:
+    due = [name for name in tensor.peers if name in tensor.index.updates]
+    fits = [(*fit, name) for name in due if (fit := _update_share(tensor, name)) is not None]
     if not fits:
         return None
-    gap, share, noise, source = min(fits, key=lambda fit: (fit[0], fit[3] != case.name))
-    if gap > CLOSE * unit(case.array, case.book.sketches[source]):
+    gap, share, noise, source = min(fits, key=lambda fit: (fit[0], fit[3] != tensor.name))
+    if gap > CLOSE * unit(tensor.array, tensor.index.sketches[source]):
         return None
     if abs(share - 1) <= max(0.01, 5 * noise):
         detail = f"base + update, {share:.3f} times what was due, +-{noise:.1g}"
-        return case.tell(source, "merged", detail, ok=True)
+        return tensor.explanation(source, "merged", detail, ok=True)
     if abs(share) <= max(0.01, 5 * noise):
         detail = f"is {source} without its update ({share:.3f} times what was due): never merged"
-        return case.tell(source, "unmerged", detail, ok=False)
+        return tensor.explanation(source, "unmerged", detail, ok=False)
     detail = f"base + {share:.4g} times the update that was due: check its scale (alpha / r)"
-    return case.tell(source, "misscaled", detail, ok=False)
+    return tensor.explanation(source, "misscaled", detail, ok=False)
 
 
-def _update_share(case: Case, source: str) -> tuple[float, float, float] | None:
+def _update_share(tensor: CandidateTensor, source: str) -> tuple[float, float, float] | None:
     """Fit ``tensor = base + share * update``; return gap, share and the share's standard error."""
-    base, delta = case.book.sketches[source], case.book.delta_sketch(source)
+    base, delta = tensor.index.sketches[source], tensor.index.delta_sketch(source)
     if delta is None or delta.norm == 0:
         return None
     direction = delta.projections
-    rest = case.sketch.projections - base.projections
+    rest = tensor.sketch.projections - base.projections
     share = float(rest @ direction / (direction @ direction))
-    gap = case.gap(base, shift=share * direction)
-    close = CLOSE * unit(case.array, base)
-    noise = unit(case.array, base) * case.sketch.norm / delta.norm / math.sqrt(len(direction))
-    if gap <= close and case.book.arrays is not None:
-        share, noise = _exact_share(case, source), noise * 4 / math.sqrt(case.array.size)
+    gap = tensor.gap(base, shift=share * direction)
+    close = CLOSE * unit(tensor.array, base)
+    noise = unit(tensor.array, base) * tensor.sketch.norm / delta.norm / math.sqrt(len(direction))
+    if gap <= close and tensor.index.arrays is not None:
+        share, noise = _exact_share(tensor, source), noise * 4 / math.sqrt(tensor.array.size)
     return gap, share, noise
 
 
-def _exact_share(case: Case, source: str) -> float:
-    arrays, delta = case.book.arrays, case.book.delta(source)
+def _exact_share(tensor: CandidateTensor, source: str) -> float:
+    arrays, delta = tensor.index.arrays, tensor.index.delta(source)
     if arrays is None or delta is None:  # pragma: no cover - the caller has both
         return math.nan
     direction = delta.reshape(-1)
     base = arrays(source).astype(np.float64).reshape(-1)
-    rest = case.array.astype(np.float64).reshape(-1) - base
+    rest = tensor.array.astype(np.float64).reshape(-1) - base
     return float(rest @ direction / (direction @ direction))
 
 
-def _rounded(case: Case) -> Explanation | None:
+def _rounded(tensor: CandidateTensor) -> Explanation | None:
     for code in ("BF16", "F16"):
-        narrow = lossless(case.array, code)
+        narrow = lossless(tensor.array, code)
         found = (
-            None if narrow is None else case.book.look_up(case.name, narrow, fingerprint(narrow))
+            None
+            if narrow is None
+            else tensor.index.look_up(tensor.name, narrow, fingerprint(narrow))
         )
         if found is not None and found.ok:
-            own = NUMPY[CODE[case.array.dtype]].name
+            own = NUMPY[CODE[tensor.array.dtype]].name
             detail = f"{found.source} rounded to {NUMPY[code].name}, stored as {own}"
-            return found._replace(kind="rounded", detail=detail, ok=case.permitted)
+            return found._replace(kind="rounded", detail=detail, ok=tensor.permitted)
     return None
 
 
-def _permuted(case: Case) -> Explanation | None:
-    shape = case.array.shape
+def _permuted(tensor: CandidateTensor) -> Explanation | None:
+    shape = tensor.array.shape
     if not 2 <= len(squeeze(shape)) <= len(shape) <= 5:
         return None
     for back in permutations(range(len(shape))):
-        turned = case.array.transpose(back)
-        if _moves_nothing(back, shape) or not case.book.same_shape(turned.shape):
+        turned = tensor.array.transpose(back)
+        if _moves_nothing(back, shape) or not tensor.index.same_shape(turned.shape):
             continue
-        if not any(_may_be(case, name) for name in case.book.same_shape(turned.shape)):
+        if not any(_may_be(tensor, name) for name in tensor.index.same_shape(turned.shape)):
             continue
-        found = case.book.look_up(case.name, turned, fingerprint(turned))
+        found = tensor.index.look_up(tensor.name, turned, fingerprint(turned))
         if found is not None:
-            return _as_permuted(found, back, case)
+            return _as_permuted(found, back, tensor)
     return None
 
 
-def _as_permuted(found: Explanation, back: tuple[int, ...], case: Case) -> Explanation:
+def _as_permuted(found: Explanation, back: tuple[int, ...], tensor: CandidateTensor) -> Explanation:
     axes = tuple(int(axis) for axis in np.argsort(back))
     named = found.kind if found.kind not in {"equal", "cast"} else None
-    kind = named or ("transposed" if len(squeeze(case.array.shape)) == 2 else "permuted")
+    kind = named or ("transposed" if len(squeeze(tensor.array.shape)) == 2 else "permuted")
     detail = f"{found.source} with axes {axes}; {found.detail}"
-    return found._replace(kind=kind, axes=axes, shape=case.array.shape, detail=detail)
+    return found._replace(kind=kind, axes=axes, shape=tensor.array.shape, detail=detail)
 
 
 def _moves_nothing(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -141,10 +145,10 @@ def _moves_nothing(axes: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return kept == sorted(kept)
 
 
-def _may_be(case: Case, name: str) -> bool:
+def _may_be(tensor: CandidateTensor, name: str) -> bool:
     """Return whether the order-free figures agree, to the coarsest dtype in use."""
-    own, other = case.sketch.moments, case.book.sketches[name].moments
-    tolerance = 8 * max(unit(case.array, case.book.sketches[name]), 1e-12)
+    own, other = tensor.sketch.moments, tensor.index.sketches[name].moments
+    tolerance = 8 * max(unit(tensor.array, tensor.index.sketches[name]), 1e-12)
     scale = max(abs(other.least), abs(other.largest), 1e-300)
     near = abs(own.rms - other.rms) <= tolerance * max(other.rms, 1e-300)
     return near and max(abs(own.least - other.least), abs(own.largest - other.largest)) <= (
@@ -152,36 +156,36 @@ def _may_be(case: Case, name: str) -> bool:
     )
 
 
-def _affine(case: Case) -> Explanation | None:
-    if case.array.size < 3:
+def _affine(tensor: CandidateTensor) -> Explanation | None:
+    if tensor.array.size < 3:
         return None  # any two numbers are a multiple of any two others, nearly
-    fits = [_affine_fit(case, name) for name in case.peers]
+    fits = [_affine_fit(tensor, name) for name in tensor.peers]
     if not fits:
         return None
-    gap, kind, number, source = min(fits, key=lambda fit: (fit[0], fit[3] != case.by_name))
-    if gap > CLOSE * unit(case.array, case.book.sketches[source]):
+    gap, kind, number, source = min(fits, key=lambda fit: (fit[0], fit[3] != tensor.by_name))
+    if gap > CLOSE * unit(tensor.array, tensor.index.sketches[source]):
         return None
     if kind == "close":
-        detail = f"{source} within rounding; {describe_differences(case, source)}"
+        detail = f"{source} within rounding; {describe_differences(tensor, source)}"
     else:
         detail = f"{number:.6g} * {source}" if kind == "scaled" else f"{source} {number:+.6g}"
-    if kind == "close" or not case.permitted:
-        found = case.tell(source, kind, detail, ok=case.permitted)
+    if kind == "close" or not tensor.permitted:
+        found = tensor.explanation(source, kind, detail, ok=tensor.permitted)
         return found if kind == "close" else found._replace(amount=number)
-    wrong = _wrong_digits(case, source, kind, number)
+    wrong = _wrong_digits(tensor, source, kind, number)
     detail = f"{detail}, but {wrong}" if wrong else detail
-    return case.tell(source, kind, detail, ok=not wrong)._replace(amount=number)
+    return tensor.explanation(source, kind, detail, ok=not wrong)._replace(amount=number)
 
 
-def _wrong_digits(case: Case, source: str, kind: str, number: float) -> str:
+def _wrong_digits(tensor: CandidateTensor, source: str, kind: str, number: float) -> str:
     """Return which elements are not what SOURCE scaled or offset rounds to; empty if all are.
 
     A sketch cannot see 1 % in 16 bits, and the outputs are compared with the digits kept here.
     """
-    if case.book.arrays is None:
+    if tensor.index.arrays is None:
         return ""
-    found = case.array.reshape(-1)
-    base = case.book.arrays(source).reshape(-1)
+    found = tensor.array.reshape(-1)
+    base = tensor.index.arrays(source).reshape(-1)
     right = (near_scaled if kind == "scaled" else is_offset)(found, base, number)
     if right.all():
         return ""
@@ -222,59 +226,59 @@ def _unit(found: Array, base: Array) -> float:
     return max(roundoff(CODE[found.dtype]), roundoff(CODE[base.dtype]), 2.0**-53)
 
 
-def _affine_fit(case: Case, name: str) -> tuple[float, str, float, str]:
-    other = case.book.sketches[name]
-    limit = CLOSE * unit(case.array, other)
-    plain = case.gap(other)
+def _affine_fit(tensor: CandidateTensor, name: str) -> tuple[float, str, float, str]:
+    other = tensor.index.sketches[name]
+    limit = CLOSE * unit(tensor.array, other)
+    plain = tensor.gap(other)
     if plain <= limit:
         return plain, "close", 0.0, name
-    own, theirs = case.sketch.projections, other.projections
+    own, theirs = tensor.sketch.projections, other.projections
     factor = float(own @ theirs / max(float(theirs @ theirs), 1e-300))
-    scaled = case.gap(other, factor=factor)
-    return min((scaled, "scaled", factor, name), _offset_fit(case, name, limit))
+    scaled = tensor.gap(other, factor=factor)
+    return min((scaled, "scaled", factor, name), _offset_fit(tensor, name, limit))
 
 
-def _offset_fit(case: Case, name: str, limit: float) -> tuple[float, str, float, str]:
-    other = case.book.sketches[name]
-    offset = case.sketch.moments.mean - other.moments.mean
-    ones = sketch(np.ones(squeeze(case.array.shape), np.float32)).projections
+def _offset_fit(tensor: CandidateTensor, name: str, limit: float) -> tuple[float, str, float, str]:
+    other = tensor.index.sketches[name]
+    offset = tensor.sketch.moments.mean - other.moments.mean
+    ones = sketch(np.ones(squeeze(tensor.array.shape), np.float32)).projections
     # An offset of 1 takes as many digits from the smaller side as it is smaller.
-    lost = min(1.0, case.sketch.norm / max(other.norm, 1e-300))
+    lost = min(1.0, tensor.sketch.norm / max(other.norm, 1e-300))
     whole = float(round(offset))  # rounding in 16 bits moves the mean too
-    gaps = {it: lost * case.gap(other, shift=it * ones) for it in (whole, offset) if it}
+    gaps = {it: lost * tensor.gap(other, shift=it * ones) for it in (whole, offset) if it}
     best = whole if gaps.get(whole, math.inf) <= limit else offset
     return gaps.get(best, math.inf), "offset", best, name
 
 
-def _rows_scaled(case: Case) -> Explanation | None:
+def _rows_scaled(tensor: CandidateTensor) -> Explanation | None:
     """Rows multiplied by factors of their own, where the route is known to change values."""
-    if not (case.permitted and case.by_name and case.book.arrays and case.peers):
+    if not (tensor.permitted and tensor.by_name and tensor.index.arrays and tensor.peers):
         return None
-    base = case.book.arrays(case.by_name).astype(np.float64).reshape(len(case.array), -1)
-    found = case.array.astype(np.float64).reshape(base.shape)
+    base = tensor.index.arrays(tensor.by_name).astype(np.float64).reshape(len(tensor.array), -1)
+    found = tensor.array.astype(np.float64).reshape(base.shape)
     factors = (found * base).sum(axis=1) / np.maximum((base * base).sum(axis=1), 1e-300)
     left = float(np.linalg.norm(found - factors[:, None] * base))
     gap = left / max(float(np.linalg.norm(found)), 1e-300)
-    if gap > CLOSE * unit(case.array, case.book.sketches[case.by_name]):
+    if gap > CLOSE * unit(tensor.array, tensor.index.sketches[tensor.by_name]):
         return None
     few = np.unique(np.round(factors, 4))
     if len(few) > len(factors) // 2:
         return None
     shown = ", ".join(f"{factor:.4g}" for factor in few[:6])
-    detail = f"rows of {case.by_name} times {shown}{' ...' if len(few) > 6 else ''}"
-    return case.tell(case.by_name, "scaled", detail, ok=True)
+    detail = f"rows of {tensor.by_name} times {shown}{' ...' if len(few) > 6 else ''}"
+    return tensor.explanation(tensor.by_name, "scaled", detail, ok=True)
 
 
-def _cropped(case: Case) -> Explanation | None:
-    length = squeeze(case.array.shape)[1:] or squeeze(case.array.shape)
-    for name, other in case.book.sketches.items():
+def _cropped(tensor: CandidateTensor) -> Explanation | None:
+    length = squeeze(tensor.array.shape)[1:] or squeeze(tensor.array.shape)
+    for name, other in tensor.index.sketches.items():
         if len(other.squeezed) != len(length) + 1 or other.squeezed[1:] != length:
             continue
-        starts = _windows(case.sketch, other, unit(case.array, other))
+        starts = _windows(tensor.sketch, other, unit(tensor.array, other))
         if len(starts):
-            count = len(case.sketch.rows)
+            count = len(tensor.sketch.rows)
             detail = f"rows {starts[0]}-{starts[0] + count - 1} of {len(other.rows)} of {name}"
-            return case.tell(name, "cropped", detail, ok=case.permitted)
+            return tensor.explanation(name, "cropped", detail, ok=tensor.permitted)
     return None
 
 
@@ -288,42 +292,43 @@ def _windows(own: Sketch, other: Sketch, u: float) -> Array:
     return first[[bool(np.all(np.abs(windows[it] - own.rows) <= limit)) for it in first]]
 
 
-def _shuffled(case: Case) -> Explanation | None:
-    for name in sorted(case.peers, key=lambda name: name != case.by_name):
-        other = case.book.sketches[name]
-        if not _may_be(case, name):
+def _shuffled(tensor: CandidateTensor) -> Explanation | None:
+    for name in sorted(tensor.peers, key=lambda name: name != tensor.by_name):
+        other = tensor.index.sketches[name]
+        if not _may_be(tensor, name):
             continue
-        limit = row_tolerance(case.sketch, unit(case.array, other))
-        order = match_rows(case.sketch.rows, other.rows, limit)
+        limit = row_tolerance(tensor.sketch, unit(tensor.array, other))
+        order = match_rows(tensor.sketch.rows, other.rows, limit)
         words = "rows"
         if order is None or len(set(order.tolist())) < max(len(order), 2):
-            order, words = _column_order(case, name, limit), "columns"
+            order, words = _column_order(tensor, name, limit), "columns"
         if order is not None and len(set(order.tolist())) == len(order):
             detail = f"{name}, {describe_order(order.tolist(), words)}"
-            return case.tell(name, "shuffled", detail, ok=case.permitted)
+            return tensor.explanation(name, "shuffled", detail, ok=tensor.permitted)
     return None
 
 
-def _column_order(case: Case, name: str, limit: float) -> Array | None:
-    if case.book.arrays is None or case.array.ndim < 2:
+def _column_order(tensor: CandidateTensor, name: str, limit: float) -> Array | None:
+    if tensor.index.arrays is None or tensor.array.ndim < 2:
         return None
     wanted, found = (
-        sketch(it.reshape(it.shape[0], -1).T).rows for it in (case.book.arrays(name), case.array)
+        sketch(it.reshape(it.shape[0], -1).T).rows
+        for it in (tensor.index.arrays(name), tensor.array)
     )
-    return match_rows(found, wanted, limit * math.sqrt(len(case.sketch.rows)))
+    return match_rows(found, wanted, limit * math.sqrt(len(tensor.sketch.rows)))
 
 
-def _unexplained(case: Case) -> Explanation:
-    if case.by_name is None:
-        return case.tell(None, "unexplained", "the reference has no weights", ok=False)
-    if not case.peers:
-        shape = list(case.book.sketches[case.by_name].shape)
-        detail = f"no reference has this shape; nearest by name: {case.by_name} {shape}"
-        return case.tell(None, "unexplained", detail, ok=False)
-    details = [describe_differences(case, case.by_name)]
-    if case.by_value is not None and case.by_value[0] != case.by_name:
-        details.append(f"nearest by value: {case.by_value[0]}, off by {case.by_value[1]:.2g}")
-    return case.tell(case.by_name, "unexplained", "; ".join(details), ok=False)
+def _unexplained(tensor: CandidateTensor) -> Explanation:
+    if tensor.by_name is None:
+        return tensor.explanation(None, "unexplained", "the reference has no weights", ok=False)
+    if not tensor.peers:
+        shape = list(tensor.index.sketches[tensor.by_name].shape)
+        detail = f"no reference has this shape; nearest by name: {tensor.by_name} {shape}"
+        return tensor.explanation(None, "unexplained", detail, ok=False)
+    details = [describe_differences(tensor, tensor.by_name)]
+    if tensor.by_value is not None and tensor.by_value[0] != tensor.by_name:
+        details.append(f"nearest by value: {tensor.by_value[0]}, off by {tensor.by_value[1]:.2g}")
+    return tensor.explanation(tensor.by_name, "unexplained", "; ".join(details), ok=False)
 
 
 TESTS: Final[tuple[Test, ...]] = (

@@ -17,40 +17,45 @@ import numpy as np
 
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.values import Array
-from .book import Book, Explanation, ranked
 from .casts import cast, fingerprint
 from .orders import ranges, shorten
 from .places import Place, Whole, describe_rows, find_place, may_hold, whole_of
+from .reference_index import Explanation, ReferenceIndex, ranked
 from .sketches import Sketch, Weights, row_shape, row_sums
 
 TRIES: Final = 24  # tensors that are opened to look for one; the likeliest by name come first
 KEPT: Final = 3  # wholes kept open
 
 
-def assemble(book: Book, name: str, array: Array) -> Explanation | None:
+def assemble(index: ReferenceIndex, name: str, array: Array) -> Explanation | None:
     """Explain ARRAY as whole reference tensors along one of its axes, by hashes alone.
 
     >>> import numpy as np
     >>> from .sketches import sketch
     >>> experts = {f"e.{i}.w": np.arange(6.0).reshape(2, 3) + 10 * i for i in range(2)}
-    >>> book = Book({k: sketch(a) for k, a in experts.items()}, None, {}, frozenset())
-    >>> assemble(book, "e.w", np.stack(list(experts.values()))).kind
+    >>> index = ReferenceIndex({k: sketch(a) for k, a in experts.items()}, None, {}, frozenset())
+    >>> assemble(index, "e.w", np.stack(list(experts.values()))).kind
     'stacked'
     """
     for axis in range(array.ndim if array.ndim > 1 else 0):
         table = np.moveaxis(array, axis, 0)
         for kind, search in (("stacked", stacked_parts), ("joined", joined_parts)):
-            parts = list(search(book, name, table))
+            parts = list(search(index, name, table))
             if parts:
-                return told(book, name, array, kind, axis, parts)
+                return made_of_parts(index, name, array, kind, axis, parts)
     if array.ndim == 1:
-        parts = list(joined_parts(book, name, array))
-        return told(book, name, array, "joined", 0, parts) if parts else None
+        parts = list(joined_parts(index, name, array))
+        return made_of_parts(index, name, array, "joined", 0, parts) if parts else None
     return None
 
 
-def told(
-    book: Book, name: str, array: Array, kind: str, axis: int, parts: Sequence[Explanation]
+def made_of_parts(
+    index: ReferenceIndex,
+    name: str,
+    array: Array,
+    kind: str,
+    axis: int,
+    parts: Sequence[Explanation],
 ) -> Explanation:
     """Return the explanation of ARRAY by PARTS along AXIS."""
     sources = [str(part.source) for part in parts]
@@ -61,39 +66,39 @@ def told(
     detail = "; ".join([detail, *wrong[:3]])
     what = (sources[0], kind, detail)
     also = tuple(dict.fromkeys(other for part in parts for other in part.also))
-    found = book.tell(name, array, what, ok=not wrong)
+    found = index.explanation(name, array, what, ok=not wrong)
     return found._replace(parts=tuple(sources), also=also)
 
 
-def stacked_parts(book: Book, name: str, table: Array) -> Iterator[Explanation]:
+def stacked_parts(index: ReferenceIndex, name: str, table: Array) -> Iterator[Explanation]:
     """Yield what each index of TABLE's first axis is; nothing where one is no reference tensor."""
     shape = table.shape[1:]
     for order in permutations(range(len(shape))) if len(shape) < 4 else ():
-        if len(table) > 1 and book.same_shape(tuple(shape[axis] for axis in order)):
-            found = all_parts(book, name, [part.transpose(order) for part in table])
+        if len(table) > 1 and index.same_shape(tuple(shape[axis] for axis in order)):
+            found = all_parts(index, name, [part.transpose(order) for part in table])
             if found:
                 yield from found
                 return
 
 
-def all_parts(book: Book, name: str, parts: Sequence[Array]) -> list[Explanation]:
+def all_parts(index: ReferenceIndex, name: str, parts: Sequence[Array]) -> list[Explanation]:
     """Return what each of PARTS is; nothing where one of them is no reference tensor."""
     found = []
-    for index, part in enumerate(parts):
-        it = book.look_up(f"{name}.{index}", part, fingerprint(part))
+    for number, part in enumerate(parts):
+        it = index.look_up(f"{name}.{number}", part, fingerprint(part))
         if it is None:
             return []
         found.append(it)
     return found
 
 
-def joined_parts(book: Book, name: str, table: Array) -> Iterator[Explanation]:
+def joined_parts(index: ReferenceIndex, name: str, table: Array) -> Iterator[Explanation]:
     """Yield reference tensors that follow each other along TABLE's first axis and fill it."""
     found: list[Explanation] = []
     start = 0
-    sizes = [size for size in book.first_sizes(table.shape[1:]) if size < len(table)]
+    sizes = [size for size in index.first_sizes(table.shape[1:]) if size < len(table)]
     while start < len(table) and sizes:
-        it = next_part(book, f"{name}.{len(found)}", table[start:], sizes)
+        it = next_part(index, f"{name}.{len(found)}", table[start:], sizes)
         if it is None:
             return
         found.append(it)
@@ -101,11 +106,13 @@ def joined_parts(book: Book, name: str, table: Array) -> Iterator[Explanation]:
     yield from found
 
 
-def next_part(book: Book, name: str, table: Array, sizes: Sequence[int]) -> Explanation | None:
+def next_part(
+    index: ReferenceIndex, name: str, table: Array, sizes: Sequence[int]
+) -> Explanation | None:
     """Return the reference tensor with which TABLE begins, of one of SIZES."""
     for size in sizes:
         part = table[:size]
-        it = book.look_up(name, part, fingerprint(part)) if size <= len(table) else None
+        it = index.look_up(name, part, fingerprint(part)) if size <= len(table) else None
         if it is not None:
             return it
     return None
@@ -140,8 +147,8 @@ class Cutter:
         free: reference tensors that nothing carries yet.
     """
 
-    def __init__(self, book: Book, weights: Weights, free: Collection[str]) -> None:
-        self.book, self.weights, self.free = book, weights, list(free)
+    def __init__(self, index: ReferenceIndex, weights: Weights, free: Collection[str]) -> None:
+        self.index, self.weights, self.free = index, weights, list(free)
         self.cuts: dict[str, Cut] = {}
         self._open: OrderedDict[tuple[str, str], Whole] = OrderedDict()
 
@@ -155,12 +162,12 @@ class Cutter:
                 made = self.find_parts(name, array)
                 found |= {name: made} if made else {}
         for source, cut in self.cuts.items():
-            found |= dict(self.told(source, cut))
+            found |= dict(self.explanations(source, cut))
         return found
 
     def find_whole(self, name: str, array: Array) -> str | None:
         """Note in which reference tensor ARRAY lies; return it."""
-        shapes = {it: self.book.sketches[it].shape for it in self.free}
+        shapes = {it: self.index.sketches[it].shape for it in self.free}
         larger = [it for it in self.free if may_hold(shapes[it], array.shape)]
         for source in ranked(name, larger)[:TRIES]:
             whole = self.whole(source, CODE[array.dtype])
@@ -173,9 +180,9 @@ class Cutter:
 
     def find_parts(self, name: str, array: Array) -> Explanation | None:
         """Explain ARRAY by smaller reference tensors that fill it."""
-        shapes = {it: self.book.sketches[it].shape for it in self.free}
+        shapes = {it: self.index.sketches[it].shape for it in self.free}
         smaller = [it for it in self.free if may_hold(array.shape, shapes[it])]
-        whole = whole_of(array) if smaller and self.book.arrays else None
+        whole = whole_of(array) if smaller and self.index.arrays else None
         for turned, table in enumerate(whole.tables if whole else ()):
             taken: dict[str, Array] = {}
             for source in ranked(name, smaller)[:TRIES]:
@@ -190,10 +197,10 @@ class Cutter:
         """Return the explanation of ARRAY by the reference tensors TAKEN."""
         parts = sorted(taken, key=lambda source: int(taken[source][0]))
         detail = f"rows of {len(parts)} tensors, all of each: {shorten(parts)}"
-        found = self.book.tell(name, array, (parts[0], "joined", detail), ok=True)
+        found = self.index.explanation(name, array, (parts[0], "joined", detail), ok=True)
         return found._replace(parts=tuple(parts))
 
-    def told(self, source: str, cut: Cut) -> Iterator[tuple[str, Explanation]]:
+    def explanations(self, source: str, cut: Cut) -> Iterator[tuple[str, Explanation]]:
         """Yield the explanation of each candidate tensor that has rows of SOURCE."""
         lost = cut.nowhere()
         missing = f"; rows {lost} of it are nowhere" if lost else ""
@@ -203,54 +210,62 @@ class Cutter:
             across = "columns, as " if place.turned else ""
             kind = "cropped" if lost else "split"
             what = (source, kind, f"{across}{where} of {source}{missing}")
-            ok = not lost or name in self.book.altered
-            yield name, self.book.tell(name, array, what, ok=ok)
+            ok = not lost or name in self.index.altered
+            yield name, self.index.explanation(name, array, what, ok=ok)
 
     def whole(self, source: str, code: str) -> Whole:
-        """Return reference tensor SOURCE at dtype CODE, its rows laid out; a few are kept open."""
+        """Return reference tensor SOURCE at dtype CODE, its rows as tables; a few are kept open."""
         key = (source, code)
         if key not in self._open:
             while len(self._open) >= KEPT:
                 self._open.popitem(last=False)
-            sketched = self.book.arrays is None
-            it = self.book.sketches[source]
+            sketched = self.index.arrays is None
+            it = self.index.sketches[source]
             self._open[key] = outline(it) if sketched else whole_of(self.read(source, code))
         self._open.move_to_end(key)
         return self._open[key]
 
     def read(self, source: str, code: str) -> Array:
         """Return reference tensor SOURCE, a float one rounded or widened to dtype CODE."""
-        if self.book.arrays is None:  # pragma: no cover - the caller has asked
+        if self.index.arrays is None:  # pragma: no cover - the caller has asked
             return np.zeros(0)
-        array = self.book.arrays(source)
+        array = self.index.arrays(source)
         floats = CODE[array.dtype] in FLOATS and code in FLOATS
         return cast(array, code) if floats and CODE[array.dtype] != code else array
 
 
-def untold(
-    book: Book, found: Sequence[Explanation], missing: Sequence[Explanation]
+def with_inconclusive(
+    index: ReferenceIndex, found: Sequence[Explanation], missing: Sequence[Explanation]
 ) -> list[Explanation]:
-    """Return all explanations, open where only arrays could tell and sketches are all there is.
+    """Return all explanations, inconclusive where only arrays could decide and sketches are all there is.
 
     Args:
-        book: of the reference.
+        index: of the reference.
         found: an explanation of every candidate tensor.
         missing: one of every reference tensor that none of them carries.
     """
     absent = [it.name for it in missing if not it.ok]
     unsure: set[str] = set()
-    told = []
+    result = []
     for it in found:
-        inside = held(book, it, absent) if it.kind == "unexplained" and not book.arrays else []
+        inside = (
+            possible_parts(index, it, absent)
+            if it.kind == "unexplained" and not index.arrays
+            else []
+        )
         unsure.update(inside)
-        detail = f"may hold, or be of, {shorten(inside)}: sketches cannot tell, their source can"
-        told.append(it._replace(source=None, kind="untold", detail=detail) if inside else it)
-    return told + [it._replace(kind="untold") if it.name in unsure else it for it in missing]
+        detail = f"may hold, or be of, {shorten(inside)}: sketches cannot show it, their source can"
+        result.append(
+            it._replace(source=None, kind="inconclusive", detail=detail) if inside else it
+        )
+    return result + [
+        it._replace(kind="inconclusive") if it.name in unsure else it for it in missing
+    ]
 
 
-def held(book: Book, it: Explanation, absent: Collection[str]) -> list[str]:
+def possible_parts(index: ReferenceIndex, it: Explanation, absent: Collection[str]) -> list[str]:
     """Return which of the ABSENT reference tensors may be in the candidate's, or it in them."""
-    shapes = {name: book.sketches[name].shape for name in ranked(it.name, absent)}
+    shapes = {name: index.sketches[name].shape for name in ranked(it.name, absent)}
     pairs = {name: ((it.shape, shape), (shape, it.shape)) for name, shape in shapes.items()}
     return [name for name, both in pairs.items() if any(may_hold(*pair) for pair in both)]
 

@@ -1,7 +1,7 @@
 """Explain every weight of a candidate by the values of the reference's weights.
 
-A converter is not its own witness: no map is consulted here, only bytes and figures. What a map
-promised is compared afterwards, by ``promises.disagreements``.
+A converter cannot be its own check: no map is consulted here, only bytes and figures. What a map
+says is compared afterwards, by ``expectations.disagreements``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final
 
 from ...converters.values import Array, LowRank
 from .alterations import explain_altered
-from .assembly import Cutter, assemble, carried, untold
-from .book import Book, Explanation
+from .assembly import Cutter, assemble, carried, with_inconclusive
 from .casts import fingerprint
-from .promises import disagreements
+from .expectations import disagreements
+from .reference_index import Explanation, ReferenceIndex
 from .sketches import Sketch, Weights, sketch
 
 __all__ = ["Explanation", "Weights", "disagreements", "explain"]
@@ -37,8 +37,8 @@ def explain(
     Args:
         reference: sketch of every reference weight.
         candidate: the weights that are judged, read one at a time.
-        reference_arrays: reads a reference weight by name; without it whatever a sketch can tell
-            is told: not which element differs, nor a batch norm folded into a convolution.
+        reference_arrays: reads a reference weight by name; without it only what a sketch
+            shows: not which element differs, nor a batch norm folded into a convolution.
         updates: low-rank updates that are due, by reference name.
         unused: reference names that the candidate may lack (recomputed buffers, a pooler that no
             output uses, neutral weights that a compiler eliminates).
@@ -56,50 +56,52 @@ def explain(
     >>> [(it.kind, it.axes, it.ok) for it in found]
     [('transposed', (1, 0), True)]
     """
-    book = Book(reference, reference_arrays, updates or {}, frozenset(altered))
-    found = _by_parts(book, candidate, _by_hash(book, candidate, candidate.headers))
+    index = ReferenceIndex(reference, reference_arrays, updates or {}, frozenset(altered))
+    found = _by_parts(index, candidate, _by_hash(index, candidate, candidate.headers))
     rest = [name for name in candidate.headers if name not in found]
-    found |= {name: explain_altered(book, name, candidate.read(name)) for name in rest}
-    found |= _by_sums(book, candidate, found)
+    found |= {name: explain_altered(index, name, candidate.read(name)) for name in rest}
+    found |= _by_sums(index, candidate, found)
     explanations = [found[name] for name in candidate.headers]
-    return untold(book, explanations, _missing(book, explanations, unused))
+    return with_inconclusive(index, explanations, _missing(index, explanations, unused))
 
 
-def _by_hash(book: Book, candidate: Weights, names: Iterable[str]) -> dict[str, Explanation]:
+def _by_hash(
+    index: ReferenceIndex, candidate: Weights, names: Iterable[str]
+) -> dict[str, Explanation]:
     """Explain those tensors of NAMES that are one reference tensor, or several of them whole."""
     found: dict[str, Explanation] = {}
     for name in names:
         array = candidate.read(name)
-        it = book.look_up(name, array, fingerprint(array)) or assemble(book, name, array)
+        it = index.look_up(name, array, fingerprint(array)) or assemble(index, name, array)
         found |= {name: it} if it else {}
     return found
 
 
 def _by_parts(
-    book: Book, candidate: Weights, found: dict[str, Explanation]
+    index: ReferenceIndex, candidate: Weights, found: dict[str, Explanation]
 ) -> dict[str, Explanation]:
     """Explain tensors that are rows of a reference tensor, or made of several's rows."""
     known = carried(found.values())
-    free = [name for name in book.sketches if name not in known]
+    free = [name for name in index.sketches if name not in known]
     pending = [name for name in candidate.headers if name not in found]
-    return {**found, **Cutter(book, candidate, free).explain(pending)}
+    return {**found, **Cutter(index, candidate, free).explain(pending)}
 
 
 def _by_sums(
-    book: Book, candidate: Weights, found: Mapping[str, Explanation]
+    index: ReferenceIndex, candidate: Weights, found: Mapping[str, Explanation]
 ) -> dict[str, Explanation]:
     """Explain tensors that base and update together explain where the base and its update do not.
 
     An expert with its update is a part of a stack, or a stack is made of such experts: then every
     update is in, rounded once from float64, before anything is compared.
     """
-    due = [name for name in book.updates if name in book.sketches]
+    due = [name for name in index.updates if name in index.sketches]
     failing = [name for name, it in found.items() if not it.ok and it.kind in OPEN]
-    if not due or not failing or book.arrays is None:
+    if not due or not failing or index.arrays is None:
         return {}
-    read = partial(_merged, book.arrays, book.updates)
+    read = partial(_merged, index.arrays, index.updates)
     sketches = {name: sketch(read(name)) for name in due}
-    sums = Book({**book.sketches, **sketches}, read, {}, book.altered)
+    sums = ReferenceIndex({**index.sketches, **sketches}, read, {}, index.altered)
     known = {name: it for name, it in found.items() if name not in failing}
     made = _by_parts(sums, candidate, known | _by_hash(sums, candidate, failing))
     rest = [name for name in failing if name not in made]
@@ -118,10 +120,10 @@ def _merged(arrays: Callable[[str], Array], updates: Mapping[str, LowRank], name
 
 
 def _missing(
-    book: Book, found: Sequence[Explanation], unused: Collection[str]
+    index: ReferenceIndex, found: Sequence[Explanation], unused: Collection[str]
 ) -> list[Explanation]:
     known = carried(found)
-    absent = [name for name in book.sketches if name not in known]
+    absent = [name for name in index.sketches if name not in known]
     return [
         Explanation(name, name, "unused", "no output needs it", ok=True)
         if name in unused

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ...converters.values import Array
-from .book import Explanation, unit
-from .case import CLOSE, Case
+from .candidate_tensor import CLOSE, CandidateTensor
+from .reference_index import Explanation, unit
 
 EPSILONS: Final = (1e-5, 1e-3, 1e-6, 1e-4, 1e-2, 1e-8, 0.0)  # torch's default first, then Keras's
 FIELDS: Final = ("weight", "bias", "running_mean", "running_var")
@@ -31,25 +31,25 @@ class Norm(NamedTuple):
     shift: Array
 
 
-def explain_folded(case: Case) -> Explanation | None:
-    """Explain the tensor of CASE as a weight or bias with a batch norm inside."""
-    if case.book.arrays is None:
+def explain_folded(tensor: CandidateTensor) -> Explanation | None:
+    """Explain the TENSOR as a weight or bias with a batch norm inside."""
+    if tensor.index.arrays is None:
         return None
-    channels = case.array.shape[0] if case.array.ndim else 0
-    norms = list(_norms(case, channels))
-    fold = _fold_weight if case.array.ndim > 1 else _fold_bias
-    return next((found for norm in norms if (found := fold(case, norm)) is not None), None)
+    channels = tensor.array.shape[0] if tensor.array.ndim else 0
+    norms = list(_norms(tensor, channels))
+    fold = _fold_weight if tensor.array.ndim > 1 else _fold_bias
+    return next((found for norm in norms if (found := fold(tensor, norm)) is not None), None)
 
 
-def _norms(case: Case, channels: int) -> Iterator[Norm]:
+def _norms(tensor: CandidateTensor, channels: int) -> Iterator[Norm]:
     suffix = ".running_var"
-    for name in case.book.same_shape((channels,)):
+    for name in tensor.index.same_shape((channels,)):
         if name.endswith(suffix):
-            yield from _norm(case, name.removesuffix(suffix))
+            yield from _norm(tensor, name.removesuffix(suffix))
 
 
-def _norm(case: Case, path: str) -> Iterator[Norm]:
-    arrays, known = case.book.arrays, case.book.sketches
+def _norm(tensor: CandidateTensor, path: str) -> Iterator[Norm]:
+    arrays, known = tensor.index.arrays, tensor.index.sketches
     names = tuple(f"{path}.{field}" for field in FIELDS if f"{path}.{field}" in known)
     if arrays is None or f"{path}.running_mean" not in known:
         return
@@ -66,30 +66,30 @@ def _agree(found: Array, wanted: Array, u: float) -> bool:
     return bool(gap <= CLOSE * u * np.linalg.norm(wanted))
 
 
-def _fold_weight(case: Case, norm: Norm) -> Explanation | None:
-    if case.book.arrays is None:
+def _fold_weight(tensor: CandidateTensor, norm: Norm) -> Explanation | None:
+    if tensor.index.arrays is None:
         return None
-    factor = norm.factor.reshape(-1, *[1] * (case.array.ndim - 1))
-    for name in case.peers:
-        base = case.book.arrays(name).astype(np.float64).reshape(case.array.shape)
-        if _agree(case.array, base * factor, unit(case.array, case.book.sketches[name])):
-            return _tell(case, norm, name)
+    factor = norm.factor.reshape(-1, *[1] * (tensor.array.ndim - 1))
+    for name in tensor.peers:
+        base = tensor.index.arrays(name).astype(np.float64).reshape(tensor.array.shape)
+        if _agree(tensor.array, base * factor, unit(tensor.array, tensor.index.sketches[name])):
+            return _folded(tensor, norm, name)
     return None
 
 
-def _fold_bias(case: Case, norm: Norm) -> Explanation | None:
-    if case.book.arrays is None:
+def _fold_bias(tensor: CandidateTensor, norm: Norm) -> Explanation | None:
+    if tensor.index.arrays is None:
         return None
-    u = unit(case.array, case.book.sketches[norm.names[-1]])
-    if _agree(case.array, norm.shift - norm.factor * norm.mean, u):
-        return _tell(case, norm, f"{norm.path}.running_mean")
-    for name in case.peers:
-        bias = case.book.arrays(name).astype(np.float64).reshape(case.array.shape)
-        if _agree(case.array, norm.factor * (bias - norm.mean) + norm.shift, u):
-            return _tell(case, norm, name)
+    u = unit(tensor.array, tensor.index.sketches[norm.names[-1]])
+    if _agree(tensor.array, norm.shift - norm.factor * norm.mean, u):
+        return _folded(tensor, norm, f"{norm.path}.running_mean")
+    for name in tensor.peers:
+        bias = tensor.index.arrays(name).astype(np.float64).reshape(tensor.array.shape)
+        if _agree(tensor.array, norm.factor * (bias - norm.mean) + norm.shift, u):
+            return _folded(tensor, norm, name)
     return None
 
 
-def _tell(case: Case, norm: Norm, source: str) -> Explanation:
+def _folded(tensor: CandidateTensor, norm: Norm, source: str) -> Explanation:
     detail = f"{source} with batch norm {norm.path} folded in (eps {norm.epsilon:g})"
-    return case.tell(source, "folded", detail, ok=True)._replace(also=norm.names)
+    return tensor.explanation(source, "folded", detail, ok=True)._replace(also=norm.names)

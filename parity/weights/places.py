@@ -35,7 +35,7 @@ Rows = Callable[[Array, int], Array]
 
 
 class Whole(NamedTuple):
-    """A tensor that others may be parts of, its rows laid out.
+    """A tensor that others may be parts of, its rows as tables.
 
     Attributes:
         size: how many bytes it has.
@@ -113,11 +113,11 @@ def find_place(part: Array, whole: Whole) -> Place | None:
 
 def orders(shape: Shape, width: int) -> Iterator[tuple[int, ...]]:
     """Yield the orders of axes in which rows of WIDTH are whole last axes of SHAPE, as it lies first."""
-    seen = set()
+    known = set()
     for axes in permutations(range(len(shape))):
         kept = tuple(axis for axis in axes if shape[axis] != 1)
-        if kept not in seen and width in suffixes(tuple(shape[axis] for axis in axes)):
-            seen.add(kept)
+        if kept not in known and width in suffixes(tuple(shape[axis] for axis in axes)):
+            known.add(kept)
             yield axes
 
 

@@ -18,7 +18,7 @@ from ...converters.models import Model
 from ...converters.models.factories import copied
 from ...converters.quantization.rounding import round_once
 from ...converters.values import Array, LowRank
-from .book import Explanation
+from .reference_index import Explanation
 from .sketches import ArrayWeights, Weights
 
 NARROW = {"F16": "float16", "BF16": "bfloat16"}

@@ -15,7 +15,7 @@ from weighbridge.converters.runtimes.base import Trace
 from weighbridge.parity.blame.blame import WHOLE_MODEL, Fault, blame, culprit, forced
 from weighbridge.parity.blame.evidence import INPUT
 from weighbridge.parity.probes.probes import Probe
-from weighbridge.parity.weights.book import Explanation
+from weighbridge.parity.weights.reference_index import Explanation
 
 HIDDEN, HEADS, LENGTH = 48, 3, 24
 

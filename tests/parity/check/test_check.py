@@ -60,13 +60,13 @@ def _live_modules_have_no_text_side(monkeypatch):
     """Compare computations only: the text side has tests of its own."""
     from weighbridge.parity.check.verdict import Stage
 
-    text = checking.Weighing.text
+    text = checking.Check.text
 
     def skip(self):
         live = isinstance(self.candidate.model, LiveModel)
         return Stage("text", "skipped", "a live module") if live else text(self)
 
-    monkeypatch.setattr(checking.Weighing, "text", skip)
+    monkeypatch.setattr(checking.Check, "text", skip)
 
 
 class WithoutMask(nn.Module):
@@ -322,8 +322,8 @@ def test_probes_that_do_not_fit_are_said_to_be_left_out(reference, golden):
 
 
 def test_a_map_that_promised_another_weight_is_contradicted(reference, golden):
-    promise = {"embeddings.LayerNorm.weight": "embeddings.LayerNorm.bias"}
-    verdict = check(golden, candidate(reference), expected=promise)
+    expected = {"embeddings.LayerNorm.weight": "embeddings.LayerNorm.bias"}
+    verdict = check(golden, candidate(reference), expected=expected)
     assert "the map says embeddings.LayerNorm.bias" in verdict.stage("fingerprints").detail
 
 

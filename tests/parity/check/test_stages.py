@@ -19,7 +19,7 @@ from weighbridge.parity.check.stages import (
 from weighbridge.parity.goldens.golden import Golden
 from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.reference.floors import Floor
-from weighbridge.parity.weights.book import Explanation
+from weighbridge.parity.weights.reference_index import Explanation
 
 WANTED = {"y": np.array([[3.0, 4.0]]), "label": np.array([2])}
 OUTPUTS = {

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from weighbridge.parity.check.stages import fingerprint_stage
+from weighbridge.parity.weights.expectations import Expectation, disagreements, with_programs
 from weighbridge.parity.weights.fingerprints import explain
-from weighbridge.parity.weights.promises import Promise, disagreements, unexplainable
 from weighbridge.parity.weights.sketches import ArrayWeights, sketches
 
 HEADS, NOPE, VALUE, RANK = 3, 4, 5, 7
@@ -108,8 +108,8 @@ def test_experts_in_another_order_than_promised_are_a_disagreement():
     name = "model.layers.0.mlp.switch_mlp.down.weight"
     sources = tuple(f"model.layers.0.mlp.experts.{e}.down.weight" for e in range(3))
     right, wrong = (judge(HUB, MLX | {name: MLX[name][order]}) for order in ([0, 1, 2], [1, 0, 2]))
-    assert disagreements(right, {name: Promise(sources)}) == []
-    (problem,) = disagreements(wrong, {name: Promise(sources)})
+    assert disagreements(right, {name: Expectation(sources)}) == []
+    (problem,) = disagreements(wrong, {name: Expectation(sources)})
     assert "the map says" in problem
 
 
@@ -117,16 +117,16 @@ def test_an_order_that_a_map_does_not_tell_is_no_disagreement():
     name = "model.layers.0.qkv_proj.weight"
     found = judge(HUB, MLX)
     sources = tuple(f"model.layers.0.{p}_proj.weight" for p in "vkq")
-    assert disagreements(found, {name: Promise(sources, ordered=False)}) == []
-    assert disagreements(found, {name: Promise(sources)})
+    assert disagreements(found, {name: Expectation(sources, ordered=False)}) == []
+    assert disagreements(found, {name: Expectation(sources)})
 
 
 def test_what_a_program_makes_is_left_open():
     odd = {**MLX, "model.layers.0.norm.weight": np.tanh(MLX["model.layers.0.norm.weight"])}
-    promise = {
-        "model.layers.0.norm.weight": Promise(("model.layers.0.norm.weight",), computed=True)
+    expected = {
+        "model.layers.0.norm.weight": Expectation(("model.layers.0.norm.weight",), computed=True)
     }
-    stage = fingerprint_stage(unexplainable(judge(HUB, odd), promise), [])
+    stage = fingerprint_stage(with_programs(judge(HUB, odd), expected), [])
     assert stage.status == "unverified"
 
 

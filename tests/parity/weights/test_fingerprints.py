@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from weighbridge.converters.values import LowRank
-from weighbridge.parity.weights.book import KINDS, Explanation
 from weighbridge.parity.weights.casts import clamp
 from weighbridge.parity.weights.fingerprints import disagreements, explain
+from weighbridge.parity.weights.reference_index import KINDS, Explanation
 from weighbridge.parity.weights.sketches import ArrayWeights, neutral, sketches
 
 Arrays = dict[str, np.ndarray]

@@ -1,19 +1,19 @@
-"""What a map promised of a candidate's weights, held against what their values say."""
+"""What a map says of a candidate's weights, compared with what their values say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from .book import Explanation
 from .orders import shorten
+from .reference_index import Explanation
 
 Axes = tuple[int, ...]
 # By these kinds no value says where a tensor comes from.
-NOT_BY_VALUE: Final = frozenset({"unexplained", "untold", "missing", "unused", "zeroed"})
+NOT_BY_VALUE: Final = frozenset({"unexplained", "inconclusive", "missing", "unused", "zeroed"})
 
 
-class Promise(NamedTuple):
+class Expectation(NamedTuple):
     """What a map says of one candidate tensor.
 
     Attributes:
@@ -33,29 +33,30 @@ class Promise(NamedTuple):
     holds: Callable[[], bool] | None = None
 
 
-Promised = Promise | tuple[str, Axes | None] | str
+Expected = Expectation | tuple[str, Axes | None] | str
 
 
-def as_promise(given: Promised, found: Axes | None = None) -> Promise:
-    """Return GIVEN as a Promise; a name alone promises nothing of the axes, so FOUND are right.
+def as_expectation(given: Expected, found: Axes | None = None) -> Expectation:
+    """Return GIVEN as an Expectation; a name alone says nothing of the axes, so FOUND are right.
 
-    >>> as_promise(("w", (1, 0)))[:2]
+    >>> as_expectation(("w", (1, 0)))[:2]
     (('w',), (1, 0))
     """
-    if isinstance(given, Promise):
+    if isinstance(given, Expectation):
         return given
-    return Promise((given,), found) if isinstance(given, str) else Promise((given[0],), given[1])
+    source, axes = (given, found) if isinstance(given, str) else given
+    return Expectation((source,), axes)
 
 
-def changed_names(expected: Mapping[str, Promised]) -> frozenset[str]:
-    """Return the candidate's tensors that a map promises to change in value."""
-    return frozenset(name for name, it in expected.items() if as_promise(it).changed)
+def changed_names(expected: Mapping[str, Expected]) -> frozenset[str]:
+    """Return the candidate's tensors that a map changes in value."""
+    return frozenset(name for name, it in expected.items() if as_expectation(it).changed)
 
 
 def disagreements(
-    explanations: Sequence[Explanation], expected: Mapping[str, Promised]
+    explanations: Sequence[Explanation], expected: Mapping[str, Expected]
 ) -> list[str]:
-    """Return where the values contradict what a map promised.
+    """Return where the values contradict what a map says.
 
     Tensors that no value explains are left aside: they fail by themselves.
 
@@ -70,36 +71,38 @@ def disagreements(
     problems = []
     for it in explanations:
         if it.name in expected and it.source is not None and it.kind not in NOT_BY_VALUE:
-            promise = as_promise(expected[it.name], it.axes)
-            problem = _wrong_source(it, promise) or _wrong_axes(it, promise)
+            expectation = as_expectation(expected[it.name], it.axes)
+            problem = _wrong_source(it, expectation) or _wrong_axes(it, expectation)
             problems += [problem] if problem else []
     return problems
 
 
-def _wrong_source(it: Explanation, promise: Promise) -> str | None:
+def _wrong_source(it: Explanation, expectation: Expectation) -> str | None:
     if not it.parts:
-        right = it.source in promise.sources or bool({*it.also} & {*promise.sources})
-    elif promise.ordered:
-        pairs = zip(it.parts, promise.sources, strict=False)
+        right = it.source in expectation.sources or bool({*it.also} & {*expectation.sources})
+    elif expectation.ordered:
+        pairs = zip(it.parts, expectation.sources, strict=False)
         alike = all(one == other or other in it.also for one, other in pairs)
-        right = alike and len(it.parts) == len(promise.sources)
+        right = alike and len(it.parts) == len(expectation.sources)
     else:
-        right = {*promise.sources} <= {*it.parts, *it.also}
+        right = {*expectation.sources} <= {*it.parts, *it.also}
     found = it.parts or (str(it.source),)
-    said = f"the map says {shorten(promise.sources)}"
-    return None if right else f"{it.name} carries the values of {shorten(found)}, {said}"
-
-
-def _wrong_axes(it: Explanation, promise: Promise) -> str | None:
-    if len(promise.sources) > 1 or it.parts or it.kind in {"shuffled", "split", "cropped"}:
+    if right:
         return None
-    found, wanted = (_essential(order, it.shape) for order in (it.axes, promise.axes))
+    wanted = shorten(expectation.sources)
+    return f"{it.name} carries the values of {shorten(found)}, the map says {wanted}"
+
+
+def _wrong_axes(it: Explanation, expectation: Expectation) -> str | None:
+    if len(expectation.sources) > 1 or it.parts or it.kind in {"shuffled", "split", "cropped"}:
+        return None
+    found, wanted = (_essential(order, it.shape) for order in (it.axes, expectation.axes))
     if found == wanted or it.constant:
         return None
     as_found = f"transposed by {it.axes}" if found else "as it lies"
-    as_promised = f"transposed by {promise.axes}" if wanted else "as it lies"
+    as_expected = f"transposed by {expectation.axes}" if wanted else "as it lies"
     fault = "left untransposed" if not found else "transposed wrongly"
-    return f"{it.name} equals {it.source} {as_found}, the map says {as_promised}: {fault}"
+    return f"{it.name} equals {it.source} {as_found}, the map says {as_expected}: {fault}"
 
 
 def _essential(axes: Axes | None, shape: tuple[int, ...]) -> Axes | None:
@@ -110,28 +113,28 @@ def _essential(axes: Axes | None, shape: tuple[int, ...]) -> Axes | None:
     return tuple(sorted(kept).index(axis) for axis in kept) if kept != sorted(kept) else None
 
 
-def unexplainable(
-    explanations: Sequence[Explanation], expected: Mapping[str, Promised]
+def with_programs(
+    explanations: Sequence[Explanation], expected: Mapping[str, Expected]
 ) -> list[Explanation]:
-    """Return EXPLANATIONS with those left open that a program's result, or its sources, cannot have.
+    """Return EXPLANATIONS, inconclusive where a program makes a tensor or reads one.
 
     What a program makes of fp8 or packed weights has other values than they; its outputs judge it.
     Where the program can be run here, what it makes is an explanation.
     """
-    promises = {name: as_promise(it) for name, it in expected.items()}
-    made = {name: it.sources for name, it in promises.items() if it.computed}
+    expectations = {name: as_expectation(it) for name, it in expected.items()}
+    made = {name: it.sources for name, it in expectations.items() if it.computed}
     used = {source for sources in made.values() for source in sources}
-    told = []
+    result = []
     for it in explanations:
         if not it.ok and it.kind != "missing" and it.name in made:
+            holds = expectations[it.name].holds
+            ok = holds is not None and holds()
+            kind = "computed" if ok else "inconclusive"
             detail = f"a program of the map makes it of {shorten(made[it.name])}"
-            holds = promises[it.name].holds
-            if holds and holds():
-                told.append(it._replace(source=None, kind="computed", detail=detail, ok=True))
-                continue
-            told.append(it._replace(source=None, kind="untold", detail=detail))
+            result.append(it._replace(source=None, kind=kind, detail=detail, ok=ok))
         elif it.kind == "missing" and it.name in used:
-            told.append(it._replace(kind="untold", detail="a program of the map reads it"))
+            detail = "a program of the map reads it"
+            result.append(it._replace(kind="inconclusive", detail=detail))
         else:
-            told.append(it)
-    return told
+            result.append(it)
+    return result

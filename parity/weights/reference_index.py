@@ -70,13 +70,13 @@ KINDS: Final[Mapping[str, str]] = {
     "shuffled": "the reference's rows or columns in another order",
     "zeroed": "all zeros, which the reference is not",
     "unexplained": "none of these",
-    "untold": "may be made of several references, which their sketches alone cannot tell",
+    "inconclusive": "may be made of several references, which their sketches alone cannot show",
     "missing": "a reference tensor that no candidate tensor carries",
     "unused": "the same, and no output needs it",
 }
 
 
-class Book:
+class ReferenceIndex:
     """The reference's sketches, indexed by hash and by shape.
 
     Attributes:
@@ -108,14 +108,14 @@ class Book:
         names = list(dict.fromkeys(self.by_hash.get((CODE[array.dtype], value), ())))
         names = [it for it in names if math.prod(self.sketches[it].shape) == array.size]
         if not names or (name in self.sketches and name not in names and is_constant(array)):
-            return None  # a constant tells nothing of where it comes from, a name does
+            return None  # a constant does not show where it comes from, a name does
         source = nearest(name, names)
         if source in self.updates and not self.vanishes(source, array):
             detail = f"equals {source}, whose update was due: never merged"
-            return self.tell(name, array, (source, "unmerged", detail), ok=False)
+            return self.explanation(name, array, (source, "unmerged", detail), ok=False)
         kind, detail, ok = self._exact(source, array)
         also = tuple(other for other in names if other != source)
-        return self.tell(name, array, (source, kind, detail), ok=ok)._replace(also=also)
+        return self.explanation(name, array, (source, kind, detail), ok=ok)._replace(also=also)
 
     def _exact(self, source: str, array: Array) -> tuple[str, str, bool]:
         it, code = self.sketches[source], CODE[array.dtype]
@@ -128,7 +128,7 @@ class Book:
         overflow = f", {lost} elements overflowed" if lost else ""
         return "cast", f"{it.dtype} to {code}{shape}{overflow}", lost == 0
 
-    def tell(
+    def explanation(
         self, name: str, array: Array, what: tuple[str | None, str, str], *, ok: bool
     ) -> Explanation:
         """Return the explanation of ARRAY by WHAT: source, kind and detail."""

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
-from .book import Book, Explanation, nearest, ranked
+from .reference_index import Explanation, ReferenceIndex, nearest, ranked
 from .sketches import Sketch, sketch
 
 # In unit roundoffs, on the scale of the norm: rounding to nearest errs by at most one, sums that
@@ -19,10 +19,10 @@ CLOSE: Final = 4.0
 
 
 @dataclass(frozen=True)
-class Case:
+class CandidateTensor:
     """A candidate tensor that no hash explains."""
 
-    book: Book
+    index: ReferenceIndex
     name: str
     array: Array
 
@@ -34,18 +34,18 @@ class Case:
     @cached_property
     def peers(self) -> list[str]:
         """References of the same shape."""
-        return self.book.same_shape(self.array.shape)
+        return self.index.same_shape(self.array.shape)
 
     @cached_property
     def by_name(self) -> str | None:
         """The reference with the nearest name, of the same shape if there is one."""
-        names = self.peers or ranked(self.name, self.book.sketches)
+        names = self.peers or ranked(self.name, self.index.sketches)
         return nearest(self.name, names) if names else None
 
     @cached_property
     def by_value(self) -> tuple[str, float] | None:
         """The reference of the same shape with the nearest values, and the relative difference."""
-        gaps = [(self.gap(self.book.sketches[name]), name) for name in self.peers]
+        gaps = [(self.gap(self.index.sketches[name]), name) for name in self.peers]
         if not gaps:
             return None
         gap, name = min(gaps)
@@ -54,7 +54,7 @@ class Case:
     @property
     def permitted(self) -> bool:
         """Whether the route is known to change this tensor by more than rounding."""
-        return self.name in self.book.altered
+        return self.name in self.index.altered
 
     def gap(self, other: Sketch, factor: float = 1.0, shift: Array | float = 0.0) -> float:
         """Return the estimated norm of ``self - (factor * other + shift)`` over that of self."""
@@ -62,9 +62,9 @@ class Case:
         own = float(np.sqrt(np.mean(self.sketch.projections**2)))
         return float(np.sqrt(np.mean(left**2))) / max(own, 1e-300)
 
-    def tell(self, source: str | None, kind: str, detail: str, *, ok: bool) -> Explanation:
+    def explanation(self, source: str | None, kind: str, detail: str, *, ok: bool) -> Explanation:
         """Return the explanation of this tensor."""
-        return self.book.tell(self.name, self.array, (source, kind, detail), ok=ok)
+        return self.index.explanation(self.name, self.array, (source, kind, detail), ok=ok)
 
 
 def row_tolerance(it: Sketch, u: float) -> float:
