@@ -87,9 +87,9 @@ def read_natively(model: Model) -> str | None:
     """
     if model.library is None or model.family is None or model.family.map:
         return None
-    from ..converters.runtimes.native import native_witness
+    from ..converters.runtimes.native import layout_reader
 
-    return native_witness(model)
+    return layout_reader(model)
 
 
 def is_native(model: Model) -> bool:

@@ -15,7 +15,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class Trace:
-    """One run seen from inside.
+    """One run with its inner sites.
 
     Attributes:
         outputs: the outputs by port name.

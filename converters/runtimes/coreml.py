@@ -60,8 +60,8 @@ class CoremlRunner:
         from ..captures.mlprogram.toolkit import coremltools
 
         package = read_package(model.path)  # a damaged one is refused before Core ML compiles it
-        said = package.spec.description.metadata.userDefined
-        self.compute = str(manifest_in(said, model.path).get("compute", "as declared"))
+        declared = package.spec.description.metadata.userDefined
+        self.compute = str(manifest_in(declared, model.path).get("compute", "as declared"))
         self.signature = read_signature(model.path)
         self.version = str(coremltools.__version__)
         self.device = policy.device

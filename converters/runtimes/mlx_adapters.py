@@ -46,7 +46,7 @@ def attach_adapter(module: nn.Module, updates: Mapping[str, LowRank], dtype: str
 
     Args:
         module: what runs; the modules that an update changes are replaced by layers around them.
-        updates: by parameter of MODULE, laid out as it.
+        updates: by parameter of MODULE, in its layout.
         dtype: that MODULE computes in; factors in float64 are brought to it, others stay as they are.
 
     Raises:

@@ -65,9 +65,9 @@ def load(module: nn.Module, folder: Path, where: str) -> None:
         with with_layers(module):
             load_adapters(module, str(folder))
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        said = str(error).splitlines() or [type(error).__name__]
+        reported = str(error).splitlines() or [type(error).__name__]
         summary = f"mlx-lm cannot load {folder} on {where}"
-        raise MismatchError(summary, [line.strip() for line in said]) from error
+        raise MismatchError(summary, [line.strip() for line in reported]) from error
     if problems := list(differences(module, folder / "adapters.safetensors")):
         raise MismatchError(f"mlx-lm does not load {folder} on {where} whole", problems)
 

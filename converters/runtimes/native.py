@@ -1,6 +1,6 @@
 """Classes of the MLX libraries, loaded from a directory as the libraries themselves load them.
 
-Such a class reads MLX's layout without any map of ours, so it can vouch for one.
+Such a class reads MLX's layout without any map of ours: an independent check of a map's layout.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from mlx import nn
 
 
-def native_witness(model: Model) -> str | None:
+def layout_reader(model: Model) -> str | None:
     """Return which class of an MLX library reads MODEL's directory; ``None`` where none does.
 
     Names and shapes of the files go through the library's own loading, values are not read.
 
-    >>> native_witness(Model("x", "torch", None, {})) is None
+    >>> layout_reader(Model("x", "torch", None, {})) is None
     True
     """
     return (

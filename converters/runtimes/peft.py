@@ -1,6 +1,6 @@
 """An adapter live in PyTorch by PEFT's own loader, and whether that took all of it.
 
-PEFT is imported inside: it is a witness where it is installed, and needed nowhere.
+PEFT is imported inside: it checks independently where it is installed, and is needed nowhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def peft_runner(model: Model, folder: Path) -> TorchRunner:
         MismatchError: PEFT refuses the adapter, or does not load it whole; everything is listed.
         ModuleNotFoundError: PEFT is not installed.
     """
-    import peft  # noqa: F401  # said before a model is built
+    import peft  # noqa: F401  # fails before a model is built
 
     from .torch import TorchRunner, build_module
 
@@ -62,8 +62,8 @@ def loaded(module: nn.Module, folder: Path, where: str) -> Any:
         try:
             live = PeftModel.from_pretrained(module, str(folder), adapter_name=NAME).eval()
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OSError) as error:
-            said = str(error).splitlines() or [type(error).__name__]
-            raise MismatchError(summary, [line.strip() for line in said]) from error
+            reported = str(error).splitlines() or [type(error).__name__]
+            raise MismatchError(summary, [line.strip() for line in reported]) from error
         problems = list(differences(live, folder))
     if problems:
         raise MismatchError(f"PEFT does not load {folder} on {where} whole", problems)

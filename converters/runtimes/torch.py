@@ -221,7 +221,7 @@ class Recorder:
         self.corrections = corrections or {}
         self.sites: dict[str, Array] = {}
 
-    def seen(self, site: str, value: Any) -> Any:
+    def record(self, site: str, value: Any) -> Any:
         """Record the first floating-point tensor in VALUE; return VALUE corrected, or ``None``."""
         tensor = _first_tensor(value)
         if tensor is None or not tensor.is_floating_point():
@@ -241,13 +241,13 @@ class Recorder:
             number = next(calls)
             current = f"{path}@{number}" if number else path
             given = args or kwargs
-            corrected = self.seen(current + INPUT, given)
+            corrected = self.record(current + INPUT, given)
             if corrected is None:
                 return None
             return (corrected, kwargs) if args else (args, corrected)
 
         def leave(_: nn.Module, __: Any, out: Any) -> Any:
-            return self.seen(current, out)
+            return self.record(current, out)
 
         return child.register_forward_pre_hook(
             enter, with_kwargs=True

@@ -141,7 +141,7 @@ def attach_adapter(module: nn.Module, updates: Mapping[str, LowRank]) -> None:
 
     Args:
         module: what runs; its parameters stay as they are.
-        updates: each laid out as its parameter.
+        updates: each in the layout of its parameter.
 
     Raises:
         MismatchError: an update has no parameter or another shape; all of them are listed.
@@ -209,7 +209,7 @@ def whole_places(
 ) -> dict[str, str] | None:
     """Return which parameter of MODULE each of ARRAYS is; ``None`` unless all are one as they lie.
 
-    Told by value: FOUND says where an array went, not whether it was stacked or turned on the way.
+    Decided by value: FOUND says where an array went, not whether it was stacked or turned on the way.
     """
     own = dict(module.named_parameters(remove_duplicate=False))
     names: dict[str, str] = {}

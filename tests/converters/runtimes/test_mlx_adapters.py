@@ -100,11 +100,11 @@ def test_a_live_adapter_computes_what_mlx_lm_computes(adapted, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_witness_computes_what_the_live_adapter_does(adapted, case):
+def test_the_loader_of_mlx_lm_computes_what_the_live_adapter_does(adapted, case):
     model, updates, folder = adapted(case)
-    witness = mlx_lm_runner(model, folder)
-    assert live_difference(load(live(model, updates), "mlx"), witness, PROBES) == 0
-    assert witness.describe()["library"].startswith("mlx-lm")
+    loaded = mlx_lm_runner(model, folder)
+    assert live_difference(load(live(model, updates), "mlx"), loaded, PROBES) == 0
+    assert loaded.describe()["library"].startswith("mlx-lm")
 
 
 @pytest.mark.parametrize("case", ["llama", "llama dora", "qwen3_moe"])
@@ -150,7 +150,7 @@ def test_a_class_without_layers_is_wrapped_by_path():
     assert not hasattr(module, "layers")
 
 
-def test_an_encoder_of_mlx_embeddings_has_the_witness_too(tiny_bert_dir, tmp_path):
+def test_an_encoder_of_mlx_embeddings_is_loaded_by_mlx_lm_too(tiny_bert_dir, tmp_path):
     pytest.importorskip("mlx_embeddings")
     jobs.convert(str(tiny_bert_dir), tmp_path / "bert", "mlx", options=jobs.Options(check="none"))
     model = open_model(tmp_path / "bert")
@@ -161,13 +161,13 @@ def test_an_encoder_of_mlx_embeddings_has_the_witness_too(tiny_bert_dir, tmp_pat
     ]
     updates = {key: update_of(key, model.checkpoint.headers[f"{key}.weight"].shape) for key in keys}
     tensors = {n: t for key, it in updates.items() for n, t in tensors_of(key, it).items()}
-    witness = mlx_lm_runner(model, saved(tmp_path / "adapter", tensors, keys))
+    loaded = mlx_lm_runner(model, saved(tmp_path / "adapter", tensors, keys))
     own = live(model, {f"{key}.weight": update for key, update in updates.items()})
     ids = np.random.default_rng(0).integers(5, 60, (2, 9))
     probes = [Probe("ids", {"input_ids": ids, "attention_mask": np.ones_like(ids)})]
     assert len(keys) > 2
     for runtime in ("torch", "mlx"):  # both run torch's own computation, theirs is the library's
-        assert live_difference(load(own, runtime), witness, probes) < 1e-6
+        assert live_difference(load(own, runtime), loaded, probes) < 1e-6
 
 
 def test_what_does_not_fit_is_listed(tiny_mlx):
@@ -188,7 +188,7 @@ def test_what_mlx_lm_has_no_layer_for_is_refused_by_name(tiny_mlx):
         load(live(model, {name: update}), "mlx")
 
 
-def test_a_torch_directory_has_no_witness_in_mlx(tiny, tmp_path):
+def test_a_torch_directory_is_loaded_by_no_class_of_mlx(tiny, tmp_path):
     with pytest.raises(UnsupportedError, match="no class of an MLX library runs"):
         mlx_lm_runner(open_model(tiny("llama")), tmp_path)
 

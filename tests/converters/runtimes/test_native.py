@@ -1,4 +1,4 @@
-"""An MLX library's own class runs a directory as the library itself would; it vouches for the layout."""
+"""An MLX library's own class runs a directory as the library itself would; an independent check of the layout."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.native import (
+    layout_reader,
     misfits,
-    native_witness,
     parameter_names,
     sixteen_bit_experts,
 )
@@ -60,11 +60,11 @@ def test_it_is_what_mlx_lm_loads(tiny_mlx, kind):
 def test_the_class_vouches_by_headers_alone(tiny_mlx, kind, monkeypatch):
     model = open_model(tiny_mlx(kind))
     monkeypatch.setattr(type(model.checkpoint), "read", None)
-    assert "mlx-lm" in native_witness(model)
+    assert "mlx-lm" in layout_reader(model)
 
 
 def test_nobody_vouches_for_a_torch_directory_or_an_unknown_type(tiny):
-    assert native_witness(open_model(tiny("llama"))) is None
+    assert layout_reader(open_model(tiny("llama"))) is None
 
 
 def changed(tiny_mlx, folder, change):
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_listed_together(tiny_mlx, tmp_path):
         "odd.weight is unexpected",
         f"{stack}: expected [6, 80, 48], found [5, 80, 48]",
     ]
-    assert native_witness(model) is None
+    assert layout_reader(model) is None
     with pytest.raises(MismatchError, match="3 problems"):
         load(model, "mlx")
 
