@@ -48,7 +48,7 @@ ROUTES: Final = (
         "convert mlx-to-torch",
         "every weight; a LoRA merge is rounded once, its survival measured",
         "PyTorch, against float64 with the adapter live",
-        "Bring an MLX directory home to PyTorch, merging an adapter on the way.",
+        "Export an MLX directory back to PyTorch, merging an adapter on the way.",
         "weighbridge convert mlx-to-torch minilm-mlx minilm-tuned --adapter run",
     ),
     Route(

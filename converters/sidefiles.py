@@ -28,7 +28,9 @@ WEIGHTS = frozenset(
     )
 )
 SKIPPED_FOLDERS = frozenset((".cache", ".git", "__pycache__", "checkpoints"))
-SIDECAR = "weighbridge.sidecar"  # safetensors: tensors that the way home may need as they were
+SIDECAR = (
+    "weighbridge.sidecar"  # safetensors: tensors that an export to PyTorch may need as they were
+)
 SKIPPED_FILES = frozenset(("weighbridge.json", SIDECAR))
 
 

@@ -140,7 +140,7 @@ def facts_of(model: Model, plan: Plan, seen: Readback, target: Path) -> dict[str
         "rules": {name: made.rule.name for name, made in plan.made.items() if made.rule},
         "types": {name: made.stored.type for name, made in plan.made.items()},
         "proof": {
-            "witness": plan.witness,
+            "reference": plan.reference,
             "equal": plan.proof.exact,
             "within rounding": plan.proof.rounded,
             "near": plan.proof.near,

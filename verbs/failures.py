@@ -108,7 +108,7 @@ def told(*, as_json: bool) -> Iterator[None]:
 
 def shortage(error: BaseException) -> TooLittleMemoryError | None:
     """Return what is to be said of ERROR if memory ran out, whoever noticed it."""
-    said = memory.told(error)
+    said = memory.reported(error)
     return TooLittleMemoryError(said) if said else None
 
 

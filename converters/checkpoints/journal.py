@@ -32,7 +32,7 @@ class Journal:
         return {entry["name"]: entry["hash"] for entry in entries if {"name", "hash"} <= set(entry)}
 
     def start(self, finished: dict[str, str]) -> None:
-        """Begin anew with the FINISHED tensors; the old journal stays whole until the new one is."""
+        """Start again with the FINISHED tensors; the old journal stays whole until the new one is."""
         entries = [{"layout": self.layout}]
         entries += [{"name": name, "hash": value} for name, value in finished.items()]
         fresh = self.path.with_name(self.path.name + ".new")

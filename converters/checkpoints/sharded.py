@@ -21,30 +21,30 @@ class ShardedCheckpoint:
     def __init__(self, index: Path, open_shard: Callable[[Path], Checkpoint]) -> None:
         self.path = index
         self.ignored: tuple[Path, ...] = ()
-        homes = read_index(index)
+        shard_of = read_index(index)
         self.files: tuple[Path, ...] = tuple(
-            index.parent / file for file in sorted(set(homes.values()))
+            index.parent / file for file in sorted(set(shard_of.values()))
         )
         shards = _open_all(index, self.files, open_shard)
-        _check(index, homes, shards)
-        self._homes = {
+        _check(index, shard_of, shards)
+        self._shard_of = {
             name: shard
             for file, shard in shards.items()
             for name in shard.headers
-            if homes.get(name) == file
+            if shard_of.get(name) == file
         }
-        self.headers: Mapping[str, Header] = {n: s.headers[n] for n, s in self._homes.items()}
+        self.headers: Mapping[str, Header] = {n: s.headers[n] for n, s in self._shard_of.items()}
         self.metadata: Mapping[str, str] = {
             key: text for shard in shards.values() for key, text in shard.metadata.items()
         }
 
     def read(self, name: str) -> Array:
         """Return tensor NAME as an array of its own."""
-        return self._homes[name].read(name)
+        return self._shard_of[name].read(name)
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
-        return self._homes[name].stream(name, start, stop)
+        return self._shard_of[name].stream(name, start, stop)
 
 
 def read_index(index: Path) -> dict[str, str]:
@@ -54,14 +54,18 @@ def read_index(index: Path) -> dict[str, str]:
         BadInputError: the file is not such an index.
         MismatchError: it names a tensor twice, files outside its folder or files that are missing.
     """
-    homes = read_object(index, INDEX).get("weight_map")
-    if not isinstance(homes, dict) or not all(isinstance(file, str) for file in homes.values()):
+    shard_of = read_object(index, INDEX).get("weight_map")
+    if not isinstance(shard_of, dict) or not all(
+        isinstance(file, str) for file in shard_of.values()
+    ):
         what = "it has no weight_map from names to files"
         raise BadInputError(f"{index}: {what}; {INDEX.todo}")
-    problems = [problem for file in sorted(set(homes.values())) for problem in _flaws(index, file)]
+    problems = [
+        problem for file in sorted(set(shard_of.values())) for problem in _flaws(index, file)
+    ]
     if problems:
         raise MismatchError(f"{index} cannot be obeyed", problems)
-    return homes
+    return shard_of
 
 
 def _flaws(index: Path, file: str) -> Iterator[str]:
@@ -80,14 +84,14 @@ def _flaws(index: Path, file: str) -> Iterator[str]:
 
 def _stays(folder: Path, place: Path) -> bool:
     """Whether PLACE, links followed, lies in FOLDER or in the ``blobs`` of the hub's cache."""
-    real, home = place.resolve().parent, folder.resolve()
-    return real.is_relative_to(home) or any(real == above / "blobs" for above in home.parents)
+    real, root = place.resolve().parent, folder.resolve()
+    return real.is_relative_to(root) or any(real == above / "blobs" for above in root.parents)
 
 
 def _open_all(
     index: Path, files: Iterable[Path], open_shard: Callable[[Path], Checkpoint]
 ) -> dict[str, Checkpoint]:
-    """Open all FILES; those that cannot be opened are told together."""
+    """Open all FILES; those that cannot be opened are reported together."""
     shards: dict[str, Checkpoint] = {}
     errors: list[BadInputError] = []
     for path in files:
@@ -102,22 +106,22 @@ def _open_all(
     return shards
 
 
-def _check(index: Path, homes: Mapping[str, str], shards: Mapping[str, Checkpoint]) -> None:
+def _check(index: Path, shard_of: Mapping[str, str], shards: Mapping[str, Checkpoint]) -> None:
     """Raise MismatchError unless index and shards name the same tensors, each in one place."""
     stored: dict[str, list[str]] = {}
     for file, shard in shards.items():
         for name in shard.headers:
             stored.setdefault(name, []).append(file)
-    absent = [(name, file) for name, file in homes.items() if file not in stored.get(name, ())]
+    absent = [(name, file) for name, file in shard_of.items() if file not in stored.get(name, ())]
     twice = [(name, files) for name, files in stored.items() if len(files) > 1]
     problems = [f"{name} is not in {file}, where the index has it" for name, file in sorted(absent)]
     problems += [
-        f"{name} is stored twice, in {' and in '.join(files)}; nobody says which one is meant"
+        f"{name} is stored twice, in {' and in '.join(files)}; nothing tells which one is meant"
         for name, files in sorted(twice)
     ]
     problems += [
         f"{name} is in a shard, but not in the index"
-        for name in sorted(stored.keys() - homes.keys())
+        for name in sorted(stored.keys() - shard_of.keys())
     ]
     if problems:
         raise MismatchError(f"{index} does not fit its shards", problems)

@@ -50,8 +50,8 @@ class Writer:
         self.folder = folder
         self._index = folder / INDEX.format(stem=stem)
         self._shards = arrange(layout, metadata, max_shard_size, stem)
-        homes = {name: shard for shard in self._shards for name in shard.places}
-        self._homes = {name: homes[name] for name in layout}
+        shard_of = {name: shard for shard in self._shards for name in shard.places}
+        self._shard_of = {name: shard_of[name] for name in layout}
         self._journal = Journal(folder / f".{stem}.journal", fingerprint(self._shards))
         with writing(folder):
             self._hashes = self._verified(self._journal.load())
@@ -68,7 +68,7 @@ class Writer:
         """
         if name in self._hashes:
             raise ValueError(f"{name} is written already")
-        shard = self._homes[name]
+        shard = self._shard_of[name]
         place = shard.places[name]
         pieces = _pieces(name, data, place.header) if isinstance(data, np.ndarray) else data
         path = self.folder / shard.file
@@ -87,23 +87,23 @@ class Writer:
         Raises:
             ValueError: tensors were not written.
         """
-        if missing := sorted(set(self._homes) - set(self._hashes)):
+        if missing := sorted(set(self._shard_of) - set(self._hashes)):
             raise ValueError(f"not written: {', '.join(missing)}")
         if len(self._shards) > 1:
             with writing(self.folder):
                 self._index.write_text(index_text(self._shards), encoding="utf-8")
         self._journal.remove()
-        return {name: self._hashes[name] for name in self._homes}
+        return {name: self._hashes[name] for name in self._shard_of}
 
     def _verified(self, hashes: Mapping[str, str]) -> dict[str, str]:
         """Return those of HASHES that the bytes on disk still have."""
         found: dict[str, str | None] = {}
-        there = [name for name in hashes if name in self._homes]
+        there = [name for name in hashes if name in self._shard_of]
         Workers().each(there, lambda name: found.update({name: self._hash(name)}))
         return {name: hashes[name] for name in there if found[name] == hashes[name]}
 
     def _hash(self, name: str) -> str | None:
-        shard = self._homes[name]
+        shard = self._shard_of[name]
         try:
             with (self.folder / shard.file).open("rb", buffering=0) as file:
                 return _digest_of(file, shard.places[name])

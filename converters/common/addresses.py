@@ -1,4 +1,4 @@
-"""Addresses that ``ulimit -v`` must leave before anything is imported: told by the standard library alone."""
+"""Addresses that ``ulimit -v`` must leave before anything is imported; only the standard library is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from .exits import Exit
 
-COMMAND: Final = 22_000_000  # bytes in which Python reads a command and tells of errors
+COMMAND: Final = 22_000_000  # bytes in which Python reads a command and reports errors
 NUMPY: Final = 120_000_000  # the same with numpy, whose OpenBLAS ends the process if it finds none
 THREAD: Final = 42_000_000  # for every further thread of OpenBLAS: a stack and a buffer
 MOST_THREADS: Final = 64  # of OpenBLAS as numpy brings it
@@ -40,7 +40,7 @@ def threads() -> int:
     return min(asked, there, MOST_THREADS)
 
 
-def refused(said: str) -> int:
-    """Print what is SAID, with nothing that takes memory; return the exit code."""
-    sys.stderr.write(f"Error: {said}\n")
+def refused(message: str) -> int:
+    """Print MESSAGE without taking memory; return the exit code."""
+    sys.stderr.write(f"Error: {message}\n")
     return Exit.FAILED

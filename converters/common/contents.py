@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes: whoever gives a picture for a model is told that it is one."""
+"""What a file is, by its first bytes: a picture given for a model is called one."""
 
 from __future__ import annotations
 

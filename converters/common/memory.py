@@ -13,16 +13,16 @@ from typing import Final, NamedTuple
 
 from ...errors import BadInputError
 
-VARIABLE: Final = "WEIGHBRIDGE_MEMORY"  # gigabytes to count on, whatever the system says
+VARIABLE: Final = "WEIGHBRIDGE_MEMORY"  # gigabytes to count on, whatever the system reports
 MAPPED: Final = 600_000_000  # bytes of addresses that torch, MLX and transformers never touch
 CGROUP: Final = Path("/sys/fs/cgroup")
-# What libraries say in errors of their own: torch, MLX, C++, the loader of shared libraries.
-_SAID: Final = re.compile(
+# What libraries write in errors of their own: torch, MLX, C++, the loader of shared libraries.
+_MESSAGES: Final = re.compile(
     r"can't allocate memory|cannot allocate memory|unable to allocate|\[malloc|bad_?alloc"
     r"|out of memory|failed to map segment|can't start new thread",
     re.IGNORECASE,
 )
-_UNTOLD: Final = "error return without exception set"  # of an import that found no memory
+_NAMELESS: Final = "error return without exception set"  # of an import that found no memory
 
 
 class Room(NamedTuple):
@@ -134,14 +134,14 @@ def ran_out(error: BaseException) -> bool:
         return True
     libraries = isinstance(error, RuntimeError | ImportError | SystemError)
     nameless = isinstance(error, OSError) and error.errno is None  # the loader's
-    said = str(error)
-    if isinstance(error, SystemError) and _UNTOLD in said:
+    message = str(error)
+    if isinstance(error, SystemError) and _NAMELESS in message:
         return any(True for _ in address_limit())
-    return (libraries or nameless) and _SAID.search(said) is not None
+    return (libraries or nameless) and _MESSAGES.search(message) is not None
 
 
 def pass_on_shortage(error: BaseException) -> None:
-    """Raise ERROR again if it tells of too little memory: it says nothing of what was asked."""
+    """Raise ERROR again if it is about too little memory: it answers nothing that was asked."""
     if ran_out(error):
         raise error
 
@@ -158,17 +158,17 @@ def shown(size: float) -> str:
 _expected: list[str] = []  # what the job under way was expected to need
 
 
-def expect(said: str) -> None:
-    """Remember what the job under way needs, to be SAID if memory runs out all the same."""
-    _expected[:] = [said]
+def expect(need: str) -> None:
+    """Remember the NEED of the job under way, which is reported if memory runs out all the same."""
+    _expected[:] = [need]
 
 
-def told(error: BaseException) -> str | None:
+def reported(error: BaseException) -> str | None:
     """Return one line on ERROR if it tells that memory ran out, with what the job needs."""
     if not ran_out(error):
         return None
     reason = " ".join(str(error).split()) or type(error).__name__
-    need = "".join(f"; {said}" for said in _expected)
+    need = "".join(f"; {each}" for each in _expected)
     return (
         f"memory ran out ({reason}){need}; {limits()}: close other programs, raise the limit, or use a"
         " machine with more"

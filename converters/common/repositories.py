@@ -69,7 +69,7 @@ def directory(name: str, revision: str | None = None) -> Path:
     """Return the directory in the cache with repository NAME at REVISION, ``main`` if it is ``None``.
 
     Raises:
-        BadInputError: it is not to be had; says why, and what to do.
+        BadInputError: it is not to be had; says why and what to do.
         UnsupportedError: the package that downloads is not installed.
     """
     spec = f"{name}@{revision}" if revision else name
@@ -146,13 +146,13 @@ def recorded(spec: str) -> dict[str, str]:
     {'spec': 'bert'}
     """
     found = origin(spec)
-    said = {"spec": _SNAPSHOT.sub(_name, spec)}
-    return said | ({"revision": found.revision} if found else {})
+    record = {"spec": _SNAPSHOT.sub(_name, spec)}
+    return record | ({"revision": found.revision} if found else {})
 
 
-def recorded_path(said: Mapping[str, Any]) -> str:
-    """Return where that lies which a manifest SAID: a path, of a repository its directory in the cache."""
-    spec, revision = str(said.get("spec")), said.get("revision")
+def recorded_path(record: Mapping[str, Any]) -> str:
+    """Return the path that a manifest's RECORD names; of a repository its directory in the cache."""
+    spec, revision = str(record.get("spec")), record.get("revision")
     if not isinstance(revision, str) or not _NAME.fullmatch(spec):
         return spec
     try:

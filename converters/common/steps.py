@@ -1,4 +1,4 @@
-"""What a job is doing, said step by step to whoever listens: an ordinary logger.
+"""What a job is doing, reported step by step to whoever listens: an ordinary logger.
 
 The command line shows it on stderr. A program sees it with
 ``logging.getLogger("weighbridge.converters.common.steps").setLevel(logging.INFO)`` and a handler.
@@ -16,12 +16,12 @@ Item = TypeVar("Item")
 
 
 def step(what: str) -> None:
-    """Say that WHAT begins; it ends where the next step does."""
+    """Report that WHAT begins; it ends where the next step does."""
     LOGGER.info("%s", what)
 
 
 def each(what: str, items: Sequence[Item]) -> Iterator[Item]:
-    """Yield ITEMS, and say of which of them WHAT begins.
+    """Yield ITEMS, and report of which of them WHAT begins.
 
     >>> list(each("checking: probe", "ab"))
     ['a', 'b']

@@ -1,4 +1,4 @@
-"""System calls that Python does not offer, each with a plain way out where it is missing."""
+"""System calls that Python does not offer, each with a plain answer where it is missing."""
 
 from __future__ import annotations
 

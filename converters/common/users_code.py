@@ -1,4 +1,4 @@
-"""Code that a user names: what it raises is the user's error, told by the last of their own lines."""
+"""Code that a user names: what it raises is the user's error, reported with the last of their own lines."""
 
 from __future__ import annotations
 

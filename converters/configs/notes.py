@@ -27,7 +27,7 @@ def other(key: str, *values: object) -> Callable[[Source], bool]:
 
 
 def always(_: Source) -> bool:
-    """Bite whatever the config says."""
+    """Apply whatever the config says."""
     return True
 
 

@@ -28,9 +28,9 @@ def rope_value(key: str, layer: str = "full_attention", default: Any = ABSENT) -
 
 def head_dim(source: Source) -> Any:
     """Return the size of a head, the hidden size shared out where no key says it."""
-    said = source.get("head_dim")
+    declared = source.get("head_dim")
     heads, hidden = source.get("num_attention_heads"), source.get("hidden_size")
-    return said or (hidden // heads if hidden and heads else ABSENT)
+    return declared or (hidden // heads if hidden and heads else ABSENT)
 
 
 def rotary_dim(source: Source) -> Any:

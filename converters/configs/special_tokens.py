@@ -73,8 +73,8 @@ def reconciled(config: Config, folder: Path) -> dict[str, Any]:
     for kind in KINDS:
         key = f"{kind}_token_id"
         own = as_ids(config.get(key, _text(config).get(key)))
-        said = as_ids(generation.get(key)) or own or as_ids(tokenizer.get(kind))
-        wanted = said if kind == "eos" or not own else own
+        declared = as_ids(generation.get(key)) or own or as_ids(tokenizer.get(kind))
+        wanted = declared if kind == "eos" or not own else own
         if wanted and wanted != own:
             changes[key] = wanted if len(wanted) > 1 else wanted[0]
     return changes

@@ -64,7 +64,7 @@ TIED = "tie_word_embeddings"
 
 
 def tied(whole: Source) -> Any:
-    """Return whether the head is tied: the whole model's word, whatever the text part says."""
+    """Return whether the head is tied: as the whole model has it, whatever the text part has."""
     return whole.find(TIED)
 
 

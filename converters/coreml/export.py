@@ -153,7 +153,7 @@ def exported(module: Positional, signature: Signature, limits: Mapping[str, int]
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message that says something."""
+    """Return the first line of an error's message that is not empty."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)
 

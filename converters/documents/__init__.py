@@ -1,7 +1,7 @@
 """Documents: JSON, YAML and TOML of any origin, the one way in which text becomes values.
 
 What comes out is safe to pass on: nested within a limit, keys are texts that name one value each, texts
-can be written again, numbers are finite and short. Whatever is wrong is told together, with its place.
+can be written again, numbers are finite and short. Whatever is wrong is reported together, with its place.
 """
 
 from .files import read_bytes, read_text

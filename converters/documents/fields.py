@@ -80,7 +80,7 @@ def read_fields(path: Path, fields: Mapping[str, Field], kind: Kind = CONFIG) ->
     """Return the JSON object in the file at PATH, empty where there is none.
 
     Raises:
-        BadInputError: it is damaged, or values that FIELDS names are none of these; tells all.
+        BadInputError: it is damaged, or values that FIELDS names are none of these; names all.
     """
     document = read_optional(path, kind)
     refuse(mismatches(document, fields), path, kind)

@@ -14,7 +14,7 @@ from .kinds import Kind
 DEPTH, DIGITS = 64, 100  # real files: 12 levels, and 31 digits (a length that means "no limit")
 TOO_DEEP: Final = f"nested more than {DEPTH} levels deep"
 QUOTED: Final = 5  # keys named twice in one object
-TOLD: Final = 1_000  # flaws of one document; the message shows fewer
+MOST: Final = 1_000  # flaws of one document; the message shows fewer
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Flaw:
 
 def refuse(found: Iterable[str], where: object, kind: Kind) -> None:
     """Raise BadInputError if anything is FOUND wrong with the document from WHERE."""
-    problems = list(islice(found, TOLD))
+    problems = list(islice(found, MOST))
     if len(problems) == 1:
         raise BadInputError(f"{where}: {problems[0]}; {kind.todo}")
     if problems:
@@ -46,7 +46,7 @@ def flaws(value: Any, kind: Kind) -> Iterator[str]:
             yield place + what
         elif inner is not None:
             names = item if isinstance(item, dict) else ()
-            yield from (place + said for key in names if (said := _flaw_of_key(key)))
+            yield from (place + flaw for key in names if (flaw := _flaw_of_key(key)))
             waiting += [((*keys, key), child) for key, child in reversed(inner)]
 
 
@@ -133,7 +133,7 @@ def shown(value: Any) -> str:
 
 
 def named_twice(pairs: Iterable[tuple[Any, Any]]) -> Flaw:
-    """Say which keys of PAIRS are there twice; at least one is."""
+    """Return the flaw that keys of PAIRS are there twice; at least one is."""
     seen: dict[Any, Any] = {}
     twice = []
     for key, value in pairs:

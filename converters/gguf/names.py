@@ -88,7 +88,7 @@ class _Sorter:
         elif targets == (OUTPUT,) and OUTPUT not in self.like.tensors:
             self.heads.append(name)
         elif not targets or not set(targets) <= set(self.like.tensors):
-            self.problems.append(_homeless(name, targets, self.like))
+            self.problems.append(_unplaced(name, targets, self.like))
         else:
             self._join(name, targets, expert)
 
@@ -106,7 +106,7 @@ class _Sorter:
         }
 
     def gaps(self) -> list[str]:
-        """Say which experts are missing between others."""
+        """Return which experts are missing, a line each, between others."""
         found = {target: _gaps(members) for target, members in self.members.items()}
         return [
             f"{target}: experts {missing} are missing"
@@ -121,7 +121,7 @@ def _left_out(name: str, targets: tuple[str, ...]) -> str | None:
     return "belongs to the mmproj file" if not targets and ELSEWHERE.search(name) else None
 
 
-def _homeless(name: str, targets: tuple[str, ...], like: GgufFile) -> str:
+def _unplaced(name: str, targets: tuple[str, ...], like: GgufFile) -> str:
     if targets:
         return f"{name} would be {' and '.join(targets)}, which {like.path.name} does not have"
     return f"{name} has no name in llama.cpp's table for {like.architecture}"

@@ -13,12 +13,12 @@ from .file import GgufFile
 from .header import Stored
 from .library import gguf
 from .names import EMBEDDING, Pairing, pair
-from .proof import Proof, candidates, case_of, prove
-from .rules import Case, Rule
+from .proof import Proof, candidates, prove, wanted_of
+from .rules import Rule, Wanted
 from .types import ALWAYS_FLOAT32, TYPES, fitting, is_known
 
 FILE_TYPE: Final = "general.file_type"
-# Said of a file by the tool that quantized it; not true of one that it did not quantize.
+# Written into a file by the tool that quantized it; not true of one that it did not quantize.
 OF_QUANTIZING: Final = "quantize."
 
 
@@ -29,13 +29,13 @@ class Made(NamedTuple):
         stored: how it will lie in the file.
         members: the tensors of the checkpoint that make it; none for one that is copied.
         rule: what happens to each of them; ``None`` for one that is copied.
-        case: what it makes of each.
+        wanted: what it makes of each.
     """
 
     stored: Stored
     members: tuple[str, ...] = ()
     rule: Rule | None = None
-    case: Case = Case(())
+    wanted: Wanted = Wanted(())
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Plan:
         fields: the metadata: name -> bytes.
         pairing: where the tensors of the checkpoint go.
         proof: how the rules were found.
-        witness: whose values they were found by.
+        reference: whose values they were found by.
     """
 
     like: GgufFile
@@ -56,7 +56,7 @@ class Plan:
     fields: Mapping[str, bytes]
     pairing: Pairing
     proof: Proof
-    witness: str
+    reference: str
 
     @property
     def changed_fields(self) -> list[str]:
@@ -66,14 +66,14 @@ class Plan:
     def lines(self) -> tuple[str, ...]:
         """Return the plan, a line each."""
         types = Counter(made.stored.type for made in self.made.values())
-        tally = ", ".join(f"{count} {kind}" for kind, count in types.most_common())
+        counts = ", ".join(f"{count} {kind}" for kind, count in types.most_common())
         ways = Counter(made.rule.name for made in self.made.values() if made.rule)
         moved = ", ".join(f"{count} {name}" for name, count in ways.most_common())
         proof = self.proof
         found = f"{proof.exact} equal, {proof.rounded} within rounding, {proof.near} near"
         return (
-            f"{len(self.made)} tensors ({tally}) like {self.like.path.name}",
-            f"rules: {moved}; found by the values of {self.witness} ({found})",
+            f"{len(self.made)} tensors ({counts}) like {self.like.path.name}",
+            f"rules: {moved}; found by the values of {self.reference} ({found})",
             *(f"{name}: copied, made from the configuration" for name in self.pairing.copied),
             *(f"{name}: left out, {why}" for name, why in self.pairing.dropped.items()),
             *(f"{name}: not as there, because the types are not" for name in self.changed_fields),
@@ -106,12 +106,12 @@ def plan_export(
     pairing = pair(like, source.headers, where)
     refuse(f"{where} does not fit {like.path}", pairing.problems)
     refuse(f"{where} does not fit {like.path}", untied(pairing, source))
-    proof, witness = proved(pairing, like, source, base)
-    said = "is not the file of --base" if base else f"and {where} are too far apart"
-    refuse(f"{like.path} {said}", proof.problems)
+    proof, reference = proved(pairing, like, source, base)
+    summary = "is not the file of --base" if base else f"and {where} are too far apart"
+    refuse(f"{like.path} {summary}", proof.problems)
     made = {name: make(name, like, pairing, proof, kind) for name in like.tensors}
     refuse(f"{where} does not fit {like.path}", misshapen(made, like, source))
-    return Plan(like, made, metadata(like, kind), pairing, proof, witness or where)
+    return Plan(like, made, metadata(like, kind), pairing, proof, reference or where)
 
 
 def refuse(summary: str, problems: tuple[str, ...] | list[str]) -> None:
@@ -160,7 +160,7 @@ def same_bytes(checkpoint: Checkpoint, one: str, other: str) -> bool:
 def proved(
     pairing: Pairing, like: GgufFile, source: Checkpoint, base: Checkpoint | None
 ) -> tuple[Proof, str | None]:
-    """Return the rules, found by the values of BASE or else of SOURCE, and who told."""
+    """Return the rules, found by the values of BASE or else of SOURCE, and whose these were."""
     if base is None:
         return prove(pairing, like, source, strict=False), None
     theirs = pair(like, base.headers, "--base")
@@ -176,7 +176,7 @@ def make(name: str, like: GgufFile, pairing: Pairing, proof: Proof, kind: str | 
     if kind is not None:
         stored = stored._replace(type=wanted_type(name, stored.shape, kind))
     members = pairing.sources[name]
-    return Made(stored, members, proof.rules[name], case_of(like, name, members))
+    return Made(stored, members, proof.rules[name], wanted_of(like, name, members))
 
 
 def wanted_type(name: str, shape: tuple[int, ...], kind: str) -> str:
@@ -199,7 +199,7 @@ def _always() -> frozenset[str]:
 
 
 def misshapen(made: Mapping[str, Made], like: GgufFile, source: Checkpoint) -> list[str]:
-    """Say which tensors of SOURCE their rules, found by another witness, cannot bring into shape."""
+    """Say which tensors of SOURCE their rules, found by another reference, cannot bring into shape."""
     return [
         f"{name}: {like.tensors[name]} cannot be made of"
         f" {' '.join(dict.fromkeys(str(source.headers[member]) for member in each.members))}"

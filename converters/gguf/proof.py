@@ -1,6 +1,6 @@
 """Which rule llama.cpp's converter followed: found out by value, never guessed.
 
-A checkpoint whose tensors the GGUF file already has is the witness: the base model where it is
+A checkpoint whose tensors the GGUF file already has is the reference: the base model where it is
 given, and then every number has to agree; without it the checkpoint to be exported itself, which
 is close to its base, while a wrong rule is as far away as another model.
 """
@@ -18,7 +18,7 @@ from ..checkpoints import Checkpoint
 from ..values import Array
 from .file import GgufFile
 from .names import Pairing
-from .rules import RULES, Case, Rule
+from .rules import RULES, Rule, Wanted
 from .types import FLOATS, TYPES, allowed
 
 BLOCK: Final = 1 << 20  # numbers compared at a time
@@ -30,11 +30,11 @@ BLOCK_NAME: Final = re.compile(r"^blk\.\d+\.")
 
 
 class Proof(NamedTuple):
-    """What the values say.
+    """What the values show.
 
     Attributes:
         rules: tensor of the GGUF file -> what makes it.
-        exact: tensors of the witness that the file has without any difference.
+        exact: tensors of the reference that the file has without any difference.
         rounded: those that it has as far as its types can hold them.
         near: those that it has only nearly.
         problems: what agrees with no rule, or with more than one.
@@ -79,7 +79,7 @@ class Score:
         if kind in TYPES:
             self.outside += int(np.count_nonzero(~(np.abs(gap) <= allowed(exact, kind, computed))))
         else:
-            self.outside += gap.size  # nobody says how far its numbers may lie
+            self.outside += gap.size  # no bound is known for its numbers
 
 
 def square(rows: Array) -> float:
@@ -121,17 +121,17 @@ def heads_of(like: GgufFile, name: str) -> int | None:
     return count or None
 
 
-def case_of(like: GgufFile, name: str, members: Sequence[str]) -> Case:
+def wanted_of(like: GgufFile, name: str, members: Sequence[str]) -> Wanted:
     """Return what each of the MEMBERS of tensor NAME has to become; experts are stacked."""
     shape = like.tensors[name].shape
-    return Case(shape[1:] if len(members) > 1 else shape, heads_of(like, name))
+    return Wanted(shape[1:] if len(members) > 1 else shape, heads_of(like, name))
 
 
 def candidates(
     like: GgufFile, name: str, members: Sequence[str], checkpoint: Checkpoint
 ) -> list[Rule]:
     """Return the rules that make tensor NAME of LIKE of MEMBERS, judged by shapes alone."""
-    case = case_of(like, name, members)
+    wanted = wanted_of(like, name, members)
     stored = like.tensors[name].shape
     if len(members) > 1 and stored[0] != len(members):
         return []
@@ -140,23 +140,23 @@ def candidates(
     return [
         rule
         for rule in RULES
-        if all(rule.fits(shape, case) for shape in shapes) and (named_norm or not rule.computes)
+        if all(rule.fits(shape, wanted) for shape in shapes) and (named_norm or not rule.computes)
     ]
 
 
-def prove(pairing: Pairing, like: GgufFile, witness: Checkpoint, *, strict: bool) -> Proof:
-    """Find the rule of every tensor of LIKE by the values of WITNESS.
+def prove(pairing: Pairing, like: GgufFile, reference: Checkpoint, *, strict: bool) -> Proof:
+    """Find the rule of every tensor of LIKE by the values of REFERENCE.
 
     Args:
-        pairing: of WITNESS with LIKE.
+        pairing: of REFERENCE with LIKE.
         like: the GGUF file.
-        witness: a checkpoint.
-        strict: whether WITNESS is what the file was made from, so that every number has to agree.
+        reference: a checkpoint.
+        strict: whether REFERENCE is what the file was made from, so that every number has to agree.
     """
     kinds: dict[str, list[str]] = {}
     for name in pairing.sources:
         kinds.setdefault(BLOCK_NAME.sub("blk.*.", name), []).append(name)
-    found = {kind: evidence(names, pairing, like, witness) for kind, names in kinds.items()}
+    found = {kind: evidence(names, pairing, like, reference) for kind, names in kinds.items()}
     rules: dict[str, Rule] = {}
     problems: list[str] = []
     for kind, seen in found.items():
@@ -176,13 +176,13 @@ def prove(pairing: Pairing, like: GgufFile, witness: Checkpoint, *, strict: bool
     return Proof(rules, exact, rounded, len(scores) - exact - rounded, tuple(problems))
 
 
-def evidence(names: list[str], pairing: Pairing, like: GgufFile, witness: Checkpoint) -> Evidence:
-    """Compare the tensors NAMES of LIKE with what every rule makes of WITNESS."""
-    fitting = [set(candidates(like, name, pairing.sources[name], witness)) for name in names]
+def evidence(names: list[str], pairing: Pairing, like: GgufFile, reference: Checkpoint) -> Evidence:
+    """Compare the tensors NAMES of LIKE with what every rule makes of REFERENCE."""
+    fitting = [set(candidates(like, name, pairing.sources[name], reference)) for name in names]
     alive = [rule for rule in RULES if all(rule in some for some in fitting)]
     seen = Evidence(names)
     for name in names:
-        seen.each[name] = measured(name, pairing.sources[name], like, witness, alive)
+        seen.each[name] = measured(name, pairing.sources[name], like, reference, alive)
     for rule in alive:
         scores = [seen.each[name][rule] for name in names]
         seen.scores[rule] = Score(
@@ -195,16 +195,16 @@ def evidence(names: list[str], pairing: Pairing, like: GgufFile, witness: Checkp
 
 
 def measured(
-    name: str, members: Sequence[str], like: GgufFile, witness: Checkpoint, rules: Sequence[Rule]
+    name: str, members: Sequence[str], like: GgufFile, reference: Checkpoint, rules: Sequence[Rule]
 ) -> dict[Rule, Score]:
     """Return how far tensor NAME of LIKE is from what each of RULES makes of MEMBERS."""
     scores = {rule: Score() for rule in rules}
-    case, kind = case_of(like, name, members), like.tensors[name].type
+    wanted, kind = wanted_of(like, name, members), like.tensors[name].type
     for number, member in enumerate(members):
-        source = witness.read(member)
+        source = reference.read(member)
         for rule, score in scores.items():
-            computed = FLOATS.get(witness.headers[member].dtype) if rule.computes else None
-            for block, rows in blocks(rule.act(source, case), number):
+            computed = FLOATS.get(reference.headers[member].dtype) if rule.computes else None
+            for block, rows in blocks(rule.act(source, wanted), number):
                 score.add(rows, like.rows(name, block), kind, computed)
     return scores
 

@@ -44,7 +44,7 @@ class Readback(NamedTuple):
 
 
 def read_back(path: Path, plan: Plan, source: Checkpoint) -> Readback:
-    """Compare the file at PATH with what PLAN promises of SOURCE."""
+    """Compare the file at PATH with what PLAN makes of SOURCE."""
     file = GgufFile(path)
     problems = listed(file, plan)
     if problems:

@@ -12,15 +12,15 @@ from ..values import Array
 Shape = tuple[int, ...]
 
 
-class Case(NamedTuple):
+class Wanted(NamedTuple):
     """What a rule has to make.
 
     Attributes:
-        want: the shape.
+        shape: its shape.
         heads: how many heads its rows belong to; ``None`` where they have none.
     """
 
-    want: Shape
+    shape: Shape
     heads: int | None = None
 
 
@@ -28,15 +28,15 @@ class Rule(NamedTuple):
     """One thing that a tensor may undergo.
 
     Attributes:
-        name: how it is said.
-        fits: whether it can make the case of an array of a shape.
-        act: makes the case of an array.
+        name: what messages call it.
+        fits: whether it can make what is wanted of an array of a shape.
+        act: makes what is wanted of an array.
         computes: whether numbers change, and do not only move.
     """
 
     name: str
-    fits: Callable[[Shape, Case], bool]
-    act: Callable[[Array, Case], Array]
+    fits: Callable[[Shape, Wanted], bool]
+    act: Callable[[Array, Wanted], Array]
     computes: bool = False
 
 
@@ -53,29 +53,33 @@ def interleaved(array: Array, heads: int) -> Array:
     return parts.swapaxes(1, 2).reshape(array.shape)
 
 
-def _same(have: Shape, case: Case) -> bool:
-    return have == case.want
+def _same(have: Shape, wanted: Wanted) -> bool:
+    return have == wanted.shape
 
 
-def _has_heads(have: Shape, case: Case) -> bool:
-    return have == case.want and case.heads is not None and have[0] % (2 * case.heads) == 0
+def _has_heads(have: Shape, wanted: Wanted) -> bool:
+    return have == wanted.shape and wanted.heads is not None and have[0] % (2 * wanted.heads) == 0
 
 
-def _is_turned(have: Shape, case: Case) -> bool:
-    return len(have) > 1 and _turned_shape(have) == case.want
+def _is_turned(have: Shape, wanted: Wanted) -> bool:
+    return len(have) > 1 and _turned_shape(have) == wanted.shape
 
 
-def _is_longer(have: Shape, case: Case) -> bool:
-    return len(have) == 2 == len(case.want) and have[0] > case.want[0] and have[1] == case.want[1]
+def _is_longer(have: Shape, wanted: Wanted) -> bool:
+    return (
+        len(have) == 2 == len(wanted.shape)
+        and have[0] > wanted.shape[0]
+        and have[1] == wanted.shape[1]
+    )
 
 
-def _is_double(have: Shape, case: Case) -> bool:
-    *lead, rows, columns = (1, *case.want)
+def _is_double(have: Shape, wanted: Wanted) -> bool:
+    *lead, rows, columns = (1, *wanted.shape)
     return len(have) > 1 and (1, *have) == (*lead, 2 * rows, columns)
 
 
-def _is_double_turned(have: Shape, case: Case) -> bool:
-    return len(have) > 1 and _is_double(_turned_shape(have), case)
+def _is_double_turned(have: Shape, wanted: Wanted) -> bool:
+    return len(have) > 1 and _is_double(_turned_shape(have), wanted)
 
 
 def _turned_shape(shape: Shape) -> Shape:
@@ -104,10 +108,10 @@ def _turned_half(name: str, part: Callable[[Array], Array]) -> Rule:
 
 RULES: Final[tuple[Rule, ...]] = (
     Rule("same", _same, lambda a, _: a),
-    Rule("heads interleaved", _has_heads, lambda a, case: interleaved(a, case.heads or 1)),
+    Rule("heads interleaved", _has_heads, lambda a, wanted: interleaved(a, wanted.heads or 1)),
     Rule("plus one", _same, lambda a, _: a.astype(np.float32) + np.float32(1), computes=True),
     Rule("transposed", _is_turned, lambda a, _: _turned(a)),
-    Rule("first rows", _is_longer, lambda a, case: a[: case.want[0]]),
+    Rule("first rows", _is_longer, lambda a, wanted: a[: wanted.shape[0]]),
     *(_half(name, part) for name, part in PARTS.items()),
     *(_turned_half(name, part) for name, part in PARTS.items()),
 )

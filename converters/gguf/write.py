@@ -95,6 +95,6 @@ def made_rows(made: Made, source: Checkpoint) -> Iterator[tuple[str, Array]]:
     """Yield the float32 rows of MADE in their order, with the tensor of SOURCE they come from."""
     for member in made.members:
         if made.rule is not None:
-            array = made.rule.act(source.read(member), made.case)
+            array = made.rule.act(source.read(member), made.wanted)
             for _, rows in blocks(array):
                 yield member, rows

@@ -70,7 +70,7 @@ def key_of(document: str) -> list[str]:
 
 @lru_cache(maxsize=16)
 def answered(document: str) -> dict[str, Any]:
-    """Return what the child process says of the config in DOCUMENT, or has said before."""
+    """Return the answer of the child process on the config in DOCUMENT, or an earlier one."""
     key = key_of(document)
     found = cache.recall("config", key)
     if found is None:
@@ -113,7 +113,7 @@ def _end() -> None:
 
 
 def asked(document: str) -> dict[str, Any]:
-    """Return what the child process says of the config in DOCUMENT."""
+    """Return the answer of the child process on the config in DOCUMENT."""
     child = _early.pop(document, None) or started(document)
     try:
         output, complaints = child.communicate(timeout=SECONDS)
@@ -138,14 +138,14 @@ def checked(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_object(attributes: Mapping[str, Any]) -> SimpleNamespace:
-    """Return ATTRIBUTES, as the child says them, as an object.
+    """Return ATTRIBUTES, as the child reports them, as an object.
 
     >>> as_object({"a": {"value": 1}, "text_config": {"config": {"b": {"value": 2}}}}).text_config.b
     2
     """
     return SimpleNamespace(
         **{
-            name: as_object(said["config"]) if "config" in said else said["value"]
-            for name, said in attributes.items()
+            name: as_object(given["config"]) if "config" in given else given["value"]
+            for name, given in attributes.items()
         }
     )

@@ -25,12 +25,12 @@ def answer(config: dict[str, Any]) -> dict[str, Any]:
     try:
         return attributes(cls.from_dict(config))
     except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return {REFUSED: f"config.json does not fit transformers' {cls.__name__}: {said}"}
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return {REFUSED: f"config.json does not fit transformers' {cls.__name__}: {reason}"}
 
 
 def attributes(config: Any) -> dict[str, Any]:
-    """Return what CONFIG has, aliases and properties included, as far as JSON can say it."""
+    """Return what CONFIG has, aliases and properties included, as far as JSON can hold it."""
     found: dict[str, Any] = {}
     names = {*vars(config), *getattr(config, "attribute_map", ()), *properties(type(config))}
     for name in names:

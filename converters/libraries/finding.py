@@ -14,7 +14,7 @@ from .target import Target
 from .user import user_object
 
 Config = Mapping[str, Any]
-OFFERS: Final = re.compile(r"^(class Model\b|Model\b|from .*\bModel\b|\s+Model,)", re.MULTILINE)
+DEFINES: Final = re.compile(r"^(class Model\b|Model\b|from .*\bModel\b|\s+Model,)", re.MULTILINE)
 
 
 def find(config: Config, library: str | None = None) -> Target | None:
@@ -46,7 +46,7 @@ def find(config: Config, library: str | None = None) -> Target | None:
 
 
 def code_refusal(key: str, value: Any) -> str:
-    """Say that a config asks for code, and what to do."""
+    """Return the message that a config asks for code, and what to do."""
     return (
         f"config.json asks to run code of its own directory ({key}: {value!s:.120}), which is not done."
         " If you trust it, import it yourself and name it: MODULE:FUNCTION"
@@ -79,10 +79,10 @@ def module_of(library: str, config: Config) -> str | None:
 
 @cache
 def has_model(models: Path, name: str) -> bool:
-    """Say whether the folder MODELS has a file or package NAME that offers a class ``Model``."""
+    """Say whether the folder MODELS has a file or package NAME that defines or imports a class ``Model``."""
     for path in (models / f"{name}.py", models / name / "__init__.py"):
         if path.is_file():
-            return OFFERS.search(path.read_text(encoding="utf-8")) is not None
+            return DEFINES.search(path.read_text(encoding="utf-8")) is not None
     return False
 
 

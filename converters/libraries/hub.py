@@ -1,6 +1,6 @@
 """Where published checkpoints lie otherwise than ``save_pretrained`` of transformers 5 writes them.
 
-Mostly faults of saving: a renaming of loading, undone, also hits names that it had not touched.
+Mostly faults of saving: a renaming of loading, undone, also hits names that it had not changed.
 """
 
 from __future__ import annotations

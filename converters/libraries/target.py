@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ..checkpoints.base import Header
 from ..common.memory import pass_on_shortage
+from ..common.users_code import described
 from .floats import decoded
 from .packages import module as import_module
 from .protocols import PROTOCOLS
@@ -44,7 +45,7 @@ class Target:
     Attributes:
         library: ``mlx-lm``, ``mlx-vlm``, ``mlx-embeddings`` or ``user``.
         version: of the library that is installed; empty for a user's own class.
-        model_type: as the config says it.
+        model_type: as the config has it.
         module: dotted name of the file with the class, ``module:function`` for a user's own.
     """
 
@@ -144,17 +145,16 @@ class Target:
         return {field.name: field for field in fields(reader)} if is_dataclass(reader) else {}
 
     def refusal(self, config: Mapping[str, Any], error: Exception) -> str:
-        """Say which keys the class misses in CONFIG, and what it said itself."""
+        """Say which keys the class misses in CONFIG, and its own message."""
         missing = [
             name
             for name, field in self.fields().items()
             if is_required(field) and name not in config
         ]
         why = f"it needs {', '.join(missing)}; " if missing else ""
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return (
             f"config.json does not fit {self} for model_type {self.model_type!r}: {why}"
-            f"the class said {said}. Add or correct these keys in config.json"
+            f"the class reports {described(error)}. Add or correct these keys in config.json"
         )
 
 

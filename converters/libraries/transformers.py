@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from ...errors import BadInputError, UnsupportedError
 from ..checkpoints.base import Header
 from ..common.memory import pass_on_shortage
+from ..common.users_code import described
 from .floats import decoded
 from .hub import FUSED, HUB
 
@@ -117,9 +118,8 @@ def transformers_config(config: Config) -> Any:
         return cls.from_dict(decoded(own))
     except Exception as error:
         pass_on_shortage(error)
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise BadInputError(
-            f"config.json does not fit transformers' {cls.__name__}: {said}. Correct config.json"
+            f"config.json does not fit transformers' {cls.__name__}: {described(error)}. Correct config.json"
         ) from error
 
 
@@ -157,15 +157,14 @@ def meta_model(config: Config, name: str = "") -> Any:
             return getattr(transformers, name)._from_config(known)
     except ImportError as error:
         pass_on_shortage(error)
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise UnsupportedError(
-            f"transformers' {name} needs what is not installed: {said}"
+            f"transformers' {name} needs what is not installed: {reason}"
         ) from error
     except Exception as error:
         pass_on_shortage(error)
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise BadInputError(
-            f"config.json does not build transformers' {name}: {said}. Correct config.json"
+            f"config.json does not build transformers' {name}: {described(error)}. Correct config.json"
         ) from error
 
 

@@ -67,11 +67,11 @@ def build_factory(spec: str) -> tuple[Any, Signature | None]:
         pass_on_shortage(error)
         if error.__traceback__ and innermost(error.__traceback__.tb_next) == OURS:
             raise  # they called us, and the bug is ours
-        raise UsersCodeError(f"{spec}: {told(error)}") from error
+        raise UsersCodeError(f"{spec}: {reason_of(error)}") from error
     return accepted(spec, built)
 
 
-def told(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return what a factory raised and the last of its own lines, if it came as far as that."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}"
@@ -226,7 +226,7 @@ def copied(module: Any) -> Any:
     except Exception as error:
         pass_on_shortage(error)
         raise UsersCodeError(
-            f"{type(module).__name__} cannot be copied: {told(error)}; a module has to hold what"
+            f"{type(module).__name__} cannot be copied: {reason_of(error)}; a module has to hold what"
             " copy.deepcopy takes"
         ) from error
 

@@ -175,19 +175,19 @@ def head_of(row: Family, config: Config, names: Collection[str]) -> str | None:
     Raises:
         UnsupportedError: no known head has the submodules that are there.
     """
-    said = next(iter(config.get("architectures") or ()), "")
+    declared = next(iter(config.get("architectures") or ()), "")
     there = {module for module in row.modules if any(begins(name, module) for name in names)}
     fitting = [suffix for suffix, modules in row.heads.items() if fits(modules, there)]
     bare = not there
-    if said.removeprefix(row.stem) in fitting:
-        return str(said.removeprefix(row.stem))
+    if declared.removeprefix(row.stem) in fitting:
+        return str(declared.removeprefix(row.stem))
     if bare:
-        return None if said or not fitting else fitting[0]
-    known = said in ("", row.torch_class, *(row.stem + suffix for suffix in row.heads))
+        return None if declared or not fitting else fitting[0]
+    known = declared in ("", row.torch_class, *(row.stem + suffix for suffix in row.heads))
     if fitting and known:
         return fitting[0]
     raise UnsupportedError(
-        f"config.json says {said or 'nothing of the class'}, and the checkpoint holds"
+        f"config.json says {declared or 'nothing of the class'}, and the checkpoint holds"
         f" {', '.join(sorted(there))}; known for {config['model_type']} are {', '.join(classes(row))}"
     )
 

@@ -224,10 +224,10 @@ def spans(config: Config, base: Signature) -> Signature:  # noqa: ARG001
 
 
 def pretraining(config: Config, base: Signature) -> Signature:
-    """Return BASE with what it was trained to say.
+    """Return BASE with what it was trained to predict.
 
     Of BERT, a token for every mask and whether two sentences follow each other; of wav2vec 2.0, its
-    frames as they are compared. The codes that those are compared with are the nearest of a book,
+    frames as they are compared. The codes that those are compared with are the nearest of a codebook,
     where a last bit may decide.
     """
     if base.inputs[0].role != "token_ids":

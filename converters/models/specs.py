@@ -149,17 +149,17 @@ def no_model(adapter: Path) -> BadInputError:
     )
 
 
-def recorded_base(said: Mapping[str, Any]) -> str | None:
-    """Return the base that an adapter's record SAID, if it lies there still."""
-    spec = said.get("spec")
+def recorded_base(record: Mapping[str, Any]) -> str | None:
+    """Return the base that an adapter's RECORD names, if it still lies there."""
+    spec = record.get("spec")
     return spec if isinstance(spec, str) and exists(f"{spec}/config.json") else None
 
 
 def framework_in(checkpoint: Checkpoint) -> str:
     """Return whose names and layouts the weights have: what the files say of themselves, else torch."""
-    said = str(checkpoint.metadata.get("format", ""))
+    declared = str(checkpoint.metadata.get("format", ""))
     return (
         "mlx"
-        if said == "mlx" or any(file.suffix == ".npz" for file in checkpoint.files)
+        if declared == "mlx" or any(file.suffix == ".npz" for file in checkpoint.files)
         else "torch"
     )

@@ -34,7 +34,7 @@ KINDS: Final = {
 SINGLE: Final = frozenset({"gguf", "map"})  # kinds that are one file
 BESIDE: Final = SINGLE | {"package"}  # kinds whose record lies beside them
 GROWING: Final = frozenset({"run"})  # kinds that are written to after they appear
-IGNORED: Final = frozenset({".DS_Store"})  # Finder's, made anew wherever it looks
+IGNORED: Final = frozenset({".DS_Store"})  # Finder's, made again wherever it looks
 
 
 class Record(NamedTuple):
@@ -63,7 +63,7 @@ def place_of(target: Path, kind: str) -> Path:
 
 
 def describe(item: Path, kind: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what the record of ITEM says, with the facts that are in it already.
+    """Return the content of the record of ITEM, with the facts that are in it already.
 
     BEFORE are the entries of the result that ITEM replaces.
     """

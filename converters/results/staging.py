@@ -139,7 +139,7 @@ class Staging:
         An earlier rejected result is replaced; where something else has that name, a number follows.
 
         Raises:
-            BadInputError: a source has changed meanwhile, so that it says nothing.
+            BadInputError: a source has changed meanwhile, so that it proves nothing.
         """
         self.sources.require_unchanged()
         place = self._rejected()

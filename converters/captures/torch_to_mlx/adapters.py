@@ -114,7 +114,7 @@ def insert(graph: Graph, slots: Mapping[str, Slot]) -> Graph:
 
 
 def factors(step: Step, update: LowRank) -> tuple[Array, Array]:
-    """Return ``lora_a`` and ``lora_b`` of UPDATE, which is laid out as the weight that STEP uses."""
+    """Return ``lora_a`` and ``lora_b`` of UPDATE, which has the layout of the weight that STEP uses."""
     return (update.b, update.a) if _form(step) is _embedding else (update.a.T, update.b.T)
 
 

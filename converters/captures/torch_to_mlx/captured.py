@@ -210,7 +210,7 @@ class Captured(Branch):
 
         An update lies as its weight. Linear layers, embeddings and convolutions compute with the
         factors, which can be trained; for DoRA and any other parameter (a ``Conv1D``, the experts
-        of a layer) the weight and its update are summed anew in each call, and frozen.
+        of a layer) the weight and its update are summed again in each call, and frozen.
 
         Raises:
             MismatchError: a name is no parameter, or an update has another shape; all are listed.

@@ -99,7 +99,7 @@ class Zipped:
         return self._archive.content(self._name(name)) if there else absent
 
     def _stamps(self) -> bytes:
-        """Return the order of bytes, after a look at what else torch.save says of a file."""
+        """Return the order of bytes, after a look at what else torch.save writes of a file."""
         for name in ("version", ".format_version", ".storage_alignment"):
             if not re.fullmatch(rb"\d{1,9}\s*", self._read(name, b"3")):
                 raise PickleError(f"its {name} is no number")

@@ -198,6 +198,6 @@ def _header(where: str, storage: Storage, shape: tuple[Any, ...], rest: list[Any
 
 
 def _signs(rest: list[Any]) -> frozenset[str]:
-    """Return what of REST, the arguments after the strides, says of the numbers' signs."""
-    said = rest[-1] if rest and isinstance(rest[-1], dict) else {}
-    return frozenset(sign for sign in ("conj", "neg") if said.get(sign))
+    """Return what of REST, the arguments after the strides, changes about the numbers' signs."""
+    attributes = rest[-1] if rest and isinstance(rest[-1], dict) else {}
+    return frozenset(sign for sign in ("conj", "neg") if attributes.get(sign))

@@ -71,7 +71,7 @@ def test_a_tensor_in_two_shards_is_refused_with_both_file_names(tmp_path):
     with pytest.raises(MismatchError) as caught:
         open_checkpoint(save(tmp_path, HOMES, shards).parent)
     assert caught.value.problems == (
-        f"c is stored twice, in {one} and in {other}; nobody says which one is meant",
+        f"c is stored twice, in {one} and in {other}; nothing tells which one is meant",
     )
 
 

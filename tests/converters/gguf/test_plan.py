@@ -84,7 +84,7 @@ def test_rows_that_no_block_fits_become_float16(tmp_path):
 
 def test_the_base_says_that_it_proved_the_rules(llama):
     plan = planned(llama, base=open_checkpoint(llama.base))
-    assert plan.witness == "--base"
+    assert plan.reference == "--base"
     assert any("4 equal" in line or "equal, 0 within" in line for line in plan.lines())
 
 
