@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,8 @@ TOKENIZER_FILES: Final = (
     "vocab.json",
 )
 SPECIAL_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+TRIAL: Final = "a b"  # what a tokenizer must take before it is used
 
 Encode = Callable[[str], list[int]]
 
@@ -110,8 +113,10 @@ def load_tokenizers(folder: Path | None) -> list[Tokenizer]:
     readers = [_from_transformers] if importlib.util.find_spec("transformers") else []
     if (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
         readers.append(_from_tokenizers)
-    with reading(folder):
+    with reading(folder), stderr_closed():
         found = [read(folder) for read in readers]
+        for tokenizer in found:
+            tokenizer.encode(TRIAL)
     return [it._replace(encode=partial(encoded, it.encode, folder)) for it in found]
 
 
@@ -123,12 +128,30 @@ def encoded(encode: Encode, folder: Path, text: str) -> list[int]:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Tell in one line of a tokenizer in FOLDER that its library cannot read or run."""
+    """Tell in one line of a tokenizer in FOLDER that its library cannot read or run.
+
+    Each library raises what it likes: a bare ``Exception``, or a panic of Rust, which is none.
+    """
     try:
         yield
-    except Exception as error:  # each library raises what it likes, a bare Exception among it
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInputError(f"{folder}: its tokenizer cannot be read ({reason})") from error
+
+
+@contextmanager
+def stderr_closed() -> Iterator[None]:
+    """Lead the process's stderr to nowhere: a panic of Rust prints hundreds of lines there."""
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def load_tokenizer(folder: Path | None) -> Tokenizer | None:

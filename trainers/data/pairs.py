@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,6 +16,7 @@ from ...converters.common.contents import JSON, TEXT, require
 from ...converters.documents import LINE, parse_object
 from ...converters.values import Array
 from ...errors import BadInputError, MismatchError
+from ...parity.probes.tokenizers import TRIAL, has_tokenizer, reading, stderr_closed
 from .batches import Batch
 
 PLAIN: Final = frozenset({"JSON lines", JSON, TEXT, "empty"})  # what is read as JSON lines
@@ -124,35 +124,28 @@ def load_tokenizer(folder: Path) -> Tokenize:
     Raises:
         BadInputError: the folder holds none.
     """
+    if not has_tokenizer(folder):
+        raise BadInputError(f"{folder}: no tokenizer there")
     file = folder / "tokenizer.json"
     if file.is_file():
         from tokenizers import Tokenizer
 
-        with _reading(file):
+        with reading(folder), stderr_closed():
             fast = Tokenizer.from_file(str(file))
+            fast.encode(TRIAL)
         fast.no_padding()
         fast.no_truncation()
-        return partial(_encoded, fast, file)
-    try:
+        return partial(_encoded, fast, folder)
+    with reading(folder), stderr_closed():
         from transformers import AutoTokenizer
 
         slow = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"{folder}: no tokenizer there: {error}") from None
     return lambda texts: slow(list(texts), truncation=False)["input_ids"]
 
 
-def _encoded(fast: Any, file: Path, texts: Sequence[str]) -> list[list[int]]:
-    with _reading(file):
+def _encoded(fast: Any, folder: Path, texts: Sequence[str]) -> list[list[int]]:
+    with reading(folder):
         return [encoding.ids for encoding in fast.encode_batch(list(texts))]
-
-
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # all that the library raises, whatever is wrong
-        raise BadInputError(f"{file}: no tokenizer that can be read ({error})") from None
 
 
 def leaked(train: Pairs, other: Pairs) -> int:
