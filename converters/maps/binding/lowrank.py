@@ -38,7 +38,7 @@ class Sides(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """An update laid out for a target: pieces of its factors, with those that it fills."""
+    """An update in the layout of a target: pieces of its factors, with those that it fills."""
 
     a: Pieces
     b: Pieces
@@ -67,7 +67,7 @@ def low_rank(step: Step, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:
     else:
         found = [(bound, update) for bound in step.sources if (update := _gather(bound, scaled))]
         for target in step.targets:
-            moved |= _delivered(target, _assemble(target, found, step.sizes))
+            moved |= _named(target, _assemble(target, found, step.sizes))
     return {
         name: _scaled(moved[name], bound, step, 1)
         for bound in step.targets
@@ -104,7 +104,7 @@ def _nothing(like: LowRank) -> LowRank:
     return replace(like, a=like.a[..., :0, :], b=like.b[..., :0])
 
 
-def _delivered(bound: Bound, update: LowRank | None) -> Iterator[tuple[str, LowRank]]:
+def _named(bound: Bound, update: LowRank | None) -> Iterator[tuple[str, LowRank]]:
     """Yield UPDATE under the name of BOUND, or in parts if that is a family."""
     if update is None:
         return
@@ -127,15 +127,15 @@ def _assemble(
     to = _sides(target)
     magnitude = _magnitude(parts, to, sizes)
     parts = _shared(_shared(parts, "a", "b"), "b", "a")
-    a = _laid_out([(part.a, part.rank) for part in parts], (*to.lead, to.columns), sizes)
-    b = _laid_out([(part.b, part.rank) for part in parts], (*to.lead, to.rows), sizes)
+    a = _side_by_side([(part.a, part.rank) for part in parts], (*to.lead, to.columns), sizes)
+    b = _side_by_side([(part.b, part.rank) for part in parts], (*to.lead, to.rows), sizes)
     return LowRank(np.swapaxes(a, -1, -2), b, parts[0].scale, magnitude)
 
 
 def _place(
     source: Bound, target: Bound, update: LowRank, sizes: Mapping[str, int]
 ) -> Placed | None:
-    """Return UPDATE of SOURCE laid out for TARGET, ``None`` if it does not reach there."""
+    """Return UPDATE of SOURCE in the layout of TARGET, ``None`` if it does not reach there."""
     ours, theirs = _sides(source), _sides(target)
     held = set(_keys(source.axes))
     wanted = product(*(_keys(axes) for axes in (theirs.lead, (theirs.rows,), (theirs.columns,))))
@@ -220,7 +220,9 @@ def _equal(one: Pieces, other: Pieces) -> bool:
     )
 
 
-def _laid_out(blocks: Sequence[tuple[Pieces, int]], axes: Axes, sizes: Mapping[str, int]) -> Array:
+def _side_by_side(
+    blocks: Sequence[tuple[Pieces, int]], axes: Axes, sizes: Mapping[str, int]
+) -> Array:
     """Return BLOCKS, each with its rank, side by side along the rank; zeros where one has no piece."""
     dtype = widest(piece.dtype for pieces, _ in blocks for piece in pieces.values())
     whole: Pieces = {}

@@ -67,7 +67,7 @@ class Mapped(Derived):
 
 
 def clipped(ranges: list[Range], start: int, stop: int) -> Iterator[Range]:
-    """Yield those parts of RANGES, laid end to end, that lie from START to STOP.
+    """Yield those parts of RANGES, end to end, that lie from START to STOP.
 
     >>> list(clipped([Range("a", 10, 14), Range("b", 0, 4)], 2, 6))
     [Range(source='a', start=12, stop=14), Range(source='b', start=0, stop=2)]

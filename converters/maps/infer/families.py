@@ -12,7 +12,6 @@ from typing import Final
 
 NUMBER: Final = re.compile(r"\d+")
 HOLE: Final = "\0"  # stands for an index in a template; no tensor's name holds it
-LEVELS: Final = ("all", "segments", "none")  # how much is folded; the first that fits is taken
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -129,7 +128,7 @@ def containers(shapes: Shapes) -> frozenset[str]:
 
 
 def numbers(name: str) -> Iterator[tuple[str, str, bool]]:
-    r"""Yield the numbers of NAME's modules: what stands before each, it, and whether it is a segment.
+    r"""Yield the numbers of NAME's modules: what stands before each, the number, and whether it is a segment.
 
     >>> list(numbers("h.3.fc1.weight"))
     [('h.', '3', True), ('h.\x00.fc', '1', False)]

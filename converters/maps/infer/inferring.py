@@ -14,7 +14,7 @@ from ..binding.weightmap import WeightMap
 from .balance import Balance, balances
 from .evidence.evidence import Evidence, gather
 from .evidence.probing import Runs
-from .evidence.settling import settle
+from .evidence.remaining import pair_remaining
 from .evidence.values import Read, Values
 from .families import HOLE, NUMBER, Family, fold
 from .links import Resolved, links_of, shown
@@ -46,7 +46,7 @@ class Side:
 
     def floats(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the floating-point tensors."""
-        return {name: it.shape for name, it in self.headers.items() if it.dtype in FLOATS}
+        return {n: head.shape for n, head in self.headers.items() if head.dtype in FLOATS}
 
     def values(self) -> Values | None:
         """Return what it holds."""
@@ -246,7 +246,8 @@ def unequal(left: Side, right: Side) -> str:
     cut = [text if len(text) < 160 else f"{text[:160]} ..." for text in spare]
     return (
         f"{left.spec} and {right.spec} cannot be the same model: {mine.total()} and {theirs.total()}"
-        f" tensors, whose sizes match in no way. Left over here: {cut[0] or 'none'}. There: {cut[1] or 'none'}"
+        f" tensors, whose sizes match in no way. Left over of {left.spec}: {cut[0] or 'none'};"
+        f" of {right.spec}: {cut[1] or 'none'}"
     )
 
 
@@ -256,7 +257,7 @@ def by_names(problem: Problem, known: Evidence) -> tuple[Balance, list[Pair]]:
     tried = []
     for balance in options:
         parts = parts_of(problem.left, balance.left), parts_of(problem.right, balance.right)
-        proven = {row: it.column for row, it in known.pairs.items()}
+        proven = {row: pair.column for row, pair in known.pairs.items()}
         pairs = Matching(*parts, proven, known.hints).run()
         tried.append((sum(min(pair.score, 10) for pair in pairs) / len(pairs), balance, pairs))
     _, balance, pairs = max(tried, key=lambda row: row[0])
@@ -269,7 +270,7 @@ def resolve(
     """Choose a layout for every pair, and say what is only a guess."""
     parts = parts_of(problem.left, balance.left), parts_of(problem.right, balance.right)
     place = {part: at for at, part in enumerate(parts[1])}
-    settle(known, parts, {row: place[pair.right] for row, pair in enumerate(pairs)})
+    pair_remaining(known, parts, {row: place[pair.right] for row, pair in enumerate(pairs)})
     resolved, guesses = [], []
     alone = len(problem.options) == 1
     for row, pair in enumerate(pairs):
@@ -282,7 +283,7 @@ def resolve(
         else:
             made = guessed(pair, alone=alone)
         if made.proof == "guess":
-            guesses.append(guess_of(made, pair, told=bool(proven)))
+            guesses.append(guess_of(made, pair, tried=bool(proven)))
             made = made._replace(note=sentence(guesses[-1]))
         resolved.append(made)
     return resolved, guesses
@@ -295,10 +296,10 @@ def guessed(pair: Pair, *, alone: bool) -> Resolved:
     return Resolved(pair.left, pair.right, ways[0], "shape" if forced and alone else "guess")
 
 
-def guess_of(made: Resolved, pair: Pair, *, told: bool) -> Guess:
+def guess_of(made: Resolved, pair: Pair, *, tried: bool) -> Guess:
     """Describe a pair that is not proven."""
     left, right = made.left, made.right
-    if told:
+    if tried:
         return Guess(shown(left), shown(right), made.note, (), ambiguous=True)
     ways = alignments(left, right)
     near = [
@@ -347,7 +348,7 @@ def checked_text(resolved: Sequence[Resolved], problem: Problem, left: Side, rig
         MismatchError: the map does not lead from one side to the other.
     """
     links = links_of(resolved)
-    target = {name: it for name, it in right.headers.items() if it.dtype in FLOATS}
+    target = {n: head for n, head in right.headers.items() if head.dtype in FLOATS}
     for folded in (True, False):
         text = write(links, problem.dropped, fold=folded)
         try:

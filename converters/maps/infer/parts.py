@@ -15,7 +15,7 @@ Key: TypeAlias = tuple[tuple[int, ...], str]  # sizes in order, 1 left out, and 
 
 
 class Cut(NamedTuple):
-    """How an axis is made of others, laid end to end.
+    """How an axis is made of others, end to end.
 
     Attributes:
         axis: of the tensor's shape.
@@ -85,7 +85,7 @@ def parts_of(families: Sequence[Family], cuts: Cuts) -> list[Part]:
 
 
 def alignments(left: Part, right: Part, most: int = 24) -> list[tuple[int, ...]]:
-    """Return the ways to lay LEFT's dimensions onto RIGHT's, the likeliest first.
+    """Return the ways to align LEFT's dimensions with RIGHT's, the likeliest first.
 
     Each gives, for every one of ``left.places``, the place in RIGHT.
     """

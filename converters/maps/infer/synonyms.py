@@ -75,7 +75,7 @@ PIECES: Final[dict[str, tuple[str, ...]]] = {
     "key value": ("key", "value"),
     "gate up": ("gate", "up"),
 }
-# Words of buffers that a model makes anew; one of these may be missing on the other side.
+# Words of buffers that a model computes itself; one of these may be missing on the other side.
 RECOMPUTED: Final = (
     "inv freq",
     "position ids",

@@ -55,7 +55,7 @@ def concepts(name: str) -> tuple[str, ...]:
 
 
 def is_recomputed(name: str) -> bool:
-    """Say whether NAME is that of a buffer that models make anew.
+    """Say whether NAME is that of a buffer that models compute themselves.
 
     >>> is_recomputed("rotary_emb.inv_freq")
     True

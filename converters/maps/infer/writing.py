@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -110,8 +110,3 @@ def rule_text(link: Link) -> str:
     if link.where:
         return f"{rule}\n    where {', '.join(link.where)}  # {note}"
     return f"{rule}  # {note}"
-
-
-def tensors(links: Iterable[Link]) -> Iterator[str]:
-    """Yield the names on the left of LINKS."""
-    return (term.name for link in links for term in link.left)

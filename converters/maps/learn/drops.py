@@ -1,4 +1,4 @@
-"""What becomes of tensors that a class leaves out: made anew, equal to another, or lost."""
+"""What becomes of tensors that a class leaves out: computed by the model, equal to another, or lost."""
 
 from __future__ import annotations
 

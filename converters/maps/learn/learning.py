@@ -15,7 +15,7 @@ from .rules.drafting import FAMILY
 from .rules.relearning import Again
 from .rules.writing import draft, write
 from .trace.recording import record
-from .trace.reduction import MORE, Reduced
+from .trace.reduction import FEW, MORE, Reduced
 
 if TYPE_CHECKING:
     from ...libraries import Target
@@ -26,13 +26,11 @@ class Learned(NamedTuple):
 
     Attributes:
         text: the map in notation; what is used is what was proved, this text, parsed.
-        reads_values: whether the class looks at the numbers; then there is no map.
         notes: what a person should know of it.
         layout: what the class makes of the tensors, by name.
     """
 
     text: str
-    reads_values: bool
     notes: tuple[str, ...]
     layout: dict[str, Header]
 
@@ -67,10 +65,10 @@ def trace(
             check_order(rules, draft(more, order.config, fewest=MORE).rules)
         text = str(weight_map)
         parsed = WeightMap.parse(text, "learned")
-        unseen = Proof(parsed, found, config).run()
+        uncompared = Proof(parsed, found, config).run()
     except UnsupportedError as error:
         raise UnsupportedError(f"{target}: {error}") from error
-    return Learned(text, False, (*notes, *unseen), found.layout)
+    return Learned(text, (*notes, *uncompared), found.layout)
 
 
 def check_order(rules: Sequence[Rule], more: Sequence[Rule]) -> None:
@@ -80,10 +78,12 @@ def check_order(rules: Sequence[Rule], more: Sequence[Rule]) -> None:
         UnsupportedError: one does not.
     """
     known = {_uncounted(rule) for rule in rules}
-    odd = [rule for rule in more if not has_family(rule) or _uncounted(rule) not in known]
-    if odd or not more:
-        which = f": {first_line(odd[0])}" if odd else ""
-        raise UnsupportedError(f"treats more experts in another way than a few{which}")
+    other = [rule for rule in more if not has_family(rule) or _uncounted(rule) not in known]
+    if other or not more:
+        which = f": {first_line(other[0])}" if other else ""
+        raise UnsupportedError(
+            f"treats {MORE} experts otherwise than {FEW}, so a few cannot stand for all{which}"
+        )
 
 
 def has_family(rule: Rule) -> bool:

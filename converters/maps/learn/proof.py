@@ -98,7 +98,7 @@ class Proof:
         if self.trace.outputs[target] != self.trace.inputs[source]:
             excerpt = Excerpt(self.trace, [target])
             if excerpt.sources != (source,):
-                raise UnsupportedError(_failed(step, "the class makes it of something else"))
+                raise UnsupportedError(_failed(step, _made_of(excerpt)))
             self.values(step, excerpt)
 
     def compare(self, step: Step) -> str:
@@ -106,7 +106,7 @@ class Proof:
         computes = isinstance(step.rule, Computed)
         excerpt = Excerpt(self.trace, step.target_names, shrink=not computes)
         if set(excerpt.sources) != set(step.source_names):
-            raise UnsupportedError(_failed(step, "the class makes it of other tensors"))
+            raise UnsupportedError(_failed(step, _made_of(excerpt)))
         size = sum(header.nbytes for header in excerpt.headers.values())
         if computes:
             self.program(step)
@@ -123,7 +123,8 @@ class Proof:
         sources = [bound.names[0] for bound in step.sources]
         assert isinstance(step.rule, Computed)  # noqa: S101  (only these have programs)
         if program(self.trace, sources, results) != step.rule.program:
-            raise UnsupportedError(_failed(step, "the class computes otherwise"))
+            names = ", ".join(step.target_names)
+            raise UnsupportedError(_failed(step, f"the class computes {names} by other steps"))
 
     def values(self, step: Step, excerpt: Excerpt) -> None:
         """Compare a step with the replay of EXCERPT, and the way back with what went in."""
@@ -135,9 +136,9 @@ class Proof:
             if _bytes(made[name]) != _bytes(to_numpy(array)):
                 raise UnsupportedError(_failed(step, f"{name} differs from what the class makes"))
         if back is not None:
-            self.home(step, forth, back, arrays if forth.exact else made)
+            self.way_back(step, forth, back, arrays if forth.exact else made)
 
-    def home(self, step: Step, forth: Step, back: Step, arrays: Mapping[str, Array]) -> None:
+    def way_back(self, step: Step, forth: Step, back: Step, arrays: Mapping[str, Array]) -> None:
         """Check the way back: of sources where it is exact, else of what the targets became."""
         if forth.exact:
             again = dense(back, dense(forth, arrays))
@@ -203,7 +204,15 @@ def plain(header: Header) -> Header:
 
 
 def _failed(step: Step, why: str) -> str:
-    return f"the proof of the learned rule `{first_line(step.rule)}` failed: {why}"
+    return (
+        f"the proof of the learned rule `{first_line(step.rule)}` failed: {why} (a fault of"
+        " Weighbridge: please report it with config.json; --map FILE.wmap takes a map of your own)"
+    )
+
+
+def _made_of(excerpt: Excerpt) -> str:
+    sources = ", ".join(excerpt.sources) or "no tensor"
+    return f"the class makes {', '.join(excerpt.targets)} of {sources}"
 
 
 def _first(summary: str, problems: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """The axes of a tensor as a tree, and the pieces that a tensor is made of.
 
 An axis is an atom (``d``), a product that merges axes into one (``(h d)``, the last one fastest) or
-a sum that lays axes end to end (``(q + k + v)``). Choosing one summand of every sum leaves a
+a sum of axes end to end (``(q + k + v)``). Choosing one summand of every sum leaves a
 *piece*: a plain array over named atoms. Two sides of a rule are two layouts of the same pieces, so
 ``split`` on one side and ``join`` on the other is the map, and the same with the sides swapped is
 its inverse.
@@ -41,7 +41,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Sum:
-    """Axes laid end to end."""
+    """Axes end to end."""
 
     parts: tuple[Axis, ...]
 
@@ -127,7 +127,7 @@ def first_sum(flat: tuple[Atom | Sum, ...]) -> int | None:
 
 
 def split(array: Array, axes: Axes, sizes: Sizes) -> Pieces:
-    """Take ARRAY, laid out as AXES, apart into its pieces (views where numpy can).
+    """Take ARRAY, whose axes are AXES, apart into its pieces (views where numpy can).
 
     >>> fused = np.arange(6).reshape(3, 2)
     >>> axes = (Sum((Atom("q"), Atom("k"))), Atom("d"))
@@ -153,7 +153,7 @@ def split(array: Array, axes: Axes, sizes: Sizes) -> Pieces:
 
 
 def join(pieces: Mapping[Key, Array], axes: Axes, sizes: Sizes) -> Array:
-    """Lay PIECES out as AXES: the inverse of ``split``.
+    """Return the array with AXES that PIECES make: the inverse of ``split``.
 
     >>> pieces = {("d", "q"): np.zeros((2, 2)), ("d", "k"): np.ones((2, 1))}
     >>> sizes = {"q": 2, "k": 1, "d": 2}

@@ -143,7 +143,7 @@ def explain(
             columns = [column for column in places[1] if column not in taken]
             alike = same(parts, (rows, columns), stores, change)
             hints |= {(row, column) for row, column in alike if not change}
-            pairs |= laid_out(parts, single(alike), stores, change)
+            pairs |= with_layouts(parts, single(alike), stores, change)
     elements = [int(np.prod(part.sizes)) for part in parts[1]]
     explained = sum(elements[column] for column, _, _ in pairs.values())
     return Held(balance, pairs, explained / max(1, sum(elements)), frozenset(hints))
@@ -178,13 +178,13 @@ def single(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(row, column) for row, column in pairs if rows[row] == columns[column] == 1]
 
 
-def laid_out(
+def with_layouts(
     parts: tuple[list[Part], list[Part]],
     pairs: Sequence[tuple[int, int]],
     stores: tuple[Store, Store],
     change: str,
 ) -> dict[int, tuple[int, tuple[int, ...], str]]:
-    """Return how PAIRS lie; those that lie in no order of axes are left out."""
+    """Return PAIRS with their layouts; those whose values no order of axes explains are left out."""
     found = {}
     for row, column in pairs:
         left, right = parts[0][row], parts[1][column]

@@ -1,4 +1,4 @@
-"""The axes that explain pieces: how the tensors of a rule are laid out, in the notation of maps.
+"""The axes that explain pieces: the layout of the tensors of a rule, in the notation of maps.
 
 Every axis of every tensor is looked at alone. Where all pieces run through the outer part of it, it
 is a product; where they follow each other, it is a sum; else there is no layout. Where one tensor
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ...notation.axes import UNIT, Atom, Axes, Axis, Product, Sum, substitute
 from ..trace.components import Groups
-from ..trace.pieces import Factor, Piece, Unfit, split_all, split_factor, strides
+from ..trace.pieces import SPLIT, Factor, Piece, Unfit, split_all, split_factor, strides
 from .families import Part, Tensor
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -65,7 +65,7 @@ class Layout(NamedTuple):
 
 
 class _Again(Exception):  # noqa: N818  (a request, not an error)
-    """Piece number PART is to be PIECE from now on."""
+    """Start again with CHANGED pieces, by number."""
 
     def __init__(self, changed: dict[int, Piece]) -> None:
         self.changed = changed
@@ -95,7 +95,7 @@ def _layout(here: Shapes, there: Shapes, parts: tuple[Part, ...]) -> Layout:
         except _Again as again:
             for number, piece in again.changed.items():
                 pieces[number] = piece
-    raise Unfit("its axes are cut too often")
+    raise Unfit(f"after {MOST_ROUNDS} splits its tensors still divide an axis differently")
 
 
 def aligned(piece: Piece, here: Sequence[int], there: Sequence[int]) -> Piece:
@@ -139,6 +139,10 @@ class _Attempt:
             segments.setdefault(self.same.find(name), tuple(sorted(members)))
         return Layout(left, right, sizes, segments)
 
+    def seen(self, number: int) -> Piece:
+        """Return piece NUMBER with the side that is looked at as its result."""
+        return self.pieces[number].flip() if self.flipped else self.pieces[number]
+
     def resolved(self, axes: Axes) -> Axes:
         """Return AXES with one name for all atoms that are the same."""
         return substitute(axes, {name: Atom(self.same.find(name)) for name in self.sizes})
@@ -151,12 +155,12 @@ class _Attempt:
         wide = [axis for axis, size in enumerate(shape) if size > 1]
         runs: dict[int, list[Run]] = {axis: [] for axis in wide}
         for number in numbers:
-            piece = self.pieces[number].flip() if self.flipped else self.pieces[number]
+            piece = self.seen(number)
             sides: dict[int, list[Side]] = {axis: [] for axis in wide}
             for at, factor in enumerate(piece.factors):
                 axis = next((axis for axis in wide if steps[axis] <= factor.there), None)
                 if axis is None or factor.there % steps[axis]:
-                    raise Unfit("axes are cut in different places")
+                    raise Unfit(SPLIT)
                 sides[axis].append(Side(factor.size, factor.there // steps[axis], at))
             for axis in wide:
                 first = piece.at // steps[axis] % shape[axis]
@@ -179,7 +183,7 @@ class _Attempt:
     def units(self, runs: list[Run]) -> Axis:
         """Return an axis of size 1, by its name where it has one."""
         if len({len(run.sides) for run in runs}) > 1:
-            raise Unfit("axes of size 1 are named in some places only")
+            raise Unfit("an axis of size 1 stands in some of its parts only")
         columns = zip(*(run.sides for run in runs), strict=True)
         numbers = [run.part for run in runs]
         return _product(
@@ -201,24 +205,20 @@ class _Attempt:
         return _product([*factors, self.axis(outer, inner)])
 
     def divide(self, runs: list[Run], bounds: list[int]) -> None:
-        """Ask for sides to be split that run across one of BOUNDS."""
+        """Start again with a side split where it runs across one of BOUNDS."""
         for run in runs:
             for side in run.wide:
                 for bound in bounds:
                     if side.step < bound < side.step * side.size:
-                        self.again({run.part: self.split(run.part, side.number, bound)})
+                        raise _Again({run.part: self.split(run.part, side.number, bound)})
 
     def split(self, number: int, at: int, bound: int) -> Piece:
         """Return a piece with its factor AT split."""
-        piece = self.pieces[number].flip() if self.flipped else self.pieces[number]
+        piece = self.seen(number)
         factors = list(piece.factors)
         factors[at : at + 1] = split_factor(factors[at], bound * self.unit)
         piece = piece._replace(factors=tuple(factors))
         return piece.flip() if self.flipped else piece
-
-    def again(self, changed: dict[int, Piece]) -> None:
-        """Start anew with CHANGED pieces."""
-        raise _Again(changed)
 
     def sum(self, size: int, runs: list[Run]) -> Axis:
         """Return an axis along which RUNS follow each other."""
@@ -233,7 +233,7 @@ class _Attempt:
         bounds = [*(min(run.at for run in group) for group in groups), size]
         ends = [max(run.end for run in group) for group in groups]
         if len(groups) == 1 or bounds[0] or bounds[1:] != ends:
-            raise Unfit("axes are cut in different places")
+            raise Unfit(SPLIT)
         parts = []
         for group, (low, high) in zip(groups, pairwise(bounds), strict=True):
             inner = [run._replace(at=run.at - low) for run in group]
@@ -244,14 +244,14 @@ class _Attempt:
         """Return a part of a sum; one of size 1 needs a name to tell it from the others."""
         made = self.axis(size, runs)
         if made == UNIT:
-            self.again({run.part: self.named(run) for run in runs})
+            raise _Again({run.part: self.named(run) for run in runs})
         if isinstance(made, Atom):
             self.segments.setdefault(made.name, set()).update(run.part for run in runs)
         return made
 
     def named(self, run: Run) -> Piece:
         """Return the piece of RUN with a side of size 1 that stands beside the same one everywhere."""
-        piece = self.pieces[run.part].flip() if self.flipped else self.pieces[run.part]
+        piece = self.seen(run.part)
         outside = [f for f in piece.factors if f.there > self.unit and f.size > 1]
         inside = [f for f in piece.factors if f.there < self.unit and f.size > 1]
         if run.sides or not (outside or inside):

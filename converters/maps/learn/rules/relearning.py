@@ -2,9 +2,9 @@
 
 The same tensors are traced under changed configurations: a key halved or doubled, or one made
 smaller and another larger by as much. Of several candidates that come to the size, one is meant if
-the size then changes as that one foretells, and as no other does. A single key that comes to the size,
+the size then changes as that one predicts, and as no other does. A single key that comes to the size,
 where no other does, needs no such proof unless the size is very small. Configurations under which
-the class fails tell nothing; neither does a size that stays: the class may take it from shapes.
+the class fails show nothing; neither does a size that stays: the class may take it from shapes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Question:
         candidates: the plainest expressions that come to it.
         plain: whether a single candidate is believed: it is a key, and the size is not so small
             that many things have it.
-        confirmed: those that foretold how it changes.
+        confirmed: those that predicted how it changes.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Question:
         found = self.confirmed or (self.candidates if self.plain else [])
         return found[0] if len(found) == 1 else None
 
-    def hear(self, size: int, before: int, config: Config) -> None:
+    def note(self, size: int, before: int, config: Config) -> None:
         """Note that the size is SIZE under CONFIG; it was another one BEFORE."""
         right = [e for e in self.candidates if _value(e, config) == size != before]
         if right:
@@ -86,7 +86,7 @@ class Relearning:
     def __init__(self, again: Again, config: Config, headers: Mapping[str, Header]) -> None:
         self.again, self.config, self.headers = again, config, headers
 
-    def settle(self, questions: Sequence[Question]) -> bool:
+    def confirm(self, questions: Sequence[Question]) -> bool:
         """Find out which candidates of QUESTIONS are meant; return whether the class could be asked."""
         before = self.tried(self.config, questions)
         if before is None or not all(q.atom in s for q, s in zip(questions, before, strict=True)):
@@ -109,12 +109,12 @@ class Relearning:
     def ask(
         self, questions: Sequence[Question], before: list[Sizes], change: Mapping[str, int]
     ) -> bool:
-        """Tell QUESTIONS what a CHANGE of the config does; return whether the class took it."""
+        """Note in QUESTIONS what a CHANGE of the config does; return whether the class took it."""
         config = changed(self.config, change)
         after = self.tried(config, questions)
         for question, old, new in zip(questions, before, after or (), strict=after is not None):
             if question.atom in new:
-                question.hear(new[question.atom], old[question.atom], config)
+                question.note(new[question.atom], old[question.atom], config)
         return after is not None
 
     def tried(self, config: Config, questions: Sequence[Question]) -> list[Sizes] | None:
@@ -133,7 +133,7 @@ class Relearning:
         return [_sizes(of.get(question.target), trace) for question in questions]
 
 
-def settle(
+def confirm(
     again: Again, config: Config, headers: Mapping[str, Header], questions: Sequence[Question]
 ) -> None:
     """Find out which candidates of QUESTIONS are meant.
@@ -146,8 +146,8 @@ def settle(
     """
     asked = [question for question in questions if question.open]
     few = {name: header for name, header in headers.items() if any(q.about(name) for q in asked)}
-    if asked and not Relearning(again, with_layers(config, few), few).settle(asked):
-        Relearning(again, config, headers).settle(asked)
+    if asked and not Relearning(again, with_layers(config, few), few).confirm(asked):
+        Relearning(again, config, headers).confirm(asked)
 
 
 def with_layers(config: Config, names: Iterable[str]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from .drafting import FAMILY, pairing
 from .expressing import Speaker
 from .folding import COUNTED, PARTIAL, Folded, called, fold, merge_words, names_of
 from .programming import Programs, copied
-from .relearning import Again, Question, settle, sizes_in
+from .relearning import Again, Question, confirm, sizes_in
 
 BACK: Final = "the way back needs the original checkpoint"
 
@@ -83,7 +83,7 @@ def written(
     asked = questions(folded, drafts.rules, speaker)
     if again is not None:
         few = {name: trace.headers[name] for name in examples(folded, drafts.rules, trace)}
-        settle(again, config, few, list(asked.values()))
+        confirm(again, config, few, list(asked.values()))
     rules = [sized(rule, at, asked, speaker) for at, rule in enumerate(rules)]
     used = {name for rule in rules if isinstance(rule, Pairing) for name in rule.defined}
     where = [Definition((name,), value) for name, value in counts.items() if name in used]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .forms import Form
@@ -85,9 +85,3 @@ def above(trace: Trace, arrays: list[str], stop: Mapping[str, object] | None = N
         if array in trace.makers and not (stop and array in stop):
             pending += [operand[0] for operand in trace.makers[array]["inputs"]]
     return seen
-
-
-def unused(component: Component) -> Iterator[str]:
-    """Yield the sources of a component that has no target."""
-    if not component.targets:
-        yield from component.sources

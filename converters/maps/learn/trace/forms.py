@@ -1,8 +1,8 @@
-"""The normal form of a tensor: pieces of sources, laid out in a shape."""
+"""The normal form of a tensor: pieces of sources in a shape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -54,7 +54,7 @@ class Form:
         cells = (*shape, self.width) if self.width else tuple(shape)
         pieces = tuple(flatten(box, cells) for box in boxes)
         if len(pieces) > MOST_PIECES:
-            raise Unfit("it is cut into too many pieces")
+            raise Unfit(f"it is made of more than {MOST_PIECES} pieces")
         return Form(tuple(shape), pieces, self.width)
 
     def reshaped(self, shape: Sequence[int]) -> Form:
@@ -98,7 +98,7 @@ class Form:
             Unfit: values were changed before.
         """
         if any(piece.changes for piece in self.pieces):
-            raise Unfit("values change before their bits are taken for others")
+            raise Unfit("values change before their bits are read as another dtype")
         inner = self if self.width else self.in_bytes(old)
         return Form(tuple(shape), inner.pieces, new)
 
@@ -120,7 +120,7 @@ class Form:
             Unfit: the form counts bytes.
         """
         if self.width:
-            raise Unfit("values change after their bits were taken for others")
+            raise Unfit("values change after their bits were read as another dtype")
         pieces = (piece._replace(changes=(*piece.changes, change)) for piece in self.pieces)
         return replace(self, pieces=tuple(pieces))
 
@@ -146,7 +146,7 @@ def whole(name: str, shape: Sequence[int]) -> Form:
 
 
 def joined(forms: Sequence[Form], axis: int) -> Form:
-    """Return FORMS laid end to end along AXIS.
+    """Return FORMS end to end along AXIS.
 
     Raises:
         Unfit: some count bytes and some do not, or they are too many pieces.
@@ -159,8 +159,3 @@ def joined(forms: Sequence[Form], axis: int) -> Form:
         size += form.shape[axis]
     first = forms[0]
     return first.remade((*first.shape[:axis], size, *first.shape[axis + 1 :]), boxes)
-
-
-def mapped(form: Form, function: Callable[[Piece], Piece]) -> Form:
-    """Return FORM with FUNCTION applied to its pieces."""
-    return replace(form, pieces=tuple(map(function, form.pieces)))

@@ -114,7 +114,7 @@ def _gather(walker: Walker, node: Node, operands: Sequence[str]) -> Form:
     found = walker.constants.get(operands[1]) if len(operands) == FULL_GATHER else None
     full = [1 if axis in axes else size for axis, size in enumerate(form.shape)]
     if found is None or found.ndim > 1 or list(sizes) != full:
-        raise Unfit("elements are looked up")
+        raise Unfit("its elements are chosen by an index that is computed")
     [axis] = axes
     indices = [int(i) % form.shape[axis] for i in found.reshape(-1)]
     parts = [form.sliced(axis, i, i + 1).reshaped((1, *sizes)) for i in indices]
@@ -138,9 +138,9 @@ def _affine(walker: Walker, node: Node, operands: Sequence[str]) -> Form:
     number, symbol = walker.numbers[operands[1 - at]], SYMBOLS[node["name"]]
     form = walker.forms[operands[at]]
     if form.shape != _shape(node) or not np.isfinite(number) or (symbol == "-" and at):
-        raise Unfit("values are mixed")
+        raise Unfit("its numbers are combined with an array, not with one number")
     if number.dtype.kind in "iub" or (symbol == "*" and number == 0):
-        raise Unfit("numbers are no floating-point numbers, or vanish")
+        raise Unfit("its integers change, or all of its numbers become 0")
     amount = float(number) * (-1 if symbol == "-" else 1)
     if (symbol, amount) == ("*", 1.0):
         return form

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from ...notation.rules import Change
 
 MOST_PIECES: Final = 4096
+SPLIT: Final = "its parts divide one axis at places that no one layout has"
 
 
 class Unfit(Exception):  # noqa: N818  (not an error: the caller falls back to a program)
@@ -124,11 +125,11 @@ def split_factor(factor: Factor, bound: int) -> tuple[Factor, Factor]:
     """Split FACTOR in two, the outer one with a stride of BOUND in the result.
 
     Raises:
-        Unfit: the elements are not laid out so.
+        Unfit: there is no such split.
     """
     size, here, there = factor
     if bound % there or (size * there) % bound:
-        raise Unfit("axes are cut in different places")
+        raise Unfit(SPLIT)
     inner = bound // there
     return Factor(size // inner, here * inner, bound), Factor(inner, here, there)
 
@@ -158,12 +159,12 @@ def spread(piece: Piece, shape: Sequence[int]) -> Box:
     for size, here, there in split_all(piece.factors, [steps[axis] for axis in wide]):
         axis = next((axis for axis in wide if steps[axis] <= there), None)
         if axis is None or there % steps[axis]:
-            raise Unfit("axes are cut in different places")
+            raise Unfit(SPLIT)
         sides.append(Side(size, here, axis, there // steps[axis]))
         last[axis] += (size - 1) * sides[-1].there
     at = tuple(piece.at // step % max(size, 1) for step, size in zip(steps, shape, strict=True))
     if any(first + more >= size for first, more, size in zip(at, last, shape, strict=True)):
-        raise Unfit("axes are cut in different places")
+        raise Unfit(SPLIT)
     return Box(piece.source, piece.start, at, tuple(sides), piece.changes)
 
 
@@ -209,7 +210,7 @@ def stepped(box: Box, axis: int, step: int) -> Box | None:
     """
     loose = [side for side in box.along(axis) if side.there % step]
     if len(loose) > 1:
-        raise Unfit("a strided slice crosses an axis")
+        raise Unfit("a slice with a step runs across two axes that became one")
     if loose:
         [side] = loose
         apart = step // gcd(side.there, step)

@@ -15,12 +15,12 @@ from ....checkpoints.base import Header
 from ...programs.programs import replay
 from ..rules.steps import nodes_of, program
 from .components import Groups, above
+from .normal import RESHAPES
 from .opaque import Node
 from .recording import Trace
 
 Array: TypeAlias = tuple[str, tuple[int, ...], Any]  # id, shape and dtype, as MLX reports them
 SMALL: Final = (3, 5, 7, 2)  # sizes of the axes that are carried along, in turn
-RESHAPES: Final = frozenset({"ExpandDims", "Flatten", "Reshape", "Squeeze", "Unflatten"})
 ALIKE: Final = frozenset(
     {"Add", "AsType", "Copy", "Full", "Multiply", "Negative", "StopGradient", "Subtract"}
 )

@@ -16,7 +16,7 @@ MOST_TRIES: Final = 96
 Choice = dict[int, tuple[int, tuple[int, ...]]]
 
 
-def settle(
+def pair_remaining(
     evidence: Evidence, parts: tuple[list[Part], list[Part]], wished: Mapping[int, int]
 ) -> None:
     """Add to EVIDENCE what outputs say of the parts that no mark told apart.
@@ -24,13 +24,13 @@ def settle(
     Args:
         evidence: what is proven; the modules in it are asked again.
         parts: of both sides.
-        wished: a partner for every part of torch, by names; it decides where outputs cannot.
+        wished: a partner for every part of torch, by names; decides where outputs cannot.
     """
     probing = evidence.probing
     if probing is None:
         return
     loose = [row for row in range(len(parts[0])) if row not in evidence.pairs]
-    sure: Choice = {row: (it.column, it.way) for row, it in evidence.pairs.items()}
+    sure: Choice = {row: (pair.column, pair.way) for row, pair in evidence.pairs.items()}
     values = [probing.drawing.different(part, row) for row, part in enumerate(parts[0])]
     wanted = probing.outputs(0, parts[0], dict(enumerate(values)))
     agreeing = []
@@ -40,7 +40,7 @@ def settle(
         if distance(wanted, found) < AGREE * size(wanted):
             agreeing.append(choice)
     if not agreeing:
-        distrust(evidence)
+        _withdraw(evidence)
     for row in loose if agreeing else []:
         partners = {choice[row] for choice in agreeing}
         first = agreeing[0][row]
@@ -49,14 +49,15 @@ def settle(
         evidence.pairs[row] = Proven(*first, proof, "", note)
 
 
-def distrust(evidence: Evidence) -> None:
+def _withdraw(evidence: Evidence) -> None:
     """Take back what outputs proved: with weights that are all different the modules do not agree."""
     evidence.notes.append(
         "the modules differ once all weights do; what outputs said is only a guess"
     )
-    for row, it in evidence.pairs.items():
-        if it.proof == "outputs":
-            evidence.pairs[row] = it._replace(proof="guess", note="outputs, but only one at a time")
+    for row, pair in evidence.pairs.items():
+        if pair.proof == "outputs":
+            note = "outputs, but only one at a time"
+            evidence.pairs[row] = pair._replace(proof="guess", note=note)
 
 
 def equal(
@@ -64,7 +65,7 @@ def equal(
     first: tuple[int, tuple[int, ...]],
     right: Sequence[Part],
 ) -> str:
-    """Say that outputs are the same with other PARTNERS."""
+    """Return the note that outputs are the same with other PARTNERS."""
     others = sorted({shown(right[column]) for column, _ in partners if column != first[0]})
     return f"no output tells it from {', '.join(others) or 'its transpose'}"
 
@@ -80,17 +81,17 @@ def choices(
     for rows in groups.values():
         columns = [wished[row] for row in rows]
         orders = islice(permutations(columns), MOST_TRIES)
-        per_group.append([way for order in orders for way in laid(rows, order, parts)])
+        per_group.append([way for order in orders for way in ways_to_pair(rows, order, parts)])
     return [
         {row: pair for part in chosen for row, pair in part.items()}
         for chosen in islice(product(*per_group), MOST_TRIES)
     ]
 
 
-def laid(
+def ways_to_pair(
     rows: Sequence[int], columns: Sequence[int], parts: tuple[list[Part], list[Part]]
 ) -> list[Choice]:
-    """Return the ways to lay ROWS on COLUMNS, axes in their usual order first."""
+    """Return the ways to pair ROWS with COLUMNS, axes in their usual order first."""
     ways = [
         alignments(parts[0][row], parts[1][c], most=2) for row, c in zip(rows, columns, strict=True)
     ]
@@ -103,7 +104,7 @@ def laid(
 def carried(
     values: Sequence[Array], parts: tuple[list[Part], list[Part]], chosen: Choice
 ) -> dict[int, Array]:
-    """Return the candidate's parts that hold VALUES of torch's, laid out as CHOSEN."""
+    """Return the candidate's parts that hold VALUES of torch's, in the layouts CHOSEN."""
     found = {}
     for row, (column, way) in chosen.items():
         left, right = parts[0][row], parts[1][column]
