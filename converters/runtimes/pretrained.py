@@ -82,21 +82,22 @@ def load_pretrained(
     module.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
     # What transformers would leave at random here, ``_keys_to_ignore_on_load_missing``, is an error;
     # a buffer has the values that its module computed.
-    computed = {name for name, _ in module.named_buffers()}
-    absent = info.missing_keys - computed
+    absent = info.missing_keys - {name for name, _ in module.named_buffers()}
     absent -= close_towers(module, absent) if towers else set()
-    problems = [f"{name} is missing" for name in sorted(absent)]
     module._adjust_missing_and_unexpected_keys(info)
-    problems += [f"{name} is unexpected" for name in sorted(info.unexpected_keys)]
-    problems += [
-        f"{name}: expected {list(expected)}, found {list(found)}"
-        for name, found, expected in sorted(info.mismatched_keys)
-    ]
-    problems += [f"{name}: {error}" for name, error in sorted(info.conversion_errors.items())]
-    problems += list(info.error_msgs)
-    if problems:
+    if problems := list(loading_problems(info, absent)):
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
     return places(module, tensors)
+
+
+def loading_problems(info: Any, absent: Collection[str]) -> Iterator[str]:
+    """Yield what keeps a module from being filled: weights ABSENT, and what INFO reports."""
+    yield from (f"{name} is missing" for name in sorted(absent))
+    yield from (f"{name} is unexpected" for name in sorted(info.unexpected_keys))
+    for name, found, expected in sorted(info.mismatched_keys):
+        yield f"{name}: expected {list(expected)}, found {list(found)}"
+    yield from (f"{name}: {error}" for name, error in sorted(info.conversion_errors.items()))
+    yield from info.error_msgs
 
 
 def close_towers(module: Any, absent: Collection[str]) -> set[str]:

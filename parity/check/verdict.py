@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...converters.common.exits import Exit
-from ...errors import BadInputError
 
 if TYPE_CHECKING:
     from ..blame.blame import Fault
@@ -85,32 +85,27 @@ class Verdict:
         return EXITS.get(self.status, Exit.UNDECIDED)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values; :meth:`from_json` is the inverse."""
+        """Return JSON values, infinities as ``"inf"``, which any reader takes."""
         content = asdict(self)
         content["stages"] = [stage._asdict() for stage in self.stages]
         content["faults"] = [fault._asdict() for fault in self.faults]
-        return {"schema": SCHEMA, **content, "provenance": dict(self.provenance)}
+        found: dict[str, Any] = plain({"schema": SCHEMA, **content})
+        return found
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Verdict:
-        """Read what :meth:`to_json` wrote.
 
-        Raises:
-            BadInputError: it is of another schema or has an unknown status.
-        """
-        from ..blame.blame import Fault
+def plain(value: Any) -> Any:
+    """Return VALUE with numbers that JSON lacks as text, tuples as lists.
 
-        if content.get("schema") != SCHEMA or content.get("status") not in STATUSES:
-            raise BadInputError(
-                f"not a verdict of schema {SCHEMA}: schema {content.get('schema')},"
-                f" status {content.get('status')}; check again with this version"
-            )
-        return cls(
-            status=content["status"],
-            stages=tuple(Stage(**stage) for stage in content["stages"]),
-            faults=tuple(Fault(**fault) for fault in content["faults"]),
-            provenance=content["provenance"],
-        )
+    >>> plain({"ratio": float("inf"), "shape": (2, 3)})
+    {'ratio': 'inf', 'shape': [2, 3]}
+    """
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def decide(stages: Collection[Stage], runtime: str) -> str:

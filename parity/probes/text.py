@@ -122,12 +122,3 @@ def compare_sides(reference: TextSide | None, candidate: TextSide | None) -> Sta
     parts = [f"{len(SENTENCES)} sentences give the same {tokens} ids", "special and stop ids equal"]
     parts += ["chat template equal"] if reference.template is not None else []
     return Stage("text", "pass", ", ".join(parts), {"sentences": len(SENTENCES), "ids": tokens})
-
-
-def compare_text(reference: Path | None, candidate: Path | None) -> Stage:
-    """Compare what two model directories do with text.
-
-    >>> compare_text(None, None).status
-    'skipped'
-    """
-    return compare_sides(read_text_side(reference), read_text_side(candidate))

@@ -1,8 +1,7 @@
-"""What a verdict looks like: for a person, and for a program."""
+"""What a verdict looks like to a person."""
 
 from __future__ import annotations
 
-from .json import dumps
 from .terminal import render
 
-__all__ = ["dumps", "render"]
+__all__ = ["render"]

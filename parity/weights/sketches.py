@@ -233,19 +233,6 @@ def sketches(weights: Weights) -> dict[str, Sketch]:
     return {name: sketch(weights.read(name)) for name in weights.headers}
 
 
-def neutral(known: Mapping[str, Sketch]) -> frozenset[str]:
-    """Return the names of tensors that are all 0 or all 1, which a compiler may eliminate.
-
-    >>> sorted(neutral({"norm": sketch(np.ones(4)), "w": sketch(np.arange(4.0))}))
-    ['norm']
-    """
-    return frozenset(
-        name
-        for name, it in known.items()
-        if it.moments.least == it.moments.largest and it.moments.least in (0.0, 1.0)
-    )
-
-
 def to_record(it: Sketch) -> dict[str, Any]:
     """Return a sketch as JSON values; :func:`from_record` is the inverse.
 

@@ -17,7 +17,6 @@ from weighbridge.converters.models import Model
 from weighbridge.converters.runtimes.torch import TorchRunner, build_module
 from weighbridge.parity.check import check as checking
 from weighbridge.parity.check.check import check
-from weighbridge.parity.check.verdict import Verdict
 from weighbridge.parity.goldens.golden import Golden
 from weighbridge.parity.goldens.recorder import record
 
@@ -335,7 +334,7 @@ def test_a_candidate_is_not_changed_by_being_judged(reference, golden):
 
 def test_the_verdict_is_plain_json(reference, golden):
     verdict = check(golden, candidate(reference, tanh_gelu))
-    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))).status == "DIFFERS"
+    assert json.loads(json.dumps(verdict.to_json()))["status"] == "DIFFERS"
 
 
 def test_the_report_says_what_no_probe_reached(reference, golden):

@@ -10,9 +10,13 @@ import pytest
 
 from weighbridge.parity.probes import tokenizers
 from weighbridge.parity.probes.sentences import SENTENCES
-from weighbridge.parity.probes.text import compare_text, read_text_side
+from weighbridge.parity.probes.text import compare_sides, read_text_side
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def compare(reference, candidate):
+    return compare_sides(read_text_side(reference), read_text_side(candidate))
 
 
 def lower_case_off(folder):
@@ -49,25 +53,25 @@ def copied(tiny_bert_dir, tmp_path):
 
 
 def test_a_copy_speaks_the_same(tiny_bert_dir, copied):
-    stage = compare_text(tiny_bert_dir, copied)
+    stage = compare(tiny_bert_dir, copied)
     assert (stage.status, stage.figures["sentences"]) == ("pass", 14)
 
 
 @pytest.mark.parametrize(("damage", "said"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_of_the_text_side_is_found(tiny_bert_dir, copied, damage, said):
     damage(copied)
-    stage = compare_text(tiny_bert_dir, copied)
+    stage = compare(tiny_bert_dir, copied)
     assert stage.status == "fail"
     assert re.search(said, stage.detail)
 
 
 def test_a_side_without_a_tokenizer_fails(tiny_bert_dir, tmp_path):
-    assert compare_text(tiny_bert_dir, tmp_path).status == "fail"
-    assert compare_text(tmp_path, tiny_bert_dir).status == "fail"
+    assert compare(tiny_bert_dir, tmp_path).status == "fail"
+    assert compare(tmp_path, tiny_bert_dir).status == "fail"
 
 
 def test_no_tokenizer_on_either_side_is_nothing_to_compare(tmp_path):
-    assert compare_text(tmp_path, None).status == "skipped"
+    assert compare(tmp_path, None).status == "skipped"
 
 
 def test_without_transformers_the_fast_tokenizer_reads_the_same_ids(tiny_bert_dir, monkeypatch):
@@ -81,6 +85,6 @@ def test_sides_that_no_library_reads_are_compared_by_their_bytes(
     tiny_bert_dir, copied, monkeypatch
 ):
     monkeypatch.setattr("weighbridge.parity.probes.text.load_tokenizers", lambda folder: [])
-    assert compare_text(tiny_bert_dir, copied).status == "pass"
+    assert compare(tiny_bert_dir, copied).status == "pass"
     lower_case_off(copied)
-    assert compare_text(tiny_bert_dir, copied).status == "unverified"
+    assert compare(tiny_bert_dir, copied).status == "unverified"

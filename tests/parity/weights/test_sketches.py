@@ -18,7 +18,6 @@ from weighbridge.parity.weights.casts import CLAMPED, cast, clamp, fingerprint
 from weighbridge.parity.weights.sketches import (
     LONGEST_ROW,
     from_record,
-    neutral,
     row_shape,
     sketch,
     to_record,
@@ -144,16 +143,6 @@ def test_infinities_are_counted_and_left_out_of_sums() -> None:
     assert found.moments.not_finite == 2
     assert np.isfinite(found.projections).all()
     assert found.moments.largest == 2.0
-
-
-def test_neutral_is_all_zeros_or_all_ones() -> None:
-    known = {
-        "one": np.ones(3),
-        "zero": np.zeros(3),
-        "two": np.full(3, 2.0),
-        "mixed": np.arange(2.0),
-    }
-    assert neutral({name: sketch(array) for name, array in known.items()}) == {"one", "zero"}
 
 
 def test_bfloat16_overflow_is_infinite_without_a_warning() -> None:
