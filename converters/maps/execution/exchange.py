@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -66,18 +65,6 @@ def to_numpy(array: Any) -> Array:
     unsigned = mlx_dtype(np.dtype(UNSIGNED[dtype.itemsize]).name)
     flat = mx.contiguous(array.reshape(-1)).view(unsigned)
     return np.array(flat).view(dtype).reshape(tuple(array.shape))
-
-
-def constant(dtype: str, shape: Sequence[int], values: Sequence[int | float]) -> Array:
-    """Return the array that a program writes out.
-
-    Raises:
-        ValueError: the values are not as many as the shape says, or the dtype cannot hold them.
-
-    >>> constant("bfloat16", (2,), (1, -0.0)).tolist()
-    [1.0, -0.0]
-    """
-    return np.array(values, dtype=dtype_of(dtype)).reshape(tuple(shape))
 
 
 def code(dtype: Any) -> str:

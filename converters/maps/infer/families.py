@@ -61,11 +61,6 @@ class Family:
         """Yield all names, the last index fastest."""
         return (self.name(at) for at in product(*self.indices))
 
-    @property
-    def size(self) -> int:
-        """Elements of all tensors."""
-        return prod(self.stacked)
-
 
 def fill(template: str, values: Iterable[str]) -> str:
     r"""Return TEMPLATE with VALUES in its holes.

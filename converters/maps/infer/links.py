@@ -154,21 +154,16 @@ class Hub:
                 names[place] = next(letters)
         return names
 
-    def piece(self, at: int) -> str:
-        """Return the name of piece AT of the axis that is cut, ``1`` where it is of size 1."""
-        assert self.cut  # noqa: S101
-        return PIECES[at]
-
     def whole(self) -> str:
         """Return the axis that is cut, as text."""
         assert self.cut  # noqa: S101
-        total = f"({' + '.join(self.piece(at) for at in range(len(self.cut.sizes)))})"
+        total = f"({' + '.join(PIECES[: len(self.cut.sizes)])})"
         return f"({HEADS} {total})" if self.cut.heads > 1 else total
 
     def slice(self, at: int) -> str:
         """Return the same axis of spoke AT."""
         assert self.cut  # noqa: S101
-        return f"({HEADS} {self.piece(at)})" if self.cut.heads > 1 else self.piece(at)
+        return f"({HEADS} {PIECES[at]})" if self.cut.heads > 1 else PIECES[at]
 
     def hub_axes(self) -> tuple[str, ...]:
         """Return the axes of the hub's tensors."""
@@ -203,7 +198,7 @@ class Hub:
         if self.cut is None:
             return ()
         heads = self.cut.heads
-        sizes = [f"{self.piece(at)} = {size // heads}" for at, size in enumerate(self.cut.sizes)]
+        sizes = [f"{PIECES[at]} = {size // heads}" for at, size in enumerate(self.cut.sizes)]
         return (*([f"{HEADS} = {heads}"] if heads > 1 else []), *sizes)
 
     def links(self) -> Iterator[Link]:

@@ -37,6 +37,8 @@ UNDONE: Final[dict[str, tuple[Undo, Undo]]] = {
     "Multiply": (lambda y, c: y / c, lambda y, c: y / c),
     "Divide": (lambda y, c: y * c, lambda y, c: c / y),
 }
+# What takes each number by itself, or moves it.
+FOLLOWED: Final = frozenset({*KEPT, *UNDONE, "Negative", "Transpose"})
 SCALING: Final = frozenset({"Multiply", "Divide"})
 
 
@@ -94,16 +96,11 @@ def line(program: Program) -> dict[Step, int] | None:
         if any(name.startswith("#") and name != SOURCE for name in step.operands):
             return None
         if at in step.operands:
-            if read[at] > 1 or len(step.results) > 1 or not can_be_undone(step):
+            if read[at] > 1 or len(step.results) > 1 or step.operation not in FOLLOWED:
                 return None
             path[step] = step.operands.index(at)
             [at] = step.results
     return path if at == TARGET and len(path) else None
-
-
-def can_be_undone(step: Step) -> bool:
-    """Say whether STEP is of a kind that takes each number by itself, or moves it."""
-    return step.operation in KEPT | UNDONE.keys() | {"Negative", "Transpose"}
 
 
 def constant(

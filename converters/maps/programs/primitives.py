@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ..execution.exchange import constant, mlx_dtype, to_mlx
+import numpy as np
+
+from ...common.dtypes import dtype_of
+from ..execution.exchange import mlx_dtype, to_mlx
 
 Number: TypeAlias = int | float
 Argument: TypeAlias = Number | str | tuple[Number, ...]  # a dtype is a str, flags are bools
@@ -135,7 +138,8 @@ def _scan(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:
 
 
 def _constant(mx: Any, x: Inputs, a: Sequence[Any]) -> Any:
-    return to_mlx(constant(*a))
+    dtype, shape, values = a
+    return to_mlx(np.array(values, dtype=dtype_of(dtype)).reshape(shape))
 
 
 PRIMITIVES: Final[dict[str, Primitive]] = {

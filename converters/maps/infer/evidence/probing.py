@@ -53,14 +53,10 @@ class Found:
     Attributes:
         balance: how tensors are cut, the pieces in their order.
         pairs: for each part of torch (by place in ``parts_of``) the candidate's, and the layout.
-        unseen: places of torch parts whose change no output shows.
-        runs: how often a module ran.
     """
 
     balance: Balance
     pairs: dict[int, tuple[int, tuple[int, ...]]]
-    unseen: frozenset[int]
-    runs: int
 
 
 class Probing:
@@ -69,7 +65,6 @@ class Probing:
     def __init__(self, left: Sequence[Family], right: Sequence[Family], runs: Runs) -> None:
         self.families = (list(left), list(right))
         self.runs = runs
-        self.count = 0
         self.drawing = Drawing(())
 
     def decide(self, balances: Sequence[Balance], most: int = 160) -> Found | None:
@@ -90,7 +85,6 @@ class Probing:
 
     def outputs(self, side: int, parts: Sequence[Part], changed: Mapping[int, Array] = {}) -> Array:
         """Run one SIDE with base values, the parts in CHANGED with others; return all outputs."""
-        self.count += 1
         values = [
             changed[at] if at in changed else self.drawing.base(part)
             for at, part in enumerate(parts)
@@ -105,14 +99,12 @@ class Probing:
     ) -> Found:
         """Find the partner of every part, class by class."""
         pairs: dict[int, tuple[int, tuple[int, ...]]] = {}
-        unseen: set[int] = set()
         for key, (rows, columns) in classes(*parts).items():
             teams = Teams(self, key, parts, still)
             marks = {row: teams.left(row) for row in rows}
             visible = [row for row in rows if size(marks[row]) > SEEN * size(still[0])]
-            unseen |= set(rows) - set(visible)
             pairs |= teams.match(visible, columns, marks)
-        return Found(balance, pairs, frozenset(unseen), self.count)
+        return Found(balance, pairs)
 
 
 @dataclass
