@@ -1,4 +1,4 @@
-"""What a command that failed says: lines on stderr, or one JSON document on stdout, and its exit code."""
+"""What a command that failed prints: lines on stderr, or one JSON document on stdout, and its exit code."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class Failed(click.ClickException):
 
 
 @contextmanager
-def told(*, as_json: bool) -> Iterator[None]:
-    """Turn whatever is raised inside into a failure that says itself, as JSON if AS_JSON."""
+def reporting(*, as_json: bool) -> Iterator[None]:
+    """Turn whatever is raised inside into a failure that is reported, as JSON if AS_JSON."""
     try:
         yield
     except (click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -114,15 +114,15 @@ def shortage(error: BaseException) -> TooLittleMemoryError | None:
 
 @singledispatch
 def failure_of(error: BaseException) -> Failed:
-    """Return what there is to say of ERROR; one that no kind takes is a bug."""
+    """Return ERROR as a failure; one that no kind takes is a bug."""
     return bug(error)
 
 
 def bug(error: BaseException) -> Failed:
-    """Print the traceback of ERROR, one of our own faults, and return what there is to say of it."""
+    """Print the traceback of ERROR, one of our own faults, and return it as a failure."""
     traceback.print_exception(error)
-    said = "This is a bug in Weighbridge; please report it with the lines above."
-    return Failed("bug", legible(f"{type(error).__name__}: {error}"), shown=said)
+    message = "This is a bug in Weighbridge; please report it with the lines above."
+    return Failed("bug", legible(f"{type(error).__name__}: {error}"), shown=message)
 
 
 @failure_of.register
@@ -138,7 +138,9 @@ def _(error: click.ClickException) -> Failed:
 @failure_of.register
 def _(error: WeighbridgeError) -> Failed:
     message, *problems = str(error).splitlines() or [""]
-    return Failed(kind_of(type(error)), message, [it.strip() for it in problems], f"Error: {error}")
+    return Failed(
+        kind_of(type(error)), message, [line.strip() for line in problems], f"Error: {error}"
+    )
 
 
 @failure_of.register
@@ -151,8 +153,8 @@ def _(error: MismatchError) -> Failed:
 
 @failure_of.register
 def _(error: ModuleNotFoundError) -> Failed:
-    said = missing_package(error)
-    return Failed("missing-package", said) if said else bug(error)
+    message = missing_package(error)
+    return Failed("missing-package", message) if message else bug(error)
 
 
 @failure_of.register
@@ -163,8 +165,8 @@ def _(error: OSError) -> Failed:
 
 @failure_of.register
 def _(error: KeyboardInterrupt) -> Failed:
-    said = str(error) or "Interrupted; nothing was left behind."
-    return Failed("interrupted", said, shown=said)
+    message = str(error) or "Interrupted; nothing was left behind."
+    return Failed("interrupted", message, shown=message)
 
 
 @failure_of.register

@@ -89,7 +89,7 @@ def shards(command: Command) -> Command:
     )(command)
 
 
-def going_home(command: Command) -> Command:
+def original(command: Command) -> Command:
     """Add ``--original``."""
     return click.option(
         "--original",
@@ -99,14 +99,14 @@ def going_home(command: Command) -> Command:
     )(command)
 
 
-def leaving(command: Command) -> Command:
+def sidecar(command: Command) -> Command:
     """Add ``--sidecar``."""
     return click.option(
         "--sidecar",
         type=click.Choice(("small", "all", "none")),
         default="small",
         show_default=True,
-        help="Tensors to keep aside for an exact way home: those up to 1 MiB, or all it may need.",
+        help="Tensors to keep for an exact conversion back: those up to 1 MiB, or all it may need.",
     )(command)
 
 
@@ -116,7 +116,7 @@ def trained_on(command: Command) -> Command:
         "--trained-on",
         type=MODEL,
         metavar="DIR",
-        help="The quantized model that the adapter was trained on: kinship with BASE is proven.",
+        help="The quantized model that the adapter was trained on: proves that BASE is its original.",
     )(command)
 
 
@@ -131,7 +131,7 @@ def destined(command: Command) -> Command:
 
 
 def writing(command: Command) -> Command:
-    """Add the options of every verb that writes a model and weighs it."""
+    """Add the options of every verb that writes a model and checks it."""
     checking = click.option(
         "--check",
         type=click.Choice(("quick", "full", "none")),
@@ -200,7 +200,7 @@ def parse_size(item: str, size: str) -> int:
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:
-    """Say which extra brings the package that ERROR misses; ``None`` if none does."""
+    """Return which extra brings the package that ERROR misses; ``None`` if none does."""
     package = (error.name or "").partition(".")[0]
     extra = next((name for name, packages in EXTRAS.items() if package in packages), None)
     if extra is None:

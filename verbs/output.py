@@ -101,7 +101,9 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     lines += figure_lines(facts.get("figures") or {})
     lines += dropped_lines(facts.get("dropped", ()))
     if facts.get("restored"):
-        lines.append(f"{len(facts['restored'])} tensors taken as they were before the way to MLX")
+        lines.append(
+            f"{len(facts['restored'])} tensors restored as they were before the conversion to MLX"
+        )
     if facts.get("trained"):
         lines.append(f"{len(facts['trained'])} tensors of the sidecar left aside: trained since")
     lines += config_lines(facts.get("config") or {})
@@ -130,16 +132,17 @@ def survival_lines(merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return what survived of each merged update, the worst first; the manifest has them all."""
     from ..converters.adapters.merging.survival import Survival, judge, lines
 
-    named = {f"{name}{told(it)}": it for name, it in merged.items()}
+    named = {f"{name}{form_note(merge)}": merge for name, merge in merged.items()}
     fields = Survival._fields
-    table = lines({name: Survival(*(it[key] for key in fields)) for name, it in named.items()})
+    survivals = {name: Survival(*(merge[key] for key in fields)) for name, merge in named.items()}
+    table = lines(survivals)
     more = [f"  ... {len(merged) - MANY} more, none worse"] if len(merged) > MANY else []
-    kept = sum(judge(Survival(*(it[key] for key in fields))) != "refuse" for it in merged.values())
+    kept = sum(judge(survival) != "refuse" for survival in survivals.values())
     head = f"{len(merged)} of {len(merged)} adapter updates merged, {kept} of them survived the rounding:"
     return [head, *table[: MANY + 1], *more]
 
 
-def told(merged: Mapping[str, Any]) -> str:
+def form_note(merged: Mapping[str, Any]) -> str:
     """Return in which form a merged weight is stored, where the manifest says it."""
     return f"  ({merged['form']})" if merged.get("form") else ""
 

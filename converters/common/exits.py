@@ -48,10 +48,10 @@ class Exit(IntEnum):
     TERMINATED = 143, "terminated", "terminated by SIGTERM or SIGHUP; nothing is left behind"
 
 
-def promise(*codes: Exit) -> str:
+def exit_line(*codes: Exit) -> str:
     """Return the line of a help text that lists CODES, all of them if none are given.
 
-    >>> promise(Exit.DONE, Exit.DIFFERENT)
+    >>> exit_line(Exit.DONE, Exit.DIFFERENT)
     'Exit codes: 0 done or PASS, 1 DIFFERS.'
     """
     return f"Exit codes: {', '.join(f'{code.value} {code.short}' for code in codes or Exit)}."

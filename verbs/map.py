@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..converters.common.exits import Exit, promise
+from ..converters.common.exits import Exit, exit_line
 from .options import MODEL, as_json, candidate, opening, own_inputs
 
 
@@ -38,7 +38,7 @@ def show(source: str, as_json: bool, **chosen: Any) -> None:
         show_text(shown.document())
 
 
-@map_group.command("infer", epilog=promise())
+@map_group.command("infer", epilog=exit_line())
 @click.argument("source", type=MODEL)
 @click.argument("port", type=MODEL)
 @click.argument("target", type=click.Path(path_type=Path))

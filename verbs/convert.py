@@ -1,0 +1,52 @@
+"""The verbs of ``weighbridge convert``: weights from one framework to another, adapters from one dialect to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..converters.routes import CONVERSIONS, Route
+from . import adapters
+from .options import ADAPTER, MODEL, original, shards, sidecar, writing
+from .running import finish, options_of, prepare_mlx
+
+
+@click.group()
+def convert() -> None:
+    """Convert weights from one framework to another."""
+
+
+def add_conversion(route: Route) -> None:
+    """Add the verb of ROUTE to ``convert``."""
+
+    @convert.command(route.verb.split()[1], help=route.help, short_help=route.summary)
+    @click.argument("source", type=MODEL)
+    @click.argument("target", type=click.Path(path_type=Path))
+    @click.option("--adapter", type=ADAPTER, help="Merge this LoRA adapter on the way.")
+    @(original if route.target == "torch" else sidecar)
+    @shards
+    @writing
+    def command(
+        source: str,
+        target: Path,
+        adapter: Path | None,
+        as_json: bool,
+        accept: tuple[str, ...],
+        **chosen: Any,
+    ) -> None:
+        if chosen["check"] != "none" and not chosen["dry_run"]:
+            prepare_mlx()
+        from .. import jobs
+
+        outcome = jobs.convert(
+            source, target, route.target, adapter=adapter, options=options_of(chosen)
+        )
+        finish(outcome, as_json=as_json, accept=accept)
+
+
+for _route in CONVERSIONS:
+    add_conversion(_route)
+for _verb in adapters.CONVERSIONS:
+    convert.add_command(_verb)
