@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..converters.checkpoints import require_target
+from ..converters.common.hints import command
 from ..converters.common.repositories import recorded
 from ..converters.common.system import writing
 from ..converters.models import MANIFEST
 from ..converters.models import open as open_model
 from ..converters.results.records import write_record
 from ..converters.sidefiles import copy_side_files
+from ..errors import BadInputError
 from .manifest import write_manifest
 from .needs import require_memory
 
@@ -25,12 +30,14 @@ if TYPE_CHECKING:
     from ..trainers.runs.loop import TrainResult
 
 CONFIG, WEIGHTS = "config.yaml", "model.safetensors"
+RUN = "run"  # the folder where none is named
+SETTINGS = (".yaml", ".yml", ".toml")
 
 
 def train(
-    target: Path,
+    target: Path | None,
     backend: str,
-    config_path: Path | str | None,
+    recipe: Path | str | None,
     overrides: Sequence[str] = (),
     *,
     resume: bool = False,
@@ -39,23 +46,26 @@ def train(
     """Train as the configuration says and leave an adapter, or an ordinary directory, in TARGET.
 
     Args:
-        target: the run's folder.
+        target: the run's folder; ``run`` or the next free name like it where none is given, and
+            with RESUME the last of them.
         backend: ``mlx`` or ``torch``.
-        config_path: YAML or TOML file, or the name of a recipe.
+        recipe: YAML or TOML file, or the name of a recipe; see ``load_config``.
         overrides: ``key.subkey=value`` each.
         resume: go on where the run in TARGET stopped; the configuration is the run's own.
-        progress: told every event; plain lines on stderr if not given.
+        progress: called with every event; plain lines on stderr if not given.
     """
     from ..trainers.config import load_config
     from ..trainers.runs.events import Lines
     from ..trainers.runs.loop import train as run
 
+    config = load_config(recipe, overrides) if recipe or overrides or not resume else None
+    if recipe is None and target and not resume:
+        require_folder_name(target)
+    target = target or default_run(resume=resume)
     if not resume:
         require_target(target, "run")
-    told = config_path is not None or bool(overrides)
-    config = load_config(config_path, overrides) if told else None
     saved = target / CONFIG
-    if begun := config or (load_config(saved) if resume and saved.is_file() else None):
+    if begun := config or (load_config(saved) if saved.is_file() else None):
         require_memory_of(begun)
     result = run(
         config, target, backend=backend, progress=progress or Lines(sys.stderr), resume=resume
@@ -67,8 +77,47 @@ def train(
     return result
 
 
+def default_run(*, resume: bool) -> Path:
+    """Return the first free one of ``run``, ``run-2``, ... here, or with RESUME the last one taken.
+
+    Raises:
+        BadInputError: there is none to resume.
+    """
+    last = None
+    for number in itertools.count(1):
+        path = Path(RUN if number == 1 else f"{RUN}-{number}")
+        if not os.path.lexists(path):
+            break
+        last = path
+    if resume and last is None:
+        raise BadInputError(
+            f"there is no folder {RUN} here to resume; name yours: weighbridge train RUN --resume"
+        )
+    return last if resume and last else path
+
+
+def require_folder_name(target: Path) -> None:
+    """Refuse a TARGET that was meant as a recipe or a setting: nobody names one as the run's folder.
+
+    Raises:
+        BadInputError: it looks like one; the message has the command that was meant.
+    """
+    from ..trainers.config import recipes
+
+    name, known = str(target), recipes()
+    alike = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    if "=" in name:
+        raise BadInputError(f"{name} is a setting, not a folder: weighbridge train --set {name}")
+    if target.suffix in SETTINGS or (alike and not name.startswith(f"{alike[0]}-")):
+        meant = command("train", "--recipe", alike[0] if alike else name)
+        raise BadInputError(f"{name} looks like a recipe, not like the folder of a run: {meant}")
+
+
 def require_memory_of(config: TrainConfig) -> None:
     """Refuse a run of CONFIG that can never fit in memory."""
+    from ..trainers.bundled import provide
+
+    provide(config.sources())
     model = open_model(config.model, trust_code=config.trust_code)
     require_memory("train adapters on" if config.adapter else "train", model)
 
@@ -89,11 +138,11 @@ def complete(config: TrainConfig, target: Path) -> None:
         write_manifest(target, facts | {"source": recorded(source.spec), "verdict": "UNVERIFIED"})
 
 
-def preflight(config_path: Path | str | None, overrides: Sequence[str] = ()) -> Preflight:
+def preflight(recipe: Path | str | None, overrides: Sequence[str] = ()) -> Preflight:
     """Compare loss and every gradient of the first batch, MLX against PyTorch."""
     from ..trainers.config import load_config
     from ..trainers.runs.loop import preflight as check
 
-    config = load_config(config_path, overrides)
+    config = load_config(recipe, overrides)
     require_memory_of(config)
     return check(config)

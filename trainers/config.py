@@ -1,4 +1,4 @@
-"""What a training run is told: strict, complete, and saved in the run as it was used."""
+"""The configuration of a training run: strict, complete, and saved in the run as it was used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from ..converters.documents import parse_yaml, read_settings
 from ..errors import BadInputError, MismatchError
+from .bundled import located
 
+DEFAULT = "docstrings"  # the recipe where none is named: complete, small, needs no network
 DEEPEST = 8  # sections that --set makes; what is below them is no key of ours
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -101,7 +103,7 @@ class TrainConfig(Section):
     Attributes:
         model: what ``weighbridge.open`` takes: a directory or ``module:factory``.
         trust_code: the module that may be imported for it.
-        data: where the examples are.
+        data: where the examples are; ``bundled:`` files are made when first needed.
         objective: what is minimised.
         adapter: low-rank adapters; ``None`` trains every parameter.
         freeze: parameters that stay as they are, as module path endings or patterns.
@@ -142,19 +144,26 @@ class TrainConfig(Section):
     nonfinite_limit: PositiveInt = 5
     tolerance: PositiveFloat = 1e-4
 
+    def sources(self) -> tuple[str | Path | None, ...]:
+        """Return what a run reads: the model and the files of its data."""
+        return self.model, self.data.train, self.data.validation, self.data.test
+
 
 def load_config(source: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
     """Read a configuration and apply ``key.subkey=value`` OVERRIDES, values written as in YAML.
 
     Args:
-        source: a YAML or TOML file, the name of a recipe such as ``minilm-lora``, or nothing.
+        source: a YAML or TOML file, or the name of a recipe such as ``minilm-lora``. Where it is
+            nothing, the recipe ``docstrings``, unless OVERRIDES name both a model and data.
         overrides: applied in order on top of it.
 
     Raises:
         BadInputError: the file is missing or cannot be parsed.
         MismatchError: unknown keys, wrong types and missing values, all of them.
     """
-    settings = _read(source) if source is not None else {}
+    if source is None and not _complete(overrides):
+        source = DEFAULT
+    settings = read_settings(_locate(source)) if source is not None else {}
     for override in overrides:
         _override(settings, override)
     return validate(settings)
@@ -172,8 +181,9 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
         problems = [_problem(detail) for detail in error.errors()]
         raise MismatchError("the training configuration is not valid", problems) from None
     paths = {name: getattr(config.data, name) for name in ("train", "validation", "test")}
-    absolute = {name: path.absolute() for name, path in paths.items() if path}
-    model = str(Path(config.model).absolute()) if Path(config.model).exists() else config.model
+    absolute = {name: Path(located(str(path))).absolute() for name, path in paths.items() if path}
+    model = located(config.model)
+    model = str(Path(model).absolute()) if Path(model).exists() else model
     data = config.data.model_copy(update=absolute)
     return config.model_copy(update={"data": data, "model": model})
 
@@ -193,20 +203,29 @@ def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
     ]
 
 
-def _read(source: str | Path) -> dict[str, Any]:
-    return read_settings(_locate(source))
+def _complete(overrides: Sequence[str]) -> bool:
+    """Say whether OVERRIDES name a model and data, so that no recipe is needed."""
+    sections = {override.partition("=")[0].partition(".")[0] for override in overrides}
+    return {"model", "data"} <= sections
+
+
+def recipes() -> dict[str, Path]:
+    """Return the file of every recipe by its name."""
+    folder = Path(str(resources.files(f"{__package__}.recipes")))
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
 def _locate(source: str | Path) -> Path:
-    path = Path(source)
+    path, known = Path(source), recipes()
     if path.is_file():
         return path
-    folder = Path(str(resources.files(f"{__package__}.recipes")))
-    recipes = {recipe.stem: recipe for recipe in folder.glob("*.yaml")}
-    if str(source) in recipes:
-        return recipes[str(source)]
-    names = ", ".join(sorted(recipes))
-    raise BadInputError(f"{source}: no such file, and no recipe of this name; recipes are {names}")
+    if str(source) in known:
+        return known[str(source)]
+    near = difflib.get_close_matches(str(source), known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise BadInputError(
+        f"{source}: no such file, and no recipe of this name; recipes are {', '.join(known)}{hint}"
+    )
 
 
 def _override(settings: dict[str, Any], override: str) -> None:

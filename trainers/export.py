@@ -10,12 +10,13 @@ from typing import Any
 from .. import __version__
 from ..converters.checkpoints import Header, save_tensors
 from ..converters.common.dtypes import CODE
+from ..converters.common.hints import command, unused
 from ..converters.models import MANIFEST
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank
 from ..parity.weights.recorded import weight_records
 from .adapters import updates_of
-from .config import AdapterSection
+from .config import AdapterSection, TrainConfig
 from .tasks import PREFIX, Task
 
 
@@ -46,6 +47,20 @@ def write_result(
         return
     named, naming = mlx_weights(task, weights)
     save_tensors(folder / "model.safetensors", named, {"format": naming})
+
+
+def next_command(out: Path, task: Task, config: TrainConfig) -> str:
+    """Return the command that brings the run in OUT back to PyTorch, or else shows what is in it."""
+    model = task.model
+    trust = ("--trust-code", config.trust_code) if config.trust_code else ()
+    if model is None or model.path is None or not model.path.is_dir() or _map(task) is None:
+        return command("inspect", out)
+    tuned = unused(out, "-torch")
+    if not config.adapter:
+        return command("convert", "mlx-to-torch", out, tuned, *trust)
+    if model.framework == "torch":
+        return command("merge", config.model, out, tuned, *trust)
+    return command("convert", "mlx-to-torch", config.model, tuned, "--adapter", out, *trust)
 
 
 def record_base(folder: Path, task: Task, touched: Collection[str]) -> None:

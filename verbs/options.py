@@ -171,10 +171,12 @@ def configured(command: Command) -> Command:
     for option in reversed(
         (
             click.option(
+                "--recipe",
                 "--config",
-                "config_path",
+                "recipe",
                 type=click.Path(path_type=Path),
-                help="YAML or TOML file, or the name of a recipe.",
+                metavar="NAME|FILE",
+                help="A recipe by name, or your own YAML or TOML file.  [default: docstrings]",
             ),
             click.option(
                 "--set",

@@ -12,7 +12,7 @@ from .running import prepare_mlx
 
 
 @click.command()
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--backend",
     type=click.Choice(("mlx", "torch")),
@@ -20,43 +20,46 @@ from .running import prepare_mlx
     show_default=True,
     help="Framework that trains.",
 )
-@click.option("--resume", is_flag=True, help="Go on where the run in TARGET stopped.")
+@click.option("--resume", is_flag=True, help="Go on where the run in RUN stopped.")
 @configured
 def train(
-    target: Path,
+    run: Path | None,
     backend: str,
     resume: bool,
-    config_path: Path | None,
+    recipe: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Train a model, writing adapters, checkpoints and metrics to TARGET.
+    """Train a model; RUN gets its adapter or weights, checkpoints and metrics.
 
-    Example: weighbridge train run --backend mlx --config minilm-lora --set model=minilm-mlx
+    Nothing but the backend needs to be said: the recipe docstrings trains a small encoder on texts
+    of Python's own library, and RUN is run, or run-2 where that is taken, and so on.
+
+    Example: weighbridge train --backend mlx
+
+    Example: weighbridge train run --recipe minilm-lora --backend mlx --set model=minilm-mlx
     """
     prepare_mlx()
     from ..jobs import train as run_training
     from .output import show_training
 
-    show_training(
-        run_training(target, backend, config_path, overrides, resume=resume), as_json=as_json
-    )
+    show_training(run_training(run, backend, recipe, overrides, resume=resume), as_json=as_json)
 
 
 @click.command()
 @configured
 @click.pass_context
 def preflight(
-    ctx: click.Context, config_path: Path | None, overrides: tuple[str, ...], as_json: bool
+    ctx: click.Context, recipe: Path | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
     """Compare loss and every gradient on the first batch, MLX against PyTorch.
 
-    Example: weighbridge preflight --config minilm-lora --set model=all-MiniLM-L6-v2
+    Example: weighbridge preflight --recipe minilm-lora --set model=all-MiniLM-L6-v2
     """
     prepare_mlx()
     from ..jobs import preflight as run_preflight
     from .output import show_preflight
 
-    result = run_preflight(config_path, overrides)
+    result = run_preflight(recipe, overrides)
     show_preflight(result, as_json=as_json)
     ctx.exit(Exit.DONE if result.ok else Exit.DIFFERENT)

@@ -19,6 +19,7 @@ from ...converters.checkpoints import (
 )
 from ...converters.common.system import writing
 from ...errors import BadInputError, MismatchError, WeighbridgeError
+from ..bundled import provide
 from ..config import TrainConfig, differences, dump_config, load_config
 from ..preflight import Preflight, check_gradients
 from ..steps.base import Step
@@ -62,8 +63,9 @@ def train(
         DivergedError: too many updates in a row were not finite.
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
-    config = _admit(config, out, resume=resume)
-    started, sources = time.monotonic(), _sources(config)
+    started, config = time.monotonic(), _admit(config, out, resume=resume)
+    provide(config.sources())
+    sources = Sources.of(*config.sources())
     with nullcontext() if resume else Staging(out, kind="run") as staging:
         task = task or build_task(config)
         step = _ready(make_step(backend, task, config), out, config, progress)
@@ -73,11 +75,6 @@ def train(
         run = Run(config, task, step, out, progress)
         run.run()
         return _kept(run, out, sources, started)
-
-
-def _sources(config: TrainConfig) -> Sources:
-    """Return the files of the model and the data that CONFIG names."""
-    return Sources.of(config.model, config.data.train, config.data.validation, config.data.test)
 
 
 def _require_same_sources(sources: Sources, out: Path) -> None:
@@ -130,6 +127,7 @@ def _kept(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
 
 def preflight(config: TrainConfig, *, backend: str = "mlx") -> Preflight:
     """Compare loss and gradients of CONFIG's first batch between MLX and PyTorch; train nothing."""
+    provide(config.sources())
     task = build_task(config)
     return _check(task, config, make_step(backend, task, config))
 
@@ -156,7 +154,9 @@ def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfi
     saved = out / CONFIG
     if not resume:
         if config is None:
-            raise BadInputError("a new run needs a configuration: --config FILE or a recipe's name")
+            raise BadInputError(
+                "a new run needs a configuration: load_config(FILE or the name of a recipe)"
+            )
         require_target(out, "run")
         return config
     if not saved.is_file():

@@ -24,6 +24,7 @@ class TrainResult:
         data: what was found in the data, by split.
         skipped: updates skipped because they were not finite.
         seconds: of this process.
+        next: a command that makes use of the run.
     """
 
     out: Path
@@ -36,6 +37,7 @@ class TrainResult:
     data: Mapping[str, Mapping[str, int]]
     skipped: int
     seconds: float
+    next: str
 
     def document(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -53,7 +55,7 @@ class TrainResult:
             lines.append(_describe_test(self.test))
         if self.skipped:
             lines.append(f"{self.skipped} updates were skipped: not finite")
-        return "\n".join([*lines, str(self.out)])
+        return "\n".join([*lines, str(self.out), f"Next: {self.next}"])
 
 
 def _describe_test(test: Mapping[str, Any]) -> str:

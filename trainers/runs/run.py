@@ -17,7 +17,7 @@ from ..config import TrainConfig
 from ..data.batches import Batch
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
-from ..export import write_result
+from ..export import next_command, write_result
 from ..plots import plot_run
 from ..schedule import learning_rate
 from ..steps.base import Measures, Step
@@ -112,6 +112,7 @@ class Run:
             data=_data_report(self._task),
             skipped=self._carried.skipped,
             seconds=round(time.monotonic() - started, 1),
+            next=next_command(self._out, self._task, self._config),
         )
 
     def plot(self) -> None:
