@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..converters.checkpoints import require_target
+from ..converters.checkpoints import open_checkpoint, require_target
 from ..converters.common.hints import command
 from ..converters.common.repositories import recorded
 from ..converters.common.system import writing
@@ -20,6 +20,7 @@ from ..converters.models import open as open_model
 from ..converters.results.records import write_record
 from ..converters.sidefiles import copy_side_files
 from ..errors import BadInputError
+from .configuring import rewrite_config, translated
 from .manifest import write_manifest
 from .needs import require_memory
 
@@ -128,10 +129,12 @@ def complete(config: TrainConfig, target: Path) -> None:
     if source.path is None or not source.path.is_dir():
         return
     copy_side_files(source.path, target)
+    framework = open_checkpoint(target / WEIGHTS).metadata.get("format", source.framework)
     if source.map_text or not (target / MANIFEST).exists():
         facts: dict[str, Any] = {
             "weighbridge": __version__,
-            "framework": source.framework,
+            "framework": framework,
+            "config": rewrite_config(target, translated(source, framework)),
             "map": source.map_text,
         }
         facts |= {"sizes": dict(source.sizes), "witness": source.witness}
