@@ -118,7 +118,7 @@ def require_memory_of(config: TrainConfig) -> None:
     """Refuse a run of CONFIG that can never fit in memory."""
     from ..trainers.bundled import provide
 
-    provide(config.sources())
+    provide([config.model])
     model = open_model(config.model, trust_code=config.trust_code)
     require_memory("train adapters on" if config.adapter else "train", model)
 

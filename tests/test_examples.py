@@ -147,6 +147,10 @@ def ggufs(folder: Path) -> None:
     like_file(folder / "base-f16.gguf", "llama", folder / "base")
 
 
+def nothing(folder: Path) -> None:
+    """Make nothing: the example needs none."""
+
+
 WORLDS = {"MiniLM": encoders, "minilm": encoders, "Qwen": decoders, "Mixtral": experts}
 WORLDS |= {"gguf": ggufs, "my_port": ports}
 
@@ -157,7 +161,7 @@ def world_of(tmp_path_factory):
     made: dict[str, Path] = {}
 
     def get(line: str) -> Path:
-        make = next(make for word, make in WORLDS.items() if word in line)
+        make = next((make for word, make in WORLDS.items() if word in line), nothing)
         if make.__name__ not in made:
             made[make.__name__] = tmp_path_factory.mktemp(make.__name__)
             make(made[make.__name__])
@@ -188,7 +192,8 @@ def made_by(command: click.Command, line: str) -> str:
     words = shlex.split(line)
     skip = next(n for n, w in enumerate(words) if w == command.name) + 1
     context = command.make_context(command.name, words[skip:])
-    return str(context.params.get("target", "")).rstrip("/")
+    made = context.params.get("target") or context.params.get("run") or ""
+    return str(made).rstrip("/")
 
 
 @pytest.mark.parametrize(("name", "line"), CASES)
@@ -196,8 +201,10 @@ def test_an_example_runs_as_printed(name, line, here):
     command = dict(verbs())[name]
     target = made_by(command, line.partition(" > ")[0])
     here(line, target)
-    run(line)
+    output = run(line)
     assert not target or Path(target).exists()
+    for after in re.findall("^Next: weighbridge (.*)", output, re.MULTILINE):
+        run(after)
 
 
 def test_every_verb_shows_an_example():
@@ -226,6 +233,6 @@ def test_the_setting_that_help_shows_is_one():
     ],
 )
 def test_a_setting_by_its_last_name_or_initials_is_suggested_in_full(wrong, right):
-    result = CliRunner().invoke(main, ["preflight", "--config", "minilm-lora", "--set", wrong])
+    result = CliRunner().invoke(main, ["preflight", "--recipe", "minilm-lora", "--set", wrong])
     assert result.exit_code == 3
     assert f"{wrong.partition('=')[0]}: no such key; did you mean {right}?" in result.output

@@ -8,25 +8,27 @@ in the cache, so that a run can be resumed on the same bytes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
 import shutil
+from collections import Counter
 from collections.abc import Iterable
+from getpass import getuser
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir, mkdtemp
 from typing import Any, Final
 
 from ..converters.checkpoints import save_tensors
 from ..converters.common import cache
 from ..converters.common.steps import step
 from ..converters.common.system import writing
-from ..errors import BadInputError
 
 PREFIX: Final = "bundled:"
 EDITION: Final = 1  # of what is made here
 MODEL: Final = "model"
-SPECIAL: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-ENCODER: Final = {
+SPECIAL: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ENCODER: Final[dict[str, Any]] = {
     "vocab_size": 4096,
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -42,16 +44,8 @@ def located(value: str) -> str:
 
 
 def folder() -> Path:
-    """Return where the model and the texts are, or will be.
-
-    Raises:
-        BadInputError: nothing is to be kept on this machine.
-    """
-    kept = cache.folder()
-    if kept is None:
-        raise BadInputError(
-            f"bundled recipes need a folder to keep their model and texts in: {cache.VARIABLE} is empty"
-        )
+    """Return where the model and the texts are, or will be: in the cache, else among temporary files."""
+    kept = cache.folder() or Path(gettempdir(), f"weighbridge-{getuser()}")
     return kept.absolute() / f"docstrings-{EDITION}-python-{platform.python_version()}"
 
 
@@ -61,9 +55,9 @@ def provide(paths: Iterable[str | Path | None]) -> None:
     Raises:
         WeighbridgeError: the disk is full or refuses.
     """
-    if cache.folder() is None or folder().is_dir():
-        return
-    if any(path and Path(path).is_relative_to(folder()) for path in paths):
+    if not folder().is_dir() and any(
+        path and Path(path).is_relative_to(folder()) for path in paths
+    ):
         with writing(folder()):
             _make(folder())
 
@@ -93,17 +87,41 @@ def _save_tokenizer(texts: Iterable[str], target: Path) -> None:
     """Write to TARGET a WordPiece tokenizer with the vocabulary of TEXTS."""
     from tokenizers import BertWordPieceTokenizer
 
-    tokenizer: Any = BertWordPieceTokenizer(lowercase=True)
-    tokenizer.train_from_iterator(
-        texts,
-        vocab_size=ENCODER["vocab_size"],
-        special_tokens=[*SPECIAL, "[MASK]"],
-        show_progress=False,
-    )
+    plain: Any = BertWordPieceTokenizer(lowercase=True)
+    words: Counter[str] = Counter()
+    for text in texts:
+        normal = plain.normalizer.normalize_str(text)
+        words.update(word for word, _ in plain.pre_tokenizer.pre_tokenize_str(normal))
+    tokens = _vocabulary(words, ENCODER["vocab_size"])
+    numbers = {token: number for number, token in enumerate(tokens)}
     target.mkdir()
-    tokenizer.save(str(target / "tokenizer.json"))
+    BertWordPieceTokenizer(vocab=numbers, lowercase=True).save(str(target / "tokenizer.json"))
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     (target / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def _vocabulary(words: Counter[str], size: int) -> list[str]:
+    """Return at most SIZE tokens: characters, then the commonest WORDS and, a third, endings.
+
+    The trainers of the tokenizers library break ties at random; a run is resumed on the same ids.
+
+    >>> _vocabulary(Counter({"reads": 3, "read": 2, "a": 1}), 16)[5:]
+    ['##a', '##d', '##e', '##r', '##s', 'a', 'd', 'e', 'r', 's', 'reads']
+    """
+    characters = {character for word in words for character in word if character.isascii()}
+    endings: Counter[str] = Counter()
+    for word, count in words.items():
+        for cut in range(2, len(word) - 1):
+            endings[f"##{word[cut:]}"] += count
+    tokens = [*SPECIAL, *sorted({f"##{character}" for character in characters} | characters)]
+    room = max(0, size - len(tokens))
+    common = [_commonest(words, room - room // 3), _commonest(endings, room // 3)]
+    return [*dict.fromkeys(itertools.chain(tokens, *common))]
+
+
+def _commonest(counts: Counter[str], most: int) -> list[str]:
+    """Return the keys of the MOST largest COUNTS, equal ones in alphabetical order."""
+    return sorted(counts, key=lambda key: (-counts[key], key))[:most]
 
 
 def _save_encoder(target: Path) -> None:

@@ -333,7 +333,7 @@ LIKELY: dict[str, tuple[str, ...]] = {
     "adapter": ("peft", "mlx-adapter"),
     "target": TARGETS,
     "like": ("like-f32.gguf",),
-    "config_path": ("recipe.yaml", "minilm-lora"),
+    "recipe": ("recipe.yaml", "minilm-lora"),
     "overrides": ("steps=2", "optimizer.learning_rate=1e-3", "compile=false"),
     "inputs": ("inputs.npz",),
     "map_name": ("bert.wmap", "bert"),

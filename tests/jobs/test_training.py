@@ -1,13 +1,15 @@
 """Training as a user runs it: a directory in, a directory out that every loader opens."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from weighbridge import jobs
+from weighbridge import jobs, trainers
 from weighbridge.cli import main
 from weighbridge.errors import BadInputError
+from weighbridge.jobs.training import default_run, require_folder_name
 
 SOURCE, NATIVE = "examples.timeseries:build", "examples.timeseries:build_mlx"
 
@@ -69,6 +71,55 @@ def test_a_misspelt_setting_is_answered_with_the_nearest(series):
     assert "optimizer.learning_rate" in result.output
 
 
-def test_a_new_run_needs_a_configuration(tmp_path):
-    with pytest.raises(BadInputError, match="--config"):
-        jobs.train(tmp_path / "run", "mlx", None)
+def test_a_new_run_in_python_needs_a_configuration(tmp_path):
+    with pytest.raises(BadInputError, match="load_config"):
+        trainers.train(None, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("taken", "new", "resumed"),
+    [([], "run", None), (["run"], "run-2", "run"), (["run", "run-2"], "run-3", "run-2")],
+)
+def test_a_run_without_a_name_gets_the_next_free_one(taken, new, resumed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in taken:
+        (tmp_path / name).mkdir()
+    assert default_run(resume=False) == Path(new)
+    if resumed:
+        assert default_run(resume=True) == Path(resumed)
+    else:
+        with pytest.raises(BadInputError, match="train RUN --resume"):
+            default_run(resume=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("docstrings", "train --recipe docstrings"),
+        ("minilm-lroa", "train --recipe minilm-lora"),
+        ("mine.yaml", "train --recipe mine.yaml"),
+        ("steps=5", "train --set steps=5"),
+        ("--recipe docstring", "did you mean docstrings?"),
+        ("--recipe mine.yaml", "no such file"),
+        ("--set stepz=5", "did you mean steps?"),
+        ("new --set optimizer.lr=1", "did you mean optimizer.learning_rate?"),
+        ("--resume", "train RUN --resume"),
+    ],
+)
+def test_a_slip_of_the_pen_makes_no_folder(words, answer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path / "cache"))
+    result = CliRunner().invoke(main, ["train", *words.split()])
+    assert result.exit_code == 3
+    assert answer in result.output
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_run_may_be_called_almost_as_its_recipe():
+    require_folder_name(Path("docstrings-2"))
+    require_folder_name(Path("minilm-mlx"))
+
+
+def test_a_run_says_what_to_type_next(run):
+    told = json.loads((run / "result.json").read_text())["next"]
+    assert told == f"weighbridge convert mlx-to-torch {run} run-torch --trust-code {SOURCE}"

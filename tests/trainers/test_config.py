@@ -7,7 +7,7 @@ import re
 import pytest
 
 from weighbridge.errors import BadInputError, MismatchError
-from weighbridge.trainers.config import differences, dump_config, known_keys, load_config
+from weighbridge.trainers.config import differences, dump_config, known_keys, load_config, recipes
 
 MINIMAL = """
 model: {model}
@@ -65,7 +65,7 @@ def test_a_key_of_thousands_of_sections_is_none_of_ours(minimal):
         load_config(minimal, [f"{'a.' * 5_000}b=1"])
 
 
-@pytest.mark.parametrize("recipe", ["minilm-lora", "timeseries"])
+@pytest.mark.parametrize("recipe", [None, "docstrings", "minilm-lora", "timeseries"])
 def test_a_recipe_is_a_complete_configuration(recipe):
     assert load_config(recipe).steps > 0
 
@@ -132,8 +132,23 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, text):
 
 
 def test_a_missing_file_names_the_recipes():
-    with pytest.raises(BadInputError, match="recipes are minilm-lora, timeseries"):
+    with pytest.raises(BadInputError, match="recipes are docstrings, minilm-lora, timeseries"):
         load_config("nothing.yaml")
+
+
+@pytest.mark.parametrize("name", ["docstring", "minilm-lroa", "timeserie"])
+def test_a_recipe_that_is_nearly_named_is_suggested(name):
+    near = next(recipe for recipe in recipes() if recipe[:6] == name[:6])
+    with pytest.raises(BadInputError, match=f"did you mean {near}"):
+        load_config(name)
+
+
+def test_without_a_recipe_the_default_stands_in_unless_model_and_data_are_given(minimal):
+    assert load_config(None) == load_config("docstrings")
+    assert load_config(None, ["model=m"]).freeze == load_config("docstrings").freeze
+    given = ["model=m", "data.kind=pairs", "data.train=t", "data.validation=v"]
+    config = load_config(None, [*given, "objective.name=contrastive"])
+    assert (config.freeze, config.data.test) == ((), None)
 
 
 def test_differences_name_each_key_and_both_values(minimal):

@@ -55,7 +55,7 @@ def test_bad_input_is_a_json_document_and_nothing_on_stderr(tmp_path):
 
 
 def test_the_problems_of_a_job_are_listed_apart():
-    error = error_of(run("preflight", "--config", "minilm-lora", "--set", "stepz=2", "--json"))
+    error = error_of(run("preflight", "--recipe", "minilm-lora", "--set", "stepz=2", "--json"))
     assert error["kind"] == "mismatch"
     assert error["message"] == "the training configuration is not valid"
     assert any("did you mean steps?" in problem for problem in error["problems"])

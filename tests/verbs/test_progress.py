@@ -85,7 +85,7 @@ def test_a_preflight_says_its_steps(told, tiny_bert_dir, tmp_path, monkeypatch):
     (tmp_path / "pairs").mkdir()
     for part in ("train", "validation", "test"):
         (tmp_path / "pairs" / f"{part}.jsonl").write_text(pairs)
-    words = ("preflight", "--config", "minilm-lora", "--set", f"model={tiny_bert_dir}")
+    words = ("preflight", "--recipe", "minilm-lora", "--set", f"model={tiny_bert_dir}")
     assert in_order(["gradients in mlx", "gradients in torch"], lines(invoke(*words)))
 
 
