@@ -144,7 +144,9 @@ def test_an_original_may_be_one(published, tiny_bert_dir):
 
 
 def test_a_training_configuration_may_name_one(published):
-    said = run("preflight", "--config", "minilm-lora", "--set", f"model={NAME}", code=3)
+    absent = ("data.train=pairs/a.jsonl", "data.validation=pairs/b.jsonl", "data.test=null")
+    sets = [word for setting in (f"model={NAME}", *absent) for word in ("--set", setting)]
+    said = run("preflight", "--config", "minilm-lora", *sets, code=3)
     assert "pairs" in said  # the model was found, the data is not
 
 
