@@ -39,156 +39,116 @@ class Source(click.ParamType):  # type: ignore[type-arg]  # generic since click 
 MODEL, ADAPTER = Source(), Source(Path)
 
 
-def as_json(command: Command) -> Command:
-    """Add ``--json``."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
-    )(command)
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return what adds all OPTIONS to a verb, the first one uppermost in its help."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def candidate(command: Command) -> Command:
-    """Add ``--candidate-code``."""
-    return click.option(
-        "--candidate-code",
-        metavar="MODULE:FUNCTION",
-        help="Like --trust-code, for the checked side alone: a native mlx.nn module.",
-    )(command)
-
-
-def own_inputs(command: Command) -> Command:
-    """Add ``--inputs``."""
-    return click.option(
-        "--inputs",
-        type=click.Path(path_type=Path),
-        metavar="FILE.npz",
-        help="Your own inputs, one array per input; several probes are named PROBE/INPUT.",
-    )(command)
-
-
-def opening(command: Command) -> Command:
-    """Add the options that say how to read a model."""
-    command = click.option(
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+candidate = click.option(
+    "--candidate-code",
+    metavar="MODULE:FUNCTION",
+    help="Like --trust-code, for the checked side alone: a native mlx.nn module.",
+)
+own_inputs = click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    metavar="FILE.npz",
+    help="Your own inputs, one array per input; several probes are named PROBE/INPUT.",
+)
+opening = together(
+    click.option("--map", "map_name", metavar="FILE.wmap", help="Map between torch and MLX names."),
+    click.option(
         "--trust-code",
         metavar="MODULE:FUNCTION",
         help="Run this function to build an architecture that has no known model_type.",
-    )(command)
-    return click.option(
-        "--map", "map_name", metavar="FILE.wmap", help="Map between torch and MLX names."
-    )(command)
-
-
-def shards(command: Command) -> Command:
-    """Add ``--max-shard-size``."""
-    return click.option(
-        "--max-shard-size",
-        type=click.FloatRange(min=0, min_open=True),
-        default=5.0,
-        show_default=True,
-        metavar="GB",
-        help="Size of a weights file.",
-    )(command)
-
-
-def original(command: Command) -> Command:
-    """Add ``--original``."""
-    return click.option(
-        "--original",
-        type=MODEL,
-        metavar="DIR|HUB-NAME|none",
-        help="Where the model comes from: has what MLX's classes drop, such as a vision tower.",
-    )(command)
-
-
-def sidecar(command: Command) -> Command:
-    """Add ``--sidecar``."""
-    return click.option(
-        "--sidecar",
-        type=click.Choice(("small", "all", "none")),
-        default="small",
-        show_default=True,
-        help="Tensors to keep for an exact conversion back: those up to 1 MiB, or all it may need.",
-    )(command)
-
-
-def trained_on(command: Command) -> Command:
-    """Add ``--trained-on``."""
-    return click.option(
-        "--trained-on",
-        type=MODEL,
-        metavar="DIR",
-        help="The quantized model that the adapter was trained on: proves that BASE is its original.",
-    )(command)
-
-
-def destined(command: Command) -> Command:
-    """Add ``--for``."""
-    return click.option(
-        "--for",
-        "destination",
-        type=click.Choice(DESTINATIONS),
-        help="Keep the limits of this program, and say the command to run next.",
-    )(command)
-
-
-def writing(command: Command) -> Command:
-    """Add the options of every verb that writes a model and checks it."""
-    checking = click.option(
+    ),
+)
+shards = click.option(
+    "--max-shard-size",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="GB",
+    help="Size of a weights file.",
+)
+original = click.option(
+    "--original",
+    type=MODEL,
+    metavar="DIR|HUB-NAME|none",
+    help="Where the model comes from: has what MLX's classes drop, such as a vision tower.",
+)
+sidecar = click.option(
+    "--sidecar",
+    type=click.Choice(("small", "all", "none")),
+    default="small",
+    show_default=True,
+    help="Tensors to keep for an exact conversion back: those up to 1 MiB, or all it may need.",
+)
+trained_on = click.option(
+    "--trained-on",
+    type=MODEL,
+    metavar="DIR",
+    help="The quantized model that the adapter was trained on: proves that BASE is its original.",
+)
+destined = click.option(
+    "--for",
+    "destination",
+    type=click.Choice(DESTINATIONS),
+    help="Keep the limits of this program, and say the command to run next.",
+)
+accepting = click.option(
+    "--accept",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    multiple=True,
+    help="Let this verdict exit 0 too.",
+)
+publishing = together(  # what a verb makes in one step, or not at all
+    opening,
+    as_json,
+    click.option(
+        "--force",
+        is_flag=True,
+        help="Replace TARGET, in one step, if Weighbridge wrote all of it.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
+)
+writing = together(  # a model, which is then checked
+    publishing,
+    click.option(
         "--check",
         type=click.Choice(("quick", "full", "none")),
         default="quick",
         show_default=True,
         help="How to check the result; with none it is UNVERIFIED and the exit code 0.",
-    )
-    return publishing(checking(candidate(accepting(command))))
-
-
-def publishing(command: Command) -> Command:
-    """Add the options of every verb that writes what it makes in one step, or not at all."""
-    for option in (
-        click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
-        click.option(
-            "--force",
-            is_flag=True,
-            help="Replace TARGET, in one step, if Weighbridge wrote all of it.",
-        ),
-    ):
-        command = option(command)
-    return opening(as_json(command))
-
-
-def accepting(command: Command) -> Command:
-    """Add ``--accept``."""
-    return click.option(
-        "--accept",
-        type=click.Choice(LEVELS, case_sensitive=False),
+    ),
+    candidate,
+    accepting,
+)
+configured = together(
+    as_json,
+    click.option(
+        "--recipe",
+        "--config",
+        "recipe",
+        type=click.Path(path_type=Path),
+        metavar="NAME|FILE",
+        help="A recipe by name, or your own YAML or TOML file.  [default: docstrings]",
+    ),
+    click.option(
+        "--set",
+        "overrides",
+        metavar="KEY=VALUE",
         multiple=True,
-        help="Let this verdict exit 0 too.",
-    )(command)
-
-
-def configured(command: Command) -> Command:
-    """Add the options that make a training configuration."""
-    for option in reversed(
-        (
-            click.option(
-                "--recipe",
-                "--config",
-                "recipe",
-                type=click.Path(path_type=Path),
-                metavar="NAME|FILE",
-                help="A recipe by name, or your own YAML or TOML file.  [default: docstrings]",
-            ),
-            click.option(
-                "--set",
-                "overrides",
-                metavar="KEY=VALUE",
-                multiple=True,
-                help="Override one setting, such as optimizer.learning_rate=3e-4.",
-            ),
-        )
-    ):
-        command = option(command)
-    return as_json(command)
+        help="Override one setting, such as optimizer.learning_rate=3e-4.",
+    ),
+)
 
 
 LONGEST_SIZE = 9  # digits
