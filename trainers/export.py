@@ -63,15 +63,15 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     return command("convert", "mlx-to-torch", config.model, tuned, "--adapter", out, *trust)
 
 
-def record_base(folder: Path, task: Task, touched: Collection[str]) -> None:
-    """Write into FOLDER which weights TOUCHED were trained on, so that no other base takes them."""
+def record_base(folder: Path, task: Task, changed: Collection[str]) -> None:
+    """Write into FOLDER which weights CHANGED were trained on, so that no other base takes them."""
     if task.model is None or task.model.path is None:
         return
     base = {
         "spec": task.model.spec,
         "framework": task.model.framework,
-        "tensors": fingerprints(task.model.checkpoint, sorted(touched)),
-        "weights": weight_records(task.model.checkpoint, sorted(touched)),
+        "tensors": fingerprints(task.model.checkpoint, sorted(changed)),
+        "weights": weight_records(task.model.checkpoint, sorted(changed)),
         "quantization": None,
     }
     text = json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)

@@ -159,8 +159,8 @@ def _all(
     parameters: Mapping[str, Parameter], found: Mapping[str, Gradients]
 ) -> dict[str, Parameter]:
     """Return PARAMETERS, and as frozen ones what has a gradient without being one of them."""
-    strangers = {name: value for got in found.values() for name, value in got.arrays.items()}
-    return {name: Parameter(value.shape, False) for name, value in strangers.items()} | dict(
+    unknown = {name: value for got in found.values() for name, value in got.arrays.items()}
+    return {name: Parameter(value.shape, False) for name, value in unknown.items()} | dict(
         parameters
     )
 

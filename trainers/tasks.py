@@ -33,18 +33,18 @@ class Objective(NamedTuple):
 
     Attributes:
         make_loss: the model to the torch module that returns the loss.
-        make_door: the model to the torch module that evaluation runs, if it runs another one.
+        make_evaluated: the model to the torch module that evaluation runs, if it is another one.
         dynamic: sizes of the loss module's inputs that vary.
-        door_dynamic: the same for the door.
+        evaluated_dynamic: the same for that module's inputs.
         metric: the figure that chooses the best checkpoint.
         higher_is_better: which way it improves.
         measure: takes the figures.
     """
 
     make_loss: Callable[[Any], Any]
-    make_door: Callable[[Any], Any] | None
+    make_evaluated: Callable[[Any], Any] | None
     dynamic: Dynamic
-    door_dynamic: Dynamic
+    evaluated_dynamic: Dynamic
     metric: str
     higher_is_better: bool
     measure: Callable[[Step, Dataset, int], Scores]
@@ -242,11 +242,11 @@ def _objective(config: TrainConfig) -> Objective:
     texts = {name: {0: "batch", 1: name} for name in ("query", "document")}
     return Objective(
         make_loss=lambda model: Contrastive(model, temperature),
-        make_door=Embedding,
+        make_evaluated=Embedding,
         dynamic={
             f"{name}_{part}": axes for name, axes in texts.items() for part in ("ids", "mask")
         },
-        door_dynamic={part: {0: "batch", 1: "sequence"} for part in ("ids", "mask")},
+        evaluated_dynamic={part: {0: "batch", 1: "sequence"} for part in ("ids", "mask")},
         metric="mrr",
         higher_is_better=True,
         measure=lambda step, pairs, size: measure_retrieval(step, pairs, size, temperature),

@@ -48,7 +48,7 @@ class Checkpoints:
     def write(self, checkpoint: Checkpoint) -> Path:
         """Write a point to go on from and remove those that are no longer kept.
 
-        The best checkpoints that a kept one speaks of (``facts["best_step"]``) stay too.
+        The best checkpoints that a kept one names (``facts["best_step"]``) stay too.
         """
         path = self._write(STEP, checkpoint)
         self._prune()
@@ -138,7 +138,7 @@ class Checkpoints:
             _remove(self._path(BEST, step))
 
     def _best_of(self, step: int) -> int | None:
-        """Return the best step that the checkpoint of STEP speaks of, if it does.
+        """Return the best step that the checkpoint of STEP names, if it does.
 
         Raises:
             BadInputError: it says something else.

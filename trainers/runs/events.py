@@ -1,4 +1,4 @@
-"""What a run tells its watcher, and the watcher for a pipe: a few plain lines."""
+"""The events of a run, and plain lines of text for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Progress = Callable[[Event], None]
 
 
 def ignore(_event: Event) -> None:
-    """Tell nobody."""
+    """Do nothing with an event."""
 
 
 class Lines:
@@ -71,20 +71,20 @@ class Lines:
         if isinstance(event, Updated):
             if event.step % self._every and not event.skipped:
                 return
-            self._say(f"step {event.step}/{self._steps}  {describe_update(event)}")
+            self._write(f"step {event.step}/{self._steps}  {describe_update(event)}")
         elif isinstance(event, Validated):
-            self._say(f"step {event.step}/{self._steps}  {describe_validation(event)}")
+            self._write(f"step {event.step}/{self._steps}  {describe_validation(event)}")
         elif isinstance(event, Started):
             self._steps = event.steps
             self._every = max(1, min(event.steps, event.epoch_steps) // 10)
-            self._say(
+            self._write(
                 f"training: {event.steps} steps"
                 + (f", from step {event.step}" if event.step else "")
             )
         else:
-            self._say(event.text)
+            self._write(event.text)
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         self._stream.write(text + "\n")
         self._stream.flush()
 

@@ -52,7 +52,7 @@ def train(
         config: the run; ``None`` for the one in OUT.
         out: its folder; must not exist unless RESUME.
         backend: ``mlx`` or ``torch``.
-        progress: told every event; must not raise.
+        progress: called with every event; must not raise.
         resume: go on from the last checkpoint.
         task: a model and data in memory, in place of those that CONFIG names.
 
@@ -68,13 +68,13 @@ def train(
     sources = Sources.of(*config.sources())
     with nullcontext() if resume else Staging(out, kind="run") as staging:
         task = task or build_task(config)
-        step = _ready(make_step(backend, task, config), out, config, progress)
+        step = _with_room(make_step(backend, task, config), out, config, progress)
         if staging:
-            _found(staging, config, _check(task, config, step).require())
+            _create(staging, config, _check(task, config, step).require())
     with locked(out), _resumable(out):
         run = Run(config, task, step, out, progress)
         run.run()
-        return _kept(run, out, sources, started)
+        return _finish(run, out, sources, started)
 
 
 def _require_same_sources(sources: Sources, out: Path) -> None:
@@ -92,7 +92,7 @@ def _require_same_sources(sources: Sources, out: Path) -> None:
 
 @contextmanager
 def _resumable(out: Path) -> Iterator[None]:
-    """Say of a disk that is full or refuses how the run in OUT goes on."""
+    """Add to the error of a disk that is full or refuses how the run in OUT goes on."""
     try:
         with writing(out):
             yield
@@ -109,7 +109,7 @@ def _bytes_of(step: Step, config: TrainConfig) -> int:
     return (config.keep + 1) * state + 3 * result
 
 
-def _ready(step: Step, out: Path, config: TrainConfig, progress: Progress) -> Step:
+def _with_room(step: Step, out: Path, config: TrainConfig, progress: Progress) -> Step:
     """Return STEP after making sure that OUT has room for it, and saying what is special about it."""
     require_space(out, _bytes_of(step, config))
     if notice := getattr(step, "notice", None):
@@ -117,7 +117,7 @@ def _ready(step: Step, out: Path, config: TrainConfig, progress: Progress) -> St
     return step
 
 
-def _kept(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
+def _finish(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
     """Return what RUN has done since STARTED after writing it to OUT."""
     _require_same_sources(sources, out)
     result = run.finish(started)
@@ -168,7 +168,7 @@ def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfi
     return old
 
 
-def _found(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
+def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
     """Make the run's folder with its configuration, in one step."""
     report = json.dumps(checked.document(), indent=1) + "\n"
     with writing(staging.target):

@@ -21,7 +21,7 @@ def differing(facts: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
             yield f"{key}: {str(found)[:SHOWN]} in the checkpoint, {value} now"
 
 
-def misfits(arrays: Mapping[str, Array], fresh: Mapping[str, Array]) -> Iterator[str]:
+def misshapen(arrays: Mapping[str, Array], fresh: Mapping[str, Array]) -> Iterator[str]:
     """Yield where the state ARRAYS is not that of the model and the optimizer of a FRESH step.
 
     A fresh optimizer may have no moments yet; a state has the same ones of every parameter.
@@ -32,10 +32,10 @@ def misfits(arrays: Mapping[str, Array], fresh: Mapping[str, Array]) -> Iterator
         have, want = arrays[name], fresh[name]
         if (have.shape, have.dtype) != (want.shape, want.dtype):
             yield f"{name} is {have.dtype}{list(have.shape)}, not {want.dtype}{list(want.shape)}"
-    yield from strange(arrays, fresh)
+    yield from unexpected(arrays, fresh)
 
 
-def strange(arrays: Mapping[str, Array], fresh: Mapping[str, Array]) -> Iterator[str]:
+def unexpected(arrays: Mapping[str, Array], fresh: Mapping[str, Array]) -> Iterator[str]:
     """Yield which of ARRAYS are no moments of a parameter, or not those of every parameter."""
     shapes = {
         name.removeprefix(PARAMETERS): array.shape
@@ -83,5 +83,5 @@ def of_type(kind: type[Carried], facts: Any) -> tuple[Carried | None, list[str]]
     try:
         return TypeAdapter(kind).validate_json(json.dumps(facts), strict=True), []
     except ValidationError as error:
-        rows = [(".".join(map(str, it["loc"])), it["msg"]) for it in error.errors()]
+        rows = [(".".join(map(str, detail["loc"])), detail["msg"]) for detail in error.errors()]
         return None, [f"progress{'.' if at else ''}{at[:SHOWN]}: {what}" for at, what in rows]

@@ -26,7 +26,7 @@ from .checkpoint import Checkpoint, Checkpoints
 from .events import Progress, Started, Updated, Validated
 from .interrupts import InterruptFlag, TrainingInterrupted
 from .journal import Journal
-from .restoring import differing, misfits, of_type
+from .restoring import differing, misshapen, of_type
 from .result import TrainResult
 
 METRICS, PLOT, CHECKPOINTS = "metrics.jsonl", "loss.png", "checkpoints"
@@ -54,10 +54,12 @@ class Carried:
 
 
 def unmeasured(carried: Carried, metric: str) -> list[str]:
-    """Say where CARRIED lacks METRIC, by which a run chooses its best step."""
+    """Return where CARRIED lacks METRIC, by which a run chooses its best step."""
     measured = {"best": carried.best, "before": carried.before}
     return [
-        f"progress.{name}: has no {metric}" for name, it in measured.items() if metric not in it
+        f"progress.{name}: has no {metric}"
+        for name, figures in measured.items()
+        if metric not in figures
     ]
 
 
@@ -130,11 +132,11 @@ class Run:
         begin = time.monotonic()
         read = self._step.advance(batches, rate)
         pending = Pending(self._done + 1, batches, rate, time.monotonic() - begin, read)
-        self._settle()
+        self._read_pending()
         self._pending = pending
         self._done += 1
         if self._due(config.validate_every):
-            self._settle()
+            self._read_pending()
             self._validate()
         if self._due(config.checkpoint_every):
             self._checkpoint()
@@ -153,7 +155,7 @@ class Run:
             final=schedule.final,
         )
 
-    def _settle(self) -> None:
+    def _read_pending(self) -> None:
         """Read the measures of the pending update, if there is one, and record them."""
         if self._pending is None:
             return
@@ -235,7 +237,7 @@ class Run:
         }
 
     def _checkpoint(self) -> None:
-        self._settle()
+        self._read_pending()
         facts = {"progress": asdict(self._carried), "best_step": self._carried.best_step}
         self._checkpoints.write(Checkpoint(self._done, self._step.state(), facts | self._given))
         self._mark = time.monotonic()
@@ -256,7 +258,7 @@ class Run:
             **checkpoint.facts,
         }  # version 0.1.0 kept no such hash
         problems += differing(given, self._given)
-        problems += misfits(checkpoint.arrays, self._step.state())
+        problems += misshapen(checkpoint.arrays, self._step.state())
         if problems or carried is None:
             raise MismatchError(f"the run in {self._out} cannot go on", problems)
         self._step.restore(checkpoint.arrays)

@@ -41,7 +41,7 @@ class Step(Protocol):
         ...
 
     def embed(self, inputs: Arrays) -> Array:
-        """Return what the evaluation door of the objective computes."""
+        """Return what the objective's module for evaluation computes."""
         ...
 
     def trainable(self) -> dict[str, Array]:

@@ -37,7 +37,7 @@ class MlxStep:
         example = task.splits["train"].batch(range(EXAMPLE_ROWS))
         self._task = task
         self.model = self._capture(task.objective.make_loss, example.inputs, task.objective.dynamic)
-        self._door: Any = None
+        self._evaluated: Any = None
         settings = config.optimizer
         self._optimizer = AdamW(
             learning_rate=settings.learning_rate,
@@ -71,14 +71,14 @@ class MlxStep:
         return _number(self._call(_feed(inputs)))
 
     def embed(self, inputs: Arrays) -> Array:
-        """Return what the evaluation door of the objective computes."""
+        """Return what the objective's module for evaluation computes."""
         fed = _feed(inputs)
-        if self._door is None:
-            self._door = self._capture(
-                self._task.objective.make_door, inputs, self._task.objective.door_dynamic
+        if self._evaluated is None:
+            self._evaluated = self._capture(
+                self._task.objective.make_evaluated, inputs, self._task.objective.evaluated_dynamic
             )
-        self._door.update(self.model.trainable_parameters())
-        return np.array(self._door(**fed))
+        self._evaluated.update(self.model.trainable_parameters())
+        return np.array(self._evaluated(**fed))
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""

@@ -35,8 +35,8 @@ class TorchStep:
         model = copy.deepcopy(task.module)
         attach_adapters(model, task.updates)
         self._loss = task.objective.make_loss(model).to(self._dtype)
-        make_door = task.objective.make_door or task.objective.make_loss
-        self._door = make_door(model)
+        make_evaluated = task.objective.make_evaluated or task.objective.make_loss
+        self._evaluated = make_evaluated(model)
         self._parameters: dict[str, nn.Parameter] = {
             name: value for name, value in self._loss.named_parameters() if value.requires_grad
         }
@@ -87,8 +87,8 @@ class TorchStep:
 
     @torch.no_grad()
     def embed(self, inputs: Arrays) -> Array:
-        """Return what the evaluation door of the objective computes."""
-        return np.asarray(self._door(**self._feed(inputs)).numpy())
+        """Return what the objective's module for evaluation computes."""
+        return np.asarray(self._evaluated(**self._feed(inputs)).numpy())
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""
