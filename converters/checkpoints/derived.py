@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from ..common.dtypes import NUMPY
 from ..values import Array
-from .base import CHUNK, Checkpoint, Header
-from .formats.ranges import gather
+from .base import Checkpoint, Header
+from .formats.ranges import chunks, gather
 
 
 class Derived:
@@ -41,15 +39,3 @@ class Derived:
         """Return tensor NAME, put together from what ``stream`` yields."""
         head = self.headers[name]
         return gather(self.stream(name), head.nbytes).view(NUMPY[head.dtype]).reshape(head.shape)
-
-
-def chunks(array: Array, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
-    """Yield the bytes START to STOP of ARRAY, at most ``CHUNK`` at a time.
-
-    >>> [view.tolist() for view in chunks(np.arange(4, dtype=np.uint8), 1, 3)]
-    [[1, 2]]
-    """
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    end = len(data) if stop is None else min(stop, len(data))
-    for at in range(start, end, CHUNK):
-        yield data[at : min(at + CHUNK, end)]

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from ..common.dtypes import CODE
 from ..values import Array
 from .base import Checkpoint, Header
-from .derived import Derived, chunks
+from .derived import Derived
+from .formats.ranges import chunks
 
 
 class Overlay(Derived):

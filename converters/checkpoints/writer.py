@@ -17,6 +17,7 @@ from ..common.system import reserve, writing
 from ..values import Array
 from .base import CHUNK, Header
 from .buffers import BUFFERS
+from .formats.ranges import chunks
 from .formats.safetensors import Place
 from .journal import Journal
 from .shards import INDEX, arrange, fingerprint, index_text
@@ -134,8 +135,7 @@ def _pieces(name: str, array: Array, header: Header) -> Iterator[memoryview]:
     """Return the bytes of ARRAY, which must be what HEADER says, at most ``CHUNK`` at a time."""
     if (array.dtype, array.shape) != (NUMPY[header.dtype], header.shape):
         raise ValueError(f"{name}: expected {header}, found {array.dtype}{list(array.shape)}")
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    return (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+    return chunks(array)
 
 
 def _copy(

@@ -241,11 +241,7 @@ def export_coreml(
         UnsupportedError: operations without a translation (all of them are listed), or a module
             that cannot be recorded.
     """
-    if compute not in PRECISION or target.suffix != ".mlpackage":
-        wanted = " or ".join(PRECISION)
-        raise BadInputError(f"{target}: expected a name in .mlpackage and {wanted}, not {compute}")
-    if target.exists():
-        raise TargetExistsError(f"{target} exists")
+    require_package(target, compute)
     limits = bounds(signature, upper or {})
     step("recording in torch.export")
     graph = exported(Positional(module.eval(), signature).eval(), signature, limits)
@@ -256,15 +252,29 @@ def export_coreml(
     step("writing the package")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}-") as staging:
         staged = Path(staging) / target.name
-        model.save(str(staged))
-        for stray in set(staged.iterdir()) - {staged / "Data", staged / "Manifest.json"}:
-            stray.unlink()  # debug handles of another runtime
-        name_items(staged)
+        save(model, staged)
         report = describe(
             staged, module, bounded(signature, limits), graph, dict(metadata or {}), compute
         )
         shutil.move(staged, target)
     return report._replace(path=target)
+
+
+def require_package(target: Path, compute: str) -> None:
+    """Refuse a TARGET that exists or has another ending, and an unknown COMPUTE."""
+    if compute not in PRECISION or target.suffix != ".mlpackage":
+        wanted = " or ".join(PRECISION)
+        raise BadInputError(f"{target}: expected a name in .mlpackage and {wanted}, not {compute}")
+    if target.exists():
+        raise TargetExistsError(f"{target} exists")
+
+
+def save(model: Any, package: Path) -> None:
+    """Write coremltools' MODEL as PACKAGE, alike in every run."""
+    model.save(str(package))
+    for stray in set(package.iterdir()) - {package / "Data", package / "Manifest.json"}:
+        stray.unlink()  # debug handles of another runtime
+    name_items(package)
 
 
 def name_items(package: Path) -> None:

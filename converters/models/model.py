@@ -32,7 +32,7 @@ class Model:
         adapter: a live adapter; ``None`` for the bare model.
         map_text: the map between torch and MLX names, where it is not the family's.
         declared: the signature a factory declared.
-        witness: who vouched for the MLX layout when the directory was made, besides its map.
+        witness: what checked the MLX layout when the directory was made, besides its map.
         sizes: of axes that shapes do not tell, recorded when the directory was made.
         config_changes: what the making of the directory ``added``, ``changed`` and ``removed`` in the
             configuration; empty where nobody recorded it.

@@ -101,7 +101,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         map_text=map_text(map_name, manifest),
         declared=signature,
         sizes=manifest.get("sizes") or {},
-        # who vouched for the map of the manifest says nothing of another one
+        # an independent check of the manifest's map is none of another map
         witness=manifest.get("witness") if map_name is None else None,
         config_changes=manifest.get("config") or {},
         tensors=opened,

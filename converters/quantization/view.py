@@ -10,7 +10,8 @@ import numpy as np
 
 from ...errors import BadInputError, MismatchError
 from ..checkpoints import Checkpoint, Header
-from ..checkpoints.derived import Derived, chunks
+from ..checkpoints.derived import Derived
+from ..checkpoints.formats.ranges import chunks
 from ..common.dtypes import NUMPY
 from ..values import Array
 from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem

@@ -9,8 +9,9 @@ from threading import local
 import numpy as np
 
 from ...checkpoints import Checkpoint
-from ...checkpoints.derived import Derived, chunks
+from ...checkpoints.derived import Derived
 from ...checkpoints.formats.cursor import Cursor
+from ...checkpoints.formats.ranges import chunks
 from ...common.dtypes import NUMPY
 from ...quantization.workspace import Room
 from ...values import Array, LowRank

@@ -8,6 +8,7 @@ precision ``float32`` floats are never rounded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -16,36 +17,15 @@ from torch import Tensor
 
 from ....errors import BadInputError
 from ...values import Array
-from .kernels import (
-    convolution,
-    elementwise,
-    images,
-    indexing,
-    linear,
-    lists,
-    normalization,
-    quantized,
-    recurrent,
-    reductions,
-    shapes,
-)
 from .kernels.constexpr import CONSTEXPR, expand
 from .kernels.kernel import Kernel, kernel
 from .toolkit import types
 
-THEMES: Final = (
-    convolution,
-    elementwise,
-    images,
-    indexing,
-    linear,
-    lists,
-    normalization,
-    quantized,
-    recurrent,
-    reductions,
-    shapes,
+NAMES: Final = (
+    *("convolution", "elementwise", "images", "indexing", "linear", "lists", "normalization"),
+    *("quantized", "recurrent", "reductions", "shapes"),
 )
+THEMES: Final = tuple(import_module(f".kernels.{name}", __package__) for name in NAMES)
 KERNELS: Final[Mapping[str, Kernel]] = {
     name: kernel(function) for theme in THEMES for name, function in theme.KERNELS.items()
 }

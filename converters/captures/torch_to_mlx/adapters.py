@@ -118,7 +118,7 @@ def factors(step: Step, update: LowRank) -> tuple[Array, Array]:
     return (update.b, update.a) if _form(step) is _embedding else (update.a.T, update.b.T)
 
 
-def laid_out(step: Step, down: Array, up: Array, scale: float) -> LowRank:
+def as_update(step: Step, down: Array, up: Array, scale: float) -> LowRank:
     """Return what :func:`factors` has taken apart."""
     return LowRank(up, down, scale) if _form(step) is _embedding else LowRank(down.T, up.T, scale)
 

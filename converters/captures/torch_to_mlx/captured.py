@@ -239,7 +239,7 @@ class Captured(Branch):
         """Return weight name -> update, those that can be trained in float32."""
         locations, uses = self._wiring.locations, self._adaptable()
         trained = {
-            name: adapters.laid_out(
+            name: adapters.as_update(
                 uses[name][1],
                 _numpy(locations[slot.down].get()),
                 _numpy(locations[slot.up].get()),

@@ -14,10 +14,10 @@ from numpy.lib import format as npy
 from ....errors import BadInputError, UnsupportedError, UntrustedError
 from ...common.dtypes import CODE, NUMPY
 from ...values import Array
-from ..base import CHUNK, Header, is_shape
+from ..base import Header, is_shape
 from .archive import Archive
 from .cursor import Cursor
-from .ranges import gather
+from .ranges import chunks, gather
 
 _READERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _SUFFIX: Final = ".npy"
@@ -95,11 +95,7 @@ class NpzFile:
             self._cursors[name] = cursor
 
     def _whole(self, name: str) -> Iterator[memoryview]:
-        if self._members[name].plain:
-            yield from self._stored(name)
-            return
-        data = self.read(name).reshape(-1).view(np.uint8).data
-        yield from (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+        return self._stored(name) if self._members[name].plain else chunks(self.read(name))
 
     def _stored(self, name: str) -> Iterator[memoryview]:
         """Yield the bytes as stored."""

@@ -38,6 +38,18 @@ def fill(path: Path, begin: int, piece: memoryview, what: str) -> None:
         _fill(file, piece, f"{path}: {what}")
 
 
+def chunks(array: Array, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+    """Yield the bytes START to STOP of ARRAY, at most ``CHUNK`` at a time.
+
+    >>> [view.tolist() for view in chunks(np.arange(4, dtype=np.uint8), 1, 3)]
+    [[1, 2]]
+    """
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    end = len(data) if stop is None else min(stop, len(data))
+    for at in range(start, end, CHUNK):
+        yield data[at : min(at + CHUNK, end)]
+
+
 def gather(parts: Iterable[memoryview], nbytes: int) -> Array:
     """Return PARTS, NBYTES together, as an array of bytes of their own."""
     data, end = np.empty(nbytes, np.uint8), 0

@@ -19,7 +19,7 @@ from ...common.system import writing
 from ...documents import Kind, parse_object
 from ...values import Array
 from ..base import Header, is_shape
-from .ranges import fill, pieces
+from .ranges import chunks, fill, pieces
 
 Result = TypeVar("Result")
 
@@ -216,7 +216,7 @@ def save_tensors(
     with writing(path), path.open("wb") as file:
         file.write(encode_header(layout, metadata))
         for _, array in ordered:
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            file.writelines(chunks(array))
 
 
 def encode_header(layout: Mapping[str, Header], metadata: Mapping[str, str]) -> bytes:

@@ -11,9 +11,9 @@ import numpy as np
 from ....errors import BadInputError, UnsupportedError, UntrustedError
 from ...common.dtypes import CODE, NUMPY, dtype_of
 from ...values import Array
-from ..base import CHUNK, Header, is_shape
+from ..base import Header, is_shape
 from .pickles import CodeError, Made, Named, PickleError
-from .ranges import gather
+from .ranges import chunks, gather
 from .storages import Storage, open_source
 
 _NESTED: Final = ("state_dict", "model_state_dict")  # where training frameworks put the weights
@@ -100,11 +100,7 @@ class TorchFile:
         """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
         view = self._views[name]
         stop = view.header.nbytes if stop is None else stop
-        if view.plain:
-            yield from self._raw(view, start, stop)
-            return
-        data = self.read(name).reshape(-1).view(np.uint8).data[start:stop]
-        yield from (data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
+        return self._raw(view, start, stop) if view.plain else chunks(self.read(name), start, stop)
 
     def _raw(self, view: View, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes of the storage from VIEW's first number to its last."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -132,21 +132,23 @@ def window_padding(
     return amounts, over
 
 
-def max_pool(
-    x: Tensor,
-    kernel_sizes: Ints,
-    strides: Ints | None = None,
-    pad_type: str = "valid",
-    pad: Ints | None = None,
-    ceil_mode: bool = False,
-) -> Tensor:
-    """Take the maximum of each window; padding never wins."""
-    strides = strides or (1,) * len(kernel_sizes)
-    amounts, over = window_padding(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
-    both = [a + b for a, b in zip(amounts, over, strict=True)]
-    padded = pad_spatial(x, both, -math.inf)
-    result: Tensor = MAXIMUM[len(kernel_sizes)](padded, kernel_sizes, strides)
-    return result
+def pool(reduce: Callable[[Tensor, Ints, Ints], Tensor], beyond: float) -> Function:
+    """Return the kernel that applies REDUCE to windows; what is padded holds BEYOND."""
+
+    def pooled(
+        x: Tensor,
+        kernel_sizes: Ints,
+        strides: Ints | None = None,
+        pad_type: str = "valid",
+        pad: Ints | None = None,
+        ceil_mode: bool = False,
+    ) -> Tensor:
+        strides = strides or (1,) * len(kernel_sizes)
+        amounts, over = window_padding(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+        both = [a + b for a, b in zip(amounts, over, strict=True)]
+        return reduce(pad_spatial(x, both, beyond), kernel_sizes, strides)
+
+    return pooled
 
 
 def window_sum(x: Tensor, kernel: Ints, strides: Ints) -> Tensor:
@@ -175,25 +177,21 @@ def avg_pool(
     return window_sum(padded, kernel_sizes, strides) / count
 
 
-def l2_pool(
-    x: Tensor,
-    kernel_sizes: Ints,
-    strides: Ints | None = None,
-    pad_type: str = "valid",
-    pad: Ints | None = None,
-    ceil_mode: bool = False,
-) -> Tensor:
+def window_maximum(x: Tensor, kernel: Ints, strides: Ints) -> Tensor:
+    """Take the maximum of each window."""
+    result: Tensor = MAXIMUM[len(kernel)](x, kernel, strides)
+    return result
+
+
+def window_norm(x: Tensor, kernel: Ints, strides: Ints) -> Tensor:
     """Return the root of the sum of squares of each window."""
-    strides = strides or (1,) * len(kernel_sizes)
-    amounts, over = window_padding(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
-    padded = pad_spatial(x.square(), [a + b for a, b in zip(amounts, over, strict=True)])
-    return window_sum(padded, kernel_sizes, strides).sqrt()
+    return window_sum(x.square(), kernel, strides).sqrt()
 
 
 KERNELS: Final[Mapping[str, Function]] = {
     "avg_pool": avg_pool,
     "conv": conv,
     "conv_transpose": conv_transpose,
-    "l2_pool": l2_pool,
-    "max_pool": max_pool,
+    "l2_pool": pool(window_norm, 0.0),
+    "max_pool": pool(window_maximum, -math.inf),
 }

@@ -104,6 +104,14 @@ def lstm(
     return y if output_sequence else h.unsqueeze(0), h, c
 
 
+def run(
+    steps: Tensor, h: Tensor, following: Callable[[Tensor, Tensor], Tensor], output_sequence: bool
+) -> tuple[Tensor, Tensor]:
+    """Return all states that follow H over STEPS, or the last one alone, and the last one."""
+    outputs = [h := following(step, h) for step in steps]
+    return torch.stack(outputs) if output_sequence else h.unsqueeze(0), h
+
+
 def gru_step(
     x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, gate: Activation, output: Activation
 ) -> Tensor:
@@ -137,11 +145,12 @@ def gru(
         raise UnsupportedError("gru with reset_after: coremltools' own test of it fails")
     gate, output = ACTIVATIONS[recurrent_activation], ACTIVATIONS[activation]
     recurrent_bias = weight_hh.new_zeros(weight_hh.shape[0]) if bias is None else bias
-    h, outputs = initial_h, []
-    for step in F.linear(x.flip(0) if direction == "reverse" else x, weight_ih, input_bias):
-        h = gru_step(step, h, weight_hh, recurrent_bias, gate, output)
-        outputs.append(h)
-    return torch.stack(outputs) if output_sequence else h.unsqueeze(0), h
+    steps = F.linear(x.flip(0) if direction == "reverse" else x, weight_ih, input_bias)
+
+    def following(step: Tensor, h: Tensor) -> Tensor:
+        return gru_step(step, h, weight_hh, recurrent_bias, gate, output)
+
+    return run(steps, initial_h, following, output_sequence)
 
 
 def rnn(
@@ -155,11 +164,12 @@ def rnn(
     activation: str = "tanh",
 ) -> tuple[Tensor, Tensor]:
     """Run ``h = activation(W x + U h + b)`` over (time, batch, in)."""
-    h, outputs = initial_h, []
-    for step in F.linear(x.flip(0) if direction == "reverse" else x, weight_ih, bias):
-        h = ACTIVATIONS[activation](step + F.linear(h, weight_hh))
-        outputs.append(h)
-    return torch.stack(outputs) if output_sequence else h.unsqueeze(0), h
+    steps = F.linear(x.flip(0) if direction == "reverse" else x, weight_ih, bias)
+
+    def following(step: Tensor, h: Tensor) -> Tensor:
+        return ACTIVATIONS[activation](step + F.linear(h, weight_hh))
+
+    return run(steps, initial_h, following, output_sequence)
 
 
 KERNELS: Final[Mapping[str, Function]] = {"gru": gru, "lstm": lstm, "rnn": rnn}
