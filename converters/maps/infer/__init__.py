@@ -3,5 +3,5 @@
 from .evidence.probing import Runs as Runs
 from .inferring import Draft as Draft
 from .inferring import Guess as Guess
-from .inferring import Side as Side
 from .inferring import infer as infer
+from .sides import Side as Side

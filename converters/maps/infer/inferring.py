@@ -8,50 +8,25 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ....errors import BadInputError, MismatchError
-from ...checkpoints.base import Header
 from ...common.dtypes import FLOATS
 from ..binding.weightmap import WeightMap
+from .absent import drops, folded_rules
 from .balance import Balance, balances
 from .evidence.evidence import Evidence, gather
 from .evidence.probing import Runs
 from .evidence.remaining import pair_remaining
-from .evidence.values import Read, Values
-from .families import HOLE, NUMBER, Family, fold
+from .families import Family, fold
 from .links import Resolved, links_of, shown
 from .matching import Matching, Pair, spoken
 from .parts import alignments, parts_of, strangeness
-from .tokens import is_recomputed
-from .writing import CAPTURES, write
+from .sides import Side
+from .writing import write
 
 # How much is folded on each side; the first combination in which both sides have the same pieces.
 FOLDS: Final = (("all", "all"), ("segments", "all"), ("all", "segments"), ("none", "none"))
 SHOWN: Final = 4
 NEAR: Final = 0.3  # layouts whose strangeness differs by less are both likely
 MUTE: Final = frozenset({"weight", "bias", "layers"})  # concepts that say little of a pair
-
-
-@dataclass(frozen=True)
-class Side:
-    """The tensors of one side.
-
-    Attributes:
-        spec: what the user wrote, for messages.
-        headers: dtypes and shapes by name, in the order of declaration if that is known.
-        read: a tensor by name; ``None`` where values mean nothing.
-    """
-
-    spec: str
-    headers: Mapping[str, Header]
-    read: Read | None = None
-
-    def floats(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the floating-point tensors."""
-        return {n: head.shape for n, head in self.headers.items() if head.dtype in FLOATS}
-
-    def values(self) -> Values | None:
-        """Return what it holds."""
-        dtypes = {name: header.dtype for name, header in self.headers.items()}
-        return Values(self.read, dtypes) if self.read else None
 
 
 class Guess(NamedTuple):
@@ -171,63 +146,6 @@ def poses(left: Side, right: Side) -> Iterator[Problem]:
                 yield Problem(*families, options, tuple(folded_rules(dropped)))
         if found:
             return
-
-
-def drops(left: Side) -> Iterator[dict[str, str]]:
-    """Yield tensors of torch that a candidate may lack, each with its rule: ever more of them."""
-    found = {
-        name: f"{name} -> recomputed  # guess: an integer buffer"
-        for name, header in left.headers.items()
-        if header.dtype not in FLOATS
-    }
-    yield found
-    made = {
-        name: f"{name} -> recomputed  # guess: by its name"
-        for name in left.floats()
-        if is_recomputed(name)
-    }
-    if made:
-        yield found | made
-    if tied := ties(left):
-        yield found | made | tied
-
-
-def folded_rules(rules: Mapping[str, str]) -> list[str]:
-    """Return RULES, by the name they drop, those that differ by indices folded into one.
-
-    >>> folded_rules({f"h.{n}.count": f"h.{n}.count -> recomputed" for n in range(2)})
-    ['h.{n}.count -> recomputed']
-    """
-    groups: dict[str, list[str]] = {}
-    for rule in rules.values():
-        groups.setdefault(NUMBER.sub(HOLE, rule), []).append(rule)
-    return [rule for group in groups.values() for rule in folded_group(group)]
-
-
-def folded_group(group: Sequence[str]) -> list[str]:
-    """Return one rule for a GROUP that differs in numbers, or the group where a tie is among it."""
-    columns = list(zip(*(NUMBER.findall(rule) for rule in group), strict=True))
-    varying = [len(set(column)) > 1 for column in columns]
-    if " == " in group[0] or sum(varying) > len(CAPTURES):
-        return list(group)
-    captures = iter(CAPTURES)
-    values = [f"{{{next(captures)}}}" if v else c[0] for v, c in zip(varying, columns, strict=True)]
-    rest = iter(values)
-    return [NUMBER.sub(lambda _: next(rest), group[0])]
-
-
-def ties(left: Side) -> dict[str, str]:
-    """Return the tensors of torch that equal an earlier one, as ties."""
-    if left.read is None:
-        return {}
-    first: dict[tuple[tuple[int, ...], bytes], str] = {}
-    found = {}
-    for name, shape in left.floats().items():
-        if len(shape) > 1:
-            known = first.setdefault((shape, left.read(name).tobytes()), name)
-            if known != name:
-                found[name] = f"{name} == {known}  # by value"
-    return found
 
 
 def unequal(left: Side, right: Side) -> str:
