@@ -186,7 +186,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def fill(text: str) -> str:
-    """Return TEXT with every marked part made anew."""
+    """Return TEXT with every marked part made again."""
     return PART.sub(lambda found: f"{found[1]}{PARTS[found['name']]()}\n{found[3]}", text)
 
 

@@ -1,6 +1,6 @@
 """The whole bridge on a real model: fine-tune on MLX, go home to PyTorch, ship to Core ML.
 
-Run it with ``make demo``. Every step is weighed; the closing table says what the scales showed.
+Run it with ``make demo``. Every step is checked; the closing table says what was found.
 """
 
 from __future__ import annotations
@@ -170,14 +170,14 @@ def adapter_to_peft(demo: Demo) -> None:
     demo.keep("MLX adapter to PEFT", outcome.verdict)
 
 
-def weigh(demo: Demo) -> None:
-    """Weigh the merged PyTorch model against MLX with live adapters."""
+def compare(demo: Demo) -> None:
+    """Compare the merged PyTorch model with MLX with live adapters."""
     live = f"{demo.out / 'minilm-mlx'}+{demo.out / 'minilm-lora'}"
     demo.keep("MLX live to PyTorch merged", jobs.check(live, str(demo.out / "minilm-tuned")))
 
 
 def ship(demo: Demo) -> None:
-    """Export to Core ML in float16 and weigh the package."""
+    """Export to Core ML in float16 and check the package."""
     package = demo.out / "MiniLM.mlpackage"
     jobs.export_coreml(
         str(demo.out / "minilm-tuned"),
@@ -201,7 +201,7 @@ def forecast(demo: Demo) -> None:
         check="full",
         map="examples/timeseries.wmap",
         trust_code=SERIES,
-        candidate_code=SERIES_MLX,  # a native MLX module vouches for the layout, not the map
+        candidate_code=SERIES_MLX,  # a native MLX module checks the layout, not the map
     )
     outcome = jobs.convert(str(source), folder / "mlx", "mlx", options=options)
     demo.keep("forecaster to native MLX", outcome.verdict)
@@ -258,7 +258,7 @@ def scores_table(demo: Demo) -> Table:
 
 def verdicts_table(demo: Demo) -> Table:
     """Return every verdict with its error, in parts of what a correct implementation may have."""
-    table = Table(title="Weighed", title_justify="left", box=None, pad_edge=False)
+    table = Table(title="Checked", title_justify="left", box=None, pad_edge=False)
     for column in ("step", "verdict", "error / source's own"):
         table.add_column(column, justify="left")
     for name, verdict in demo.verdicts.items():
@@ -330,8 +330,8 @@ def run(demo: Demo) -> None:
     with demo.stage("Home to PyTorch"):
         go_home(demo)
         adapter_to_peft(demo)
-    with demo.stage("Weigh"):
-        weigh(demo)
+    with demo.stage("Check"):
+        compare(demo)
     with demo.stage("Retrieve"):
         measure(demo, "MLX before", str(mlx), pairs)
         measure(demo, "MLX live adapter", f"{mlx}+{lora}", pairs)

@@ -117,8 +117,7 @@ class Check:
 
     def verdict(self) -> Verdict:
         """Run the stages and decide."""
-        stages = [self.text(), self.fingerprints(), *self.layout_stages()]
-        stages.append(auxiliary_stage(self.golden.signature, self.candidate.signature))
+        stages = [self.text(), self.fingerprints(), *self.layout_stages(), self.auxiliary()]
         stages += self.runs() if stages[-1].status != "fail" else []
         status = decide(stages, self.candidate.runtime)
         faults = self.blame(stages) if status == "DIFFERS" else ()
@@ -221,6 +220,10 @@ class Check:
         self.storage = storage  # which recording the class meets says nothing of the candidate
         return stage._replace(name="layout", detail=f"{by}; it {stage.detail}")
 
+    def auxiliary(self) -> Stage:
+        """Compare names and roles of the inputs."""
+        return auxiliary_stage(self.golden.signature, self.candidate.signature)
+
     def runs(self) -> list[Stage]:
         """Run the candidate: outputs and structure in float32, precision in the dtype that ships."""
         if not self.probes:
@@ -258,9 +261,9 @@ class Check:
         They differ from the source in what the format or class rounds and the source, in the same 16
         bits, rounds too or cannot tell.
         """
-        constants = f"{self.storage}{CONSTANTS}"  # an ML program has its attention scale in float16
-        if self.candidate.model.framework == "mlprogram" and constants in self.golden.outputs:
-            yield constants, f"constants rounded to {ran.storage} on both sides"
+        if self.rounds_constants and f"{self.storage}{CONSTANTS}" in self.golden.outputs:
+            words = f"constants rounded to {ran.storage} on both sides"
+            yield f"{self.storage}{CONSTANTS}", words
         source, rounded = self.golden.model, ran.storage
         if source is None or source.path is None or rounded == "float32":
             return
@@ -287,6 +290,11 @@ class Check:
             errors={**self.golden.errors, **errors},
         )
         return name
+
+    @property
+    def rounds_constants(self) -> bool:
+        """Whether the candidate keeps constants such as an attention scale in float16 as well."""
+        return self.candidate.model.framework == "mlprogram"
 
     def precision(self) -> list[Stage]:
         """Run the candidate in the dtype that ships, against the source in that dtype."""

@@ -6,7 +6,7 @@ Recorded where the source runs, it is checked anywhere, without the source's fra
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -116,22 +116,29 @@ def is_golden(path: Path) -> bool:
     return (path / MANIFEST).is_file() and (path / TENSORS).is_file()
 
 
+def _flatten(kind: str, groups: Mapping[str, Rows], probes: Sequence[Probe]) -> dict[str, Array]:
+    return {
+        f"{kind}|{group}|{probe.name}|{name}": array
+        for group, rows in groups.items()
+        for probe, row in zip(probes, rows, strict=False)  # sites: of the first probes only
+        for name, array in row.items()
+    }
+
+
 def _tensors(golden: Golden) -> dict[str, Array]:
     import numpy as np
 
-    parts: Mapping[str, Mapping[str, Rows]] = {
-        "inputs": {"": tuple(probe.inputs for probe in golden.probes)},
+    inputs = {"": tuple(probe.inputs for probe in golden.probes)}
+    parts = {
+        "inputs": inputs,
         "outputs": golden.outputs,
         "sites": golden.sites,
         "source_sites": golden.source_sites,
     }
-    return {
-        f"{kind}|{group}|{probe.name}|{name}": np.ascontiguousarray(array)
-        for kind, groups in parts.items()
-        for group, rows in groups.items()
-        for probe, row in zip(golden.probes, rows, strict=False)  # sites: of the first probes only
-        for name, array in row.items()
-    }
+    tensors: dict[str, Array] = {}
+    for kind, groups in parts.items():
+        tensors |= _flatten(kind, groups, golden.probes)
+    return {name: np.ascontiguousarray(array) for name, array in tensors.items()}
 
 
 def _manifest(golden: Golden) -> dict[str, Any]:
@@ -184,15 +191,17 @@ def _port(content: Mapping[str, Any]) -> Port:
     return Port(**{**content, **lists})
 
 
+def _ports(contents: Iterable[Mapping[str, Any]]) -> tuple[Port, ...]:
+    return tuple(map(_port, contents))
+
+
 def _golden(manifest: Mapping[str, Any], tensors: Mapping[str, Array]) -> Golden:
     names = [probe["name"] for probe in manifest["probes"]]
     inputs = _unflatten("inputs", tensors, names)[""]
     signature, text = manifest["signature"], manifest["text"]
     return Golden(
         spec=manifest["spec"],
-        signature=Signature(
-            *(tuple(map(_port, signature[side])) for side in ("inputs", "outputs"))
-        ),
+        signature=Signature(_ports(signature["inputs"]), _ports(signature["outputs"])),
         probes=tuple(Probe(name, row) for name, row in zip(names, inputs, strict=True)),
         outputs=_unflatten("outputs", tensors, names),
         errors={

@@ -1,4 +1,4 @@
-"""Language models are compared by logits, whoever runs them and however their weights are cut."""
+"""Language models are weighed by logits, whoever runs them and however their weights are cut."""
 
 from __future__ import annotations
 

@@ -57,13 +57,13 @@ def test_it_is_what_mlx_lm_loads(tiny_mlx, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_class_reads_the_layout_by_headers_alone(tiny_mlx, kind, monkeypatch):
+def test_the_class_vouches_by_headers_alone(tiny_mlx, kind, monkeypatch):
     model = open_model(tiny_mlx(kind))
     monkeypatch.setattr(type(model.checkpoint), "read", None)
     assert "mlx-lm" in layout_reader(model)
 
 
-def test_no_class_reads_a_torch_directory_or_an_unknown_type(tiny):
+def test_nobody_vouches_for_a_torch_directory_or_an_unknown_type(tiny):
     assert layout_reader(open_model(tiny("llama"))) is None
 
 

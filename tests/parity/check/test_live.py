@@ -1,4 +1,4 @@
-"""Two live modules, checked inside somebody's test suite."""
+"""Two live modules, weighed inside somebody's test suite."""
 
 from __future__ import annotations
 

@@ -247,15 +247,13 @@ SHARES = [(1.0, "merged", True), (0.0, "unmerged", False), (2.0, "misscaled", Fa
 @pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "sketches"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("share", "kind", "ok"), SHARES)
-def test_due_update_is_compared(
-    share: float, kind: str, ok: bool, dtype: Any, arrays: bool
-) -> None:
+def test_due_update_is_weighed(share: float, kind: str, ok: bool, dtype: Any, arrays: bool) -> None:
     found = judge(merged(share, dtype), updates={QUERY: UPDATE}, arrays=arrays)[QUERY]
     assert (found.kind, found.ok, found.source) == (kind, ok, QUERY)
 
 
 @pytest.mark.parametrize(("share", "kind", "ok"), SHARES)
-def test_due_update_is_compared_in_bfloat16_with_arrays(share: float, kind: str, ok: bool) -> None:
+def test_due_update_is_weighed_in_bfloat16_with_arrays(share: float, kind: str, ok: bool) -> None:
     found = judge(merged(share, BF16), updates={QUERY: UPDATE})[QUERY]
     assert (found.kind, found.ok) == (kind, ok)
 
