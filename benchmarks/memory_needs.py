@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from weighbridge.converters.models import open as open_model
-from weighbridge.jobs.needs import COSTS, size_of
+from weighbridge.converters.planning.memory import COSTS, size_of
 
 SIZES = ((256, 4), (512, 6))  # hidden size and layers of a BERT
 VERBS = {

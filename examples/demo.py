@@ -22,9 +22,9 @@ from rich.table import Table
 
 from weighbridge import jobs
 from weighbridge.converters.common.policy import Policy
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.blas import preload_blas
-from weighbridge.jobs.opening import open as open_model
 
 STAGES = 8
 SERIES = "examples.timeseries:build"

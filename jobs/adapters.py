@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,23 +11,23 @@ from .. import __version__
 from ..converters.adapters import Adapter, read_adapter, write_adapter, write_peft
 from ..converters.adapters.destinations import DESTINATIONS, next_command, problems, suited
 from ..converters.adapters.fit import TIED
-from ..converters.checkpoints import Staging
 from ..converters.common.hints import command, dequantizing, unused
 from ..converters.common.repositories import origin, recorded
 from ..converters.models import Model
+from ..converters.planning.adapter_names import Side, side_of
+from ..converters.planning.memory import require_memory
+from ..converters.planning.opening import fitted_to
 from ..converters.quantization.fingerprints import fingerprints
-from ..converters.results.sources import stamps
+from ..converters.results.sources import job_key
+from ..converters.results.targets import absolute
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError
-from .adapter_weighing import Load, weigh_adapter
-from .bases import Kin, dense_view, kin_of, quantization_of, require_kin
+from .adapter_check import Load, check_adapter
 from .convert import require_apart
-from .manifest import write_manifest
-from .needs import require_memory
-from .opening import fitted_to
-from .options import UNCHECKED, Options, Outcome, begin, open_with
+from .options import WriteOptions
+from .pipeline import Check, Checked, Facts, Outcome, Written, publish
+from .provenance.base import Kin, dense_view, kin_of, quantization_of, require_kin
 from .provenance.trained_on import proven
-from .sides import Side, side_of
 
 FRAMEWORKS = {"mlx": "mlx", "peft": "torch"}
 
@@ -75,8 +73,7 @@ class Carried:
     def key(self) -> str:
         """A fingerprint of the job."""
         files = sorted(path for path in self.adapter.path.parent.glob("*") if path.is_file())
-        text = json.dumps([__version__, self.there.framework, self.model.spec, stamps(files)])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return job_key(files, self.there.framework, self.model.spec)
 
     def lines(self) -> tuple[str, ...]:
         """Return what is done, a line for each update."""
@@ -90,7 +87,7 @@ class Carried:
 
 
 def convert_adapter(
-    source: Path, target: Path, request: AdapterRequest, *, options: Options = Options()
+    source: Path, target: Path, request: AdapterRequest, *, options: WriteOptions = WriteOptions()
 ) -> Outcome:
     """Convert the adapter in the directory SOURCE to TARGET, as the REQUEST says.
 
@@ -98,37 +95,35 @@ def convert_adapter(
         WeighbridgeError: bad input; nothing is left behind.
     """
     reads = (source, request.base, request.trained_on)
-    options = begin(target, "adapter", options, *reads)
+    place = options.begin(target, "adapter", *reads)
     adapter = read_adapter(source)
     require_dialect(adapter, request, source, target)
     carried = supported(carry(adapter, request, options), request.destination)
     if options.dry_run:
         return Outcome(None, carried.lines())
     require_apart(carried.model.with_adapter(carried.adapter), target)
-    if options.check != "none":
+    if options.checks:
         require_memory("check", carried.model)
-    force, sources = options.force, options.sources
-    with Staging(target, kind="adapter", force=force, key=carried.key, sources=sources) as staging:
-        write(carried, request, staging.folder)
+
+    def write(folder: Path) -> Written:
+        write_dialect(carried, request, folder)
         facts = facts_of(carried, request.to)
         facts["next"] = said_next(carried, request.destination, target)
-        return conclude(carried, staging, facts, options)
+        return Written(facts, carried.lines())
+
+    check = None if not options.checks else judged(carried, absolute(target), options)
+    return publish(place, carried.key, write, check)
 
 
-def conclude(
-    carried: Carried, staging: Staging, facts: dict[str, Any], options: Options
-) -> Outcome:
-    """Weigh the staged adapter, then publish or reject it."""
-    wanted, verdict = options.check != "none", None
-    write_manifest(staging.folder, facts | {"verdict": UNCHECKED})
-    if wanted:
-        load = Load(carried.model, carried.adapter, staging.folder, staging.target)
-        verdict = weigh_adapter(load, carried.kin, options)
-        facts["figures"] = dict(verdict.provenance.get("figures", {}))
-        write_manifest(staging.folder, facts | {"verdict": verdict.to_json()})
-    differs = verdict is not None and verdict.status == "DIFFERS"
-    path = staging.reject() if differs else staging.publish()
-    return Outcome(path, carried.lines(), facts, verdict, wanted=wanted)
+def judged(carried: Carried, target: Path, options: WriteOptions) -> Check:
+    """Return the check of CARRIED, to be published as TARGET."""
+
+    def check(folder: Path, _: Facts) -> Checked:
+        load = Load(carried.model, carried.adapter, folder, target)
+        verdict = check_adapter(load, carried.kin, options)
+        return Checked(verdict, {"figures": dict(verdict.provenance.get("figures", {}))})
+
+    return check
 
 
 def require_dialect(adapter: Adapter, request: AdapterRequest, source: Path, target: Path) -> None:
@@ -156,13 +151,13 @@ def require_dialect(adapter: Adapter, request: AdapterRequest, source: Path, tar
     )
 
 
-def carry(adapter: Adapter, request: AdapterRequest, options: Options) -> Carried:
+def carry(adapter: Adapter, request: AdapterRequest, options: WriteOptions) -> Carried:
     """Fit ADAPTER to its base and carry it to the names of the other dialect, in memory; pass 1.
 
     Raises:
         MismatchError: the adapter is partial or for another base; everything is listed.
     """
-    model, other = dense_view(open_with(request.base, options)), request.trained_on
+    model, other = dense_view(options.open(request.base)), request.trained_on
     fitted = fitted_to(model, adapter)
     kin = proven(model, adapter, other, options) if other else kin_of(model, adapter)
     require_kin(kin)
@@ -195,7 +190,7 @@ def supported(carried: Carried, destination: str | None) -> Carried:
     return replace(carried, updates=updates)
 
 
-def write(carried: Carried, request: AdapterRequest, folder: Path) -> None:
+def write_dialect(carried: Carried, request: AdapterRequest, folder: Path) -> None:
     """Write the adapter into FOLDER."""
     updates, kinds, saved = carried.updates, carried.there.kinds, carried.saved
     spec, reader = carried.model.spec, request.destination

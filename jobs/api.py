@@ -15,9 +15,10 @@ from .export import export_coreml
 from .export_gguf import export_gguf
 from .inspecting import inspect_spec
 from .merge import merge as merge_adapter
-from .options import Options, Outcome
+from .options import Options
 from .parity import check as check_model
 from .parity import record as record_golden
+from .pipeline import Outcome
 from .training import train as train_model
 
 if TYPE_CHECKING:

@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from .. import __version__
 from ..converters.adapters import Survival
 from ..converters.adapters.merging.survival import refusal, worst_of
 from ..converters.adapters.modules_to_save import ModulesToSave
-from ..converters.checkpoints import Checkpoint, Staging, Writer
+from ..converters.checkpoints import Writer
 from ..converters.common.hints import command
-from ..converters.maps import Execution, Plan, WeightMap, execute
+from ..converters.maps import Execution, Plan, execute
 from ..converters.models import Model
 from ..converters.models import open as open_model
-from ..converters.results.sources import stamps
-from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
-from ..errors import BadInputError, MismatchError, UnsupportedError
-from .bases import Kin, with_kinship
-from .configuring import rewrite_config, translated
-from .dense import as_dense, fitting, said_of
-from .directions import directed_map, map_of
-from .fitting import blamed, reading, require_dense, require_loadable, require_possible
-from .foresight import foresee
-from .manifest import facts_of, manifest_of, write_manifest
-from .needs import require_memory
-from .options import UNCHECKED, Options, Outcome, begin, open_with
-from .originals import (
-    Restored,
+from ..converters.planning.config import rewrite_config
+from ..converters.planning.conversion import Conversion
+from ..converters.planning.dense import fitting
+from ..converters.planning.fitting import (
+    reading,
+    require_dense,
+)
+from ..converters.planning.job import Job, plan_job
+from ..converters.planning.manifest import facts_of, manifest_of
+from ..converters.planning.memory import require_memory
+from ..converters.planning.prefetch import prefetch
+from ..converters.planning.sidecar import (
     fingerprints,
-    in_order,
-    join,
     keepsakes,
-    map_for,
-    restore,
-    source_headers,
     write_sidecar,
 )
+from ..converters.results.targets import absolute
+from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
+from ..errors import BadInputError, MismatchError
+from .checking import compare
+from .options import CheckOptions, Options
+from .pipeline import Checked, Facts, Outcome, Target, Written, publish
+from .provenance.base import Kin, with_kinship
 from .provenance.merged_before import adapters_recorded
 from .provenance.placement import base_and_adapter, live_on
-from .weighing import weigh
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
 
-NOTHING = Restored({}, ())
 FORMATS = {"torch": "pt", "mlx": "mlx"}  # what safetensors files say of themselves
 
 
@@ -90,69 +85,6 @@ def require_apart(model: Model, target: Path) -> None:
                 raise BadInputError(f"{written} and {source} overlap; choose another target")
 
 
-class Job(NamedTuple):
-    """A conversion, planned.
-
-    Attributes:
-        model: the source, its adapter live.
-        to: framework of the target.
-        table: the map between torch and MLX names; ``None`` where none is known and none is needed.
-        directed: the map from the source's names to the target's.
-        plan: what pass 2 does.
-        checkpoint: what it reads.
-        restored: what is taken as it was before the way to MLX.
-        warning: why the class that the map was learned from will not load what it makes, or what
-            goes home otherwise than it came.
-    """
-
-    model: Model
-    to: str
-    table: WeightMap | None
-    directed: WeightMap
-    plan: Plan
-    checkpoint: Checkpoint
-    restored: Restored
-    warning: str | None = None
-
-    @property
-    def key(self) -> str:
-        """A fingerprint of the job: an interrupted run resumes only if nothing of it changed."""
-        adapter = self.model.adapter.path if self.model.adapter else None
-        beside = sorted(adapter.iterdir()) if adapter and adapter.is_dir() else [adapter]
-        origins = [file for source, _ in self.restored.taken.values() for file in source.files]
-        files = (*self.checkpoint.files, *dict.fromkeys(origins), *filter(None, beside))
-        bound = [
-            (step.identity, sorted(step.sizes.items()), sorted(step.amounts.items()))
-            for step in self.plan.steps
-        ]
-        text = json.dumps(
-            [__version__, str(self.directed), stamps(files), bound, self.plan.merged], default=str
-        )
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def move_weights(self, folder: Path, options: Options) -> Execution:
-        """Run pass 2 into FOLDER."""
-        total = sum(header.nbytes for header in self.plan.layout.values())
-        metadata = {"format": FORMATS[self.to]}
-        writer = Writer(
-            folder, self.plan.layout, metadata=metadata, max_shard_size=options.max_shard_size
-        )
-        return execute(
-            self.plan, self.checkpoint, writer, options.report("writing the weights", total)
-        )
-
-    def lines(self) -> tuple[str, ...]:
-        """Return the plan, a line each."""
-        trained = f"{len(self.restored.trained)} tensors of the sidecar left aside: trained since"
-        notes = [f"note: {note}" for note in self.notes]
-        return (*self.plan.lines(), *([trained] if self.restored.trained else []), *notes)
-
-    @property
-    def notes(self) -> list[str]:
-        """What a person should know of the result."""
-        return [*([self.warning] if self.warning else []), *self.restored.notes]
-
-
 def convert(
     source: str, target: Path, to: str, *, adapter: Path | None = None, options: Options = Options()
 ) -> Outcome:
@@ -164,17 +96,19 @@ def convert(
     Raises:
         WeighbridgeError: bad input; nothing is left behind.
     """
-    options = begin(target, "model", options, source, adapter)
+    place = options.begin(target, "model", source, adapter)
     base, adapter = base_and_adapter(source, adapter)
-    foresee(base, options.map, options.trust_code)
-    model = open_with(base, options)
+    prefetch(base, options.map, options.trust_code)
+    model = options.open(base)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
     live, kin = live_on(model, adapter) if adapter else (model, None)
-    return move(live, target, to, options, kin)
+    return move(live, place, to, options, kin)
 
 
-def move(model: Model, target: Path, to: str, options: Options, kin: Kin | None = None) -> Outcome:
+def move(
+    model: Model, target: Target, to: str, options: Options, kin: Kin | None = None
+) -> Outcome:
     """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish.
 
     KIN is what MODEL is to the one that its adapter was trained on.
@@ -184,22 +118,25 @@ def move(model: Model, target: Path, to: str, options: Options, kin: Kin | None 
             nothing is left behind.
     """
     cast, whole = written(model)
-    job = plan_job(cast, to, options)
+    job = plan_job(Conversion(cast, to, options.original))
     if options.dry_run:
         return Outcome(None, job.lines())
-    require_apart(job.model, target)
-    if options.check != "none":
+    require_apart(job.model, target.path)
+    if options.checks:
         require_memory("check", model)
-    key = f"{job.key}-{options.max_shard_size}-{options.sidecar}"
-    with Staging(target, force=options.force, key=key, sources=options.sources) as staging:
-        forget_side_files(staging.folder)
-        execution = with_whole(job.move_weights(staging.folder, options), whole)
+
+    def write(folder: Path) -> Written:
+        forget_side_files(folder)
+        execution = with_whole(move_weights(job, folder, options), whole)
         require_surviving(execution.survival, force=options.force)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
-        facts |= adapters_recorded(job.model) | beside_weights(job, staging.folder, options)
+        facts |= adapters_recorded(job.model) | beside_weights(job, folder, options)
         facts |= inexact(job.plan, execution, facts) | ({"kinship": kin._asdict()} if kin else {})
-        live = replace(job.model, tensors=model.tensors) if whole else job.model
-        return conclude(live, staging, facts, job.lines(), options)
+        return Written(facts, job.lines())
+
+    live = replace(job.model, tensors=model.tensors) if whole else job.model
+    check = None if not options.checks else judged(live, absolute(target.path), kin, options)
+    return publish(target, f"{job.key}-{options.max_shard_size}-{options.sidecar}", write, check)
 
 
 def written(model: Model) -> tuple[Model, dict[str, Survival]]:
@@ -250,65 +187,18 @@ def forget_side_files(folder: Path) -> None:
             path.unlink()
 
 
-def plan_job(model: Model, to: str, options: Options) -> Job:
-    """Bind the map of MODEL to its tensors, all or nothing; pass 1.
-
-    Raises:
-        MismatchError: anything does not fit, or is needed and nowhere.
-    """
-    stays = model.framework == to and not model.map_text  # then nobody needs to know the map
-    table, directed = (None, directed_map(model, to)) if stays else maps(model, to)
-    config = configuration(model, to)
-    home = (model.framework, to) == ("mlx", "torch")
-    there = source_headers(model, options.original) if home else None
-    if table and there:
-        table = map_for(model, table, there)
-        directed = table.inverse()
-    restored = restore(model, table, there, options.original) if table and there else NOTHING
-    unpacked, note = restored.unpacked, None
-    if unpacked:
-        note = said_of(unpacked, model)
-        model, there, table = as_dense(model)
-        directed, restored = table.inverse(), restore(model, table, there, options.original)
-        spare = tuple(name for name in unpacked.left_out if name not in there)
-        restored = restored._replace(left_out=(*restored.left_out, *spare))
-    plan = directed.bind(
-        model.checkpoint.headers,
-        config=config,
-        sizes=model.sizes,
-        updates=model.adapter.updates if model.adapter else {},
-    )
-    if table is None or there is None:
-        leaves = (model.framework, to) == ("torch", "mlx")
-        warning = require_loadable(model, config, plan.layout) if leaves else None
-        return Job(model, to, table, directed, plan, model.checkpoint, restored, warning)
-    plan, checkpoint = join(plan, model.checkpoint, restored)
-    return Job(model, to, table, directed, in_order(plan, there), checkpoint, restored, note)
-
-
-def maps(model: Model, to: str) -> tuple[WeightMap | None, WeightMap]:
-    """Return MODEL's map between torch and MLX, and the one from its own names to those of TO.
-
-    Raises:
-        WeighbridgeError: there is no map, or MODEL cannot be what it says.
-    """
-    require_possible(model)
-    try:
-        return map_of(model), directed_map(model, to)
-    except UnsupportedError as error:
-        raise blamed(model, error) from error
-
-
-def configuration(model: Model, to: str) -> Mapping[str, Any]:
-    """Return the configuration that a map's sizes are taken from: MLX's, which has all of them."""
-    made = translated(model, to) if to == "mlx" else None
-    return made.config if made else model.config
+def move_weights(job: Job, folder: Path, options: Options) -> Execution:
+    """Run pass 2 of JOB into FOLDER."""
+    layout, size = job.plan.layout, options.max_shard_size
+    writer = Writer(folder, layout, metadata={"format": FORMATS[job.to]}, max_shard_size=size)
+    total = sum(header.nbytes for header in layout.values())
+    return execute(job.plan, job.checkpoint, writer, options.report("writing the weights", total))
 
 
 def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
     """Write what lies beside the weights into FOLDER; return what the manifest says of it."""
     facts: dict[str, Any] = {"side_files": side_files(job.model, folder)._asdict()}
-    made = translated(job.model, job.to, options.original)
+    made = job.conversion.translation
     if job.to == "torch":
         made = fitting(made, job.model, job.plan.layout)
     facts["config"] = rewrite_config(folder, made)
@@ -354,21 +244,19 @@ def side_files(model: Model, folder: Path) -> SideFiles:
     return copy_side_files(model.path, folder)
 
 
-def conclude(
-    model: Model, staging: Staging, facts: dict[str, Any], plan: tuple[str, ...], options: Options
-) -> Outcome:
-    """Check the staged result, then publish or reject it."""
-    write_manifest(staging.folder, facts | {"verdict": UNCHECKED})
-    verdict = checked(model, staging.folder, staging.target, options)
-    if verdict:
-        verdict = as_forced(verdict, facts["merged"])
-        verdict = with_kinship(verdict, Kin(**facts["kinship"])) if "kinship" in facts else verdict
+def judged(
+    model: Model, target: Path, kin: Kin | None, options: Options
+) -> Callable[[Path, Facts], Checked]:
+    """Return the check of a conversion of MODEL to TARGET; KIN is what its adapter's base is."""
+
+    def check(folder: Path, facts: Facts) -> Checked:
+        verdict = as_forced(compared(model, folder, target, options), facts["merged"])
+        verdict = with_kinship(verdict, kin) if kin else verdict
         layout = verdict.stage("layout")
-        seen = {"witness": layout.detail} if layout and layout.status == "pass" else {}
-        write_manifest(staging.folder, facts | seen | {"verdict": verdict.to_json()})
-    differs = verdict is not None and verdict.status == "DIFFERS"
-    path = staging.reject() if differs else staging.publish()
-    return Outcome(path, plan, facts, verdict, wanted=options.check != "none")
+        passed = layout is not None and layout.status == "pass"
+        return Checked(verdict, {"witness": layout.detail} if layout and passed else {})
+
+    return check
 
 
 def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verdict:
@@ -391,10 +279,8 @@ def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verd
     return replace(verdict, stages=stages, status=decide(stages, ""))
 
 
-def checked(model: Model, folder: Path, target: Path, options: Options) -> Verdict | None:
-    """Weigh FOLDER, to be published as TARGET, against MODEL, unless the user wants no check."""
-    if options.check == "none":
-        return None
-    code = options.candidate_code or options.trust_code
+def compared(model: Model, folder: Path, target: Path, options: CheckOptions) -> Verdict:
+    """Compare FOLDER, to be published as TARGET, with MODEL."""
+    code = options.for_candidate.trust_code
     candidate = replace(open_model(folder, trust_code=code), spec=str(target))
-    return weigh(model, candidate, quick=options.check == "quick")
+    return compare(model, candidate, quick=options.quick)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..converters.checkpoints import Staging
 from ..converters.common.repositories import recorded
 from ..converters.models import Model
+from ..converters.planning.memory import require_memory
 from ..errors import BadInputError, UnsupportedError
-from .bases import Kin, with_kinship
-from .convert import checked, require_apart
-from .needs import require_memory
-from .options import UNCHECKED, Options, Outcome, begin, open_with
+from .convert import compared, require_apart
+from .options import WriteOptions
+from .pipeline import Checked, Facts, Outcome, Written, publish
+from .provenance.base import Kin, with_kinship
 from .provenance.placement import base_and_adapter, live_on
 
 
@@ -39,7 +40,7 @@ def export_coreml(
     *,
     compute: str = "float16",
     upper: Mapping[str, int] | None = None,
-    options: Options = Options(),
+    options: WriteOptions = WriteOptions(),
 ) -> Outcome:
     """Export SOURCE to a Core ML package at TARGET.
 
@@ -48,11 +49,11 @@ def export_coreml(
         target: must end in ``.mlpackage``.
         compute: ``float16`` or ``float32``.
         upper: largest size of each named dimension.
-        options: see :class:`Options`.
+        options: see :class:`WriteOptions`.
     """
     if target.suffix != ".mlpackage":
         raise BadInputError(f"{target}: a Core ML package is named *.mlpackage")
-    options = begin(target, "package", options, source)
+    place = options.begin(target, "package", source)
     model, kin = opened(source, options)
     if options.dry_run:
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
@@ -60,17 +61,21 @@ def export_coreml(
     require_apart(model, target)
     from ..converters.coreml.export import export_coreml as write_package
 
-    with Staging(target, kind="package", force=options.force, sources=options.sources) as staging:
-        exported = write_package(
-            merged_in_memory(model), model.signature, staging.item, compute=compute, upper=upper
-        )
-        verdict = checked(model, staging.item, target, options)
-        verdict = with_kinship(verdict, kin) if verdict and kin else verdict
-        facts = facts_of(model, str(exported))
-        staging.note(facts | {"verdict": verdict.to_json() if verdict else UNCHECKED})
-        differs = verdict is not None and verdict.status == "DIFFERS"
-        path = staging.reject() if differs else staging.publish()
-    return Outcome(path, (), facts, verdict, wanted=options.check != "none")
+    def write(path: Path) -> Written:
+        module = merged_in_memory(model)
+        exported = write_package(module, model.signature, path, compute=compute, upper=upper)
+        return Written(facts_of(model, str(exported)))
+
+    check = partial(judged, model, kin, target, options)
+    return publish(place, "", write, None if not options.checks else check)
+
+
+def judged(
+    model: Model, kin: Kin | None, target: Path, options: WriteOptions, place: Path, _: Facts
+) -> Checked:
+    """Compare the package at PLACE, to be published as TARGET, with MODEL."""
+    verdict = compared(model, place, target, options)
+    return Checked(with_kinship(verdict, kin) if kin else verdict)
 
 
 def facts_of(model: Model, exported: str) -> dict[str, Any]:
@@ -83,7 +88,7 @@ def facts_of(model: Model, exported: str) -> dict[str, Any]:
     }
 
 
-def opened(source: str, options: Options) -> tuple[Model, Kin | None]:
+def opened(source: str, options: WriteOptions) -> tuple[Model, Kin | None]:
     """Open SOURCE, its adapter live on it; return what it is to the adapter's base, if there is one.
 
     Raises:
@@ -91,7 +96,7 @@ def opened(source: str, options: Options) -> tuple[Model, Kin | None]:
         MismatchError: the adapter is in the model already, or was trained on another base.
     """
     base, adapter = base_and_adapter(source)
-    model = open_with(base, options)
+    model = options.open(base)
     if model.framework == "mlprogram":
         raise UnsupportedError(f"{source} is a Core ML package already")
     return live_on(model, adapter) if adapter else (model, None)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..converters.checkpoints import Checkpoint, Staging, require_space
+from ..converters.checkpoints import Checkpoint, require_space
 from ..converters.common.hints import command, unused
 from ..converters.common.repositories import recorded
 from ..converters.models import Model
+from ..converters.planning.memory import require_memory
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .convert import require_apart
-from .needs import require_memory
-from .options import UNCHECKED, Options, Outcome, begin, open_with
+from .options import PublishOptions
+from .pipeline import Outcome, Written, publish
 
 if TYPE_CHECKING:
     from ..converters.gguf import Plan, Readback
@@ -26,7 +28,7 @@ def export_gguf(
     like: Path,
     base: str | None = None,
     kind: str | None = None,
-    options: Options = Options(),
+    options: PublishOptions = PublishOptions(),
 ) -> Outcome:
     """Export SOURCE to a GGUF file at TARGET for llama.cpp.
 
@@ -40,7 +42,7 @@ def export_gguf(
         like: the GGUF file of the base model.
         base: the checkpoint that LIKE was made from.
         kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices; as in LIKE without.
-        options: see :class:`Options`; nothing is run, so ``check`` does not matter.
+        options: see :class:`PublishOptions`.
 
     Raises:
         BadInputError: a file or directory is not what it has to be.
@@ -49,25 +51,15 @@ def export_gguf(
     """
     if target.suffix != ".gguf":
         raise BadInputError(f"{target}: a GGUF file is named *.gguf")
-    options = begin(target, "gguf", options, source, like, base)
-    model = open_with(source, options)
-    proof = saved_by_transformers(open_with(base, options)) if base else None
+    place = options.begin(target, "gguf", source, like, base)
+    model = options.open(source)
+    proof = saved_by_transformers(options.open(base)) if base else None
     require_memory("export to GGUF", model)
     plan = planned(model, like, proof, kind)
     if options.dry_run:
         return Outcome(None, plan.lines())
-    require_apart(model, target)
-    require_other(like, target)
-    return published(plan, model, target, options)
-
-
-def published(plan: Plan, model: Model, target: Path, options: Options) -> Outcome:
-    """Write the file of PLAN, read it again, and put it at TARGET."""
-    with Staging(target, kind="gguf", force=options.force, sources=options.sources) as staging:
-        seen = written(plan, model.checkpoint, staging.item, options)
-        facts = facts_of(model, plan, seen, target)
-        staging.note(facts | {"verdict": UNCHECKED})
-        return Outcome(staging.publish(), (*plan.lines(), str(seen)), facts)
+    require_other(model, like, target)
+    return publish(place, "", partial(written, plan, model, target, options))
 
 
 def planned(model: Model, like: Path, base: Checkpoint | None, kind: str | None) -> Plan:
@@ -78,14 +70,15 @@ def planned(model: Model, like: Path, base: Checkpoint | None, kind: str | None)
     return plan_export(checkpoint, GgufFile(like), where=model.spec, base=base, kind=kind)
 
 
-def written(plan: Plan, checkpoint: Checkpoint, path: Path, options: Options) -> Readback:
-    """Write the file of PLAN at PATH; return what reading it has shown."""
+def written(plan: Plan, model: Model, target: Path, options: PublishOptions, path: Path) -> Written:
+    """Write the file of PLAN at PATH, to be published as TARGET, and read it again."""
     from ..converters.gguf import write
 
     total = sum(made.stored.nbytes for made in plan.made.values())
     require_space(path, total)
-    write(path, plan, checkpoint, options.report("writing the tensors", total))
-    return checked(path, plan, checkpoint)
+    write(path, plan, model.checkpoint, options.report("writing the tensors", total))
+    seen = checked(path, plan, model.checkpoint)
+    return Written(facts_of(model, plan, seen, target), (*plan.lines(), str(seen)))
 
 
 def saved_by_transformers(model: Model) -> Checkpoint:
@@ -110,8 +103,9 @@ def saved_by_transformers(model: Model) -> Checkpoint:
     return model.checkpoint
 
 
-def require_other(like: Path, target: Path) -> None:
-    """Refuse a TARGET that is the file LIKE itself, which is read until the end."""
+def require_other(model: Model, like: Path, target: Path) -> None:
+    """Refuse a TARGET that is MODEL, or the file LIKE itself: both are read until the end."""
+    require_apart(model, target)
     if target.exists() and target.resolve() == like.resolve():
         raise BadInputError(f"{target} is the file to be like; choose another target")
 

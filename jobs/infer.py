@@ -14,10 +14,11 @@ from ..converters.common.steps import step
 from ..converters.maps import WeightMap, apply
 from ..converters.maps.infer import Draft, Guess, Runs, Side, infer
 from ..converters.models import Model, Signature
+from ..converters.planning.memory import require_memory
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, WeighbridgeError
-from .needs import require_memory
-from .options import UNCHECKED, Options
+from .options import CheckOptions
+from .pipeline import UNCHECKED
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
@@ -56,7 +57,9 @@ class Inferred:
         return self.verdict.status if self.verdict else UNCHECKED
 
 
-def infer_map(torch_model: Model, candidate: Model, options: Options = Options()) -> Inferred:
+def infer_map(
+    torch_model: Model, candidate: Model, options: CheckOptions = CheckOptions()
+) -> Inferred:
     """Infer the map from TORCH_MODEL to CANDIDATE, a port of it to MLX with other names.
 
     Args:
@@ -76,14 +79,14 @@ def infer_map(torch_model: Model, candidate: Model, options: Options = Options()
     module = native(candidate, options)
     bench = Bench.of(torch_model, candidate, module, options)
     draft = infer(side_of(torch_model), side_of(candidate), bench.runs() if bench else None)
-    verdict = bench.verdict(draft) if bench and options.check != "none" else None
+    verdict = bench.verdict(draft) if bench and options.checks else None
     return concluded(draft, verdict, why_not(bench, module, options))
 
 
-def why_not(bench: Bench | None, module: Any, options: Options) -> str:
+def why_not(bench: Bench | None, module: Any, options: CheckOptions) -> str:
     """Say why parity was not asked, and what to do."""
     if bench is not None:
-        return "parity was not asked (--check none)" if options.check == "none" else ""
+        return "parity was not asked (--check none)" if not options.checks else ""
     if module is None:
         return (
             "nothing runs the candidate; name its mlx.nn module: --candidate-code MODULE:FUNCTION"
@@ -144,7 +147,7 @@ def side_of(model: Model) -> Side:
     return Side(model.spec, weights.headers, None if random else weights.read)
 
 
-def native(candidate: Model, options: Options) -> Any:
+def native(candidate: Model, options: CheckOptions) -> Any:
     """Return the mlx.nn module that runs CANDIDATE, ``None`` where nobody names one.
 
     Raises:
@@ -202,7 +205,7 @@ class Bench:
 
     @classmethod
     def of(
-        cls, torch_model: Model, candidate: Model, module: Any, options: Options
+        cls, torch_model: Model, candidate: Model, module: Any, options: CheckOptions
     ) -> Bench | None:
         """Return the bench, ``None`` where a module or the inputs are not known."""
         if module is None:
@@ -214,7 +217,7 @@ class Bench:
 
         probes = probes_from_file(options.inputs, signature) if options.inputs else None
         declared = replace(torch_model, declared=signature)
-        return cls(declared, module, candidate.spec, probes, options.check == "quick")
+        return cls(declared, module, candidate.spec, probes, options.quick)
 
     def runs(self) -> Runs | None:
         """Return both modules as functions of their weights, ``None`` where torch's cannot be built."""
@@ -279,7 +282,7 @@ def fill_mlx(module: Any, weights: Mapping[str, Array]) -> None:
     module.load_weights(arrays, strict=True)
 
 
-def signature_for(torch_model: Model, candidate: Model, options: Options) -> Signature | None:
+def signature_for(torch_model: Model, candidate: Model, options: CheckOptions) -> Signature | None:
     """Return what the models take: declared, known by family, or read off a user's own inputs."""
     try:
         return torch_model.signature

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from ..converters.checkpoints import Sources, Staging
 from ..converters.common.system import writing
 from ..converters.libraries import find
 from ..converters.maps import WeightMap
 from ..converters.models import Model
-from ..converters.results.staging import NOTHING_READ
+from ..converters.planning.conversion import Conversion
+from ..converters.planning.opening import open as open_model
+from ..converters.planning.prefetch import prefetch
 from ..errors import BadInputError
-from .directions import map_of
-from .foresight import foresee
-from .options import Options, open_with
+from .pipeline import Target, Written, publish
 
 
 class Shown(NamedTuple):
@@ -43,9 +42,9 @@ def show_map(spec: str, *, map_name: str | None = None, trust_code: str | None =
     Raises:
         BadInputError: no map is known for it.
     """
-    foresee(spec, map_name, trust_code)
-    model = open_with(spec, Options(map=map_name, trust_code=trust_code))
-    table = map_of(model)
+    prefetch(spec, map_name, trust_code)
+    model = open_model(spec, map=map_name, trust_code=trust_code)
+    table = Conversion(model, "mlx").map
     if table is None:
         kind = model.config.get("model_type", "(none)")
         raise BadInputError(
@@ -65,16 +64,17 @@ def origin(model: Model, table: WeightMap) -> str:
     return f"learned from {target.library} {target.version}" if target else f"{table.name}"
 
 
-def write_map(
-    text: str, target: Path, *, force: bool = False, sources: Sources = NOTHING_READ
-) -> None:
-    """Write TEXT, which was inferred from SOURCES, to the file TARGET, whole or not at all.
+def write_map(text: str, target: Target) -> None:
+    """Write TEXT to the file TARGET, whole or not at all.
 
     Raises:
-        TargetExistsError: something is there that FORCE, or its absence, protects.
+        TargetExistsError: something is there that force, or its absence, protects.
         WeighbridgeError: it cannot be written.
     """
-    with Staging(target, kind="map", force=force, sources=sources) as staging:
-        with writing(target):
-            staging.item.write_text(text, encoding="utf-8")
-        staging.publish()
+
+    def write(path: Path) -> Written:
+        with writing(target.path):
+            path.write_text(text, encoding="utf-8")
+        return Written({})
+
+    publish(target, "", write)

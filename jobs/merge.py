@@ -8,11 +8,12 @@ from pathlib import Path
 from ..converters.models import Model
 from ..converters.quantization import Dequantized
 from ..errors import BadInputError
-from .adapter_weighing import change_of_base
-from .bases import Kin, adapter_for, dense_view, kin_of
+from .adapter_check import change_of_base
 from .convert import move
 from .merging.quantized import merge_quantized
-from .options import Options, Outcome, begin, open_with
+from .options import Options
+from .pipeline import Outcome
+from .provenance.base import Kin, adapter_for, dense_view, kin_of
 from .provenance.placement import base_and_adapter, placed
 from .provenance.trained_on import proven
 
@@ -39,22 +40,22 @@ def merge(
     Raises:
         WeighbridgeError: bad input, or an update would be rounded away; nothing is left behind.
     """
-    options = begin(target, "model", options, base, adapter, trained_on)
+    place = options.begin(target, "model", base, adapter, trained_on)
     base, _ = base_and_adapter(base, adapter)
-    whole = open_with(base, options)
+    whole = options.open(base)
     dense = dense_view(whole)
     read = adapter_for(dense, adapter)
-    original = dense_view(open_with(options.original, options)) if options.original else None
+    original = dense_view(options.open(options.original)) if options.original else None
     others = [original] if original else []
     kin = proven(whole, read, trained_on, options) if trained_on else kin_of(dense, read, *others)
     model = placed(dense, read, kin, *others)
     if not isinstance(model.tensors, Dequantized):
         refuse_ways(base, promote=promote, original=options.original)
-        outcome = move(model, target, model.framework, options, kin)
+        outcome = move(model, place, model.framework, options, kin)
         outcome = with_figures(outcome, model, trained_on, options) if trained_on else outcome
     else:
         outcome = merge_quantized(
-            model, target, options, promote=promote, force=options.force, original=original, kin=kin
+            model, place, options, promote=promote, force=options.force, original=original, kin=kin
         )
     return noted(outcome, kin)
 

@@ -1,18 +1,17 @@
-"""Record a golden; weigh one model against another."""
+"""Record a golden; compare one model with another."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..converters.checkpoints import Staging
 from ..converters.common.policy import Policy
 from ..converters.models import Model
+from ..converters.planning.memory import require_memory
+from .checking import compare
 from .convert import require_apart
-from .needs import require_memory
-from .options import Options, Outcome, begin, open_with
-from .weighing import weigh
+from .options import CheckOptions, PublishOptions
+from .pipeline import Outcome, Written, publish
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
@@ -20,21 +19,23 @@ if TYPE_CHECKING:
 
 
 def record(
-    source: str, target: Path, *, level: str = "verdict", options: Options = Options()
+    source: str, target: Path, *, level: str = "verdict", options: PublishOptions = PublishOptions()
 ) -> Outcome:
     """Record a golden of SOURCE at TARGET."""
     from ..parity.goldens.recorder import record as record_golden
     from ..parity.probes.probes import probes_from_file
 
-    options = begin(target, "golden", options, source)
-    model = open_with(source, options)
+    place = options.begin(target, "golden", source)
+    model = options.open(source)
     require_apart(model, target)
     require_memory("record", model)
-    with Staging(target, kind="golden", force=options.force, sources=options.sources) as staging:
+
+    def write(folder: Path) -> Written:
         probes = probes_from_file(options.inputs, model.signature) if options.inputs else None
-        golden = record_golden(model, level=level, probes=probes)
-        golden.save(staging.folder)
-        return Outcome(staging.publish(), facts={"level": level})
+        record_golden(model, level=level, probes=probes).save(folder)
+        return Written({"level": level})
+
+    return publish(place, "", write)
 
 
 def golden_at(spec: str) -> Golden | None:
@@ -50,9 +51,9 @@ def check(
     *,
     runtime: str | None = None,
     policy: Policy = Policy(),
-    options: Options = Options(check="full"),
+    options: CheckOptions = CheckOptions(check="full"),
 ) -> Verdict:
-    """Weigh CANDIDATE against REFERENCE, a model or a golden; see ``parity.check.check``.
+    """Compare CANDIDATE with REFERENCE, a model or a golden; see ``parity.check.check``.
 
     Args:
         reference: spec of a model, or the directory of a golden.
@@ -61,9 +62,8 @@ def check(
         policy: device and precision of the candidate's run.
         options: how to read both sides; with ``check="quick"`` one small probe is run.
     """
-    theirs = replace(options, trust_code=options.candidate_code or options.trust_code)
-    known = golden_at(reference) or open_with(reference, options)
-    judged, quick = open_with(candidate, theirs), options.check == "quick"
+    known = golden_at(reference) or options.open(reference)
+    judged, quick = options.for_candidate.open(candidate), options.quick
     require_memory("check", judged, *([known] if isinstance(known, Model) else []))
     chosen: dict[str, Any] = {"runtime": runtime, "policy": policy, "quick": quick}
-    return weigh(known, judged, inputs=options.inputs, **chosen)
+    return compare(known, judged, inputs=options.inputs, **chosen)

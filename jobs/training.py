@@ -16,13 +16,14 @@ from ..converters.common.hints import command
 from ..converters.common.repositories import recorded
 from ..converters.common.system import writing
 from ..converters.models import MANIFEST
-from ..converters.models import open as open_model
+from ..converters.planning.config import rewrite_config
+from ..converters.planning.conversion import Conversion
+from ..converters.planning.manifest import write_manifest
+from ..converters.planning.memory import require_memory
+from ..converters.planning.opening import open as open_model
 from ..converters.results.records import write_record
 from ..converters.sidefiles import copy_side_files
 from ..errors import BadInputError
-from .configuring import rewrite_config, translated
-from .manifest import write_manifest
-from .needs import require_memory
 
 if TYPE_CHECKING:
     from ..trainers.config import TrainConfig
@@ -134,7 +135,7 @@ def complete(config: TrainConfig, target: Path) -> None:
         facts: dict[str, Any] = {
             "weighbridge": __version__,
             "framework": framework,
-            "config": rewrite_config(target, translated(source, framework)),
+            "config": rewrite_config(target, Conversion(source, framework).translation),
             "map": source.map_text,
         }
         facts |= {"sizes": dict(source.sizes), "witness": source.witness}

@@ -20,7 +20,13 @@ LAYERS = (
     ("computations", ("converters.maps", "converters.captures", "converters.runtimes")),
     (
         "formats",
-        ("converters.gguf", "converters.coreml", "converters.sidefiles", "converters.routes"),
+        (
+            "converters.gguf",
+            "converters.coreml",
+            "converters.sidefiles",
+            "converters.routes",
+            "converters.planning",
+        ),
     ),
     ("parity", ("parity",)),
     ("trainers", ("trainers",)),

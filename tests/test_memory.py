@@ -131,7 +131,7 @@ def test_memory_that_runs_out_is_one_line_whoever_says_it(tiny_bert_dir, monkeyp
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("weighbridge.jobs.parity.weigh", fail)
+    monkeypatch.setattr("weighbridge.jobs.parity.compare", fail)
     output = run("parity", "check", tiny_bert_dir, tiny_bert_dir).output
     assert "memory ran out" in output
     assert "to check" in output

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from ..converters.models import Model
-from ..converters.models import open as open_model
+from ..converters.planning.opening import open as open_model
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError
 from .adapters import initial_updates, linear_shapes, parameters_of, select

@@ -45,7 +45,7 @@ def merge(
     from .. import jobs
 
     ways = {"trained_on": chosen.pop("trained_on"), "promote": chosen.pop("promote")}
-    outcome = jobs.merge(base, adapter, target, options=options_of(chosen), **ways)
+    outcome = jobs.merge(base, adapter, target, options=options_of(jobs.Options, chosen), **ways)
     finish(outcome, as_json=as_json, accept=accept)
 
 
@@ -75,7 +75,9 @@ def conversion(dialect: Dialect) -> click.Command:
 
         wanted = {name: chosen.pop(name) for name in ("base", "trained_on", "destination")}
         request = jobs.AdapterRequest(dialect.name, **wanted)
-        outcome = jobs.convert_adapter(adapter, target, request, options=options_of(chosen))
+        outcome = jobs.convert_adapter(
+            adapter, target, request, options=options_of(jobs.WriteOptions, chosen)
+        )
         finish(outcome, as_json=as_json, accept=accept)
 
     return command

@@ -41,7 +41,7 @@ def add_conversion(route: Route) -> None:
         from .. import jobs
 
         outcome = jobs.convert(
-            source, target, route.target, adapter=adapter, options=options_of(chosen)
+            source, target, route.target, adapter=adapter, options=options_of(jobs.Options, chosen)
         )
         finish(outcome, as_json=as_json, accept=accept)
 

@@ -50,7 +50,7 @@ def export_coreml(
         name: parse_size(item, size) for item in upper for name, _, size in [item.partition("=")]
     }
     outcome = jobs.export_coreml(
-        source, target, compute=compute, upper=limits, options=options_of(chosen)
+        source, target, compute=compute, upper=limits, options=options_of(jobs.WriteOptions, chosen)
     )
     finish(outcome, as_json=as_json, accept=accept)
 
@@ -86,5 +86,7 @@ def export_gguf(source: str, target: Path, as_json: bool, **chosen: Any) -> None
     from .. import jobs
 
     ways = {name: chosen.pop(name) for name in ("like", "base", "kind")}
-    outcome = jobs.export_gguf(source, target, options=options_of(chosen), **ways)
+    outcome = jobs.export_gguf(
+        source, target, options=options_of(jobs.PublishOptions, chosen), **ways
+    )
     finish(outcome, as_json=as_json)

@@ -9,6 +9,7 @@ import click
 
 from ..converters.common.exits import Exit, exit_line
 from .options import MODEL, as_json, candidate, opening, own_inputs
+from .running import options_of
 
 
 @click.group("map")
@@ -59,19 +60,17 @@ def infer(  # a verb's options
 
     Example: weighbridge map infer my_model:build my_port:build mine.wmap
     """
-    from ..converters.checkpoints import Sources, require_target
     from ..converters.runtimes.blas import preload_blas
     from ..jobs.infer import infer_map
     from ..jobs.mapping import write_map
-    from ..jobs.options import Options, open_with
+    from ..jobs.options import CheckOptions, PublishOptions
     from .output import show_inferred
 
     preload_blas()
-    require_target(target, "map", force=chosen["force"])
-    theirs = Options(map=chosen["map_name"], trust_code=chosen["trust_code"])
-    ours = Options(candidate_code=chosen["candidate_code"], inputs=chosen["inputs"])
-    sources = Sources.of(source, port, chosen["inputs"], chosen["map_name"])
-    inferred = infer_map(open_with(source, theirs), open_with(port, Options()), ours)
-    write_map(inferred.text, target, force=chosen["force"], sources=sources)
+    theirs = options_of(PublishOptions, chosen)
+    place = theirs.begin(target, "map", source, port)
+    ours = CheckOptions(candidate_code=chosen["candidate_code"], inputs=chosen["inputs"])
+    inferred = infer_map(theirs.open(source), PublishOptions().open(port), ours)
+    write_map(inferred.text, place)
     show_inferred(inferred, target, as_json=as_json)
     ctx.exit(inferred.verdict.exit_code() if inferred.verdict else Exit.UNDECIDED)

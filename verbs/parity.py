@@ -42,7 +42,7 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
     from .. import jobs
 
     finish(
-        jobs.record(model, target, level=level, options=options_of(chosen)),
+        jobs.record(model, target, level=level, options=options_of(jobs.PublishOptions, chosen)),
         as_json=as_json,
     )
 
@@ -86,7 +86,7 @@ def parity_check(
     """
     prepare_mlx()
     from ..converters.common.policy import Policy
-    from ..jobs import Options, check
+    from ..jobs import CheckOptions, check
     from .output import show_verdict
 
     verdict = check(
@@ -94,7 +94,7 @@ def parity_check(
         candidate,
         runtime=chosen["runtime"],
         policy=Policy(compute=chosen["compute"]),
-        options=Options(
+        options=CheckOptions(
             candidate_code=chosen["candidate_code"],
             inputs=chosen["inputs"],
             check="quick" if chosen["quick"] else "full",

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ..converters.common.exits import Exit
 
 if TYPE_CHECKING:
-    from ..jobs import Options, Outcome
+    from ..jobs import Outcome
+    from ..jobs.options import ReadOptions
+
+Kind = TypeVar("Kind", bound="ReadOptions")
 
 
-def options_of(chosen: dict[str, Any]) -> Options:
-    """Collect the shared options of a verb that writes."""
-    from ..jobs import Options
+def options_of(kind: type[Kind], chosen: dict[str, Any]) -> Kind:
+    """Return the options of this KIND that a verb was given."""
     from .progress import report
 
-    return Options(
-        force=chosen["force"],
-        dry_run=chosen.get("dry_run", False),
-        check=chosen.get("check", "quick"),
-        map=chosen["map_name"],
-        trust_code=chosen["trust_code"],
-        candidate_code=chosen.get("candidate_code"),
-        inputs=chosen.get("inputs"),
-        original=chosen.get("original"),
-        sidecar=chosen.get("sidecar", "small"),
-        max_shard_size=int(chosen.get("max_shard_size", 5.0) * 1e9),
-        report=report,
-    )
+    given = {**chosen, "map": chosen["map_name"], "report": report}
+    if "max_shard_size" in chosen:
+        given["max_shard_size"] = int(chosen["max_shard_size"] * 1e9)
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
 
 
 def finish(outcome: Outcome, *, as_json: bool, accept: tuple[str, ...] = ()) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from ... import __version__
 from ...errors import BadInputError
 
 # Folders in a model's directory that no job reads.
@@ -35,6 +38,12 @@ def stamp(file: Path) -> Stamp | None:
 def stamps(files: Iterable[Path]) -> list[tuple[str, Stamp | None]]:
     """Return name and stamp of each of FILES, as the key of a job has them."""
     return [(os.path.realpath(file), stamp(file)) for file in files]  # a loop of links has one too
+
+
+def job_key(files: Iterable[Path], *parts: object) -> str:
+    """Return a fingerprint of a job that reads FILES: an interrupted one resumes if it has the same."""
+    text = json.dumps([__version__, stamps(files), parts], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

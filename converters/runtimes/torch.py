@@ -49,8 +49,7 @@ def torch_side(model: Model) -> TorchSide:
 def unnamed(model: Model) -> BadInputError:
     """Return what is raised where nobody says what PyTorch calls MODEL's tensors."""
     return BadInputError(
-        f"{model.spec}: nothing says what PyTorch calls its tensors; open it with"
-        " weighbridge.jobs.opening.open"
+        f"{model.spec}: nothing says what PyTorch calls its tensors; open it with weighbridge.open"
     )
 
 

@@ -12,13 +12,13 @@ from ...converters.adapters.merging.survival import judge
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.models import Model
+from ...converters.planning.view import converted_view
 from ...converters.runtimes import Runner, load
 from ...converters.runtimes.base import Arrays, Trace
 from ...converters.values import Array
 from ...errors import MismatchError, WeighbridgeError
-from ..adapter_weighing import probes_of, run_of
+from ..adapter_check import probes_of, run_of
 from ..options import Options
-from ..seen import seen_from
 from .plan import Merge
 from .remeasure import Kept, remeasured
 
@@ -70,7 +70,7 @@ def check_merge(job: Merge, written: Model, options: Options) -> Verdict:
         survival_stage(job, kept),
         *functional(job, written, options, figures, moved=bool(kept.moved) or job.requantizes_all),
     ]
-    level = "quick" if options.check == "quick" else "full"
+    level = "quick" if options.quick else "full"
     provenance = {
         "reference": {"spec": job.reference.spec},
         "candidate": {"spec": written.spec},
@@ -127,7 +127,7 @@ def measured(job: Merge, written: Model, options: Options) -> tuple[str, dict[st
 
     probes = probes_of(job.model, options)
     who, live = live_run(job.reference, probes, options)
-    bare = seen_from(replace(job.reference, adapter=None), live.runtime, options)
+    bare = converted_view(replace(job.reference, adapter=None), live.runtime, options.original)
     without = Recorded(bare, load(bare, live.runtime, Policy()), probes)
     merged = Recorded(written, load(written, "mlx", Policy()), probes)
     found = {

@@ -9,12 +9,12 @@ from ...converters.adapters.merging.affected import AffectedWeight
 from ...converters.adapters.merging.statistics import Measured, QuantizationErrors
 from ...converters.common.dtypes import FLOATS
 from ...converters.models import Model
+from ...converters.planning.view import converted_view
 from ...converters.quantization import Dequantized
 from ...converters.quantization.kinship import Kinship, kinship
 from ...errors import BadInputError, MismatchError
-from ..bases import STRANGER
 from ..options import Options
-from ..seen import seen_from
+from ..provenance.base import STRANGER
 from .trial import affected_weights, changes_of, labelled
 
 SAME: Final = "same"
@@ -57,7 +57,7 @@ def from_original(
         raise BadInputError(
             f"--original {original.spec} is quantized itself; name the weights it was made from"
         )
-    seen = seen_from(original, "mlx", options)
+    seen = converted_view(original, "mlx", options.original)
     kin = kinship(tensors, seen.checkpoint)
     if kin.status == STRANGER:
         raise MismatchError(

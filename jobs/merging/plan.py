@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ... import __version__
 from ...converters.adapters.merging.affected import AffectedWeight
 from ...converters.adapters.merging.statistics import ENOUGH, ERASED, Measured, QuantizationErrors
 from ...converters.adapters.merging.survival import lines, refusal
 from ...converters.checkpoints import Header
 from ...converters.models import Model
 from ...converters.quantization import Dequantized
-from ...converters.results.sources import stamps
+from ...converters.results.sources import job_key
 from ...errors import MismatchError
-from ..bases import Kin
 from ..options import Options
+from ..provenance.base import Kin
 from .from_original import SAME, error_lines, error_note, from_original
 from .remedies import promotions, remedies
 from .trial import (
@@ -104,8 +101,7 @@ class Merge(NamedTuple):
         """A fingerprint of the job: an interrupted run resumes only if nothing of it changed."""
         files = [*self.tensors.files, *self.reference.checkpoint.files, *adapter_files(self.model)]
         forms = [(name, str(self.form(name))) for name in self.made]
-        text = json.dumps([__version__, "merge", stamps(files), forms])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return job_key(files, "merge", forms)
 
     def lines(self) -> tuple[str, ...]:
         """Return what is kept of every update, the worst first, and how."""

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ...converters.checkpoints import Staging
 from ...converters.maps.sources.torch_side import with_torch_side
 from ...converters.models import Model
 from ...converters.models import open as open_model
+from ...converters.planning.memory import require_memory
+from ...converters.results.targets import absolute
 from ...errors import BadInputError
-from ..bases import Kin, dense_view, with_kinship
 from ..convert import forget_side_files, require_apart
-from ..manifest import write_manifest
-from ..needs import require_memory
-from ..options import UNCHECKED, Options, Outcome
+from ..options import Options
+from ..pipeline import Checked, Facts, Outcome, Target, Written, publish
+from ..provenance.base import Kin, dense_view, with_kinship
 from .check import check_merge
 from .from_original import error_note
 from .plan import Merge, plan, require_kept
 from .trial import require_finite
 from .write import beside_weights, facts_of, write
 
-if TYPE_CHECKING:
-    from ...parity.check.verdict import Verdict
-
 
 def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
     model: Model,
-    target: Path,
+    target: Target,
     options: Options,
     *,
     promote: bool = False,
@@ -43,7 +39,7 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
 
     Args:
         model: the base, its tensors a ``Dequantized``, its adapter fitted.
-        target: directory to write.
+        target: the directory to write.
         options: as for every verb that writes.
         promote: keep a weight in 8 bits, or else in 16 or 32, where its own would lose the update.
         force: write weights that lose the update all the same.
@@ -60,8 +56,8 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
             "--promote and --original exclude each other: a merge into the original is quantized as"
             " the base is; give one of them"
         )
-    require_apart(model, target)
-    if options.check != "none" and not options.dry_run:
+    require_apart(model, target.path)
+    if options.checks and not options.dry_run:
         require_memory("merge into", model)
     job = plan(model, options, promote=promote, original=original)
     job = job if job.kin else job._replace(kin=kin)
@@ -69,37 +65,34 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
         return Outcome(None, job.lines())
     if not force:
         require_kept(job)
-    key = f"{job.key}-{options.max_shard_size}"
-    with Staging(target, force=options.force, key=key, sources=options.sources) as staging:
-        forget_side_files(staging.folder)
-        hashes, measured = write(job, staging.folder, options)
-        job = job._replace(chosen={**job.chosen, **measured})  # of all numbers, not of some
-        require_finite(job.chosen, model.path)
-        if not force:
+    merging = Merging(job, target.path, options, force=force)
+    check = None if not options.checks else merging.check
+    return publish(target, f"{job.key}-{options.max_shard_size}", merging.write, check)
+
+
+class Merging:
+    """A merge being carried out; what is known of JOB grows when all of it has been measured."""
+
+    def __init__(self, job: Merge, target: Path, options: Options, *, force: bool) -> None:
+        self.job, self.target, self.options, self.force = job, absolute(target), options, force
+
+    def write(self, folder: Path) -> Written:
+        """Write the weights and what lies beside them, unless the update is lost in them."""
+        forget_side_files(folder)
+        hashes, measured = write(self.job, folder, self.options)
+        job = self.job._replace(chosen={**self.job.chosen, **measured})  # of all numbers
+        require_finite(job.chosen, job.model.path)
+        if not self.force:
             require_kept(job)
         if job.errors:
             job = job._replace(notes=(*job.notes, error_note(job.errors)))
-        facts = facts_of(job, hashes) | beside_weights(job, staging.folder)
-        return conclude(job, staging, facts, options)
+        self.job = job
+        return Written(facts_of(job, hashes) | beside_weights(job, folder), job.lines())
 
-
-def conclude(job: Merge, staging: Staging, facts: dict[str, Any], options: Options) -> Outcome:
-    """Check the staged result, then publish or reject it."""
-    write_manifest(staging.folder, facts | {"verdict": UNCHECKED})
-    verdict = checked(job, staging, options)
-    if verdict:
-        verdict = with_kinship(verdict, job.kin) if job.kin else verdict
-        facts["figures"] = dict(verdict.provenance.get("figures", {}))
-        write_manifest(staging.folder, facts | {"verdict": verdict.to_json()})
-    differs = verdict is not None and verdict.status == "DIFFERS"
-    path = staging.reject() if differs else staging.publish()
-    return Outcome(path, job.lines(), facts, verdict, wanted=options.check != "none")
-
-
-def checked(job: Merge, staging: Staging, options: Options) -> Verdict | None:
-    """Compare what was written with the live adapter, unless the user wants no check."""
-    if options.check == "none":
-        return None
-    written = open_model(staging.folder, trust_code=options.trust_code)
-    written = dense_view(with_torch_side(written))
-    return check_merge(job, replace(written, spec=str(staging.target)), options)
+    def check(self, folder: Path, _: Facts) -> Checked:
+        """Compare what was written with the live adapter."""
+        written = open_model(folder, trust_code=self.options.trust_code)
+        written = dense_view(with_torch_side(written))
+        verdict = check_merge(self.job, replace(written, spec=str(self.target)), self.options)
+        verdict = with_kinship(verdict, self.job.kin) if self.job.kin else verdict
+        return Checked(verdict, {"figures": dict(verdict.provenance.get("figures", {}))})

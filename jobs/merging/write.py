@@ -13,10 +13,10 @@ from ...converters.adapters.merging.statistics import Measured, Statistics
 from ...converters.checkpoints import Writer
 from ...converters.checkpoints.workers import Workers
 from ...converters.models.config_fields import read_config
+from ...converters.planning.config import CONFIG
+from ...converters.planning.manifest import manifest_of
 from ...converters.values import Array
-from ..configuring import CONFIG
 from ..convert import carry_origin, side_files
-from ..manifest import manifest_of
 from ..options import Options
 from ..provenance.merged_before import adapters_recorded
 from .plan import Merge, part_names

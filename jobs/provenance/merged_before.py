@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from ...converters.models import MANIFEST, Model
+from ...converters.planning.adapter_names import carried, crossing
+from ...converters.planning.manifest import manifest_of
 from ...converters.values import Array, LowRank
 from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ...parity.weights.sketches import PROJECTIONS, projections, signs
-from ..manifest import manifest_of
-from ..sides import carried, crossing
 
 KEY: Final = "adapters"
 CANONICAL: Final = (

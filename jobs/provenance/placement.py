@@ -9,9 +9,9 @@ from ...converters.common.hints import command, unused
 from ...converters.common.repositories import local
 from ...converters.models import Model
 from ...converters.models.specs import split_adapter
+from ...converters.planning.opening import with_adapter
 from ...errors import BadInputError
-from ..bases import Kin, adapter_for, kin_of, require_kin
-from ..opening import with_adapter
+from .base import Kin, adapter_for, kin_of, require_kin
 from .merged_before import refuse_recorded
 from .unrecorded import refuse_undeclared
 

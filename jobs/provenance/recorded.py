@@ -14,11 +14,11 @@ from ...converters.common.dtypes import CODE, NUMPY
 from ...converters.maps.execution.view import Mapped
 from ...converters.models import Model
 from ...converters.models import open as open_model
+from ...converters.planning.adapter_names import crossing
 from ...converters.quantization import Dequantized
 from ...converters.quantization.fingerprints import compare, fingerprint
 from ...converters.values import Array
 from ...errors import WeighbridgeError
-from ..sides import crossing
 
 if TYPE_CHECKING:
     from ...parity.weights.recorded import Likeness

@@ -287,7 +287,7 @@ WAYS = {"mlx": ("peft-to-mlx", "peft"), "peft": ("mlx-to-peft", "mlx")}
 def test_a_fault_in_the_written_file_is_found_by_its_values(llama, tmp_path, monkeypatch, to):
     from weighbridge.jobs import adapters
 
-    write = adapters.write
+    write = adapters.write_dialect
 
     def wrong(carried, request, folder):
         write(carried, request, folder)
@@ -297,7 +297,7 @@ def test_a_fault_in_the_written_file_is_found_by_its_values(llama, tmp_path, mon
         tensors[name] = np.ascontiguousarray(tensors[name][::-1])
         save_file(tensors, file)
 
-    monkeypatch.setattr(adapters, "write", wrong)
+    monkeypatch.setattr(adapters, "write_dialect", wrong)
     verb, source = WAYS[to]
     base = ("--base", llama / "base")
     invoke("convert", verb, llama / source, tmp_path / "out", *base, code=1)
@@ -310,7 +310,7 @@ def test_a_fault_of_the_map_itself_is_found_by_the_dialects_own_loader(
     llama, tmp_path, monkeypatch, to
 ):
     """Reading back goes through the same map, so that only running shows it."""
-    from weighbridge.jobs.sides import Side
+    from weighbridge.converters.planning.adapter_names import Side
 
     def turned(carry):
         def wrong(self, updates, saved):

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from weighbridge.converters.models import open as open_model
-from weighbridge.jobs.configuring import translated
+from weighbridge.converters.planning.config import translated
 
 OWN = {"model_type": "llama", "rope_theta": 10.0, "vocab_size": 7}
 THEIRS = {"model_type": "llama", "rope_theta": 777.0, "vocab_size": 9}

@@ -24,12 +24,12 @@ from weighbridge.converters.quantization import Dequantized, Recipe, Scheme
 from weighbridge.converters.quantization.forms import Form, common_dtype, refit, wider
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
-from weighbridge.jobs.bases import dense_view
 from weighbridge.jobs.merging import from_original, plan, write
 from weighbridge.jobs.merging import quantized as merging
 from weighbridge.jobs.merging.check import BAR
 from weighbridge.jobs.merging.quantized import merge_quantized
 from weighbridge.jobs.merging.trial import affected_weights, changes_of, try_forms
+from weighbridge.jobs.provenance.base import dense_view
 from weighbridge.jobs.provenance.placement import live_on
 
 LLAMA = {
@@ -128,7 +128,7 @@ def live(base, adapter):
 
 
 def merged(base, adapter, target, options=QUIET, **how):
-    return merge_quantized(live(base, adapter), target, options, **how)
+    return merge_quantized(live(base, adapter), options.begin(target, "model"), options, **how)
 
 
 def outputs(folder, adapter=None):
@@ -460,7 +460,7 @@ def test_where_no_other_loader_reads_the_adapter_the_stage_says_so(
     def absent(*_):
         raise UnsupportedError("not installed")
 
-    monkeypatch.setattr("weighbridge.jobs.adapter_weighing.mlx_run", absent)
+    monkeypatch.setattr("weighbridge.jobs.adapter_check.mlx_run", absent)
     found = merged(base, large, tmp_path / "merged", jobs.Options())
     stage = found.verdict.stage("structure")
     assert stage.status == "pass"
@@ -473,7 +473,7 @@ def test_what_its_own_loader_does_not_take_whole_is_never_a_pass(
     def partial(*_):
         raise MismatchError("not loaded whole", ["a tensor is loaded into nothing"])
 
-    monkeypatch.setattr("weighbridge.jobs.adapter_weighing.mlx_run", partial)
+    monkeypatch.setattr("weighbridge.jobs.adapter_check.mlx_run", partial)
     found = merged(base, large, tmp_path / "merged", jobs.Options())
     assert found.status == "UNVERIFIED"
     assert "loaded into nothing" in found.verdict.stage("structure").detail

@@ -8,8 +8,8 @@ from safetensors.numpy import load_file, save_file
 
 from weighbridge import jobs
 from weighbridge.benchmarks.atlas import row, tiny
-from weighbridge.jobs.opening import open as open_model
-from weighbridge.jobs.promises import promised
+from weighbridge.converters.planning.opening import open as open_model
+from weighbridge.jobs.checking import expected_of
 from weighbridge.parity.weights.expectations import with_programs
 from weighbridge.parity.weights.reference_index import Explanation
 
@@ -105,7 +105,7 @@ def test_the_check_explains_such_weights_by_value_and_only_where_they_agree(
     home(mlx, tmp_path / "home")
     if spoil:
         train(tmp_path / "home", name)
-    expected = promised(open_model(str(mlx)), open_model(str(tmp_path / "home")))
+    expected = expected_of(open_model(str(mlx)), open_model(str(tmp_path / "home")))
     [told] = with_programs([Explanation(name, name, "unexplained", "", ok=False)], expected)
     assert (told.kind, told.ok) == (("inconclusive", False) if spoil else ("computed", True))
 

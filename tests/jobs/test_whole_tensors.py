@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from weighbridge import jobs
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.errors import MismatchError, UnsupportedError
 from weighbridge.jobs.convert import written
-from weighbridge.jobs.opening import open as open_model
 
 HEAD = "lm_head.weight"
 LLAMA = LlamaConfig(

@@ -13,7 +13,7 @@ from weighbridge.benchmarks.atlas.tiny import make
 from weighbridge.converters.configs import to_mlx
 from weighbridge.converters.libraries import find
 from weighbridge.converters.models import open as open_model
-from weighbridge.jobs.weighing import weigh
+from weighbridge.jobs.checking import compare
 from weighbridge.parity.goldens.golden import Golden
 from weighbridge.parity.goldens.recorder import record
 
@@ -57,14 +57,14 @@ def pairs(tmp_path_factory):
 )
 def test_a_right_conversion_passes_both_ways(pairs, kind, way):
     torch, mlx = map(open_model, pairs(kind))
-    verdict = weigh(torch, mlx) if way == "to mlx" else weigh(mlx, torch)
+    verdict = compare(torch, mlx) if way == "to mlx" else compare(mlx, torch)
     assert verdict.status == "PASS", [stage for stage in verdict.stages if stage.status != "pass"]
     assert "own class" in verdict.stage("layout").detail
 
 
 def test_an_embedding_s_scale_in_sixteen_bits_is_the_source_s_too(pairs):
     torch, mlx = map(open_model, pairs("gemma3_text-bf16"))
-    structure = weigh(torch, mlx).stage("structure")
+    structure = compare(torch, mlx).stage("structure")
     assert structure.status == "pass"
     assert "scale rounded to bfloat16 on both sides" in structure.detail
 
@@ -76,7 +76,7 @@ def test_experts_in_another_order_differ(pairs, tmp_path):
     weights[name] = weights[name][mx.array([1, 0, 2, 3, 4, 5])]
     mx.save_safetensors(str(tmp_path / "model.safetensors"), weights, metadata={"format": "mlx"})
     (tmp_path / "config.json").write_text((mlx / "config.json").read_text())
-    verdict = weigh(open_model(torch), open_model(tmp_path))
+    verdict = compare(open_model(torch), open_model(tmp_path))
     failed = [stage.name for stage in verdict.stages if stage.status == "fail"]
     assert failed == ["fingerprints", "structure"]
 
@@ -91,7 +91,7 @@ def test_a_golden_knows_whose_layout_its_source_has(pairs, tmp_path):
 def test_a_saved_golden_explains_stacked_experts_without_its_source(pairs, tmp_path):
     torch, mlx = pairs("deepseek_v3")
     record(open_model(torch), precisions=()).save(tmp_path)
-    verdict = weigh(Golden.load(tmp_path), open_model(mlx))
+    verdict = compare(Golden.load(tmp_path), open_model(mlx))
     assert verdict.stage("fingerprints").status == "pass"
     assert verdict.stage("structure").status == "pass"
 

@@ -5,9 +5,9 @@ import pytest
 
 from weighbridge import jobs
 from weighbridge.converters.common.policy import Policy
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.errors import MismatchError
-from weighbridge.jobs.opening import open as open_model
 
 UNCHECKED = jobs.Options(check="none")
 SERIES = {"trust_code": "examples.timeseries:build", "map": "examples/timeseries.wmap"}

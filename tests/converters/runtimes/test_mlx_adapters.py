@@ -15,12 +15,12 @@ from mlx_lm.utils import load_model
 
 from weighbridge import jobs
 from weighbridge.converters.adapters.adapter import Adapter
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.live import live_difference
 from weighbridge.converters.runtimes.mlx_lm import mlx_lm_runner
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import MismatchError, UnsupportedError
-from weighbridge.jobs.opening import open as open_model
 from weighbridge.parity.probes.probes import Probe
 
 IDS = np.random.default_rng(0).integers(3, 120, (2, 12))

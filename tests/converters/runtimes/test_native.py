@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from weighbridge.converters.common.policy import Policy
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.native import (
     layout_reader,
@@ -19,7 +20,6 @@ from weighbridge.converters.runtimes.native import (
     sixteen_bit_experts,
 )
 from weighbridge.errors import MismatchError
-from weighbridge.jobs.opening import open as open_model
 
 KINDS = ["mixtral", "qwen3_moe", "deepseek_v3", "mamba", "lfm2", "llama", "gemma2", "qwen2",
          "granitemoe", "phi3", "qwen3_next", "dbrx", "qwen3_vl"]  # fmt: skip

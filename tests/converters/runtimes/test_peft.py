@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from weighbridge.converters.adapters.adapter import Adapter
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.live import live_difference
 from weighbridge.converters.runtimes.peft import peft_runner
 from weighbridge.errors import MismatchError
-from weighbridge.jobs.opening import open as open_model
 from weighbridge.parity.probes.probes import Probe
 
 IDS = np.random.default_rng(0).integers(3, 120, (2, 12))

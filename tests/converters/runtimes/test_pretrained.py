@@ -11,11 +11,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from weighbridge.converters.libraries.transformers import torch_class
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.pretrained import load_pretrained, places
 from weighbridge.converters.runtimes.torch import build, build_module
 from weighbridge.errors import MismatchError
-from weighbridge.jobs.opening import open as open_model
 from weighbridge.parity.check.distances import distance
 from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.reference.reference import (

@@ -7,11 +7,11 @@ from transformers import BertModel
 
 from weighbridge.converters.adapters import read_adapter, write_adapter
 from weighbridge.converters.common.policy import Policy
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.torch import build_module
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import MismatchError, UnsupportedError
-from weighbridge.jobs.opening import open as open_model
 
 NAMES = [
     f"encoder.layer.{n}.attention.self.{p}.weight" for n in range(2) for p in ("query", "value")

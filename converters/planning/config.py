@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..converters import configs, libraries
-from ..converters.configs import Translation
-from ..converters.configs.special_tokens import reconciled
-from ..converters.configs.translation import difference
-from ..converters.models import Model
-from ..converters.models.config_fields import read_config
+from .. import configs, libraries
+from ..configs import Translation
+from ..configs.special_tokens import reconciled
+from ..configs.translation import difference
+from ..models import Model
+from ..models.config_fields import read_config
 from .manifest import manifest_of
 
 CONFIG = "config.json"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..converters.libraries import find
-from ..converters.libraries.defaults import ask_early, takes_long
-from ..converters.maps.sources.learned import get_ready
-from ..converters.models import FAMILIES, MANIFEST
-from ..converters.models.config_fields import read_config
-from ..converters.models.specs import exists
-from ..errors import WeighbridgeError
+from ...errors import WeighbridgeError
+from ..libraries import find
+from ..libraries.defaults import ask_early, takes_long
+from ..maps.sources.learned import get_ready
+from ..models import FAMILIES, MANIFEST
+from ..models.config_fields import read_config
+from ..models.specs import exists
 
 
-def foresee(spec: str, map_name: str | None, trust_code: str | None) -> None:
+def prefetch(spec: str, map_name: str | None, trust_code: str | None) -> None:
     """Start what opening SPEC and finding its map will ask for, if it will; errors are for later."""
     path = Path(spec)
     if (

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from ..converters.checkpoints import Header
-from ..converters.configs import Translation
-from ..converters.configs.translation import difference
-from ..converters.maps import WeightMap
-from ..converters.maps.sources.choose import origin_and_map
-from ..converters.models import Model
+from ..checkpoints import Header
+from ..configs import Translation
+from ..configs.translation import difference
+from ..maps import WeightMap
+from ..maps.sources.choose import origin_and_map
+from ..models import Model
 from .manifest import recorded_headers
 
 PACKING: Final = "quantization_config"

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
-from ..converters.checkpoints import Header
-from ..converters.common.dtypes import NUMPY
-from ..converters.common.repositories import recorded
-from ..converters.maps import Execution, Plan, WeightMap
-from ..converters.models import MANIFEST, Model
-from ..converters.models.manifests import read_manifest
-from ..errors import BadInputError
+from ... import __version__
+from ...errors import BadInputError
+from ..checkpoints import Header
+from ..common.dtypes import NUMPY
+from ..common.repositories import recorded
+from ..maps import Execution, Plan, WeightMap
+from ..models import MANIFEST, Model
+from ..models.manifests import read_manifest
 
 
 def facts_of(

@@ -10,12 +10,12 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ..converters.checkpoints import Header
-from ..converters.common.hints import dequantizing
-from ..converters.libraries import Target
-from ..converters.maps.sources.choose import different
-from ..converters.models import Model
-from ..errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
+from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
+from ..checkpoints import Header
+from ..common.hints import dequantizing
+from ..libraries import Target
+from ..maps.sources.choose import different
+from ..models import Model
 from .manifest import manifest_of
 
 Headers = Mapping[str, Header]
@@ -138,7 +138,7 @@ def misfit(model: Model) -> list[str]:
         BadInputError: transformers does not take the config.
         UnsupportedError: transformers does not know the model.
     """
-    from ..converters.libraries.transformers import hub_headers
+    from ..libraries.transformers import hub_headers
 
     found = model.checkpoint.headers
     layouts = (hub_headers(model.config, layout="saved"), hub_headers(model.config, layout="hub"))

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..converters.checkpoints import Header
-from ..converters.libraries import modules as described
-from ..converters.maps import Plan, WeightMap, apply
-from ..converters.maps.sources.kinds import kinds_through
-from ..converters.maps.sources.modules import module_map
-from ..converters.models import Model
-from ..converters.values import Array, Dense, LowRank, Value
-from ..errors import UnsupportedError, WeighbridgeError
-from .configuring import translated
-from .directions import directed_map
+from ...errors import UnsupportedError, WeighbridgeError
+from ..checkpoints import Header
+from ..libraries import modules as described
+from ..maps import Plan, WeightMap, apply
+from ..maps.sources.kinds import kinds_through
+from ..maps.sources.modules import module_map
+from ..models import Model
+from ..values import Array, Dense, LowRank, Value
+from .conversion import Conversion
 
 Updates = Mapping[str, LowRank]
 Arrays = Mapping[str, Array]
@@ -109,10 +108,8 @@ def crossing(model: Model, framework: str) -> tuple[Leg, ...]:
     """Return the way from MODEL's names to the checkpoint names of FRAMEWORK; none if they are it."""
     if model.framework == framework:
         return ()
-    directed = directed_map(model, framework)
-    made = translated(model, framework) if framework == "mlx" else None
-    config = made.config if made else model.config
-    return (bound(directed, model.checkpoint.headers, config, model.sizes),)
+    way = Conversion(model, framework)
+    return (bound(way.directed, model.checkpoint.headers, way.sizes_from, model.sizes),)
 
 
 def bound(
@@ -127,8 +124,7 @@ def bound(
 
 def torch_config(model: Model) -> Mapping[str, Any]:
     """Return MODEL's configuration as transformers reads it."""
-    made = translated(model, "torch")
-    return made.config if made else model.config
+    return Conversion(model, "torch").config
 
 
 def modules_of(config: Mapping[str, Any]) -> described.Modules | None:
@@ -144,8 +140,7 @@ def modules_of(config: Mapping[str, Any]) -> described.Modules | None:
 def mlx_kinds(model: Model, legs: tuple[Leg, ...]) -> Mapping[str, str] | None:
     """Return what each MLX module of MODEL is: by the library's class, else by torch's through the map."""
     if model.library is not None and not (model.family and model.family.map):
-        made = translated(model, "mlx")
-        return described.mlx_kinds(model.library, made.config if made else model.config)
+        return described.mlx_kinds(model.library, Conversion(model, "mlx").config)
     found = modules_of(torch_config(model))
     return None if found is None else kinds_of_map(model, found, legs)
 

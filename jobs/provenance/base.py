@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..converters.adapters import Adapter, read_adapter
-from ..converters.adapters.config import read_config
-from ..converters.models import Model
-from ..converters.quantization import Dequantized, Recipe
-from ..errors import MismatchError, WeighbridgeError
-from .provenance.recorded import held
-from .sides import side_of
+from ...converters.adapters import Adapter, read_adapter
+from ...converters.adapters.config import read_config
+from ...converters.models import Model
+from ...converters.planning.adapter_names import side_of
+from ...converters.quantization import Dequantized, Recipe
+from ...errors import MismatchError, WeighbridgeError
+from .recorded import held
 
 if TYPE_CHECKING:
-    from ..parity.check.verdict import Stage, Verdict
+    from ...parity.check.verdict import Stage, Verdict
 
 QUANTIZATION = ("quantization", "quantization_config")
 STRANGER = "stranger"
@@ -90,7 +90,7 @@ def kin_of(base: Model, adapter: Adapter, *others: Model) -> Kin:
 
 def with_kinship(verdict: Verdict, kin: Kin) -> Verdict:
     """Return VERDICT, which does not pass where KIN was not established."""
-    from ..parity.check.verdict import decide
+    from ...parity.check.verdict import decide
 
     stage = kinship_stage(kin)
     if stage.status != "unverified":
@@ -101,7 +101,7 @@ def with_kinship(verdict: Verdict, kin: Kin) -> Verdict:
 
 def kinship_stage(kin: Kin) -> Stage:
     """Return the stage that says whether the base is the right one."""
-    from ..parity.check.verdict import Stage
+    from ...parity.check.verdict import Stage
 
     known = {"same": "pass", "unknown": "skipped", "unproven": "unverified"}
     known["other recipe"] = "pass" if kin.certain else "unverified"

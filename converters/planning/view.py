@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..converters.maps.execution.view import Mapped
-from ..converters.models import Model
-from .configuring import translated
-from .convert import plan_job
-from .options import Options
+from ..maps.execution.view import Mapped
+from ..models import Model
+from .conversion import Conversion
+from .job import plan_job
 
 
-def seen_from(model: Model, framework: str, options: Options = Options()) -> Model:
+def converted_view(model: Model, framework: str, original: str | None = None) -> Model:
     """Return MODEL as if its directory were one of FRAMEWORK; nothing is written.
+
+    ORIGINAL is the checkpoint that an MLX model comes from, where it is needed on the way back.
 
     Raises:
         WeighbridgeError: no map leads there.
     """
     if model.framework == framework:
         return model
-    job = plan_job(replace(model, adapter=None), framework, options)
-    made = translated(model, framework, options.original)
+    conversion = Conversion(replace(model, adapter=None), framework, original)
+    job = plan_job(conversion)
     return replace(
         model,
         framework=framework,
-        config=made.config if made else model.config,
+        config=conversion.config,
         adapter=None,
         tensors=Mapped(job.plan, job.checkpoint),
         map_text=str(job.table) if job.table else None,

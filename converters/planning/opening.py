@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..converters.adapters import Adapter, fit
-from ..converters.adapters.modules_to_save import ModulesToSave
-from ..converters.adapters.saved import differing
-from ..converters.checkpoints.open import FORMATS
-from ..converters.common.repositories import local
-from ..converters.common.steps import step
-from ..converters.maps.sources.torch_side import with_torch_side
-from ..converters.models import Model
-from ..converters.models import open as open_model
-from ..converters.models.specs import ADAPTER_FILES, no_model
-from ..converters.quantization import Dequantized
-from ..errors import BadInputError, MismatchError, UnsupportedError
-from .sides import Side, side_of
+from ...errors import BadInputError, MismatchError, UnsupportedError
+from ..adapters import Adapter, fit
+from ..adapters.modules_to_save import ModulesToSave
+from ..adapters.saved import differing
+from ..checkpoints.open import FORMATS
+from ..common.repositories import local
+from ..common.steps import step
+from ..maps.sources.torch_side import with_torch_side
+from ..models import Model
+from ..models import open as open_model
+from ..models.specs import ADAPTER_FILES, no_model
+from ..quantization import Dequantized
+from .adapter_names import Side, side_of
 
 FOREIGN = {".gguf": "GGUF", ".h5": "Keras", ".msgpack": "Flax", ".onnx": "ONNX"}
 

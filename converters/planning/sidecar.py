@@ -9,20 +9,20 @@ from typing import Final, NamedTuple
 
 import xxhash
 
-from ..converters.checkpoints import Checkpoint, Header, Writer, open_checkpoint
-from ..converters.checkpoints.formats.safetensors import SafetensorsFile
-from ..converters.common.repositories import local
-from ..converters.maps import Dropped, Plan, Step, WeightMap, apply
-from ..converters.maps.binding.plan import Bound
-from ..converters.maps.notation.names import Name
-from ..converters.maps.notation.rules import POLICIES, Pairing, Term
-from ..converters.maps.programs.computed import Computed
-from ..converters.maps.programs.preimages import source_header
-from ..converters.maps.sources.choose import map_from, origin_of
-from ..converters.models import Model
-from ..converters.sidefiles import SIDECAR
-from ..converters.values import Array, Dense
-from ..errors import BadInputError, MismatchError, WeighbridgeError
+from ...errors import BadInputError, MismatchError, WeighbridgeError
+from ..checkpoints import Checkpoint, Header, Writer, open_checkpoint
+from ..checkpoints.formats.safetensors import SafetensorsFile
+from ..common.repositories import local
+from ..maps import Dropped, Plan, Step, WeightMap, apply
+from ..maps.binding.plan import Bound
+from ..maps.notation.names import Name
+from ..maps.notation.rules import POLICIES, Pairing, Term
+from ..maps.programs.computed import Computed
+from ..maps.programs.preimages import source_header
+from ..maps.sources.choose import map_from, origin_of
+from ..models import Model
+from ..sidefiles import SIDECAR
+from ..values import Array, Dense
 from .dense import DENSE, Unpacked, can_be_dense, is_dense
 from .fitting import require_made, require_read
 from .manifest import manifest_of, recorded_headers

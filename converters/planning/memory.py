@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from ..converters.checkpoints import Header
-from ..converters.common import memory
-from ..converters.common.memory import VARIABLE, Room, shown
-from ..converters.models import Model
-from ..errors import TooLittleMemoryError
+from ...errors import TooLittleMemoryError
+from ..checkpoints import Header
+from ..common import memory
+from ..common.memory import VARIABLE, Room, shown
+from ..models import Model
 
 PACKED: Final = 2  # weights in a byte of a packed tensor, at 4 bits
 

@@ -1,4 +1,4 @@
-"""Weigh a converted adapter: live against live, each by the loader of its own dialect."""
+"""Check a converted adapter: live against live, each by the loader of its own dialect."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..converters.common.policy import Policy
 from ..converters.common.steps import step
 from ..converters.models import Model
 from ..converters.models.perturbed import perturbed
+from ..converters.planning.adapter_names import carried, side_of
+from ..converters.planning.opening import fitted_to
+from ..converters.planning.view import converted_view
 from ..converters.runtimes import Runner, load
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
-from .bases import Kin, dense_view, kinship_stage
-from .opening import fitted_to
-from .options import Options, open_with
-from .seen import seen_from
-from .sides import carried, side_of
+from .options import CheckOptions
+from .provenance.base import Kin, dense_view, kinship_stage
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Stage, Verdict
@@ -38,7 +38,7 @@ SHOWN = 8  # updates that differ, in one line
 
 
 class Load(NamedTuple):
-    """What is weighed.
+    """What is compared.
 
     Attributes:
         model: the base, dense.
@@ -60,8 +60,8 @@ class Run(NamedTuple):
     witness: str | None
 
 
-def weigh_adapter(it: Load, kin: Kin, options: Options) -> Verdict:
-    """Weigh the converted adapter of IT against its source."""
+def check_adapter(it: Load, kin: Kin, options: CheckOptions) -> Verdict:
+    """Compare the converted adapter of IT with its source."""
     from ..parity.check.verdict import Verdict, decide
 
     stages = [kinship_stage(kin), pairing_stage(it)]
@@ -71,12 +71,12 @@ def weigh_adapter(it: Load, kin: Kin, options: Options) -> Verdict:
         if kin.trained_on:
             figures |= change_of_base(it.model, it.adapter, kin.trained_on, options)
     status = decide(stages, "mlx")
-    level = "quick" if options.check == "quick" else "full"
+    level = "quick" if options.quick else "full"
     return Verdict(status, tuple(stages), provenance=said(it, level, figures))
 
 
 def said(it: Load, level: str, figures: dict[str, Any]) -> dict[str, Any]:
-    """Return what was weighed, and how."""
+    """Return what was compared, and how."""
     return {
         "reference": {"spec": str(it.adapter.path)},
         "candidate": {"spec": str(it.target)},
@@ -104,7 +104,7 @@ def pairing_stage(it: Load) -> Stage:
     return Stage("pairs", "pass", f"{said}{whole}")
 
 
-def live_stages(it: Load, options: Options, figures: dict[str, Any]) -> list[Stage]:
+def live_stages(it: Load, options: CheckOptions, figures: dict[str, Any]) -> list[Stage]:
     """Run source and target live and compare; FIGURES gets the numbers."""
     from ..parity.check.verdict import Stage
 
@@ -154,7 +154,7 @@ def live_stage(figures: dict[str, Any]) -> Stage:
     return Stage("live", "pass", said, figures)
 
 
-def measured(it: Load, source: Runner, target: Runner, options: Options) -> dict[str, float]:
+def measured(it: Load, source: Runner, target: Runner, options: CheckOptions) -> dict[str, float]:
     """Return the figures of SOURCE against TARGET, and of the bare base in both frameworks.
 
     An adapter can make a model more sensitive to rounding than the bare base is. How much, is
@@ -163,7 +163,8 @@ def measured(it: Load, source: Runner, target: Runner, options: Options) -> dict
     """
     probes = probes_of(it.model, options)
     bare = {
-        side: load(seen_from(it.model, side, options), side, Policy()) for side in ("torch", "mlx")
+        side: load(converted_view(it.model, side, options.original), side, Policy())
+        for side in ("torch", "mlx")
     }
     own = bare[it.adapter.framework]
     figures = {
@@ -174,7 +175,9 @@ def measured(it: Load, source: Runner, target: Runner, options: Options) -> dict
     if max(BAR, NOISE * figures["frameworks"]) < figures["conversion"] < math.inf:
         moved = perturbed(it.model)
         there = load(
-            seen_from(moved, it.adapter.framework, options), it.adapter.framework, Policy()
+            converted_view(moved, it.adapter.framework, options.original),
+            it.adapter.framework,
+            Policy(),
         )
         alone = distance(own, there, probes)
         live = distance(source, run_of(moved, it.adapter, options).runner, probes)
@@ -199,17 +202,17 @@ def distance(one: Runner, other: Runner, probes: list[Probe]) -> float:
         ) from error
 
 
-def probes_of(model: Model, options: Options) -> list[Probe]:
+def probes_of(model: Model, options: CheckOptions) -> list[Probe]:
     """Return the inputs that both sides run on."""
     from ..parity.probes.probes import make_probes, probes_from_file
 
     if options.inputs:
         return probes_from_file(options.inputs, model.signature)
     folder = model.path if model.path and model.path.is_dir() else None
-    return make_probes(model.signature, tokenizer=folder, quick=options.check == "quick")
+    return make_probes(model.signature, tokenizer=folder, quick=options.quick)
 
 
-def run_of(model: Model, adapter: Adapter, options: Options) -> Run:
+def run_of(model: Model, adapter: Adapter, options: CheckOptions) -> Run:
     """Return MODEL running with ADAPTER live, by its dialect's own loader if that is installed.
 
     Args:
@@ -221,7 +224,7 @@ def run_of(model: Model, adapter: Adapter, options: Options) -> Run:
     if adapter.dialect in runners:
         run, loader = runners[adapter.dialect]
         try:
-            seen = seen_from(model, adapter.framework, options)
+            seen = converted_view(model, adapter.framework, options.original)
             with own_folder(adapter) as folder:
                 return Run(run(seen, folder), f"{loader} took every tensor")
         except (ModuleNotFoundError, UnsupportedError):
@@ -260,11 +263,11 @@ def own_folder(adapter: Adapter) -> Iterator[Path]:
         yield Path(folder)
 
 
-def own_runner(model: Model, adapter: Adapter, options: Options) -> Runner:
+def own_runner(model: Model, adapter: Adapter, options: CheckOptions) -> Runner:
     """Return MODEL with ADAPTER live, in the framework of its dialect, by our own runtime."""
     fitted = adapter if adapter.updates.keys() <= model.checkpoint.headers.keys() else None
     fitted = fitted or fitted_to(model, adapter)
-    there = seen_from(model, adapter.framework, options)
+    there = converted_view(model, adapter.framework, options.original)
     if there.framework != model.framework:
         leg = side_of(model, adapter.framework).legs[0]
         updates, saved = carried((leg.plan,), fitted.updates, fitted.saved)
@@ -273,11 +276,11 @@ def own_runner(model: Model, adapter: Adapter, options: Options) -> Runner:
 
 
 def change_of_base(
-    model: Model, adapter: Adapter, trained_on: str, options: Options
+    model: Model, adapter: Adapter, trained_on: str, options: CheckOptions
 ) -> dict[str, float]:
     """Return how far the live ADAPTER's outputs on TRAINED_ON are from those on MODEL."""
     try:
-        other = run_of(dense_view(open_with(trained_on, options)), adapter, options)
+        other = run_of(dense_view(options.open(trained_on)), adapter, options)
         here = run_of(model, adapter, options)
         return {"change of base": distance(here.runner, other.runner, probes_of(model, options))}
     except WeighbridgeError:

@@ -1,0 +1,212 @@
+"""Compare two models, with what a map says to expect and what checks the layout independently of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..converters.common.policy import Policy
+from ..converters.maps import Plan, Step
+from ..converters.maps.notation.axes import Atom, Axes
+from ..converters.maps.notation.rules import Cast
+from ..converters.maps.programs.computed import Computed
+from ..converters.maps.programs.preimages import leads_as_near
+from ..converters.maps.sources.torch_side import with_torch_side
+from ..converters.maps.sources.variants import table_of
+from ..converters.models import Model
+from ..converters.planning.conversion import Conversion
+
+if TYPE_CHECKING:
+    from ..parity.check.verdict import Verdict
+    from ..parity.goldens.golden import Golden
+    from ..parity.weights.expectations import Expectation
+
+
+def compare(
+    reference: Model | Golden,
+    candidate: Model,
+    *,
+    runtime: str | None = None,
+    policy: Policy = Policy(),
+    quick: bool = False,
+    inputs: Path | None = None,
+) -> Verdict:
+    """Compare CANDIDATE with REFERENCE; see ``parity.check.check``.
+
+    INPUTS is an ``.npz`` of a user's own inputs; a golden has its own.
+
+    A captured MLX model gets its weights through the inverse of the map that a conversion used, so
+    its outputs cannot show that the map is right. MLX's layout needs a check
+    that is independent of the map: a native MLX module, or a table that is tested against the
+    library that reads it. Where there is none, the stage ``layout`` says so and the verdict is UNVERIFIED.
+    """
+    from ..parity.check.check import check
+    from ..parity.goldens.golden import Golden
+    from ..parity.probes.probes import probes_from_file
+
+    candidate = with_torch_side(candidate)
+    if isinstance(reference, Model):
+        reference = with_torch_side(reference)
+    source = reference.model if isinstance(reference, Golden) else reference
+    # A golden of old does not say whose names it has; then it counts as torch's.
+    independent = layout_check(reference.framework or "torch", source, candidate)
+    expected = expected_of(source, candidate) if source else {}
+    options: dict[str, Any] = {"quick": quick, "expected": expected, "layout": independent}
+    if inputs and not isinstance(reference, Golden):
+        options["probes"] = probes_from_file(inputs, reference.signature)
+    return check(reference, candidate, runtime=runtime, policy=policy, **options)
+
+
+def layout_check(
+    framework: str, reference: Model | None, candidate: Model
+) -> tuple[bool, str] | None:
+    """Return whether MLX's layout is checked independently, and by what; ``None`` if it need not be.
+
+    FRAMEWORK is the reference's, which a golden knows without its model.
+    """
+    if {framework, candidate.framework} != {"torch", "mlx"}:
+        return None
+    sides = [side for side in (reference, candidate) if side]
+    native = next((side for side in sides if is_native(side)), None)
+    if native:
+        return True, f"native MLX module {type(native.factory).__name__}"
+    mlx = next((side for side in sides if side.framework == "mlx"), None)
+    if mlx is None:  # an MLX golden: what ran to record it is not here
+        return False, "the golden does not say who vouches for its layout; record it from torch"
+    return layout_check_of(mlx)
+
+
+def layout_check_of(model: Model) -> tuple[bool, str]:
+    """Return whether anything besides its own map checks the layout of MODEL, in MLX, and what."""
+    check = read_natively(model) or tested_table(model) or model.witness
+    if check:
+        return True, check
+    return False, (
+        f"only its own map says how {model.spec} lies in MLX; name a native mlx.nn module that"
+        " loads it: --candidate-code MODULE:FUNCTION"
+    )
+
+
+def read_natively(model: Model) -> str | None:
+    """Return which MLX library's own class reads and runs MODEL, if one is installed that does.
+
+    An architecture with a table is captured, so there no such class is asked.
+    """
+    if model.library is None or model.family is None or model.family.map:
+        return None
+    from ..converters.runtimes.native import layout_reader
+
+    return layout_reader(model)
+
+
+def is_native(model: Model) -> bool:
+    """Say whether MODEL is run by an MLX module of its own, weights in MLX's layout."""
+    if model.factory is None:
+        return False
+    from ..converters.models.factories import framework_of
+
+    return framework_of(model.factory) == "mlx"
+
+
+def tested_table(model: Model) -> str | None:
+    """Return whose loader MODEL's table is tested against; ``None`` where its map is the user's."""
+    family = model.family
+    if family is None or not family.native:
+        return None
+    if model.map_text and Conversion(model, "mlx").map != table_of(family):
+        return None
+    return f"table {family.map}, tested against the loader of {family.native}"
+
+
+def expectations_of(plan: Plan) -> dict[str, Expectation]:
+    """Return what PLAN says of each target: its sources, a permutation, whether values change."""
+    from ..parity.weights.expectations import Expectation
+
+    found: dict[str, Expectation] = {}
+    for step in plan.steps:
+        single = len(step.source_names) == len(step.target_names) == 1 and _plain(step)
+        axes = _permutation(step) if single else None
+        computed = isinstance(step.rule, Computed)
+        ordered = len(step.sources) == 1 or all(len(it.names) == 1 for it in step.sources)
+        expectation = Expectation(step.source_names, axes, _changes(step), computed, ordered)
+        found |= dict.fromkeys(step.target_names, expectation)
+    return found
+
+
+def _changes(step: Step) -> bool:
+    terms = (*step.rule.left, *step.rule.right)
+    return any(not isinstance(change, Cast) for term in terms for change in term.changes)
+
+
+def _axes(step: Step) -> tuple[Axes | None, Axes | None]:
+    return step.rule.left[0].axes, step.rule.right[0].axes
+
+
+def _plain(step: Step) -> bool:
+    sides = [side for side in _axes(step) if side is not None]
+    return all(isinstance(axis, Atom) for side in sides for axis in side)
+
+
+def _permutation(step: Step) -> tuple[int, ...] | None:
+    left, right = _axes(step)
+    if left is None or right is None or left == right:
+        return None
+    return tuple(left.index(axis) for axis in right)
+
+
+def expected_of(reference: Model, candidate: Model) -> dict[str, Expectation]:
+    """Return what CANDIDATE's weights should be, by REFERENCE's names; empty where no map says.
+
+    In one framework every name is expected to be itself. Between torch and MLX the map of either
+    side says it; whether the map is right is what the check finds out by values.
+
+    Raises:
+        MismatchError: the reference does not fit its own map.
+    """
+    from ..parity.weights.expectations import Expectation
+
+    if "mlprogram" in (reference.framework, candidate.framework) or reference.path is None:
+        return {}
+    if candidate.path is None:
+        return {}
+    headers = reference.checkpoint.headers
+    if reference.framework == candidate.framework:
+        return {
+            name: Expectation((name,)) for name in candidate.checkpoint.headers if name in headers
+        }
+    table = Conversion(reference, candidate.framework).map
+    table = table or Conversion(candidate, reference.framework).map
+    if table is None:
+        return {}
+    directed = table if reference.framework == "torch" else table.inverse()
+    plan = directed.bind(headers, config=reference.config, sizes=reference.sizes)
+    return expectations_of(plan) | testable(plan, reference, candidate)
+
+
+def testable(plan: Plan, reference: Model, candidate: Model) -> dict[str, Expectation]:
+    """Return the expectations of PLAN that can be held against the values by running their programs.
+
+    With an adapter the weights are not what a program was run on.
+    """
+    found = expectations_of(plan)
+    if reference.adapter or candidate.adapter:
+        return {}
+    there = candidate.checkpoint.headers
+    return {
+        name: found[name]._replace(holds=partial(agrees, step, reference, candidate))
+        for step in plan.steps
+        if isinstance(step.rule, Computed) and step.rule.undoable
+        for name in step.target_names
+        if name in there
+    }
+
+
+def agrees(step: Step, reference: Model, candidate: Model) -> bool:
+    """Say whether the program of STEP, which can be undone, leads from the one model to the other."""
+    assert isinstance(step.rule, Computed)  # noqa: S101  (only these have programs)
+    [source], [target] = step.source_names, step.target_names
+    mine, theirs = reference.checkpoint.read(source), candidate.checkpoint.read(target)
+    if step.rule.forward:
+        return leads_as_near(step.rule.program, mine, theirs, back=False)
+    return leads_as_near(step.rule.program, theirs, mine, back=True)
