@@ -130,12 +130,12 @@ def load_tokenizer(folder: Path) -> Tokenize:
     if file.is_file():
         from tokenizers import Tokenizer
 
-        with reading(folder), stderr_closed():
+        with reading(file), stderr_closed():
             fast = Tokenizer.from_file(str(file))
             fast.encode(TRIAL)
         fast.no_padding()
         fast.no_truncation()
-        return partial(_encoded, fast, folder)
+        return partial(_encoded, fast, file)
     with reading(folder), stderr_closed():
         from transformers import AutoTokenizer
 
@@ -143,8 +143,8 @@ def load_tokenizer(folder: Path) -> Tokenize:
     return lambda texts: slow(list(texts), truncation=False)["input_ids"]
 
 
-def _encoded(fast: Any, folder: Path, texts: Sequence[str]) -> list[list[int]]:
-    with reading(folder):
+def _encoded(fast: Any, file: Path, texts: Sequence[str]) -> list[list[int]]:
+    with reading(file):
         return [encoding.ids for encoding in fast.encode_batch(list(texts))]
 
 
