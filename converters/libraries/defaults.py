@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 from ...errors import BadInputError, UnsupportedError
-from ..common import cache
+from ..common import cache as answers
 from ..documents import ANSWER, parse_object
 from .floats import decoded
 
@@ -44,7 +44,7 @@ def config_object(config: Mapping[str, Any]) -> Any:
 def takes_long(config: Mapping[str, Any]) -> bool:
     """Say whether nobody has asked for the config object of CONFIG before on this machine."""
     return (
-        "torch" not in sys.modules and cache.recall("config", key_of(document_of(config))) is None
+        "torch" not in sys.modules and answers.recall("config", key_of(document_of(config))) is None
     )
 
 
@@ -55,13 +55,19 @@ def document_of(config: Mapping[str, Any]) -> str:
 
 
 def key_of(document: str) -> list[str]:
-    """Return what the answer to DOCUMENT depends on.
+    """Return what the answer to DOCUMENT depends on; fails as ``transformers_version`` does."""
+    return [document, transformers_version()]
+
+
+@cache
+def transformers_version() -> str:
+    """Return the version of transformers.
 
     Raises:
-        UnsupportedError: transformers is not installed.
+        UnsupportedError: it is not installed.
     """
     try:
-        return [document, metadata.version("transformers")]
+        return metadata.version("transformers")
     except metadata.PackageNotFoundError:
         raise UnsupportedError(
             "transformers is not installed: pip install 'weighbridge[torch]'"
@@ -72,10 +78,10 @@ def key_of(document: str) -> list[str]:
 def answered(document: str) -> dict[str, Any]:
     """Return the answer of the child process on the config in DOCUMENT, or an earlier one."""
     key = key_of(document)
-    found = cache.recall("config", key)
+    found = answers.recall("config", key)
     if found is None:
         found = checked(asked(document))
-        cache.keep("config", key, found)
+        answers.keep("config", key, found)
     return dict(found)
 
 

@@ -127,11 +127,11 @@ class Evaluation:
             return
         run: Callable[..., Any] = CONTROL.get(kind, Evaluation.kernel)
         for variable, value in zip(operation.outputs, run(self, operation), strict=False):
-            settled = settle(value, dtype_name(variable), self.precision)
-            if self.observe and isinstance(settled, Tensor):
-                replacement = self.observe(operation, variable, settled)
-                settled = settled if replacement is None else replacement
-            self.values[variable] = settled
+            rounded = settle(value, dtype_name(variable), self.precision)
+            if self.observe and isinstance(rounded, Tensor):
+                replacement = self.observe(operation, variable, rounded)
+                rounded = rounded if replacement is None else replacement
+            self.values[variable] = rounded
 
     def kernel(self, operation: Any) -> tuple[Any, ...]:
         """Run an ordinary operation."""

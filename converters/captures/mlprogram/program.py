@@ -109,7 +109,7 @@ class Program:
             inputs: arrays by name; they are rounded to the declared dtypes.
             precision: ``declared`` computes in float32 and rounds every result to its declared
                 dtype; ``float32`` does not round floats at all, a shadow of a float16 program.
-            state: read and written in place; ``None`` starts anew.
+            state: read and written in place; ``None`` starts from zero.
 
         Raises:
             MismatchError: inputs that do not fit.

@@ -30,7 +30,7 @@ _MLX: Final[dict[torch.dtype, mx.Dtype]] = {
 def mlx_dtype(dtype: torch.dtype) -> mx.Dtype:
     """Return torch's DTYPE in MLX, which has no complex128, and float64 only on the CPU.
 
-    There, too, MLX's exp, erf and their kin are good to float32 only.
+    There, too, MLX's exp, erf and the like are good to float32 only.
 
     >>> mlx_dtype(torch.bfloat16), mlx_dtype(torch.int64)
     (mlx.core.bfloat16, mlx.core.int64)

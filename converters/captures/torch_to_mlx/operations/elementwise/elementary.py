@@ -1,4 +1,4 @@
-"""Exponential, error function and their kin; on the CPU from sums and products alone.
+"""Exponential, error function and the like; on the CPU from sums and products alone.
 
 MLX's own CPU kernels take 12 ns (exp), 17 ns (tanh, sigmoid) and 25 ns (erf) an element on x86, and its
 exp is only good to 4e-6. Sums and products are vectorised: the same functions built from them are
