@@ -78,6 +78,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_the_readme_fits_on_a_few_screens():
     assert len(README.read_text().splitlines()) < 120
+    assert len(README.read_text().split()) <= 700
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
