@@ -25,7 +25,7 @@ from ..converters.planning.view import converted_view
 from ..converters.runtimes import Runner, load
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
 from .options import CheckOptions
-from .provenance.base import Kin, dense_view, kinship_stage
+from .provenance.base import Provenance, dense_view, provenance_stage
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Stage, Verdict
@@ -60,16 +60,16 @@ class Run(NamedTuple):
     witness: str | None
 
 
-def check_adapter(it: Load, kin: Kin, options: CheckOptions) -> Verdict:
+def check_adapter(it: Load, provenance: Provenance, options: CheckOptions) -> Verdict:
     """Compare the converted adapter of IT with its source."""
     from ..parity.check.verdict import Verdict, decide
 
-    stages = [kinship_stage(kin), pairing_stage(it)]
+    stages = [provenance_stage(provenance), pairing_stage(it)]
     figures: dict[str, Any] = {}
     if stages[-1].status == "pass":
         stages += live_stages(it, options, figures)
-        if kin.trained_on:
-            figures |= change_of_base(it.model, it.adapter, kin.trained_on, options)
+        if provenance.trained_on:
+            figures |= change_of_base(it.model, it.adapter, provenance.trained_on, options)
     status = decide(stages, "mlx")
     level = "quick" if options.quick else "full"
     return Verdict(status, tuple(stages), provenance=said(it, level, figures))
@@ -86,7 +86,7 @@ def said(it: Load, level: str, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def pairing_stage(it: Load) -> Stage:
-    """Read the converted adapter back as a stranger would: every pair, every module, nothing over."""
+    """Read the converted adapter as another program would: every pair, every module, nothing over."""
     from ..parity.check.verdict import Stage
 
     try:

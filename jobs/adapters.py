@@ -26,7 +26,13 @@ from .adapter_check import Load, check_adapter
 from .convert import require_apart
 from .options import WriteOptions
 from .pipeline import Check, Checked, Facts, Outcome, Written, publish
-from .provenance.base import Kin, dense_view, kin_of, quantization_of, require_kin
+from .provenance.base import (
+    Provenance,
+    dense_view,
+    provenance_of,
+    quantization_of,
+    require_right_base,
+)
 from .provenance.trained_on import proven
 
 FRAMEWORKS = {"mlx": "mlx", "peft": "torch"}
@@ -39,7 +45,7 @@ class AdapterRequest(NamedTuple):
         to: the dialect, ``mlx`` or ``peft``.
         base: the model that the converted adapter is for, in either framework.
         trained_on: the model that the adapter was trained on, if that is another one: a quantized
-            sibling of BASE. Kinship is proven.
+            sibling of BASE, which is proven.
         destination: a program whose limits the result has to keep, by its name in ``DESTINATIONS``.
     """
 
@@ -59,7 +65,7 @@ class Carried:
         there: how the target's dialect names the base.
         updates: by the target's names.
         saved: ``modules_to_save`` tensors by the target's names.
-        kin: what the base is to the one that the adapter was trained on.
+        provenance: what the base is to the one that the adapter was trained on.
     """
 
     adapter: Adapter
@@ -67,7 +73,7 @@ class Carried:
     there: Side
     updates: Mapping[str, LowRank]
     saved: Mapping[str, Array]
-    kin: Kin
+    provenance: Provenance
 
     @property
     def key(self) -> str:
@@ -83,7 +89,7 @@ class Carried:
             for name, update in sorted(self.updates.items())
         ]
         whole = [f"{name}: of modules_to_save, {list(it.shape)}" for name, it in self.saved.items()]
-        return (*rows, *whole, self.kin.said)
+        return (*rows, *whole, self.provenance.message)
 
 
 def convert_adapter(
@@ -120,7 +126,7 @@ def judged(carried: Carried, target: Path, options: WriteOptions) -> Check:
 
     def check(folder: Path, _: Facts) -> Checked:
         load = Load(carried.model, carried.adapter, folder, target)
-        verdict = check_adapter(load, carried.kin, options)
+        verdict = check_adapter(load, carried.provenance, options)
         return Checked(verdict, {"figures": dict(verdict.provenance.get("figures", {}))})
 
     return check
@@ -159,15 +165,15 @@ def carry(adapter: Adapter, request: AdapterRequest, options: WriteOptions) -> C
     """
     model, other = dense_view(options.open(request.base)), request.trained_on
     fitted = fitted_to(model, adapter)
-    kin = proven(model, adapter, other, options) if other else kin_of(model, adapter)
-    require_kin(kin)
+    provenance = proven(model, adapter, other, options) if other else provenance_of(model, adapter)
+    require_right_base(provenance)
     there = side_of(model, FRAMEWORKS[request.to])
     updates, saved = there.forth(fitted.updates, fitted.saved)
     if tied := sorted(there.tied & updates.keys()):
         raise MismatchError(
             f"adapter {adapter.path} does not fit the base", [f"{name} {TIED}" for name in tied]
         )
-    return Carried(fitted, model, there, updates, saved, kin)
+    return Carried(fitted, model, there, updates, saved, provenance)
 
 
 def supported(carried: Carried, destination: str | None) -> Carried:
@@ -223,7 +229,7 @@ def facts_of(carried: Carried, to: str) -> dict[str, Any]:
             "weights": weight_records(model.checkpoint, touched),
             "quantization": quantization_of(model),
         },
-        "kinship": carried.kin._asdict(),
+        "base_provenance": carried.provenance._asdict(),
         "notes": list(carried.adapter.notes),
     }
 

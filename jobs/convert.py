@@ -40,7 +40,7 @@ from ..errors import BadInputError, MismatchError
 from .checking import compare
 from .options import CheckOptions, Options
 from .pipeline import Checked, Facts, Outcome, Target, Written, publish
-from .provenance.base import Kin, with_kinship
+from .provenance.base import Provenance, with_provenance
 from .provenance.merged_before import adapters_recorded
 from .provenance.placement import base_and_adapter, live_on
 
@@ -102,16 +102,16 @@ def convert(
     model = options.open(base)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
-    live, kin = live_on(model, adapter) if adapter else (model, None)
-    return move(live, place, to, options, kin)
+    live, provenance = live_on(model, adapter) if adapter else (model, None)
+    return move(live, place, to, options, provenance)
 
 
 def move(
-    model: Model, target: Target, to: str, options: Options, kin: Kin | None = None
+    model: Model, target: Target, to: str, options: Options, provenance: Provenance | None = None
 ) -> Outcome:
     """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish.
 
-    KIN is what MODEL is to the one that its adapter was trained on.
+    PROVENANCE is what MODEL is to the one that its adapter was trained on.
 
     Raises:
         WeighbridgeError: bad input, or an adapter that is live on MODEL would be rounded away;
@@ -131,11 +131,12 @@ def move(
         require_surviving(execution.survival, force=options.force)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
         facts |= adapters_recorded(job.model) | beside_weights(job, folder, options)
-        facts |= inexact(job.plan, execution, facts) | ({"kinship": kin._asdict()} if kin else {})
+        facts |= inexact(job.plan, execution, facts)
+        facts |= {"base_provenance": provenance._asdict()} if provenance else {}
         return Written(facts, job.lines())
 
     live = replace(job.model, tensors=model.tensors) if whole else job.model
-    check = None if not options.checks else judged(live, absolute(target.path), kin, options)
+    check = None if not options.checks else judged(live, absolute(target.path), provenance, options)
     return publish(target, f"{job.key}-{options.max_shard_size}-{options.sidecar}", write, check)
 
 
@@ -245,13 +246,13 @@ def side_files(model: Model, folder: Path) -> SideFiles:
 
 
 def judged(
-    model: Model, target: Path, kin: Kin | None, options: Options
+    model: Model, target: Path, provenance: Provenance | None, options: Options
 ) -> Callable[[Path, Facts], Checked]:
-    """Return the check of a conversion of MODEL to TARGET; KIN is what its adapter's base is."""
+    """Return the check of a conversion of MODEL to TARGET; PROVENANCE is its adapter's base's."""
 
     def check(folder: Path, facts: Facts) -> Checked:
         verdict = as_forced(compared(model, folder, target, options), facts["merged"])
-        verdict = with_kinship(verdict, kin) if kin else verdict
+        verdict = with_provenance(verdict, provenance) if provenance else verdict
         layout = verdict.stage("layout")
         passed = layout is not None and layout.status == "pass"
         return Checked(verdict, {"witness": layout.detail} if layout and passed else {})

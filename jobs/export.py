@@ -16,7 +16,7 @@ from ..errors import BadInputError, UnsupportedError
 from .convert import compared, require_apart
 from .options import WriteOptions
 from .pipeline import Checked, Facts, Outcome, Written, publish
-from .provenance.base import Kin, with_kinship
+from .provenance.base import Provenance, with_provenance
 from .provenance.placement import base_and_adapter, live_on
 
 
@@ -54,7 +54,7 @@ def export_coreml(
     if target.suffix != ".mlpackage":
         raise BadInputError(f"{target}: a Core ML package is named *.mlpackage")
     place = options.begin(target, "package", source)
-    model, kin = opened(source, options)
+    model, provenance = opened(source, options)
     if options.dry_run:
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
         return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
@@ -66,16 +66,21 @@ def export_coreml(
         exported = write_package(module, model.signature, path, compute=compute, upper=upper)
         return Written(facts_of(model, str(exported)))
 
-    check = partial(judged, model, kin, target, options)
+    check = partial(judged, model, provenance, target, options)
     return publish(place, "", write, None if not options.checks else check)
 
 
 def judged(
-    model: Model, kin: Kin | None, target: Path, options: WriteOptions, place: Path, _: Facts
+    model: Model,
+    provenance: Provenance | None,
+    target: Path,
+    options: WriteOptions,
+    place: Path,
+    _: Facts,
 ) -> Checked:
     """Compare the package at PLACE, to be published as TARGET, with MODEL."""
     verdict = compared(model, place, target, options)
-    return Checked(with_kinship(verdict, kin) if kin else verdict)
+    return Checked(with_provenance(verdict, provenance) if provenance else verdict)
 
 
 def facts_of(model: Model, exported: str) -> dict[str, Any]:
@@ -88,7 +93,7 @@ def facts_of(model: Model, exported: str) -> dict[str, Any]:
     }
 
 
-def opened(source: str, options: WriteOptions) -> tuple[Model, Kin | None]:
+def opened(source: str, options: WriteOptions) -> tuple[Model, Provenance | None]:
     """Open SOURCE, its adapter live on it; return what it is to the adapter's base, if there is one.
 
     Raises:

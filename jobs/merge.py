@@ -13,7 +13,7 @@ from .convert import move
 from .merging.quantized import merge_quantized
 from .options import Options
 from .pipeline import Outcome
-from .provenance.base import Kin, adapter_for, dense_view, kin_of
+from .provenance.base import Provenance, adapter_for, dense_view, provenance_of
 from .provenance.placement import base_and_adapter, placed
 from .provenance.trained_on import proven
 
@@ -47,17 +47,26 @@ def merge(
     read = adapter_for(dense, adapter)
     original = dense_view(options.open(options.original)) if options.original else None
     others = [original] if original else []
-    kin = proven(whole, read, trained_on, options) if trained_on else kin_of(dense, read, *others)
-    model = placed(dense, read, kin, *others)
+    if trained_on:
+        provenance = proven(whole, read, trained_on, options)
+    else:
+        provenance = provenance_of(dense, read, *others)
+    model = placed(dense, read, provenance, *others)
     if not isinstance(model.tensors, Dequantized):
         refuse_ways(base, promote=promote, original=options.original)
-        outcome = move(model, place, model.framework, options, kin)
+        outcome = move(model, place, model.framework, options, provenance)
         outcome = with_figures(outcome, model, trained_on, options) if trained_on else outcome
     else:
         outcome = merge_quantized(
-            model, place, options, promote=promote, force=options.force, original=original, kin=kin
+            model,
+            place,
+            options,
+            promote=promote,
+            force=options.force,
+            original=original,
+            provenance=provenance,
         )
-    return noted(outcome, kin)
+    return noted(outcome, provenance)
 
 
 def refuse_ways(base: str, *, promote: bool, original: str | None) -> None:
@@ -71,12 +80,12 @@ def refuse_ways(base: str, *, promote: bool, original: str | None) -> None:
         raise BadInputError(f"{base} is not quantized, so {asked} does not apply; leave it away")
 
 
-def noted(outcome: Outcome, kin: Kin) -> Outcome:
-    """Return OUTCOME with what is to be said of the base's kinship."""
-    if kin.status in {"same", "unknown"}:
+def noted(outcome: Outcome, provenance: Provenance) -> Outcome:
+    """Return OUTCOME with what is to be reported of the base."""
+    if provenance.status in {"same", "unknown"}:
         return outcome
-    plan = (*outcome.plan, f"note: {kin.said}")
-    notes = [*outcome.facts.get("notes", ()), kin.said]
+    plan = (*outcome.plan, f"note: {provenance.message}")
+    notes = [*outcome.facts.get("notes", ()), provenance.message]
     return replace(outcome, plan=plan, facts={**outcome.facts, "notes": notes})
 
 

@@ -61,9 +61,8 @@ def fit(
         *misshapen,
         *_whole(adapter, headers),
         *(f"{name} {TIED}" for name in sorted(_tied(adapter, tied))),
-        *_absent(missing, expectation),
+        *_absent(missing, expectation, modules),
         *(f"{name} {UNNAMED}; {LOADERS[adapter.dialect]} it" for name in unread),
-        *_unknown_keys(expectation.unknown, modules),
     ]
     if problems:
         hint = other_class(adapter, headers) if adapter.dialect == "peft" else ""
@@ -71,12 +70,13 @@ def fit(
     return replace(adapter, updates=aligned, fitted=True)
 
 
-def _absent(missing: list[str], expectation: Expectation) -> Iterator[str]:
-    """Yield what the configuration names and the file lacks."""
+def _absent(missing: list[str], expectation: Expectation, modules: set[str]) -> Iterator[str]:
+    """Yield what the configuration names and the file, or the base, lacks."""
     for name in missing:
         yield f"{name} has no update, but adapter_config.json names it"
     for name in expectation.whole:
         yield f"{name} is named in modules_to_save, but not in the file"
+    yield from _unknown_keys(expectation.unknown, modules)
 
 
 def _ordered(adapter: Adapter, headers: Mapping[str, Header]) -> Adapter:

@@ -1,4 +1,4 @@
-"""How a quantized weight lies to a dense one: nearest codes, distance, and what explains it."""
+"""A quantized weight compared with a dense one: nearest codes, distance, and what explains it."""
 
 from __future__ import annotations
 

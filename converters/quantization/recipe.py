@@ -110,8 +110,8 @@ class Recipe:
                     f"{path}: config.json says {says}; stored is {weight}, {scales}"
                 )
             return scheme
-        for kin in (self._same_group, self._same_bits, lambda _: True):
-            found = [scheme for scheme in fitting if kin(scheme)]
+        for alike in (self._same_group, self._same_bits, lambda _: True):
+            found = [scheme for scheme in fitting if alike(scheme)]
             if len(found) == 1:
                 return found[0]
         what = f"fits {' and '.join(map(str, fitting))}" if fitting else "fits no scheme of MLX"

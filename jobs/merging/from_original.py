@@ -11,10 +11,10 @@ from ...converters.common.dtypes import FLOATS
 from ...converters.models import Model
 from ...converters.planning.view import converted_view
 from ...converters.quantization import Dequantized
-from ...converters.quantization.kinship import Kinship, kinship
+from ...converters.quantization.provenance import Provenance, provenance_from
 from ...errors import BadInputError, MismatchError
 from ..options import Options
-from ..provenance.base import STRANGER
+from ..provenance.base import MISMATCH
 from .trial import affected_weights, changes_of, labelled
 
 SAME: Final = "same"
@@ -25,19 +25,20 @@ class FromOriginal(NamedTuple):
 
     Attributes:
         original: the model they are of, in the base's names, its adapter live.
-        kin: what it is to the base.
+        provenance: what it is to the base.
         layers: the weights that are made.
     """
 
     original: Model
-    kin: Kinship
+    provenance: Provenance
     layers: tuple[AffectedWeight, ...]
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of the base."""
-        more = f"the base is {self.kin.status}, so all {len(self.layers)} weights are made again"
-        return [self.kin.said, *([] if self.kin.status == SAME else [more])]
+        """What a person should know of the base."""
+        status, message = self.provenance.status, self.provenance.message
+        more = f"the base is {status}, so all {len(self.layers)} weights are made again"
+        return [message] if status == SAME else [message, more]
 
 
 def from_original(
@@ -58,18 +59,19 @@ def from_original(
             f"--original {original.spec} is quantized itself; name the weights it was made from"
         )
     seen = converted_view(original, "mlx", options.original)
-    kin = kinship(tensors, seen.checkpoint)
-    if kin.status == STRANGER:
+    provenance = provenance_from(tensors, seen.checkpoint)
+    if provenance.status == MISMATCH:
         raise MismatchError(
-            f"{model.spec} was not made from {original.spec}; {kin.said}", kin.lines()
+            f"{model.spec} was not made from {original.spec}; {provenance.message}",
+            provenance.lines(),
         )
     changes = changes_of(model)
-    if kin.status != SAME:
+    if provenance.status != SAME:
         floats = [name for name, it in tensors.headers.items() if it.dtype in FLOATS]
         changes = dict.fromkeys(floats) | changes
     layers = affected_weights(changes, tensors, seen.checkpoint)
     assert model.adapter is not None  # noqa: S101  (there are changes)
-    return FromOriginal(seen.with_adapter(model.adapter), kin, tuple(layers))
+    return FromOriginal(seen.with_adapter(model.adapter), provenance, tuple(layers))
 
 
 def error_lines(
@@ -91,7 +93,7 @@ def error_lines(
     rows = ((labelled(name, chosen[name].part), name) for name in dearest)
     return [
         head,
-        *(error_row(said, errors[name], chosen[name].survival.gain) for said, name in rows),
+        *(error_row(label, errors[name], chosen[name].survival.gain) for label, name in rows),
     ]
 
 

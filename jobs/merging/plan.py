@@ -16,7 +16,7 @@ from ...converters.quantization import Dequantized
 from ...converters.results.sources import job_key
 from ...errors import MismatchError
 from ..options import Options
-from ..provenance.base import Kin
+from ..provenance.base import Provenance
 from .from_original import SAME, error_lines, error_note, from_original
 from .remedies import promotions, remedies
 from .trial import (
@@ -41,8 +41,8 @@ class Merge(NamedTuple):
         trials: what was tried; empty for a merge into the original.
         reference: what the result stands for: MODEL, or the original with the adapter live.
         notes: what a person should know of the result.
-        kin: what the original is to the base, in a merge into the original; otherwise what the base
-            is to the model that the adapter was trained on.
+        provenance: what the original is to the base, in a merge into the original; otherwise
+            what the base is to the model that the adapter was trained on.
     """
 
     model: Model
@@ -52,13 +52,13 @@ class Merge(NamedTuple):
     trials: Trials
     reference: Model
     notes: tuple[str, ...]
-    kin: Kin | None = None
+    provenance: Provenance | None = None
 
     @property
     def requantizes_all(self) -> bool:
         """Whether all layers are made, those that nothing changes too."""
         from_original = self.reference is not self.model
-        return from_original and self.kin is not None and self.kin.status != SAME
+        return from_original and self.provenance is not None and self.provenance.status != SAME
 
     @property
     def errors(self) -> dict[str, QuantizationErrors]:
@@ -143,8 +143,10 @@ def plan_from_original(
     require_finite(chosen, original.path)
     if unfit := [f"{name} does not fit {one.form}" for name, one in chosen.items() if not one.fits]:
         raise MismatchError("merged values are too large for the base's dtype", unfit)
-    kin = Kin(it.kin.status, it.kin.said, certain=it.kin.certain)
-    return Merge(model, tensors, layers, chosen, {}, it.original, tuple(it.notes), kin)
+    provenance = Provenance(
+        it.provenance.status, it.provenance.message, certain=it.provenance.certain
+    )
+    return Merge(model, tensors, layers, chosen, {}, it.original, tuple(it.notes), provenance)
 
 
 def widening(chosen: Mapping[str, Measured], found: Trials) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ...errors import BadInputError
 from ..convert import forget_side_files, require_apart
 from ..options import Options
 from ..pipeline import Checked, Facts, Outcome, Target, Written, publish
-from ..provenance.base import Kin, dense_view, with_kinship
+from ..provenance.base import Provenance, dense_view, with_provenance
 from .check import check_merge
 from .from_original import error_note
 from .plan import Merge, plan, require_kept
@@ -30,7 +30,7 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
     promote: bool = False,
     force: bool = False,
     original: Model | None = None,
-    kin: Kin | None = None,
+    provenance: Provenance | None = None,
 ) -> Outcome:
     """Merge the adapter that is live on MODEL, a quantized MLX model that is read dequantized, into it.
 
@@ -44,7 +44,7 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
         promote: keep a weight in 8 bits, or else in 16 or 32, where its own would lose the update.
         force: write weights that lose the update all the same.
         original: what the base was made from: merge into that, and quantize the result.
-        kin: what the base is to the model that the adapter was trained on.
+        provenance: what the base is to the model that the adapter was trained on.
 
     Raises:
         BadInputError: PROMOTE and ORIGINAL are both given.
@@ -60,7 +60,7 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
     if options.checks and not options.dry_run:
         require_memory("merge into", model)
     job = plan(model, options, promote=promote, original=original)
-    job = job if job.kin else job._replace(kin=kin)
+    job = job if job.provenance else job._replace(provenance=provenance)
     if options.dry_run:
         return Outcome(None, job.lines())
     if not force:
@@ -94,5 +94,5 @@ class Merging:
         written = open_model(folder, trust_code=self.options.trust_code)
         written = dense_view(with_torch_side(written))
         verdict = check_merge(self.job, replace(written, spec=str(self.target)), self.options)
-        verdict = with_kinship(verdict, self.job.kin) if self.job.kin else verdict
+        verdict = with_provenance(verdict, self.job.provenance) if self.job.provenance else verdict
         return Checked(verdict, {"figures": dict(verdict.provenance.get("figures", {}))})

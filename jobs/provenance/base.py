@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from ...parity.check.verdict import Stage, Verdict
 
 QUANTIZATION = ("quantization", "quantization_config")
-STRANGER = "stranger"
+MISMATCH = "mismatch"
 
 
-class Kin(NamedTuple):
+class Provenance(NamedTuple):
     """What a base is to the one that an adapter was trained on.
 
     Attributes:
-        status: ``same``, ``other recipe``, ``stranger``; ``unproven`` where what is recorded cannot be
+        status: ``same``, ``other recipe``, ``mismatch``; ``unproven`` where what is recorded cannot be
             compared, ``unknown`` where nothing is recorded.
-        said: one line.
+        message: one line.
         problems: what differs.
         trained_on: spec of the other base, if one was named.
         certain: whether no sibling, fine-tuned by less than rounding shows, could pass for it.
     """
 
     status: str
-    said: str
+    message: str
     problems: tuple[str, ...] = ()
     trained_on: str | None = None
     certain: bool = True
@@ -59,63 +59,63 @@ def dense_view(model: Model) -> Model:
     return replace(model, config=config, tensors=Dequantized(model.checkpoint, model.config))
 
 
-def kin_of(base: Model, adapter: Adapter, *others: Model) -> Kin:
+def provenance_of(base: Model, adapter: Adapter, *others: Model) -> Provenance:
     """Return what BASE, seen dense, is to the model that ADAPTER recorded that it was trained on.
 
-    OTHERS are models of which kinship with BASE is proven; the record may be of one of them.
+    OTHERS are models that are proven to have BASE's weights; the record may be of one of them.
     """
     recorded, spec = adapter.base.get("tensors") or {}, adapter.base.get("spec")
     if not recorded:
-        return Kin("unknown", "nobody recorded what the adapter was trained on")
+        return Provenance("unknown", "nobody recorded what the adapter was trained on")
     found, whole = [held(model, adapter) for model in (base, *others)], len(recorded)
     same = [it for it in found if it is not None and not it.other and not it.unclear]
     if same:
         cast = f", in {' and '.join(sorted(same[0].cast))}" if same[0].cast else ""
-        return Kin("same", f"the {whole} weights that are updated are those recorded{cast}")
+        return Provenance("same", f"the {whole} weights that are updated are those recorded{cast}")
     if found[0] is None or not found[0].other:
-        return Kin(
+        return Provenance(
             "unproven",
             f"the adapter was trained on {spec}, in {adapter.base.get('framework')}; {base.spec} is in"
             f" {base.framework}, and its weights carried there are not the same bytes: another dtype,"
             " or another base",
         )
     problems = found[0].other
-    return Kin(
-        STRANGER,
+    return Provenance(
+        MISMATCH,
         f"{len(problems)} of {whole} weights of the base are not those that the adapter was trained"
         f" on ({spec}); if that one is a quantized sibling, prove it: --trained-on DIR",
         problems,
     )
 
 
-def with_kinship(verdict: Verdict, kin: Kin) -> Verdict:
-    """Return VERDICT, which does not pass where KIN was not established."""
+def with_provenance(verdict: Verdict, provenance: Provenance) -> Verdict:
+    """Return VERDICT, which does not pass where PROVENANCE was not established."""
     from ...parity.check.verdict import decide
 
-    stage = kinship_stage(kin)
+    stage = provenance_stage(provenance)
     if stage.status != "unverified":
         return verdict
     stages = (stage, *verdict.stages)
     return replace(verdict, stages=stages, status=decide(stages, ""))
 
 
-def kinship_stage(kin: Kin) -> Stage:
+def provenance_stage(provenance: Provenance) -> Stage:
     """Return the stage that says whether the base is the right one."""
     from ...parity.check.verdict import Stage
 
     known = {"same": "pass", "unknown": "skipped", "unproven": "unverified"}
-    known["other recipe"] = "pass" if kin.certain else "unverified"
-    return Stage("kinship", known.get(kin.status, "fail"), kin.said)
+    known["other recipe"] = "pass" if provenance.certain else "unverified"
+    return Stage("base", known.get(provenance.status, "fail"), provenance.message)
 
 
-def require_kin(kin: Kin) -> None:
+def require_right_base(provenance: Provenance) -> None:
     """Refuse a base that is truly another one.
 
     Raises:
         MismatchError: it is.
     """
-    if kin.status == STRANGER:
-        raise MismatchError(kin.said, list(kin.problems))
+    if provenance.status == MISMATCH:
+        raise MismatchError(provenance.message, list(provenance.problems))
 
 
 def adapter_for(model: Model, path: Path) -> Adapter:

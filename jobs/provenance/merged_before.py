@@ -17,7 +17,7 @@ from ...parity.weights.sketches import PROJECTIONS, projections, signs
 
 KEY: Final = "adapters"
 CANONICAL: Final = (
-    "torch"  # whose names and layouts updates are told apart in, where a map leads there
+    "torch"  # whose names and layouts updates are compared in, where a map leads there
 )
 CLOSE: Final = 2.0**-7  # twice the unit roundoff of bfloat16: one adapter, stored in another dtype
 FRAMEWORKS: Final = ("torch", "mlx")
@@ -32,35 +32,35 @@ def adapters_in(model: Model) -> list[Record]:
     Raises:
         BadInputError: the record is damaged.
     """
-    said = manifest_of(model).get(KEY) or []
-    if not isinstance(said, list) or not all(map(is_record, said)):
+    records = manifest_of(model).get(KEY) or []
+    if not isinstance(records, list) or not all(map(is_record, records)):
         raise BadInputError(
             f"{model.path}/{MANIFEST} is damaged ({KEY}); merge into the base again"
         )
-    return said
+    return records
 
 
-def is_record(said: Any) -> bool:
-    """Say whether SAID is what :func:`record_of` returns."""
+def is_record(record: Any) -> bool:
+    """Say whether RECORD is what :func:`record_of` returns."""
     return (
-        isinstance(said, dict)
-        and all(isinstance(said.get(key), str) for key in ("spec", "hash"))
-        and said.get("framework") in FRAMEWORKS
-        and isinstance(said.get("updates"), dict)
-        and all(is_projected(update) for update in said["updates"].values())
+        isinstance(record, dict)
+        and all(isinstance(record.get(key), str) for key in ("spec", "hash"))
+        and record.get("framework") in FRAMEWORKS
+        and isinstance(record.get("updates"), dict)
+        and all(is_projected(update) for update in record["updates"].values())
     )
 
 
-def is_projected(said: Any) -> bool:
-    """Say whether SAID is what :func:`projected` returns."""
+def is_projected(record: Any) -> bool:
+    """Say whether RECORD is what :func:`projected` returns."""
     return (
-        isinstance(said, dict)
-        and DELTA in said
+        isinstance(record, dict)
+        and DELTA in record
         and all(
             isinstance(numbers, list)
             and len(numbers) == PROJECTIONS
             and all(type(number) is float for number in numbers)
-            for numbers in said.values()
+            for numbers in record.values()
         )
     )
 
@@ -97,7 +97,7 @@ def record_of(model: Model) -> dict[str, Any]:
 
 
 def updates_in(model: Model, framework: str) -> dict[str, Projected]:
-    """Return the updates live on MODEL, projected as FRAMEWORK lays them; none if no map leads there."""
+    """Return the updates live on MODEL, projected in the layout of FRAMEWORK; none if no map leads there."""
     assert model.adapter is not None  # noqa: S101
     try:
         plans = tuple(leg.plan for leg in crossing(replace(model, adapter=None), framework))

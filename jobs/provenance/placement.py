@@ -11,18 +11,18 @@ from ...converters.models import Model
 from ...converters.models.specs import split_adapter
 from ...converters.planning.opening import with_adapter
 from ...errors import BadInputError
-from .base import Kin, adapter_for, kin_of, require_kin
+from .base import Provenance, adapter_for, provenance_of, require_right_base
 from .merged_before import refuse_recorded
-from .unrecorded import refuse_undeclared
+from .unrecorded import refuse_unrecorded
 
 
-def placed(model: Model, adapter: Adapter, kin: Kin, *originals: Model) -> Model:
-    """Return MODEL, seen dense, with ADAPTER live on it, to be merged.
+def placed(model: Model, adapter: Adapter, provenance: Provenance, *originals: Model) -> Model:
+    """Return MODEL, dequantized, with ADAPTER live on it, to be merged.
 
     Args:
         model: the base, without an adapter.
         adapter: as read.
-        kin: what MODEL is to the base that ADAPTER was trained on.
+        provenance: what MODEL is to the base that ADAPTER was trained on.
         originals: what MODEL was made from, as far as the user named it.
 
     Raises:
@@ -30,20 +30,20 @@ def placed(model: Model, adapter: Adapter, kin: Kin, *originals: Model) -> Model
     """
     live = with_adapter(model, adapter)
     refuse_recorded(live)
-    require_kin(kin)
-    refuse_undeclared(live, kin, *originals)
+    require_right_base(provenance)
+    refuse_unrecorded(live, provenance, *originals)
     return live
 
 
-def live_on(model: Model, path: Path) -> tuple[Model, Kin]:
-    """Return MODEL, seen dense, with the adapter at PATH live on it, and what it is to its base.
+def live_on(model: Model, path: Path) -> tuple[Model, Provenance]:
+    """Return MODEL, dequantized, with the adapter at PATH live on it, and what it is to its base.
 
     Raises:
         MismatchError: as :func:`placed`.
     """
     adapter = adapter_for(model, path)
-    kin = kin_of(model, adapter)
-    return placed(model, adapter, kin), kin
+    provenance = provenance_of(model, adapter)
+    return placed(model, adapter, provenance), provenance
 
 
 def base_and_adapter(spec: str, adapter: Path | None = None) -> tuple[str, Path | None]:

@@ -6,13 +6,13 @@ from ...converters.adapters import Adapter
 from ...converters.models import Model
 from ...converters.planning.view import converted_view
 from ...converters.quantization import Dequantized
-from ...converters.quantization.kinship import kinship
+from ...converters.quantization.provenance import provenance_from
 from ...errors import BadInputError
 from ..options import ReadOptions
-from .base import STRANGER, Kin, dense_view, kin_of
+from .base import MISMATCH, Provenance, dense_view, provenance_of
 
 
-def proven(base: Model, adapter: Adapter, trained_on: str, options: ReadOptions) -> Kin:
+def proven(base: Model, adapter: Adapter, trained_on: str, options: ReadOptions) -> Provenance:
     """Hold BASE against the quantized model TRAINED_ON, and both against what ADAPTER recorded.
 
     Raises:
@@ -26,8 +26,8 @@ def proven(base: Model, adapter: Adapter, trained_on: str, options: ReadOptions)
             f" name it as the base"
         )
     original = converted_view(dense_view(base), "mlx", options.original)
-    found = kinship(other.tensors, original.checkpoint)
-    record = kin_of(dense_view(base), adapter, other)
-    if record.status == STRANGER:  # it was trained on neither
+    found = provenance_from(other.tensors, original.checkpoint)
+    record = provenance_of(dense_view(base), adapter, other)
+    if record.status == MISMATCH:  # it was trained on neither
         return record
-    return Kin(found.status, found.said, tuple(found.lines()), trained_on, found.certain)
+    return Provenance(found.status, found.message, tuple(found.lines()), trained_on, found.certain)

@@ -26,7 +26,7 @@ from ...converters.quantization import Dequantized
 from ...converters.quantization.rounding import round_once
 from ...converters.values import LowRank
 from ...errors import MismatchError, WeighbridgeError
-from .base import Kin, dense_view
+from .base import Provenance, dense_view
 from .merged_before import adapters_in
 
 ENOUGH: Final = 8  # weights that are looked at, the smallest ones
@@ -53,7 +53,7 @@ class Share(NamedTuple):
 
     @property
     def tells(self) -> bool:
-        """Whether a merged update could be told from none."""
+        """Whether a merged update could be distinguished from none."""
         return self.bound <= self.whole / 2
 
     @property
@@ -62,19 +62,19 @@ class Share(NamedTuple):
         return self.tells and abs(self.found - self.whole) <= self.bound
 
 
-def refuse_undeclared(model: Model, kin: Kin, *named: Model) -> None:
+def refuse_unrecorded(model: Model, provenance: Provenance, *named: Model) -> None:
     """Refuse to merge the adapter live on MODEL if its values show that it is in MODEL already.
 
-    Nothing is said where no unmerged model is at hand: one NAMED by the user, or one that KIN, the
-    adapter or the manifest names and that lies on this disk. Where the manifest records what was
+    Nothing is refused where no unmerged model is at hand: one NAMED by the user, or one that
+    PROVENANCE, the adapter or the manifest names and that lies on this disk. Where the manifest records what was
     merged, it is believed: what is in the model may be much like the adapter, and another one.
 
     Raises:
         MismatchError: it is; tells the weights.
     """
-    if kin.status == "same" or adapters_in(model):
+    if provenance.status == "same" or adapters_in(model):
         return
-    for original in (*named, *originals_of(model, kin)):
+    for original in (*named, *originals_of(model, provenance)):
         with suppress(WeighbridgeError):
             found = shares(model, original)
             if is_merged(found):
@@ -102,23 +102,23 @@ def is_merged(found: dict[str, Share]) -> bool:
     return 2 * sum(it.merged for it in telling) > len(telling)
 
 
-def originals_of(model: Model, kin: Kin) -> Iterator[Model]:
-    """Yield the models on this disk that MODEL or its adapter is said to come from, seen dense."""
+def originals_of(model: Model, provenance: Provenance) -> Iterator[Model]:
+    """Yield the models on this disk that MODEL or its adapter is recorded to come from, dequantized."""
     assert model.adapter is not None  # noqa: S101
     seen = {model.path.resolve()} if model.path else set()
-    for spec in named_by(model, kin):
+    for spec in named_by(model, provenance):
         with suppress(WeighbridgeError, OSError, ValueError):
             if Path(spec).is_dir() and (place := Path(spec).resolve()) not in seen:
                 seen.add(place)
                 yield dense_view(open_model(spec))
 
 
-def named_by(model: Model, kin: Kin) -> Iterator[str]:
+def named_by(model: Model, provenance: Provenance) -> Iterator[str]:
     """Yield the names of models that MODEL or its adapter may come from."""
     assert model.adapter is not None  # noqa: S101
-    said, manifest = model.adapter.config, manifest_of(model)
-    names = [kin.trained_on, model.adapter.base.get("spec")]
-    names += [said.get("base_model_name_or_path"), said.get("model")]
+    config, manifest = model.adapter.config, manifest_of(model)
+    names = [provenance.trained_on, model.adapter.base.get("spec")]
+    names += [config.get("base_model_name_or_path"), config.get("model")]
     if manifest.get("merged"):  # BASE+ADAPTER, of a version that recorded no more
         source = recorded_path(manifest.get("source", {}))
         with suppress(WeighbridgeError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = 1
 STATUSES: Final = ("PASS", "PASS-REFERENCE", "PASS-PRECISION-ONLY", "DIFFERS", "UNVERIFIED")
 STAGES: Final = (
-    "kinship",
+    "base",
     "pairs",
     "text",
     "fingerprints",

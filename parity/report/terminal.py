@@ -39,7 +39,7 @@ MARKS: Final = {
     "unverified": ("?", "yellow"),
 }
 QUESTIONS: Final = {
-    "kinship": "the base that it was trained on",
+    "base": "the base that it was trained on",
     "pairs": "every pair, every module, nothing over",
     "text": "same words, same ids",
     "fingerprints": "every weight explained",

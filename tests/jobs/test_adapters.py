@@ -1,4 +1,4 @@
-"""Adapters from one dialect to the other, from a shell: live outputs, coverage, refusals, kinship."""
+"""Adapters from one dialect to the other, from a shell: live outputs, coverage, refusals, provenance."""
 
 from __future__ import annotations
 
@@ -150,13 +150,13 @@ def test_there_and_back_gives_the_same_bytes(tmp_path, name):
     )
 
 
-def test_kinship_with_the_quantized_sibling_is_proven(llama, tmp_path):
+def test_that_the_base_has_the_weights_of_the_quantized_sibling_is_proven(llama, tmp_path):
     output = invoke(
         *("convert", "mlx-to-peft", llama / "mlx", tmp_path / "out", "--base", llama / "base"),
         *("--trained-on", llama / "q4"),
     )
     assert "16 of 16 layers identical" in " ".join(output.split())
-    assert stages(tmp_path / "out")["kinship"] == "pass"
+    assert stages(tmp_path / "out")["base"] == "pass"
     figures = verdict(tmp_path / "out")["provenance"]["figures"]
     assert figures["change of base"] > 100 * figures["conversion"] > 0
 
@@ -166,7 +166,7 @@ def test_an_adapter_goes_home_from_a_quantized_base_alone(llama, tmp_path):
     (other / "weighbridge.json").unlink()
     invoke("convert", "mlx-to-peft", other, tmp_path / "out", "--base", llama / "q4")
     assert stages(tmp_path / "out") == {
-        "kinship": "skipped",
+        "base": "skipped",
         "pairs": "pass",
         "layout": "pass",
         "live": "pass",
@@ -415,7 +415,7 @@ def test_what_was_recorded_in_the_other_framework_counts(llama, tmp_path):
     wrong = to_mlx(other_base(llama, tmp_path / "other"), tmp_path / "wrong")
     fast = ("--check", "quick")
     invoke("convert", "mlx-to-peft", adapter, tmp_path / "a", "--base", right, *fast)
-    assert stages(tmp_path / "a")["kinship"] == "pass"
+    assert stages(tmp_path / "a")["base"] == "pass"
     invoke("convert", "mlx-to-peft", adapter, tmp_path / "b", "--base", wrong, *fast, code=3)
     assert not (tmp_path / "b").exists()
 
@@ -467,6 +467,4 @@ def test_what_is_for_quantized_bases_is_refused_on_a_dense_one(llama, tmp_path, 
 def test_a_merge_into_a_quantized_base_that_nobody_recorded_does_not_pass(llama, tmp_path):
     ways = ("--promote",)
     invoke("merge", llama / "q4", llama / "mlx", tmp_path / "out", *ways, code=4)
-    assert [name for name, it in stages(tmp_path / "out").items() if it == "unverified"] == [
-        "kinship"
-    ]
+    assert [name for name, it in stages(tmp_path / "out").items() if it == "unverified"] == ["base"]

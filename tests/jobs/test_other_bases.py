@@ -31,8 +31,8 @@ def bench(tmp_path_factory):
         yield Bench(tmp_path_factory.mktemp("bench"))
 
 
-def kinship(folder):
-    return json.loads((folder / MANIFEST).read_text())["kinship"]["status"]
+def provenance(folder):
+    return json.loads((folder / MANIFEST).read_text())["base_provenance"]["status"]
 
 
 def other_refused(tried):
@@ -53,7 +53,7 @@ def test_a_sibling_is_refused_and_the_base_is_taken(bench, way):
     assert other_refused(elsewhere(bench, way))
     tried = elsewhere(bench, way, sibling=False)
     assert tried.code == 0, tried.said
-    assert kinship(bench.folder / f"right {way.told}") == "same"
+    assert provenance(bench.folder / f"right {way.told}") == "same"
 
 
 @pytest.mark.parametrize("recorded", FRAMEWORKS)
@@ -72,14 +72,14 @@ def test_a_record_holds_in_other_dtypes_of_the_other_framework(
     right = run("", out, "merge", bench.base(other, then), adapter, out)
     assert right.code == 0, right.said
     rounded_twice = (dtype, then) == ("BF16", "F16")  # both of float32: then nobody can be certain
-    assert kinship(out) == ("unproven" if rounded_twice else "same")
+    assert provenance(out) == ("unproven" if rounded_twice else "same")
 
 
 def test_the_dtype_that_the_base_was_taken_in_is_said(bench, tmp_path):
     out = tmp_path / "out"
     run("", out, "merge", bench.base("mlx", "BF16"), bench.recorded("torch"), out)
     facts = json.loads((out / MANIFEST).read_text())
-    assert facts["kinship"]["said"].endswith("are those recorded, in BF16")
+    assert facts["base_provenance"]["message"].endswith("are those recorded, in BF16")
 
 
 @pytest.mark.parametrize("recorded", FRAMEWORKS)
@@ -89,7 +89,7 @@ def test_an_older_record_is_read_and_refuses_too(bench, tmp_path, recorded, fram
     wrong = bench.base(framework, sibling=True)
     assert other_refused(run("", out, "merge", wrong, adapter, out))
     assert run("", out, "merge", bench.base(framework), adapter, out).code == 0
-    assert kinship(out) == "same"
+    assert provenance(out) == "same"
 
 
 def test_an_older_record_in_another_dtype_is_settled_by_its_base_where_that_lies_still(
@@ -105,7 +105,7 @@ def test_an_older_record_in_another_dtype_is_settled_by_its_base_where_that_lies
     for sibling in (False, True):
         base = bench.base("mlx", "BF16", sibling=sibling)
         assert run("", out, "merge", base, adapter, out).code == 0
-        assert kinship(out) == "unproven"
+        assert provenance(out) == "unproven"
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def _line(name: str, it: Survival) -> str:
 
 
 def refusal(survivals: Mapping[str, Survival]) -> list[str]:
-    """Return what is to be said of the weights whose change is lost, worst first; empty if none."""
+    """Return a line for each of the weights whose change is lost, worst first; empty if none."""
     return [
         f"{name}: its change is {it.step_ratio:.2g} steps of the target large, and"
         f" gain {it.gain:.2f}, cosine {it.cosine:.2f} are left of it"

@@ -125,7 +125,7 @@ def test_an_adapter_of_another_model_is_not_taken_for_one_of_another_class(adapt
     assert "is for another model" in error.summary
 
 
-def test_thousands_of_strangers_are_told_at_once(adapter, headers):
+def test_thousands_of_unknown_parameters_are_reported_at_once(adapter, headers):
     update = LowRank(np.zeros((1, 2)), np.zeros((2, 1)))
     many = {f"blocks.{n}.attention.weight": update for n in range(3000)}
     base = headers | {f"layers.{n}.attention.weight": Header("F32", (2, 2)) for n in range(3000)}

@@ -1,4 +1,4 @@
-"""Kinship is told right for every recipe that mlx-lm has, and for models that are no kin."""
+"""Provenance is told right for every recipe that mlx-lm has, and for models that have none of it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mlx_lm.utils import dequantize_model, load_model, quantize_model, save_conf
 
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.quantization import Dequantized, Scheme, quantize
-from weighbridge.converters.quantization.kinship import (
+from weighbridge.converters.quantization.provenance import (
     ALIKE,
     ALONE,
     FAR,
     GRID,
     MOVED,
     SHIFTED,
-    kinship,
+    provenance_from,
 )
 from weighbridge.errors import MismatchError
 
@@ -48,7 +48,7 @@ def uneven(model, seed=1):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Return an original in bfloat16 as mlx-lm would load it."""
-    folder = tmp_path_factory.mktemp("kin") / "original"
+    folder = tmp_path_factory.mktemp("models") / "original"
     model, _ = save(folder, CONFIG)
     save_model(folder, uneven(model), donate_model=False)
     return folder
@@ -70,15 +70,15 @@ def rounded(model, bits=4, group_size=32, **more):
 
 
 def held(model, config, original, path):
-    """Return the kinship of MODEL, written to PATH as mlx-lm writes it, and ORIGINAL."""
+    """Return the provenance of MODEL, written to PATH as mlx-lm writes it, and ORIGINAL."""
     save_model(path, model, donate_model=False)
     save_config(dict(config), path / "config.json")
     written = json.loads((path / "config.json").read_text())
-    return kinship(Dequantized(open_checkpoint(path), written), original)
+    return provenance_from(Dequantized(open_checkpoint(path), written), original)
 
 
-def reasons(kin):
-    return {layer.why for layer in kin.layers}
+def reasons(found):
+    return {layer.why for layer in found.layers}
 
 
 def changed(model, change, only=""):
@@ -105,17 +105,17 @@ def trained(amount):
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 def test_mlx_lm_s_own_rounding_is_the_same_model(bits, model, original, tmp_path):
-    kin = held(*rounded(model, bits), original, tmp_path)
-    assert (kin.status, kin.identical, kin.total) == ("same", LAYERS, LAYERS)
-    assert kin.said == "9 of 9 layers identical"
-    assert kin.certain
-    assert not kin.lines()
+    found = held(*rounded(model, bits), original, tmp_path)
+    assert (found.status, found.identical, found.total) == ("same", LAYERS, LAYERS)
+    assert found.message == "9 of 9 layers identical"
+    assert found.certain
+    assert not found.lines()
 
 
 @pytest.mark.parametrize("mode", ["mxfp4", "mxfp8", "nvfp4"])
 def test_so_it_is_in_every_mode(mode, model, original, tmp_path):
-    kin = held(*rounded(model, None, None, mode=mode), original, tmp_path)
-    assert kin.status == "same"
+    found = held(*rounded(model, None, None, mode=mode), original, tmp_path)
+    assert found.status == "same"
 
 
 @pytest.mark.parametrize("stored", DTYPES)
@@ -124,8 +124,8 @@ def test_so_it_is_where_the_model_was_cast_before(stored, cast, tmp_path):
     dense, _ = save(tmp_path / "original", CONFIG, stored)
     dense.set_dtype(getattr(mx, cast))
     (tmp_path / "quantized").mkdir()
-    kin = held(*rounded(dense), open_checkpoint(tmp_path / "original"), tmp_path / "quantized")
-    assert kin.status == "same"
+    found = held(*rounded(dense), open_checkpoint(tmp_path / "original"), tmp_path / "quantized")
+    assert found.status == "same"
 
 
 @pytest.mark.parametrize("more", [{"mode": "affine"}, {"mode": "nvfp4", "global_scale": True}])
@@ -135,14 +135,14 @@ def test_so_it_is_for_experts(more, tmp_path):
     _, config = save(tmp_path / "quantized", MOE, seed=3, group_size=size, bits=4, **more)
     view = Dequantized(open_checkpoint(tmp_path / "quantized"), config)
     assert any(len(view.headers[name].shape) == 3 for name in view.schemes)
-    kin = kinship(view, open_checkpoint(tmp_path / "original"))
-    assert kin.status == "same", kin.lines()
+    found = provenance_from(view, open_checkpoint(tmp_path / "original"))
+    assert found.status == "same", found.lines()
 
 
 def test_a_mixed_recipe_that_is_recorded_is_the_same_model(model, original, tmp_path):
     made = rounded(model, quant_predicate=lambda path, _: MIXED.get(path, True))
-    kin = held(*made, original, tmp_path)
-    assert (kin.status, kin.identical, kin.certain) == ("same", LAYERS - 1, True)
+    found = held(*made, original, tmp_path)
+    assert (found.status, found.identical, found.certain) == ("same", LAYERS - 1, True)
 
 
 def test_trained_scales_are_another_grid(model, original, tmp_path):
@@ -162,11 +162,11 @@ def test_trained_scales_are_another_grid(model, original, tmp_path):
     for _ in range(3):
         _, gradients = step()
         model.update(_sign_step(model.trainable_parameters(), gradients, 2e-4))
-    kin = held(model, config, original, tmp_path)
-    assert kin.status == "other recipe"
-    assert reasons(kin) == {GRID}
-    assert all(layer.codes_equal == 1.0 for layer in kin.layers)
-    assert "rounded on another grid" in kin.said
+    found = held(model, config, original, tmp_path)
+    assert found.status == "other recipe"
+    assert reasons(found) == {GRID}
+    assert all(layer.codes_equal == 1.0 for layer in found.layers)
+    assert "rounded on another grid" in found.message
 
 
 def _sign_step(parameters, gradients, rate):
@@ -181,8 +181,8 @@ def test_scales_and_biases_trained_by_a_tenth_of_a_step_are_another_grid(bits):
     for part, share in (("scales", 0.1 / (2**bits - 1)), ("biases", 0.1)):
         noise = share * parts["scales"] * random.standard_normal(parts["scales"].shape)
         parts[part] = (parts[part] + noise).astype(np.float32)
-    kin = one(parts, scheme, to_numpy(array))
-    assert (kin.status, reasons(kin), kin.certain) == ("other recipe", {GRID}, False)
+    found = one(parts, scheme, to_numpy(array))
+    assert (found.status, reasons(found), found.certain) == ("other recipe", {GRID}, False)
 
 
 @pytest.mark.heavy
@@ -192,11 +192,11 @@ def test_calibrated_codes_are_another_recipe_and_said_to_be_ambiguous(
 ):
     tokens = mx.random.randint(0, CONFIG["vocab_size"], (8, 64))
     model, section = gptq_quantize(model, tokens, bits, 32, 6, 64)
-    kin = held(model, {**CONFIG, "quantization": section}, original, tmp_path)
-    assert kin.status == "other recipe"
-    assert kin.identical == 1  # the embedding, which GPTQ only rounds
-    assert SHIFTED in reasons(kin)
-    assert ALIKE in kin.said
+    found = held(model, {**CONFIG, "quantization": section}, original, tmp_path)
+    assert found.status == "other recipe"
+    assert found.identical == 1  # the embedding, which GPTQ only rounds
+    assert SHIFTED in reasons(found)
+    assert ALIKE in found.message
 
 
 @pytest.mark.heavy
@@ -204,9 +204,9 @@ def test_calibrated_codes_are_another_recipe_and_said_to_be_ambiguous(
 def test_mlx_lm_s_awq_is_another_recipe(bits, model, original, tmp_path):
     tokens = mx.random.randint(0, CONFIG["vocab_size"], (8, 64))
     awq.awq_quantize(model, tokens, awq.llama_awq, 32, bits, 32, 4, n_grid=6)
-    kin = held(model, awq.update_config(model, dict(CONFIG)), original, tmp_path)
-    assert kin.status == "other recipe", kin.lines()
-    assert not kin.tensors
+    found = held(model, awq.update_config(model, dict(CONFIG)), original, tmp_path)
+    assert found.status == "other recipe", found.lines()
+    assert not found.tensors
 
 
 def scaled(model, spread=0.5):
@@ -228,33 +228,33 @@ def scaled(model, spread=0.5):
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_moved_scales_are_found_again_from_the_values(bits, spread, model, original, tmp_path):
-    kin = held(*rounded(scaled(model, spread), bits), original, tmp_path)
-    assert kin.status == "other recipe", kin.lines()
-    assert MOVED in reasons(kin)
-    assert not kin.tensors  # the norms are explained
-    assert kin.identical == LAYERS - 6
-    assert not kin.certain
+    found = held(*rounded(scaled(model, spread), bits), original, tmp_path)
+    assert found.status == "other recipe", found.lines()
+    assert MOVED in reasons(found)
+    assert not found.tensors  # the norms are explained
+    assert found.identical == LAYERS - 6
+    assert not found.certain
 
 
 @pytest.mark.parametrize(
     "forgotten", ["input_layernorm", "post_attention_layernorm", "mlp.up_proj"]
 )
-def test_moved_scales_that_nothing_cancels_are_a_stranger(forgotten, model, original, tmp_path):
+def test_moved_scales_that_nothing_cancels_are_a_mismatch(forgotten, model, original, tmp_path):
     kept = {
         name: array + 0 for name, array in tree_flatten(model.parameters()) if forgotten in name
     }
     scaled(model).load_weights(list(kept.items()), strict=False)
-    kin = held(*rounded(model), original, tmp_path)
-    assert kin.status == "stranger"
-    assert ALONE in reasons(kin)
+    found = held(*rounded(model), original, tmp_path)
+    assert found.status == "mismatch"
+    assert ALONE in reasons(found)
 
 
-def test_scales_that_are_not_moved_as_far_as_they_came_are_a_stranger(model, original, tmp_path):
+def test_scales_that_are_not_moved_as_far_as_they_came_are_a_mismatch(model, original, tmp_path):
     scaled(model)
     model.layers[0].self_attn.v_proj.weight *= 1.3
-    kin = held(*rounded(model), original, tmp_path)
-    assert kin.status == "stranger"
-    assert [layer.name for layer in kin.layers if layer.why == ALONE] == [
+    found = held(*rounded(model), original, tmp_path)
+    assert found.status == "mismatch"
+    assert [layer.name for layer in found.layers if layer.why == ALONE] == [
         "model.layers.0.self_attn.v_proj.weight"
     ]
 
@@ -275,57 +275,57 @@ def some_rows(array, _):
     ],
     ids=["rows of one", "rows of all", "columns", "one layer", "all"],
 )
-def test_scaled_weights_are_a_stranger(change, only, bits, model, original, tmp_path):
-    kin = held(*rounded(changed(model, change, only), bits), original, tmp_path)
-    assert kin.status == "stranger"
-    assert "no other tensor cancels it" in kin.said
+def test_scaled_weights_are_a_mismatch(change, only, bits, model, original, tmp_path):
+    found = held(*rounded(changed(model, change, only), bits), original, tmp_path)
+    assert found.status == "mismatch"
+    assert "no other tensor cancels it" in found.message
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_another_seed_is_a_stranger(bits, original, tmp_path):
+def test_another_seed_is_a_mismatch(bits, original, tmp_path):
     other, _ = save(tmp_path / "other", CONFIG, seed=2)
-    kin = held(*rounded(uneven(other), bits), original, tmp_path)
-    assert (kin.status, kin.identical) == ("stranger", 0)
-    assert reasons(kin) == {FAR}
-    assert "9 further away than any recipe explains" in kin.said
+    found = held(*rounded(uneven(other), bits), original, tmp_path)
+    assert (found.status, found.identical) == ("mismatch", 0)
+    assert reasons(found) == {FAR}
+    assert "9 further away than any recipe explains" in found.message
 
 
-def test_another_seed_is_a_stranger_in_the_experts_too(tmp_path):
+def test_another_seed_is_a_mismatch_in_the_experts_too(tmp_path):
     save(tmp_path / "original", MOE, seed=3)
     _, config = save(tmp_path / "quantized", MOE, seed=4, group_size=64, bits=4)
     view = Dequantized(open_checkpoint(tmp_path / "quantized"), config)
-    assert kinship(view, open_checkpoint(tmp_path / "original")).status == "stranger"
+    assert provenance_from(view, open_checkpoint(tmp_path / "original")).status == "mismatch"
 
 
 @pytest.mark.parametrize("amount", [1.3, 3.0])
-def test_a_sibling_trained_by_more_than_a_step_is_a_stranger(amount, model, original, tmp_path):
-    kin = held(*rounded(changed(model, trained(amount))), original, tmp_path)
-    assert kin.status == "stranger"
-    assert reasons(kin) == {FAR}
+def test_a_sibling_trained_by_more_than_a_step_is_a_mismatch(amount, model, original, tmp_path):
+    found = held(*rounded(changed(model, trained(amount))), original, tmp_path)
+    assert found.status == "mismatch"
+    assert reasons(found) == {FAR}
 
 
-def test_a_sibling_trained_in_some_layers_is_a_stranger(model, original, tmp_path):
-    kin = held(*rounded(changed(model, trained(0.2), only="q_proj")), original, tmp_path)
-    assert (kin.status, kin.identical) == ("stranger", LAYERS - 1)
-    assert "a sibling trained further" in kin.said
+def test_a_sibling_trained_in_some_layers_is_a_mismatch(model, original, tmp_path):
+    found = held(*rounded(changed(model, trained(0.2), only="q_proj")), original, tmp_path)
+    assert (found.status, found.identical) == ("mismatch", LAYERS - 1)
+    assert "a sibling trained further" in found.message
 
 
-def test_a_sibling_whose_norms_were_trained_with_the_rest_is_a_stranger(model, original, tmp_path):
+def test_a_sibling_whose_norms_were_trained_with_the_rest_is_a_mismatch(model, original, tmp_path):
     model = changed(model, trained(0.03))
     norm = model.layers[0].input_layernorm
     norm.weight = (norm.weight * mx.exp(0.05 * mx.random.normal(norm.weight.shape))).astype(
         mx.bfloat16
     )
-    kin = held(*rounded(model), original, tmp_path)
-    assert kin.status == "stranger"
-    assert len(kin.tensors) == 1
-    assert kin.tensors[0].startswith("model.layers.0.input_layernorm.weight: not quantized")
+    found = held(*rounded(model), original, tmp_path)
+    assert found.status == "mismatch"
+    assert len(found.tensors) == 1
+    assert found.tensors[0].startswith("model.layers.0.input_layernorm.weight: not quantized")
 
 
 def test_what_cannot_be_told_from_calibration_is_said(model, original, tmp_path):
-    kin = held(*rounded(changed(model, trained(0.2))), original, tmp_path)
-    assert kin.status == "other recipe"
-    assert len(kin.lines()) == 1 + LAYERS
+    found = held(*rounded(changed(model, trained(0.2))), original, tmp_path)
+    assert found.status == "other recipe"
+    assert len(found.lines()) == 1 + LAYERS
 
 
 @pytest.mark.parametrize(
@@ -333,17 +333,17 @@ def test_what_cannot_be_told_from_calibration_is_said(model, original, tmp_path)
 )
 def test_every_sibling_that_is_not_told_is_warned_of(amount, bits, model, original, tmp_path):
     model = changed(model, trained(amount), only="proj")
-    kin = held(*rounded(model, bits), original, tmp_path)
-    assert (kin.status, kin.certain) == ("other recipe", False)
-    assert ALIKE in kin.said
-    assert kin.lines()[0] == ALIKE
+    found = held(*rounded(model, bits), original, tmp_path)
+    assert (found.status, found.certain) == ("other recipe", False)
+    assert ALIKE in found.message
+    assert found.lines()[0] == ALIKE
 
 
-def test_dense_tensors_alone_that_differ_make_a_stranger(model, original, tmp_path):
+def test_dense_tensors_alone_that_differ_make_a_mismatch(model, original, tmp_path):
     model.model.norm.weight = model.model.norm.weight * 2
-    kin = held(*rounded(model), original, tmp_path)
-    assert (kin.status, kin.identical, kin.certain) == ("stranger", LAYERS, False)
-    assert kin.lines() == ["model.norm.weight: not quantized, and differs by 1"]
+    found = held(*rounded(model), original, tmp_path)
+    assert (found.status, found.identical, found.certain) == ("mismatch", LAYERS, False)
+    assert found.lines() == ["model.norm.weight: not quantized, and differs by 1"]
 
 
 @pytest.mark.parametrize(
@@ -355,12 +355,12 @@ def test_dense_tensors_alone_that_differ_make_a_stranger(model, original, tmp_pa
     ],
     ids=["another", "trained", "scaled"],
 )
-def test_a_dense_head_of_another_model_makes_a_stranger(change, model, original, tmp_path):
+def test_a_dense_head_of_another_model_makes_a_mismatch(change, model, original, tmp_path):
     model.lm_head.weight = change(model.lm_head.weight).astype(mx.bfloat16)
     made = rounded(model, quant_predicate=lambda path, _: path != "lm_head")
-    kin = held(*made, original, tmp_path)
-    assert (kin.status, kin.identical) == ("stranger", LAYERS - 1)
-    assert [it.split(":")[0] for it in kin.tensors] == ["lm_head.weight"]
+    found = held(*made, original, tmp_path)
+    assert (found.status, found.identical) == ("mismatch", LAYERS - 1)
+    assert [it.split(":")[0] for it in found.tensors] == ["lm_head.weight"]
 
 
 def test_weights_quantized_twice_are_another_rounding(model, original, tmp_path):
@@ -368,21 +368,21 @@ def test_weights_quantized_twice_are_another_rounding(model, original, tmp_path)
     assert held(*twice, original, tmp_path).status == "other recipe"
 
 
-def test_layers_that_changed_places_are_strangers(model, original, tmp_path):
+def test_layers_that_changed_places_are_a_mismatch(model, original, tmp_path):
     attention = model.layers[0].self_attn
     attention.k_proj.weight, attention.v_proj.weight = (
         attention.v_proj.weight,
         attention.k_proj.weight,
     )
-    kin = held(*rounded(model), original, tmp_path)
-    assert kin.status == "stranger"
-    assert [layer.why for layer in kin.layers] == [FAR, FAR]
+    found = held(*rounded(model), original, tmp_path)
+    assert found.status == "mismatch"
+    assert [layer.why for layer in found.layers] == [FAR, FAR]
 
 
 def test_the_furthest_come_first(model, original, tmp_path):
     model = changed(changed(model, trained(3), only="v_proj"), trained(0.2), only="gate_proj")
-    kin = held(*rounded(model), original, tmp_path)
-    assert [layer.name.split(".")[-2] for layer in kin.layers] == ["v_proj", "gate_proj"]
+    found = held(*rounded(model), original, tmp_path)
+    assert [layer.name.split(".")[-2] for layer in found.layers] == ["v_proj", "gate_proj"]
 
 
 def test_models_of_different_tensors_are_refused_with_the_list(model, original, tmp_path):
@@ -392,7 +392,7 @@ def test_models_of_different_tensors_are_refused_with_the_list(model, original, 
     arrays["model.norm.weight"] = arrays["model.norm.weight"][:3]
     del arrays["lm_head.weight"]
     with pytest.raises(MismatchError) as caught:
-        kinship(Dequantized(open_checkpoint(tmp_path), config), Arrays(arrays))
+        provenance_from(Dequantized(open_checkpoint(tmp_path), config), Arrays(arrays))
     assert len(caught.value.problems) == 2
 
 
@@ -402,13 +402,15 @@ def test_an_original_that_is_quantized_itself_is_refused():
     )
     view = Dequantized(raw, {"quantization": Scheme(4, 64).record})
     with pytest.raises(MismatchError, match=r"up.weight: the original has U32\[4, 8\]"):
-        kinship(view, raw)
+        provenance_from(view, raw)
 
 
 def one(parts, scheme, array):
-    """Return the kinship of one weight, PARTS, and its original."""
+    """Return the provenance of one weight, PARTS, and its original."""
     raw = Arrays({f"up.{part}": it for part, it in parts.items()})
-    return kinship(Dequantized(raw, {"quantization": scheme.record}), Arrays({"up.weight": array}))
+    return provenance_from(
+        Dequantized(raw, {"quantization": scheme.record}), Arrays({"up.weight": array})
+    )
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -417,35 +419,37 @@ def test_weights_that_were_clipped_first_are_on_another_grid(bits):
     array = weights((32, 256), "float32")
     largest = 0.8 * mx.max(mx.abs(array.reshape(32, 4, 64)), axis=-1, keepdims=True)
     clipped = mx.clip(array.reshape(32, 4, 64), -largest, largest).reshape(32, 256)
-    kin = one(parts_of(clipped, Scheme(bits, 64)), Scheme(bits, 64), to_numpy(array))
-    assert kin.status == ("other recipe" if bits < 8 else "stranger")  # clipping is no 8-bit recipe
-    assert bits == 8 or reasons(kin) == {GRID}
+    found = one(parts_of(clipped, Scheme(bits, 64)), Scheme(bits, 64), to_numpy(array))
+    assert found.status == (
+        "other recipe" if bits < 8 else "mismatch"
+    )  # clipping is no 8-bit recipe
+    assert bits == 8 or reasons(found) == {GRID}
 
 
-def test_the_right_codes_with_the_scales_of_another_weight_are_a_stranger():
+def test_the_right_codes_with_the_scales_of_another_weight_are_a_mismatch():
     scheme, array = Scheme(4, 32), weights((8, 64))
     parts = parts_of(array, scheme)
-    kin = one(parts | {"scales": parts["scales"][::-1] * 2}, scheme, to_numpy(array))
-    assert (kin.status, kin.layers[0].codes_equal) == ("stranger", 1.0)
+    found = one(parts | {"scales": parts["scales"][::-1] * 2}, scheme, to_numpy(array))
+    assert (found.status, found.layers[0].codes_equal) == ("mismatch", 1.0)
 
 
-def test_scales_that_are_not_numbers_are_a_stranger():
+def test_scales_that_are_not_numbers_are_a_mismatch():
     scheme, array = Scheme(4, 32), weights((8, 64))
     parts = parts_of(array, scheme)
     parts["scales"] = parts["scales"].copy()
     parts["scales"][0, 0] = np.nan
-    assert one(parts, scheme, to_numpy(array)).status == "stranger"
+    assert one(parts, scheme, to_numpy(array)).status == "mismatch"
 
 
-@pytest.mark.parametrize(("seed", "status"), [(0, "other recipe"), (1, "stranger")])
+@pytest.mark.parametrize(("seed", "status"), [(0, "other recipe"), (1, "mismatch")])
 def test_experts_with_global_scales_are_measured_one_by_one(seed, status):
     scheme, sizes = Scheme(4, 16, "nvfp4"), np.array([[[1]], [[100]], [[0.01]]], np.float32)
     array = to_numpy(weights((3, 8, 64), seed=seed)) * sizes
     parts = quantize(array, scheme, "float32", global_scale=True)
     parts["global_scale"] = parts["global_scale"] * np.float32(1.001)
-    kin = one(parts, scheme, to_numpy(weights((3, 8, 64))) * sizes)
-    assert kin.status == status
-    assert (kin.layers[0].codes_equal == 1.0) == (seed == 0)
+    found = one(parts, scheme, to_numpy(weights((3, 8, 64))) * sizes)
+    assert found.status == status
+    assert (found.layers[0].codes_equal == 1.0) == (seed == 0)
 
 
 @pytest.mark.parametrize("gemma", [False, True])
@@ -460,11 +464,11 @@ def test_norms_are_explained_by_what_their_weights_were_multiplied_by(gemma, uni
     raw = Arrays(parts | {"norm.weight": moved.astype(np.float32)})
     view = Dequantized(raw, {"quantization": scheme.record})
     original = Arrays({"up.weight": array, "norm.weight": norm})
-    kin = kinship(view, original)
-    assert (kin.status, kin.tensors) == ("other recipe", ())
-    assert reasons(kin) == {MOVED}
+    found = provenance_from(view, original)
+    assert (found.status, found.tensors) == ("other recipe", ())
+    assert reasons(found) == {MOVED}
     raw.arrays["norm.weight"] = norm / moved  # as much, but another way
-    assert kinship(view, original).status == "stranger"
+    assert provenance_from(view, original).status == "mismatch"
 
 
 def test_a_gain_that_is_no_more_than_noise_explains_no_norm():
@@ -479,7 +483,7 @@ def test_a_gain_that_is_no_more_than_noise_explains_no_norm():
         raw = Arrays(parts | {"norm.weight": moved})
         original = Arrays({"up.weight": array, "norm.weight": norm})
         view = Dequantized(raw, {"quantization": scheme.record})
-        assert len(kinship(view, original).tensors) == 1, seed
+        assert len(provenance_from(view, original).tensors) == 1, seed
 
 
 @pytest.mark.parametrize("kept", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -489,7 +493,7 @@ def test_a_norm_that_was_cast_by_way_of_another_dtype_is_the_same(kept):
     parts = {f"up.{n}": it for n, it in parts_of(mx.array(array), scheme).items()}
     stored = norm.astype(ml_dtypes.bfloat16).astype(kept)
     view = Dequantized(Arrays(parts | {"norm.weight": stored}), {"quantization": scheme.record})
-    assert kinship(view, Arrays({"up.weight": array, "norm.weight": norm})).tensors == ()
+    assert provenance_from(view, Arrays({"up.weight": array, "norm.weight": norm})).tensors == ()
 
 
 def test_a_cast_explains_no_more_than_it_rounds():
@@ -501,7 +505,7 @@ def test_a_cast_explains_no_more_than_it_rounds():
     twice = half.astype(ml_dtypes.bfloat16)  # is a cast too
     for stored, told in ((half, 0), (twice, 0), (half * np.float16(1.002), 1)):
         view = Dequantized(Arrays(parts | {"norm.weight": stored}), {"quantization": scheme.record})
-        assert len(kinship(view, original).tensors) == told
+        assert len(provenance_from(view, original).tensors) == told
 
 
 def test_a_router_and_biases_are_explained_too():
@@ -523,12 +527,12 @@ def test_a_router_and_biases_are_explained_too():
         | {"gate.weight": router}
     )
     view = Dequantized(raw, {"quantization": scheme.record})
-    kin = kinship(view, original)
-    assert (kin.status, kin.tensors, reasons(kin)) == ("other recipe", (), {MOVED})
+    found = provenance_from(view, original)
+    assert (found.status, found.tensors, reasons(found)) == ("other recipe", (), {MOVED})
     raw.arrays["gate.weight"] = router * columns[::-1]
-    assert kinship(view, original).tensors == (f"gate.weight: not quantized, and {ALONE}",)
+    assert provenance_from(view, original).tensors == (f"gate.weight: not quantized, and {ALONE}",)
     raw.arrays["gate.weight"] = router + 0.1 * to_numpy(weights((8, 64), seed=3))
-    assert kinship(view, original).status == "stranger"
+    assert provenance_from(view, original).status == "mismatch"
 
 
 def test_a_column_of_zeros_and_a_dead_layer_are_no_trouble():
@@ -542,5 +546,7 @@ def test_a_column_of_zeros_and_a_dead_layer_are_no_trouble():
             mx.array(sign * original.read(f"{path}.weight").astype(np.float32)), Scheme(4, 64)
         ).items()
     }
-    kin = kinship(Dequantized(Arrays(arrays), {"quantization": Scheme(4, 64).record}), original)
-    assert [layer.name for layer in kin.layers] == ["up.weight"]
+    found = provenance_from(
+        Dequantized(Arrays(arrays), {"quantization": Scheme(4, 64).record}), original
+    )
+    assert [layer.name for layer in found.layers] == ["up.weight"]

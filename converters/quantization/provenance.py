@@ -9,8 +9,8 @@ takes out of another tensor. What differs in any other way is another model.
 Only identical codes are proof. A sibling whose weights moved by less than about a twentieth of a
 4-bit step looks like the same weights on another grid, one that moved by up to 0.8 of a step
 everywhere, norms untouched, like calibration, and one whose rows were scaled by less than half of
-what rounding does, like trained scales; so ``certain`` is false, and a warning said, for every other
-recipe. GPTQ with fewer tokens than columns goes further and counts as a stranger, as do scales
+what rounding does, like trained scales; so ``certain`` is false, with a warning, for every other
+recipe. GPTQ with fewer tokens than columns goes further and counts as a mismatch, as do scales
 moved by 10 % at random: 0.75 of a 4-bit step in the biases alone, several times what DWQ does.
 Tensors that only the original has are not seen, nor whether a partner of moved scales stands where
 the model has the two follow each other.
@@ -33,7 +33,7 @@ from .view import Dequantized
 
 SAME: Final = "same"
 OTHER: Final = "other recipe"
-STRANGER: Final = "stranger"
+MISMATCH: Final = "mismatch"
 
 # What explains that a weight is not MLX's own rounding of the original.
 GRID: Final = "rounded on another grid"
@@ -41,7 +41,7 @@ MOVED: Final = "with scales moved into it or out of it"
 SHIFTED: Final = "shifted, as by calibration or by a little training"
 ALONE: Final = "scaled, and no other tensor cancels it"
 FAR: Final = "further away than any recipe explains"
-STRANGE: Final = (FAR, ALONE)
+UNEXPLAINED: Final = (FAR, ALONE)
 
 ALIKE: Final = "another recipe and a sibling fine-tuned by less than a step look alike here"
 
@@ -71,16 +71,16 @@ class Layer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kinship:
+class Provenance:
     """What a quantized model is to an original.
 
     Attributes:
-        status: ``same``, ``other recipe`` or ``stranger``.
+        status: ``same``, ``other recipe`` or ``mismatch``.
         identical: quantized weights that are, byte for byte, MLX's own rounding of the original.
         total: quantized weights.
         layers: the others, the furthest first.
         tensors: dense tensors that differ and that no moved scale explains.
-        said: one line.
+        message: one line.
         certain: whether the status is proof that the one was made from the other: all codes and
             scales are those of MLX's own rounding by the recorded schemes.
     """
@@ -90,11 +90,11 @@ class Kinship:
     total: int
     layers: tuple[Layer, ...]
     tensors: tuple[str, ...]
-    said: str
+    message: str
     certain: bool
 
     def lines(self) -> list[str]:
-        """Return what differs, the worst first, after a warning where that is no proof of kinship."""
+        """Return what differs, the worst first, after a warning where that is no proof."""
         warning = [ALIKE] if self.status == OTHER else []
         return [*warning, *map(str, self.layers), *self.tensors]
 
@@ -106,7 +106,7 @@ class _Found(NamedTuple):
     scales: Scaled | None = None
 
 
-def kinship(quantized: Dequantized, original: Checkpoint) -> Kinship:
+def provenance_from(quantized: Dequantized, original: Checkpoint) -> Provenance:
     """Hold QUANTIZED against ORIGINAL, which has the same names and the same layout.
 
     Tensors that only ORIGINAL has are no concern. One layer is in memory at a time.
@@ -120,7 +120,7 @@ def kinship(quantized: Dequantized, original: Checkpoint) -> Kinship:
     pairs = ((name, pair_of(quantized, original, name, dtype)) for name in quantized.schemes)
     found = [it for name, pair in pairs if (it := _found(pair, name))]
     layers, tensors = _explained(quantized, original, found)
-    layers.sort(key=lambda it: (it.why not in STRANGE, -it.distance / max(it.expected, 1e-30)))
+    layers.sort(key=lambda it: (it.why not in UNEXPLAINED, -it.distance / max(it.expected, 1e-30)))
     return _judged(len(quantized.schemes), tuple(layers), tuple(tensors))
 
 
@@ -133,8 +133,8 @@ def _explained(
     moved = [it.layer.name for it in found if it.layer.why == MOVED]
     bare = alone(dense, scales, moved)
     layers = [it.layer._replace(why=ALONE) if it.layer.name in bare else it.layer for it in found]
-    told = dense.unexplained | {name: ALONE for name in dense.matrices if name in bare}
-    return layers, [f"{name}: not quantized, and {why}" for name, why in told.items()]
+    differing = dense.unexplained | {name: ALONE for name in dense.matrices if name in bare}
+    return layers, [f"{name}: not quantized, and {why}" for name, why in differing.items()]
 
 
 def _require_same_layout(quantized: Dequantized, original: Checkpoint) -> None:
@@ -167,18 +167,18 @@ def _found(pair: Pair, name: str) -> _Found | None:
         return None
     found = pair.likeness(ours)
     if found.rounded:
-        return _Found(_said(name, found, GRID))
+        return _Found(_layer(name, found, GRID))
     fits = pair.scalings()
     undone = pair.scaled(fits)
     rest = undone.likeness(undone.ours())
     scales = scaled(fits, rest.distance)
     if _is_moved(found, rest):
-        return _Found(_said(name, rest, MOVED), scales)
+        return _Found(_layer(name, rest, MOVED), scales)
     why = FAR if found.far else GRID if found.explained else SHIFTED
-    return _Found(_said(name, found, why), scales)
+    return _Found(_layer(name, found, why), scales)
 
 
-def _said(name: str, found: Likeness, why: str) -> Layer:
+def _layer(name: str, found: Likeness, why: str) -> Layer:
     return Layer(name, found.codes_equal, found.distance, found.expected, why)
 
 
@@ -192,27 +192,28 @@ def _same_bytes(one: Array, other: Array) -> bool:
     return one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
-def _judged(total: int, layers: tuple[Layer, ...], tensors: tuple[str, ...]) -> Kinship:
+def _judged(total: int, layers: tuple[Layer, ...], tensors: tuple[str, ...]) -> Provenance:
     identical = total - len(layers)
     count = f"{identical} of {total} layers identical"
     status, more = _verdict(identical, layers, tensors)
-    return Kinship(status, identical, total, layers, tensors, count + more, status == SAME)
+    return Provenance(status, identical, total, layers, tensors, count + more, status == SAME)
 
 
 def _verdict(
     identical: int, layers: tuple[Layer, ...], tensors: tuple[str, ...]
 ) -> tuple[str, str]:
-    """Return the status and what is said after the count of identical layers."""
+    """Return the status and the message after the count of identical layers."""
     reasons: Mapping[str, int] = {
-        why: sum(layer.why == why for layer in layers) for why in (*STRANGE, MOVED, GRID, SHIFTED)
+        why: sum(layer.why == why for layer in layers)
+        for why in (*UNEXPLAINED, MOVED, GRID, SHIFTED)
     }
-    said = "".join(f"; {count} {why}" for why, count in reasons.items() if count)
+    text = "".join(f"; {count} {why}" for why, count in reasons.items() if count)
     if tensors:
-        said += f"; {len(tensors)} tensors that are not quantized differ, which no recipe does"
+        text += f"; {len(tensors)} tensors that are not quantized differ, which no recipe does"
     if not layers and not tensors:
         return SAME, ""
-    if tensors or any(reasons[why] for why in STRANGE):
-        return STRANGER, f"{said}: made from another model"
+    if tensors or any(reasons[why] for why in UNEXPLAINED):
+        return MISMATCH, f"{text}: made from another model"
     if reasons[SHIFTED] and not reasons[MOVED] and identical > len(layers):
-        return STRANGER, f"{said}, and calibration leaves none as it was: a sibling trained further"
-    return OTHER, f"{said}; {ALIKE}"
+        return MISMATCH, f"{text}, and calibration leaves none as it was: a sibling trained further"
+    return OTHER, f"{text}; {ALIKE}"
