@@ -93,7 +93,7 @@ def default_run(*, resume: bool) -> Path:
         last = path
     if resume and last is None:
         raise BadInputError(
-            f"there is no folder {RUN} here to resume; name yours: weighbridge train RUN --resume"
+            f"there is no folder {RUN} here to resume; name the one to go on with before --resume"
         )
     return last if resume and last else path
 

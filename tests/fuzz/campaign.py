@@ -170,7 +170,7 @@ def tried(plan: Plan, root: Path, family: str, name: str, way: str) -> dict[str,
     spoiled = differences(made, plan.goods)
     seen, found = run(made, plan.goods, forked if way == "fork" else shelled)
     if found and plan.keep:
-        keep(plan.keep, made, seen, found, spoiled)
+        keep(plan.keep, made, found, spoiled)
     return row_of(made, seen, found, way)
 
 
@@ -257,9 +257,7 @@ def unpacked(text: str) -> bytes:
     return zlib.decompress(base64.b85decode(text))
 
 
-def keep(
-    folder: Path, made: Input, seen: Seen, found: Sequence[Finding], files: dict[str, list[str]]
-) -> None:
+def keep(folder: Path, made: Input, found: Sequence[Finding], files: dict[str, list[str]]) -> None:
     """Write a case: the command line, the spoiled files, and what was found."""
     folder.mkdir(parents=True, exist_ok=True)
     case = {
@@ -269,7 +267,6 @@ def keep(
         "target": made.target,
         "note": made.note,
         "found": [[it.kind, it.detail] for it in found],
-        "output": seen.output[-3_000:],
         "files": files,
     }
     name = f"{found[0].kind}-{made.family.replace(' ', '-')}-{made.name}.json"
