@@ -1,4 +1,4 @@
-"""The whole bridge on a real model: fine-tune on MLX, go home to PyTorch, ship to Core ML.
+"""The whole bridge on a real model: fine-tune on MLX, go back to PyTorch, ship to Core ML.
 
 Run it with ``make demo``. Every step is checked; the closing table says what was found.
 """
@@ -138,7 +138,7 @@ def measure(demo: Demo, name: str, spec: str, count: int) -> None:
     demo.scores[name] = evaluate(runner, data, count, demo.task(f"embedding in {name}", 2 * count))
 
 
-def go_home(demo: Demo) -> None:
+def back_to_torch(demo: Demo) -> None:
     """Merge the adapter into the PyTorch weights and load them as users do."""
     outcome = jobs.convert(
         str(demo.out / "minilm-mlx"),
@@ -217,7 +217,7 @@ def forecast(demo: Demo) -> None:
     outcome = jobs.convert(
         str(folder / "trained-mlx"), folder / "trained-torch", "torch", options=options
     )
-    demo.keep("forecaster home to PyTorch", outcome.verdict)
+    demo.keep("forecaster back to PyTorch", outcome.verdict)
     outcome = jobs.export_coreml(
         str(folder / "trained-torch"),
         folder / "Forecaster.mlpackage",
@@ -328,7 +328,7 @@ def run(demo: Demo) -> None:
     with demo.stage("Train on MLX"):
         train_adapter(demo)
     with demo.stage("Home to PyTorch"):
-        go_home(demo)
+        back_to_torch(demo)
         adapter_to_peft(demo)
     with demo.stage("Check"):
         compare(demo)

@@ -57,7 +57,7 @@ class Run(NamedTuple):
     """A live adapter's runner, and who loaded it."""
 
     runner: Runner
-    witness: str | None
+    layout_check: str | None
 
 
 def check_adapter(it: Load, provenance: Provenance, options: CheckOptions) -> Verdict:
@@ -72,10 +72,10 @@ def check_adapter(it: Load, provenance: Provenance, options: CheckOptions) -> Ve
             figures |= change_of_base(it.model, it.adapter, provenance.trained_on, options)
     status = decide(stages, "mlx")
     level = "quick" if options.quick else "full"
-    return Verdict(status, tuple(stages), provenance=said(it, level, figures))
+    return Verdict(status, tuple(stages), provenance=provenance_of(it, level, figures))
 
 
-def said(it: Load, level: str, figures: dict[str, Any]) -> dict[str, Any]:
+def provenance_of(it: Load, level: str, figures: dict[str, Any]) -> dict[str, Any]:
     """Return what was compared, and how."""
     return {
         "reference": {"spec": str(it.adapter.path)},
@@ -99,9 +99,11 @@ def pairing_stage(it: Load) -> Stage:
         return Stage("pairs", "fail", "; ".join(problems[:SHOWN]))
     count, wanted = len(found.updates), len(it.adapter.updates)
     made = "" if count == wanted else f" (of {wanted} weights of the base)"
-    said = f"{count} updates{made} read back: every pair complete, each does what the source's does"
+    detail = (
+        f"{count} updates{made} read back: every pair complete, each does what the source's does"
+    )
     whole = f"; {len(found.saved)} modules_to_save tensors" if found.saved else ""
-    return Stage("pairs", "pass", f"{said}{whole}")
+    return Stage("pairs", "pass", f"{detail}{whole}")
 
 
 def live_stages(it: Load, options: CheckOptions, figures: dict[str, Any]) -> list[Stage]:
@@ -126,11 +128,11 @@ def layout_stage(source: Run, target: Run, read: Adapter, written: Adapter) -> S
     from ..parity.check.verdict import Stage
 
     sides = ((source, read), (target, written))
-    missing = [f"{adapter.dialect} adapters" for run, adapter in sides if run.witness is None]
+    missing = [f"{adapter.dialect} adapters" for run, adapter in sides if run.layout_check is None]
     if missing:
-        said = f"no loader of {' and '.join(missing)} for this model is installed"
-        return Stage("layout", "unverified", said)
-    return Stage("layout", "pass", f"{source.witness}; {target.witness}")
+        detail = f"no loader of {' and '.join(missing)} for this model is installed"
+        return Stage("layout", "unverified", detail)
+    return Stage("layout", "pass", f"{source.layout_check}; {target.layout_check}")
 
 
 def live_stage(figures: dict[str, Any]) -> Stage:
@@ -139,19 +141,19 @@ def live_stage(figures: dict[str, Any]) -> Stage:
 
     error, floor, effect = (figures[key] for key in ("conversion", "frameworks", "effect"))
     limit = max(BAR, NOISE * floor * figures.get("sensitivity", 1.0))
-    said = (
+    detail = (
         f"live against live: relative error {error:.1e} (limit {limit:.1e}; the frameworks differ by"
         f" {floor:.1e} on the bare base); the adapter moves the outputs by {effect:.1e}"
     )
     if not (math.isfinite(floor) and math.isfinite(effect)):
         return Stage(
-            "live", "unverified", f"{said}: outputs that are not finite show nothing", figures
+            "live", "unverified", f"{detail}: outputs that are not finite show nothing", figures
         )
     if error > limit:
-        return Stage("live", "fail", said, figures)
+        return Stage("live", "fail", detail, figures)
     if not effect > NEEDED * max(error, floor):
-        return Stage("live", "unverified", f"{said}, too little to show a fault", figures)
-    return Stage("live", "pass", said, figures)
+        return Stage("live", "unverified", f"{detail}, too little to show a fault", figures)
+    return Stage("live", "pass", detail, figures)
 
 
 def measured(it: Load, source: Runner, target: Runner, options: CheckOptions) -> dict[str, float]:

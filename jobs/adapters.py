@@ -1,4 +1,4 @@
-"""Convert an adapter from one dialect to another: fit, carry, write, weigh live, publish."""
+"""Convert an adapter from one dialect to another: fit, carry, write, compare live, publish."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def convert_adapter(
     def write(folder: Path) -> Written:
         write_dialect(carried, request, folder)
         facts = facts_of(carried, request.to)
-        facts["next"] = said_next(carried, request.destination, target)
+        facts["next"] = command_after(carried, request.destination, target)
         return Written(facts, carried.lines())
 
     check = None if not options.checks else judged(carried, absolute(target), options)
@@ -215,7 +215,7 @@ def facts_of(carried: Carried, to: str) -> dict[str, Any]:
     """Return what ``weighbridge.json`` says of the converted adapter."""
     from ..parity.weights.recorded import weight_records
 
-    model, touched = carried.model, sorted(carried.adapter.updates)
+    model, changed = carried.model, sorted(carried.adapter.updates)
     return {
         "weighbridge": __version__,
         "adapter": to,
@@ -225,8 +225,8 @@ def facts_of(carried: Carried, to: str) -> dict[str, Any]:
         "base": {
             "spec": model.spec,
             "framework": model.framework,
-            "tensors": fingerprints(model.checkpoint, touched),
-            "weights": weight_records(model.checkpoint, touched),
+            "tensors": fingerprints(model.checkpoint, changed),
+            "weights": weight_records(model.checkpoint, changed),
             "quantization": quantization_of(model),
         },
         "base_provenance": carried.provenance._asdict(),
@@ -234,7 +234,7 @@ def facts_of(carried: Carried, to: str) -> dict[str, Any]:
     }
 
 
-def said_next(carried: Carried, destination: str | None, target: Path) -> str:
+def command_after(carried: Carried, destination: str | None, target: Path) -> str:
     """Return the command to run next."""
     model, framework = carried.model, carried.there.framework
     if model.framework not in {framework, "torch"}:

@@ -73,13 +73,13 @@ def layout_check(
         return True, f"native MLX module {type(native.factory).__name__}"
     mlx = next((side for side in sides if side.framework == "mlx"), None)
     if mlx is None:  # an MLX golden: what ran to record it is not here
-        return False, "the golden does not say who vouches for its layout; record it from torch"
+        return False, "the golden does not say what checked its layout; record it from torch"
     return layout_check_of(mlx)
 
 
 def layout_check_of(model: Model) -> tuple[bool, str]:
     """Return whether anything besides its own map checks the layout of MODEL, in MLX, and what."""
-    check = read_natively(model) or tested_table(model) or model.witness
+    check = read_natively(model) or tested_table(model) or model.layout_check
     if check:
         return True, check
     return False, (

@@ -31,7 +31,7 @@ from ..converters.planning.memory import require_memory
 from ..converters.planning.prefetch import prefetch
 from ..converters.planning.sidecar import (
     fingerprints,
-    keepsakes,
+    sidecar_tensors,
     write_sidecar,
 )
 from ..converters.results.targets import absolute
@@ -155,7 +155,10 @@ def written(model: Model) -> tuple[Model, dict[str, Survival]]:
 
 
 def with_whole(execution: Execution, whole: Mapping[str, Survival]) -> Execution:
-    """Return EXECUTION with what is left of WHOLE tensors; of one with an update too, the worse."""
+    """Return EXECUTION with the survival of WHOLE, tensors of ``modules_to_save``.
+
+    Of one that has an update too, the worse counts.
+    """
     survival = {**execution.survival}
     for name, it in whole.items():
         either = [it, *([survival[name]] if name in survival else [])]
@@ -204,7 +207,7 @@ def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
         made = fitting(made, job.model, job.plan.layout)
     facts["config"] = rewrite_config(folder, made)
     if (job.model.framework, job.to) == ("torch", "mlx"):
-        kept = keepsakes(job.plan, options.sidecar)
+        kept = sidecar_tensors(job.plan, options.sidecar)
         write_sidecar(kept, job.model.checkpoint, folder)
         facts["sidecar"] = kept
         facts["dropped_hashes"] = fingerprints(job.plan, job.model.checkpoint)
@@ -224,9 +227,9 @@ def inexact(plan: Plan, execution: Execution, facts: Mapping[str, Any]) -> dict[
     count, all_of_them = sum(execution.missed.values()), 0
     for name in execution.missed:
         all_of_them += prod(plan.layout[name].shape)
-    said = f"{count:,} of {all_of_them:,} numbers in {len(execution.missed)} weights have no exact"
-    said += " preimage: the class computes with them, and no number found leads to their very bits"
-    return {"missed": execution.missed, "notes": [*facts.get("notes", ()), said]}
+    note = f"{count:,} of {all_of_them:,} numbers in {len(execution.missed)} weights have no exact"
+    note += " preimage: the class computes with them, and no number found leads to their very bits"
+    return {"missed": execution.missed, "notes": [*facts.get("notes", ()), note]}
 
 
 def carry_origin(model: Model, folder: Path) -> dict[str, Any]:
@@ -235,7 +238,7 @@ def carry_origin(model: Model, folder: Path) -> dict[str, Any]:
     if model.path and (model.path / SIDECAR).is_file():
         shutil.copyfile(model.path / SIDECAR, folder / SIDECAR)
     kept = {key: manifest.get(key) for key in ("config", "dropped_hashes", "library", "sidecar")}
-    return kept | {"witness": model.witness}
+    return kept | {"layout_check": model.layout_check}
 
 
 def side_files(model: Model, folder: Path) -> SideFiles:
@@ -255,7 +258,7 @@ def judged(
         verdict = with_provenance(verdict, provenance) if provenance else verdict
         layout = verdict.stage("layout")
         passed = layout is not None and layout.status == "pass"
-        return Checked(verdict, {"witness": layout.detail} if layout and passed else {})
+        return Checked(verdict, {"layout_check": layout.detail} if layout and passed else {})
 
     return check
 
@@ -270,9 +273,9 @@ def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verd
     lost = refusal({name: Survival(**it) for name, it in merged.items()})
     if not lost:
         return verdict
-    said = f"; {len(lost)} of {len(merged)} updates are rounded away, which --force allowed"
+    lost_note = f"; {len(lost)} of {len(merged)} updates are rounded away, which --force allowed"
     stages = tuple(
-        it._replace(status="unverified", detail=it.detail + said)
+        it._replace(status="unverified", detail=it.detail + lost_note)
         if (it.name, it.status) == ("fingerprints", "pass")
         else it
         for it in verdict.stages

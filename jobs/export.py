@@ -1,4 +1,4 @@
-"""Export: a torch computation to the format of a device, staged and weighed."""
+"""Export: a torch computation to the format of a device, staged and checked."""
 
 from __future__ import annotations
 

@@ -115,9 +115,9 @@ def as_mlx(candidate: Model) -> Model:
     """Return CANDIDATE as an MLX model where nothing says that its files are torch's."""
     if candidate.framework != "torch" or candidate.path is None:
         return candidate
-    said = candidate.checkpoint.metadata.get("format")
+    written_by = candidate.checkpoint.metadata.get("format")
     pickled = any(file.suffix in (".bin", ".pt", ".pth") for file in candidate.checkpoint.files)
-    return candidate if said == "pt" or pickled else replace(candidate, framework="mlx")
+    return candidate if written_by == "pt" or pickled else replace(candidate, framework="mlx")
 
 
 def require_sides(torch_model: Model, candidate: Model) -> None:
@@ -251,7 +251,7 @@ class Bench:
         return Model(self.spec, "mlx", None, {}, factory=self.module, declared=signature)
 
     def verdict(self, draft: Draft) -> Verdict:
-        """Weigh the candidate's module, with torch's weights put through the map, against torch."""
+        """Check the candidate's module, with torch's weights put through the map, against torch."""
         from ..parity.check.check import check
         from ..parity.weights.weights import base_weights
 
@@ -260,9 +260,9 @@ class Bench:
         dense = {name: Dense(weights.read(name)) for name in weights.headers}
         moved = apply(plan, dense)
         fill_mlx(self.module, {n: it.array for n, it in moved.items() if isinstance(it, Dense)})
-        witness = (True, f"native MLX module {type(self.module).__name__}")
+        layout = (True, f"native MLX module {type(self.module).__name__}")
         return check(
-            self.torch_model, self.candidate(), layout=witness, quick=self.quick, probes=self.probes
+            self.torch_model, self.candidate(), layout=layout, quick=self.quick, probes=self.probes
         )
 
 

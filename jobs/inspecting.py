@@ -115,7 +115,7 @@ def adapter_facts(adapter: Adapter) -> Facts:
         "rank": ", ".join(f"{rank} ({count} x)" for rank, count in sorted(ranks.items())),
         "scale": ", ".join(f"{scale:g}" for scale in scales),
         "weights": sorted(adapter.updates),
-        "whole tensors": sorted(adapter.saved),
+        "modules_to_save tensors": sorted(adapter.saved),
         "base": adapter.base.get("spec") or "nobody recorded it",
         "notes": list(adapter.notes),
     }

@@ -138,7 +138,7 @@ def complete(config: TrainConfig, target: Path) -> None:
             "config": rewrite_config(target, Conversion(source, framework).translation),
             "map": source.map_text,
         }
-        facts |= {"sizes": dict(source.sizes), "witness": source.witness}
+        facts |= {"sizes": dict(source.sizes), "layout_check": source.layout_check}
         write_manifest(target, facts | {"source": recorded(source.spec), "verdict": "UNVERIFIED"})
 
 

@@ -107,9 +107,9 @@ def reporting(*, as_json: bool) -> Iterator[None]:
 
 
 def shortage(error: BaseException) -> TooLittleMemoryError | None:
-    """Return what is to be said of ERROR if memory ran out, whoever noticed it."""
-    said = memory.reported(error)
-    return TooLittleMemoryError(said) if said else None
+    """Return what to report of ERROR if memory ran out, whoever noticed it."""
+    message = memory.reported(error)
+    return TooLittleMemoryError(message) if message else None
 
 
 @singledispatch

@@ -65,8 +65,8 @@ def listed(file: GgufFile, plan: Plan) -> list[str]:
         for name in {**plan.fields, **file.fields}
         if plan.fields.get(name) != file.fields.get(name)
     ]
-    promised = [(name, made.stored) for name, made in plan.made.items()]
-    if promised != list(file.tensors.items()):
+    planned = [(name, made.stored) for name, made in plan.made.items()]
+    if planned != list(file.tensors.items()):
         problems.append("its tensors are not those that were written")
     return problems or apart(file)
 

@@ -32,7 +32,7 @@ class Model:
         adapter: a live adapter; ``None`` for the bare model.
         map_text: the map between torch and MLX names, where it is not the family's.
         declared: the signature a factory declared.
-        witness: what checked the MLX layout when the directory was made, besides its map.
+        layout_check: what checked the MLX layout when the directory was made, besides its map.
         sizes: of axes that shapes do not tell, recorded when the directory was made.
         config_changes: what the making of the directory ``added``, ``changed`` and ``removed`` in the
             configuration; empty where nobody recorded it.
@@ -49,7 +49,7 @@ class Model:
     map_text: str | None = None
     declared: Signature | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
-    witness: str | None = None
+    layout_check: str | None = None
     config_changes: Mapping[str, Any] = field(default_factory=dict)
     tensors: Checkpoint | None = None
     torch_side: Callable[[Model], TorchSide] | None = None

@@ -102,7 +102,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         declared=signature,
         sizes=manifest.get("sizes") or {},
         # an independent check of the manifest's map is none of another map
-        witness=manifest.get("witness") if map_name is None else None,
+        layout_check=manifest.get("layout_check") if map_name is None else None,
         config_changes=manifest.get("config") or {},
         tensors=opened,
     )

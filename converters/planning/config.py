@@ -20,7 +20,7 @@ CONFIG = "config.json"
 def translated(model: Model, to: str, original: str | None = None) -> Translation | None:
     """Return MODEL's configuration as the framework TO reads it; ``None`` where it stays as it is.
 
-    On the way home what the manifest recorded is undone. A directory of another tool recorded
+    On the way back to PyTorch what the manifest recorded is undone. A directory of another tool recorded
     nothing, and may have lost parts; then the configuration of the ORIGINAL is taken, if it is there.
     """
     if model.framework == to or not model.config:
@@ -56,8 +56,8 @@ def rewrite_config(folder: Path, translation: Translation | None) -> dict[str, A
     """Write the translated ``config.json`` into FOLDER; return what the manifest says of it."""
     if translation is None:
         return {}
-    said = {key: value for key, value in translation.recorded().items() if value}
-    if said:  # else the file stays byte for byte as it was
+    recorded = {key: value for key, value in translation.recorded().items() if value}
+    if recorded:  # else the file stays byte for byte as it was
         text = json.dumps(translation.config, indent=2) + "\n"
         (folder / CONFIG).write_text(text, encoding="utf-8")
-    return said | ({"notes": list(translation.notes)} if translation.notes else {})
+    return recorded | ({"notes": list(translation.notes)} if translation.notes else {})

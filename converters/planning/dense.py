@@ -1,7 +1,7 @@
-"""Packed checkpoints whose weights were trained: they go home as dense ones.
+"""Packed checkpoints whose weights were trained: they go back to PyTorch as dense ones.
 
 Blocks of fp8 cannot be made again out of weights that moved, and a checkpoint is packed or dense as
-a whole. So such a model goes home as transformers would write it without ``quantization_config``,
+a whole. So such a model goes back as transformers would write it without ``quantization_config``,
 in the dtype that MLX has.
 """
 
@@ -35,7 +35,7 @@ class Unpacked(NamedTuple):
 
     Attributes:
         names: all of them.
-        changed: how many the blocks at home no longer lead to.
+        changed: how many the blocks of the origin no longer lead to.
         lost: whether blocks are nowhere to be found, rather than trained since.
         left_out: what only the packed checkpoint has, and nobody could read beside dense weights.
     """
@@ -47,7 +47,7 @@ class Unpacked(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """A model as it goes home when it cannot be packed again.
+    """A model as it goes back to PyTorch when it cannot be packed again.
 
     Attributes:
         model: without the map that was recorded for the packed checkpoint.
@@ -61,7 +61,7 @@ class Dense(NamedTuple):
 
 
 def can_be_dense(model: Model, there: Headers) -> bool:
-    """Say whether MODEL, packed at home as THERE, is known to transformers when it is not."""
+    """Say whether MODEL, packed in its origin as THERE, is known to transformers when it is not."""
     if is_dense(there) or model.family is None or model.family.map:
         return False
     return model.library is not None and bool(packings(model.config))
@@ -79,7 +79,7 @@ def packings(config: Mapping[str, Any]) -> list[str]:
 
 
 def as_dense(model: Model) -> Dense:
-    """Return MODEL as it goes home dense: its origin is what transformers would write for it.
+    """Return MODEL as it goes back dense: its origin is what transformers would write for it.
 
     Raises:
         BadInputError: no checkpoint that transformers knows becomes what the directory holds.
@@ -90,8 +90,8 @@ def as_dense(model: Model) -> Dense:
     return Dense(bare, there, table)
 
 
-def said_of(unpacked: Unpacked, model: Model) -> str:
-    """Return the line that tells that the weights of MODEL go home dense, and why."""
+def reason_of(unpacked: Unpacked, model: Model) -> str:
+    """Return the line that tells that the weights of MODEL go back dense, and why."""
     dtypes = {model.checkpoint.headers[name].dtype for name in unpacked.names}
     why = (
         "some are nowhere (--original DIR has them)"
@@ -100,7 +100,7 @@ def said_of(unpacked: Unpacked, model: Model) -> str:
     )
     [method, *_] = packings(model.config)
     return (
-        f"{len(unpacked.names)} weights were {method} blocks; {why}, so all of them go home as"
+        f"{len(unpacked.names)} weights were {method} blocks; {why}, so all of them go back as"
         f" {' and '.join(sorted(dtypes))}"
     )
 

@@ -36,7 +36,7 @@ def packed(headers: Iterable[str]) -> list[str]:
 def require_dense(model: Model) -> None:
     """Refuse a quantized MLX directory, which has rounded weights and no way to its originals.
 
-    One that a map was recorded for goes home by it: some checkpoints are packed at home too.
+    One that a map was recorded for goes back by it: some PyTorch checkpoints are packed too.
 
     Raises:
         UnsupportedError: the weights are packed.
@@ -88,10 +88,10 @@ def require_possible(model: Model) -> None:
     inner = model.config.get("text_config")
     for config in (model.config, inner if isinstance(inner, Mapping) else {}):
         for key in LAYERS:
-            said = config.get(key)
-            if isinstance(said, int) and said > count:
+            wanted = config.get(key)
+            if isinstance(wanted, int) and wanted > count:
                 raise BadInputError(
-                    f"{model.spec}: config.json says {key} = {said:,}, but the checkpoint has"
+                    f"{model.spec}: config.json says {key} = {wanted:,}, but the checkpoint has"
                     f" {count:,} tensors; one of them belongs to another model"
                 )
 
@@ -107,8 +107,8 @@ def reader(model: Model) -> Target | None:
     """
     if model.map_text is None:
         return model.library if model.family and not model.family.map else None
-    said = manifest_of(model)
-    recorded = said.get("library") if model.map_text == said.get("map") else None
+    manifest = manifest_of(model)
+    recorded = manifest.get("library") if model.map_text == manifest.get("map") else None
     if not isinstance(recorded, Mapping):
         return None
     kind, then = model.config.get("model_type"), recorded.get("model_type")
@@ -124,9 +124,9 @@ def reader(model: Model) -> Target | None:
 
 def reading(model: Model) -> dict[str, str] | None:
     """Return what a manifest says of the class that takes the weights of MODEL, if one is known."""
-    target, said = reader(model), manifest_of(model)
-    if target is None:  # or it is not installed now; then what was said of it stays
-        return said.get("library") if model.map_text == said.get("map") else None
+    target, manifest = reader(model), manifest_of(model)
+    if target is None:  # or it is not installed now; then what was recorded of it stays
+        return manifest.get("library") if model.map_text == manifest.get("map") else None
     name, version, kind, module = target.library, target.version, target.model_type, target.module
     return {"name": name, "version": version, "module": module, "model_type": kind}
 
@@ -176,14 +176,14 @@ def require_loadable(model: Model, config: Mapping[str, Any], layout: Headers) -
     try:
         if misfit(model):
             raise unfit(model, as_read(target), problems)
-        said = "it is a checkpoint as transformers writes it"
+        cause = "it is a checkpoint as transformers writes it"
     except UnsupportedError as error:
         if packed(model.checkpoint.headers):
             raise
-        said = f"it may be incomplete, or the class at fault ({error})"
+        cause = f"it may be incomplete, or the class at fault ({error})"
     count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "one does not fit"
     return (
-        f"{target} will not load this: {said}, but of what the class makes of it {count}"
+        f"{target} will not load this: {cause}, but of what the class makes of it {count}"
         f" ({problems[0]})"
     )
 

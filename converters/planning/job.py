@@ -11,7 +11,7 @@ from ..maps import Plan, WeightMap
 from ..models import Model
 from ..results.sources import job_key
 from .conversion import Conversion
-from .dense import Headers, Unpacked, as_dense, said_of
+from .dense import Headers, Unpacked, as_dense, reason_of
 from .fitting import blamed, require_loadable, require_possible
 from .sidecar import Restored, in_order, join, map_for, restore
 
@@ -132,7 +132,7 @@ def _one_way(conversion: Conversion, table: WeightMap | None) -> Job:
 
 def _dense(conversion: Conversion, unpacked: Unpacked) -> Job:
     """Plan the way back to PyTorch of weights that were UNPACKED and cannot be packed again."""
-    note = said_of(unpacked, conversion.model)
+    note = reason_of(unpacked, conversion.model)
     bare, there, table = as_dense(conversion.model)
     restored = restore(bare, table, there, conversion.original)
     spare = tuple(name for name in unpacked.left_out if name not in there)

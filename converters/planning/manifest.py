@@ -23,7 +23,7 @@ def facts_of(
     """Return the facts of a conversion of MODEL to the framework TO.
 
     TABLE leads from torch to MLX whatever the direction; ``None`` where none is known, because the
-    framework stays. A target in the same framework keeps what its source said of its origin.
+    framework stays. A target in the same framework keeps what its source recorded of its origin.
     """
     stays = model.framework == to
     return {
@@ -64,11 +64,11 @@ def recorded_headers(model: Model) -> dict[str, Header] | None:
     Raises:
         BadInputError: the manifest is damaged.
     """
-    said = manifest_of(model).get("source", {}).get("tensors")
-    if not said:
+    recorded = manifest_of(model).get("source", {}).get("tensors")
+    if not recorded:
         return None
     try:
-        return {name: parse_header(text) for name, text in said.items()}
+        return {name: parse_header(text) for name, text in recorded.items()}
     except (AttributeError, ValueError) as error:
         raise BadInputError(
             f"{model.spec}: {MANIFEST} is damaged: source.tensors ({error})"

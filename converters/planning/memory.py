@@ -1,4 +1,4 @@
-"""How much memory a job will need, known from headers alone and said before it starts.
+"""How much memory a job will need, known from headers alone and reported before it starts.
 
 The figures are measured: ``benchmarks/memory_needs.py`` prints estimates beside the peaks of real runs.
 """
@@ -105,22 +105,22 @@ def require_memory(work: str, *models: Model) -> None:
     cost = COSTS[work]
     weights, model = max(((cost.count(it), it) for it in models), key=lambda pair: pair[0])
     need = cost.base + cost.each * weights
-    said = (
+    message = (
         f"to {work} {model.spec} needs about {shown(need)} of memory at once"
         f" ({weights / 1e6:,.0f} million weights: {cost.what})"
     )
-    memory.expect(said)
+    memory.expect(message)
     there = memory.room()
     if need > there.limit:
         raise TooLittleMemoryError(
-            f"{said}; {there.set_by} {shown(there.limit)}: {cost.instead},"
+            f"{message}; {there.set_by} {shown(there.limit)}: {cost.instead},"
             f" or set {VARIABLE}=GB to count on more"
         )
     if need > there.free:
-        warn(said, there)
+        warn(message, there)
 
 
-def warn(said: str, there: Room) -> None:
+def warn(message: str, there: Room) -> None:
     """Say on stderr that memory is short now, which other programs can change."""
     todo = "close other programs if it does not fit"
-    sys.stderr.write(f"warning: {said}; {shown(there.free)} are free now: {todo}\n")
+    sys.stderr.write(f"warning: {message}; {shown(there.free)} are free now: {todo}\n")

@@ -96,13 +96,13 @@ def fitted_to(model: Model, adapter: Adapter) -> Adapter:
     Raises:
         MismatchError: it is partial, or made for another model.
     """
-    side, fitted = laid(model, adapter)
+    side, fitted = aligned(model, adapter)
     updates, saved = side.back(fitted.updates, fitted.saved)
     return replace(fitted, updates=updates, saved=differing(saved, model.checkpoint))
 
 
-def laid(model: Model, adapter: Adapter) -> tuple[Side, Adapter]:
-    """Return how ADAPTER names MODEL's parameters, and ADAPTER with every update laid as its own.
+def aligned(model: Model, adapter: Adapter) -> tuple[Side, Adapter]:
+    """Return how ADAPTER names MODEL's parameters, and ADAPTER with every update aligned with its own.
 
     An adapter of transformers 4 names experts one by one, as checkpoints still do.
 

@@ -1,4 +1,4 @@
-"""What a map alone cannot bring home: kept in a sidecar, or taken from the original checkpoint."""
+"""What a map alone cannot bring back: kept in a sidecar, or taken from the original checkpoint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Source = tuple[Checkpoint, str]
 
 
 class Restored(NamedTuple):
-    """What is taken as it was before the way to MLX, by name on the side that is home.
+    """What is taken as it was before the way to MLX, by its name in PyTorch.
 
     Attributes:
         taken: where each tensor comes from.
@@ -41,8 +41,8 @@ class Restored(NamedTuple):
         left_out: tensors that only the original has, and that the user goes without.
         aliases: second names of a tensor, and the name of that tensor.
         notes: what a person should know of it.
-        unpacked: the weights that were packed blocks at home, if those do not lead to all of them
-            any more; then nothing else is said, and the model can only go home dense.
+        unpacked: the weights that were packed blocks in the origin, if those do not lead to all of them
+            any more; then nothing else is reported, and the model can only go back dense.
     """
 
     taken: Mapping[str, Source]
@@ -53,12 +53,12 @@ class Restored(NamedTuple):
     unpacked: Unpacked | None = None
 
 
-def keepsakes(plan: Plan, sidecar: str) -> list[str]:
+def sidecar_tensors(plan: Plan, sidecar: str) -> list[str]:
     """Return the source tensors that the way back could use, and that a SIDECAR so named keeps.
 
     A rule whose way back is not exact keeps all its tensors or none: with ``small`` only if each of
     them has at most 1 MiB, with ``all`` always. The same holds for everything that is dropped, and
-    for everything that the model makes anew (masks, rotary tables).
+    for everything that the model makes itself (masks, rotary tables).
     """
     if sidecar == "none":
         return []
@@ -140,7 +140,7 @@ def map_for(model: Model, usual: WeightMap, there: Mapping[str, Header]) -> Weig
     try:
         return map_from(model, there)
     except WeighbridgeError:
-        return usual  # what differs is said where it is bound
+        return usual  # what differs is reported where it is bound
 
 
 def keepers(model: Model, original: str | None) -> list[Checkpoint]:
@@ -167,7 +167,7 @@ def restore(
     Raises:
         MismatchError: something is nowhere, or MODEL is not what it was made; all of it is listed.
     """
-    read, origin = require_read(model), origin_said(model, original)
+    read, origin = require_read(model), origin_problem(model, original)
     try:
         plan = forward.bind(there, config=model.config, sizes=model.sizes)
     except MismatchError as error:
@@ -182,7 +182,7 @@ def restore(
         return Restored({}, (), unpacked=search.unpacked())
     if search.missing:
         raise MismatchError(
-            f"{model.spec} cannot go home alone; give the checkpoint it comes from:"
+            f"{model.spec} cannot go back to PyTorch alone; give the checkpoint it comes from:"
             " --original DIR (or --original none to leave these out)",
             sorted(search.missing),
         )
@@ -192,7 +192,7 @@ def restore(
 
 
 def lost_notes(model: Model, sources: Iterable[Checkpoint]) -> Iterator[str]:
-    """Yield what is to be said of tensors that were kept for MODEL and are nowhere now."""
+    """Yield what to report of tensors that were kept for MODEL and are nowhere now."""
     held = {name for source in sources for name in source.headers}
     lost = [name for name in manifest_of(model).get("sidecar") or () if name not in held]
     if lost:
@@ -202,7 +202,7 @@ def lost_notes(model: Model, sources: Iterable[Checkpoint]) -> Iterator[str]:
         )
 
 
-def origin_said(model: Model, original: str | None) -> str:
+def origin_problem(model: Model, original: str | None) -> str:
     """Say in words what tells which checkpoint MODEL, in MLX's layout, was made from."""
     if recorded_headers(model) is not None:
         return "what weighbridge.json says it was made from"
@@ -237,7 +237,7 @@ class Search:
     def dropped(self, *, required: bool) -> None:
         """Take what has no counterpart in MLX; note it as missing if it is REQUIRED.
 
-        What the model makes anew, such as masks, is never missed.
+        What the model makes itself, such as masks, is never missed.
         """
         for name, policy, _ in self.plan.dropped:
             found = self.locate(name) if policy in POLICIES else None
@@ -261,7 +261,7 @@ class Search:
         return fingerprint(*found) == self.hashes[name]
 
     def notes(self) -> Iterator[str]:
-        """Yield what is to be said of what was taken."""
+        """Yield what to report of what was taken."""
         if self.unknown:
             yield (
                 f"{len(self.unknown)} tensors that MLX's class drops are taken as they are in the"
@@ -294,7 +294,7 @@ class Search:
         return back is not None and back.shape == self.plan.headers[source].shape
 
     def unpacked(self) -> Unpacked:
-        """Return what is to be said of weights that a program made, if not all can be undone."""
+        """Return what to report of weights that a program made, if not all can be undone."""
         computed = (step for step in self.plan.steps if isinstance(step.rule, Computed))
         names = tuple(name for step in computed for name in step.target_names)
         dropped = tuple(item.name for item in self.plan.dropped if item.policy == "original")
@@ -348,7 +348,7 @@ class Joined:
 def in_order(plan: Plan, names: Iterable[str]) -> Plan:
     """Return PLAN with a layout in the order of NAMES; others come last.
 
-    A checkpoint that goes home untouched is then the same file as before.
+    A checkpoint that goes back unchanged is then the same file as before.
     """
     first = {name: plan.layout[name] for name in names if name in plan.layout}
     return replace(plan, layout=first | plan.layout)

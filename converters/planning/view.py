@@ -1,4 +1,4 @@
-"""A model seen from the other framework, converted as it is read."""
+"""A model as the other framework names it, converted as it is read."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _schemes(
             )
         return {}
     schemes: dict[str, Scheme] = {}
-    problems = [*_promised(raw, recipe, packed)]
+    problems = [*_described(raw, recipe, packed)]
     for name in packed:
         try:
             schemes[name] = _scheme(raw, recipe, name, dense.get(name))
@@ -171,7 +171,7 @@ def _is_packed(raw: Checkpoint, name: str) -> bool:
     return scales is not None and len(scales.shape) == len(raw.headers[name].shape)
 
 
-def _promised(raw: Checkpoint, recipe: Recipe, packed: list[str]) -> Iterator[str]:
+def _described(raw: Checkpoint, recipe: Recipe, packed: list[str]) -> Iterator[str]:
     """Say which modules of RAW the recipe names as quantized and are not."""
     for path, scheme in recipe.named.items():
         name = path + SUFFIX

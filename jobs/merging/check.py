@@ -152,8 +152,8 @@ def live_run(model: Model, probes: Sequence[Probe], options: Options) -> tuple[s
     assert model.adapter is not None  # noqa: S101  (it was merged)
     try:
         run = run_of(replace(model, adapter=None), model.adapter, options)
-        if run.witness:
-            return run.witness, Recorded(model, run.runner, probes)
+        if run.layout_check:
+            return run.layout_check, Recorded(model, run.runner, probes)
         why = "no other loader reads it here"
     except MismatchError:
         raise

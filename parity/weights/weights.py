@@ -78,7 +78,7 @@ def _program_weights(path: Path) -> Weights:
 
 
 def weights_of(model: Model) -> Weights:
-    """Return MODEL's tensors under its own names, a live adapter merged, whole tensors of it in.
+    """Return MODEL's tensors under its own names, a live adapter merged, its `modules_to_save` tensors in.
 
     Raises:
         BadInputError: its files cannot be read.
@@ -102,7 +102,7 @@ def own_copy(model: Model) -> Model:
 
 
 def base_weights(model: Model) -> Weights:
-    """Return MODEL's tensors without the updates of its adapter, whose whole tensors are in."""
+    """Return MODEL's tensors without the updates of its adapter, whose `modules_to_save` tensors are in."""
     weights = weights_of(model)
     return weights._weights if isinstance(weights, MergedWeights) else weights
 

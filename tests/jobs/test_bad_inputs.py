@@ -201,7 +201,7 @@ def test_an_incomplete_mixture_is_told_by_what_is_missing(tmp_path):
 
 
 def test_a_class_that_is_at_fault_itself_is_not_the_models_fault(tmp_path):
-    """mlx-lm's GPT-2 takes nothing that transformers 5 writes: said, and it still goes home."""
+    """mlx-lm's GPT-2 takes nothing that transformers 5 writes: reported, and it still goes back."""
     tiny.make("gpt2", tmp_path / "torch", own={"n_layer": 2})
     there = ("convert", "torch-to-mlx", tmp_path / "torch", tmp_path / "mlx", *UNCHECKED)
     assert "will not load this: it is a checkpoint as transformers writes it" in invoke(

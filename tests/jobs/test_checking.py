@@ -1,4 +1,4 @@
-"""The map that did the job is not its own witness, and adapters of every dialect are weighed live."""
+"""The map that did the job does not check itself, and adapters of every dialect are compared live."""
 
 import json
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_a_users_own_inputs_are_what_is_run(tiny_bert_dir, tmp_path):
     assert bad.exit_code == 3
 
 
-def test_a_recorded_golden_does_not_stand_in_for_a_witness(forecaster, wrong_map, tmp_path):
+def test_a_recorded_golden_does_not_stand_in_for_a_layout_check(forecaster, wrong_map, tmp_path):
     options = jobs.Options(check="none", map=str(wrong_map), trust_code=SOURCE)
     jobs.convert(str(forecaster), tmp_path / "mlx", "mlx", options=options)
     jobs.record(str(forecaster), tmp_path / "golden", options=jobs.Options(trust_code=SOURCE))
@@ -135,7 +135,7 @@ def test_a_recorded_golden_does_not_stand_in_for_a_witness(forecaster, wrong_map
     assert verdict.exit_code() == 4
 
 
-def test_another_map_takes_the_witness_away(forecaster, wrong_map, tmp_path):
+def test_another_map_takes_the_layout_check_away(forecaster, wrong_map, tmp_path):
     convert(forecaster, tmp_path / "mlx", GOOD, candidate_code=NATIVE)
     options = jobs.Options(check="full", map=str(wrong_map), trust_code=SOURCE)
     assert jobs.check(str(forecaster), str(tmp_path / "mlx"), options=options).status != "PASS"

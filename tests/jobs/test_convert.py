@@ -178,7 +178,7 @@ def test_inspect_ends_in_what_can_be_run(request, spec, expected, verb):
     assert f"weighbridge {verb}" in output.split("you can now run:")[1]
 
 
-def test_a_merge_keeps_the_map_sizes_and_witness_of_its_base(mlx_dir, adapter, tmp_path):
+def test_a_merge_keeps_the_map_sizes_and_layout_check_of_its_base(mlx_dir, adapter, tmp_path):
     jobs.convert(str(mlx_dir), tmp_path / "home", "torch", options=UNCHECKED)
     checked = tmp_path / "checked"
     jobs.convert(str(tmp_path / "home"), checked, "mlx")
@@ -187,7 +187,7 @@ def test_a_merge_keeps_the_map_sizes_and_witness_of_its_base(mlx_dir, adapter, t
         json.loads((folder / "weighbridge.json").read_text())
         for folder in (checked, tmp_path / "merged")
     )
-    for key in ("map", "sizes", "witness"):
+    for key in ("map", "sizes", "layout_check"):
         assert after[key] == before[key], key
 
 

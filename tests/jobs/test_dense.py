@@ -1,4 +1,4 @@
-"""A checkpoint of fp8 blocks that was trained goes home dense, and an untrained one as it was."""
+"""A checkpoint of fp8 blocks that was trained goes back dense, and an untrained one as it was."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def test_untrained_blocks_come_home_as_they_were(source, mlx, tmp_path):
 def test_trained_blocks_come_home_dense_and_lead_to_the_same_weights(trained, tmp_path):
     facts = home(trained, tmp_path / "home")
     assert facts["notes"] == [
-        "41 weights were fp8 blocks; 41 of them trained since, so all of them go home as BF16"
+        "41 weights were fp8 blocks; 41 of them trained since, so all of them go back as BF16"
     ]
     assert packing(tmp_path / "home") is None
     assert {v.dtype for v in row.read(tmp_path / "home").values()} == {"BF16", "F32"}

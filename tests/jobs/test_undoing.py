@@ -1,4 +1,4 @@
-"""Weights that a class multiplies by a vector go home trained, and the check sees what they are."""
+"""Weights that a class multiplies by a vector go back trained, and the check sees what they are."""
 
 import shutil
 

@@ -37,9 +37,9 @@ def transform(step: Step, values: Mapping[str, Value]) -> dict[str, Value]:
     if not updates:
         return {name: Dense(array) for name, array in dense(step, arrays).items()}
     if arrays:
-        raise _refusal(step, values, "some of these are low-rank updates, others whole tensors")
+        raise _refusal(step, values, "some of these are low-rank updates, others dense tensors")
     if isinstance(step.rule, Computed):
-        why = "a program computes with whole tensors, not low-rank updates; merge the adapter"
+        why = "a program computes with dense tensors, not low-rank updates; merge the adapter"
         raise _refusal(step, values, why)
     try:
         return dict(low_rank(step, updates))

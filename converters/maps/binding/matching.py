@@ -228,8 +228,8 @@ def _is_regular(name: Name) -> bool:
     captures = [part for part in name.parts if isinstance(part, Capture)]
     texts = [HOLE if isinstance(part, Capture) else part for part in name.parts]
     alone = all(segment.count(HOLE) < 2 for segment in "".join(texts).split("."))
-    touched = re.search(rf"[0-9]{HOLE}|{HOLE}[0-9]", "".join(texts))
-    return alone and not touched and len(captures) == len(name.captures)
+    adjacent = re.search(rf"[0-9]{HOLE}|{HOLE}[0-9]", "".join(texts))
+    return alone and not adjacent and len(captures) == len(name.captures)
 
 
 def _pattern(entry: Entry) -> str:

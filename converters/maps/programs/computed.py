@@ -17,7 +17,7 @@ NOTHING: Final = Program(())
 
 @dataclass(frozen=True)
 class Computed(Pairing):
-    """``left => right by program``, or seen from the other side, ``left <= right by program``.
+    """``left => right by program``, or written from the other side, ``left <= right by program``.
 
     Names pair up as those of any rule do. A program is written for tensors of one shape, so a name
     has neither axes nor changes of value. A capture that stands in every name that the program
@@ -71,7 +71,7 @@ class Computed(Pairing):
         return sides == (1, 1) and not self.indices and way(self.program) is not None
 
     def inverse(self) -> Computed:
-        """Return the rule as it is seen from the other side."""
+        """Return the rule as it reads from the other side."""
         return replace(self, left=self.right, right=self.left, arrow=TURNED[self.arrow])
 
     def _layout_flaws(self) -> Iterator[str]:
