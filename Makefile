@@ -7,10 +7,11 @@ PIP := $(RUN) -m pip --disable-pip-version-check -qq install --progress-bar off 
 KEY := $(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d ' ' -f 1)
 STAMP := $(VENV)/.installed-$(KEY)
 MAKING := $(VENV)/.making
+WORKERS := --numprocesses auto --dist loadfile
 HEAVY := $(if $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy-sample $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-unit fuzz demo atlas lint lint-style lint-types lint-docs docs bench constraints clean
+.PHONY: help install test test-heavy fuzz demo atlas lint lint-style lint-types lint-docs docs bench constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -33,11 +34,11 @@ $(STAMP):
 	@rm -f $(MAKING) $(VENV)/.installed-*
 	@touch $@
 
-test: install ## Run the whole test suite, the heavy tests last
-	$(RUN) -m pytest -q $(HEAVY)
+test: install ## Run the tests that a change must pass before it is committed
+	$(RUN) -m pytest -q $(WORKERS) -m "not heavy"
 
-test-unit: install ## Run the tests that take less than 10 s each
-	$(RUN) -m pytest -q -m "not heavy"
+test-heavy: install ## Run the tests that take long (WEIGHBRIDGE_HEAVY_SAMPLE=0/8 for an eighth of them)
+	$(RUN) -m pytest -q $(WORKERS) -m heavy $(HEAVY)
 
 fuzz: install ## Run 10,000 malformed inputs, each in a child that is watched (FUZZ="--family gguf --count 200" for some)
 	$(RUN) benchmarks/fuzz.py $(FUZZ)

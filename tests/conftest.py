@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import signal
-from collections import Counter
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ.setdefault("MKL_NUM_THREADS", "2")
+# The workers of a run share the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+os.environ.setdefault("MKL_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WEIGHBRIDGE_CACHE", "")  # every test finds out for itself
 os.environ.setdefault("MLX_DISABLE_COMPILE", "1")  # compiling costs seconds a kernel on a CPU
@@ -61,36 +61,26 @@ def is_heavy(item) -> bool:
     return item.get_closest_marker("heavy") is not None
 
 
-class Clock:
-    """Adds up where the time of a run goes."""
+class Slow:
+    """Unmarked tests that take long."""
 
     def __init__(self) -> None:
-        self.heavy: set[str] = set()
-        self.seconds: Counter[str] = Counter()
-        self.calls: dict[str, float] = {}
-
-    def pytest_collection_finish(self, session) -> None:
-        """Note which tests are heavy."""
-        self.heavy = {item.nodeid for item in session.items if is_heavy(item)}
+        self.seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report) -> None:
-        """Count setup, call and teardown; keep the call alone too."""
-        self.seconds["heavy" if report.nodeid in self.heavy else "unit"] += report.duration
-        if report.when == "call":
-            self.calls[report.nodeid] = report.duration
+        """Keep what took long."""
+        if report.when == "call" and report.duration > SLOW and "heavy" not in report.keywords:
+            self.seconds[report.nodeid] = report.duration
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
-        """List unmarked tests that take long, then the seconds that .ci/run reads."""
-        slow = {k: v for k, v in self.calls.items() if v > SLOW and k not in self.heavy}
-        for name, seconds in sorted(slow.items(), key=lambda row: -row[1]):
+        """List them."""
+        for name, seconds in sorted(self.seconds.items(), key=lambda row: -row[1]):
             line = f"warning: {name} took {seconds:.0f} s; mark it heavy or make it smaller"
             terminalreporter.write_line(line, yellow=True)
-        unit, heavy = self.seconds["unit"], self.seconds["heavy"]
-        terminalreporter.write_line(f"seconds: unit {unit:.0f}, heavy {heavy:.0f}")
 
 
 def pytest_configure(config):
-    config.pluginmanager.register(Clock())
+    config.pluginmanager.register(Slow())
     # A run in the background ignores these, and so would the commands that tests end by them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -9,8 +9,9 @@ from weighbridge.tests.faults.server import Server
 from weighbridge.tests.faults.shim import missing
 from weighbridge.tests.faults.worlds import World
 
-SLOW = ("checked", "coreml", "merge-quantized", "train-adapter", "train-weights")
-EVERY = [pytest.param(name, marks=pytest.mark.heavy if name in SLOW else ()) for name in COMMANDS]
+# One that writes a model, a single file and a golden; the others write by the same code.
+QUICK = ("torch-to-mlx", "gguf", "record")
+EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.heavy) for name in COMMANDS]
 
 
 def pytest_generate_tests(metafunc):
