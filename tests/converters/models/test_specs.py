@@ -36,7 +36,9 @@ def test_the_manifest_outranks_the_files(tmp_path):
 @pytest.mark.parametrize("key", ["layout_check", "witness"])
 def test_what_checked_a_layout_is_read_from_manifests_of_every_version(tmp_path, key):
     folder = save(tmp_path / "model", "mlx")
-    (folder / "weighbridge.json").write_text(json.dumps({"framework": "mlx", key: "a native module"}))
+    (folder / "weighbridge.json").write_text(
+        json.dumps({"framework": "mlx", key: "a native module"})
+    )
     assert open_model(folder).layout_check == "a native module"
 
 
