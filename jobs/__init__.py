@@ -5,7 +5,7 @@ from .adapters import convert_adapter as convert_adapter
 from .convert import convert as convert
 from .export import export_coreml as export_coreml
 from .export_gguf import export_gguf as export_gguf
-from .merge import merge as merge
+from .merging.merge import merge as merge
 from .options import CheckOptions as CheckOptions
 from .options import Options as Options
 from .options import PublishOptions as PublishOptions

@@ -14,7 +14,7 @@ from .convert import convert as convert_model
 from .export import export_coreml
 from .export_gguf import export_gguf
 from .inspecting import inspect_spec
-from .merge import merge as merge_adapter
+from .merging.merge import merge as merge_adapter
 from .options import Options
 from .parity import check as check_model
 from .parity import record as record_golden

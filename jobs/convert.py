@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..converters.adapters import Survival
+from ..converters.adapters.merging.modules_to_save import ModulesToSave
 from ..converters.adapters.merging.survival import refusal, worst_of
-from ..converters.adapters.modules_to_save import ModulesToSave
 from ..converters.checkpoints import Writer
 from ..converters.common.hints import command
 from ..converters.maps import Execution, Plan, execute

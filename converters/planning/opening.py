@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..adapters import Adapter, fit
-from ..adapters.modules_to_save import ModulesToSave
+from ..adapters.merging.modules_to_save import ModulesToSave
 from ..adapters.saved import differing
 from ..checkpoints.open import FORMATS
 from ..common.repositories import local

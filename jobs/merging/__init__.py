@@ -1,1 +1,1 @@
-"""Merging into quantized bases: tried, planned, written, checked; refused where it would be lost."""
+"""Merges; those into quantized bases are tried, planned, written, checked, and refused where they would be lost."""

@@ -11,7 +11,7 @@ from ...converters.common.dtypes import FLOATS
 from ...converters.models import Model
 from ...converters.planning.view import converted_view
 from ...converters.quantization import Dequantized
-from ...converters.quantization.provenance import Provenance, provenance_from
+from ...converters.quantization.provenance.made_from import Provenance, provenance_from
 from ...errors import BadInputError, MismatchError
 from ..options import Options
 from ..provenance.base import MISMATCH

@@ -6,7 +6,7 @@ from ...converters.adapters import Adapter
 from ...converters.models import Model
 from ...converters.planning.view import converted_view
 from ...converters.quantization import Dequantized
-from ...converters.quantization.provenance import provenance_from
+from ...converters.quantization.provenance.made_from import provenance_from
 from ...errors import BadInputError
 from ..options import ReadOptions
 from .base import MISMATCH, Provenance, dense_view, provenance_of

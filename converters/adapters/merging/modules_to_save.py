@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...errors import UnsupportedError
-from ..checkpoints import Checkpoint
-from ..checkpoints.overlay import Overlay
-from ..common.dtypes import CODE, FLOATS, NUMPY
-from ..quantization.rounding import round_once
-from ..values import Array
-from .merging.survival import Sums, Survival
+from ....errors import UnsupportedError
+from ...checkpoints import Checkpoint
+from ...checkpoints.overlay import Overlay
+from ...common.dtypes import CODE, FLOATS, NUMPY
+from ...quantization.rounding import round_once
+from ...values import Array
+from .survival import Sums, Survival
 
 BLOCK: Final = 1 << 19  # elements rounded at a time, each in a handful of float64 temporaries
 

@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from weighbridge.converters.adapters import modules_to_save as whole
+from weighbridge.converters.adapters.merging import modules_to_save as whole
+from weighbridge.converters.adapters.merging.modules_to_save import ModulesToSave, cast_once
 from weighbridge.converters.adapters.merging.survival import measure
-from weighbridge.converters.adapters.modules_to_save import ModulesToSave, cast_once
 from weighbridge.converters.checkpoints import Header
 from weighbridge.converters.common.dtypes import CODE
 from weighbridge.converters.quantization.rounding import round_once

@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from ..checkpoints import Checkpoint
-from ..common.dtypes import CODE, FLOATS, NUMPY, unit_roundoff
-from ..values import Array
+from ...checkpoints import Checkpoint
+from ...common.dtypes import CODE, FLOATS, NUMPY, unit_roundoff
+from ...values import Array
+from ..view import Dequantized
 from .cancelled import TRIED, Scaled, Side, scaled, shared, uncancelled, vector
 from .likeness import Pair, pair_of
 from .scaling import Fit, Scaling, Vector, fit, gain, ratios
-from .view import Dequantized
 
 TINY: Final = 2.0**-25  # half the least float16
 CLOSE: Final = 0.3  # how far from 1 the gain of a scale that is there may lie

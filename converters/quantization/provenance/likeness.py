@@ -9,15 +9,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checkpoints import Checkpoint
-from ..common.dtypes import unit_roundoff
-from ..values import Array
-from .codebooks import CODES, GLOBAL, SCALES
-from .mlx import Dtype, Parts, dequantize, quantize, row_blocks
-from .packing import unpack
+from ...checkpoints import Checkpoint
+from ...common.dtypes import unit_roundoff
+from ...values import Array
+from ..codebooks import CODES, GLOBAL, SCALES
+from ..mlx import Dtype, Parts, dequantize, quantize, row_blocks
+from ..packing import unpack
+from ..scheme import Scheme
+from ..view import Dequantized
 from .scaling import Blocks, Fit, Vector, fit
-from .scheme import Scheme
-from .view import Dequantized
 
 Table = NDArray[np.float32]
 

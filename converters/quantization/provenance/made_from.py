@@ -22,14 +22,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ...errors import MismatchError
-from ..checkpoints import Checkpoint
-from ..common.dtypes import FLOATS
-from ..values import Array
+from ....errors import MismatchError
+from ...checkpoints import Checkpoint
+from ...common.dtypes import FLOATS
+from ...values import Array
+from ..view import Dequantized
 from .cancelled import Scaled, scaled
 from .likeness import SCALED, WORTH, Likeness, Pair, pair_of
 from .moved import alone, compared
-from .view import Dequantized
 
 SAME: Final = "same"
 OTHER: Final = "other recipe"

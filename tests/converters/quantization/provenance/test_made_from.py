@@ -16,7 +16,7 @@ from mlx_lm.utils import dequantize_model, load_model, quantize_model, save_conf
 
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.quantization import Dequantized, Scheme, quantize
-from weighbridge.converters.quantization.provenance import (
+from weighbridge.converters.quantization.provenance.made_from import (
     ALIKE,
     ALONE,
     FAR,
@@ -27,7 +27,7 @@ from weighbridge.converters.quantization.provenance import (
 )
 from weighbridge.errors import MismatchError
 
-from .conftest import DTYPES, LLAMA, MOE, Arrays, parts_of, save, to_numpy, weights
+from ..conftest import DTYPES, LLAMA, MOE, Arrays, parts_of, save, to_numpy, weights
 
 CONFIG = {**LLAMA, "hidden_size": 128, "num_hidden_layers": 1, "intermediate_size": 256}
 LAYERS = 9  # quantized weights of it

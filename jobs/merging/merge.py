@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..converters.models import Model
-from ..converters.quantization import Dequantized
-from ..errors import BadInputError
-from .adapter_check import change_of_base
-from .convert import move
-from .merging.quantized import merge_quantized
-from .options import Options
-from .pipeline import Outcome
-from .provenance.base import Provenance, adapter_for, dense_view, provenance_of
-from .provenance.placement import base_and_adapter, placed
-from .provenance.trained_on import proven
+from ...converters.models import Model
+from ...converters.quantization import Dequantized
+from ...errors import BadInputError
+from ..adapter_check import change_of_base
+from ..convert import move
+from ..options import Options
+from ..pipeline import Outcome
+from ..provenance.base import Provenance, adapter_for, dense_view, provenance_of
+from ..provenance.placement import base_and_adapter, placed
+from ..provenance.trained_on import proven
+from .quantized import merge_quantized
 
 
 def merge(

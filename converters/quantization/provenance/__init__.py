@@ -1,0 +1,1 @@
+"""Whether a quantized model was made from an original, from the values of both."""
