@@ -63,17 +63,19 @@ def make_input(goods: Path, root: Path, family: str, name: str) -> Input:
     chosen: Verb = choose(chance, row.verbs)
     note = row.spoil(chance, folder)
     line = words(chance, folder, chosen)
-    target = chosen.target or target_of(line)
+    target = chosen.target or target_of(line, folder)
     return Input(family, name, root, line, target, chosen.oracle, note)
 
 
-def target_of(argv: Sequence[str]) -> str:
-    """Return what a random command line may write: its last positional words, whatever they are."""
+def target_of(argv: Sequence[str], folder: Path) -> str:
+    """Return what a random command line may write in FOLDER: what it calls so, or names and is not there."""
     writing = {"convert", "merge", "export", "train", "record", "infer"}
     if not set(argv[:2]) & writing:
         return ""
     resumed = "run" if argv[0] == "train" and "--resume" in argv else ""
-    return next((it for it in argv[1:] if it.startswith(("out", "new/deep"))), resumed)
+    new = [it for it in argv[2:] if it[:1] != "-" and not os.path.lexists(folder / it)]
+    called = (it for it in argv[1:] if it.startswith(("out", "new/deep")))
+    return next(called, resumed or (new[-1] if new else ""))
 
 
 def run(made: Input, goods: Path, runner: Callable[[Input], Seen]) -> tuple[Seen, list[Finding]]:
