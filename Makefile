@@ -7,7 +7,8 @@ PIP := $(RUN) -m pip --disable-pip-version-check -qq install --progress-bar off 
 KEY := $(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d ' ' -f 1)
 STAMP := $(VENV)/.installed-$(KEY)
 MAKING := $(VENV)/.making
-WORKERS := --numprocesses auto --dist loadfile
+# Every core: make test WORKERS="--numprocesses auto --dist loadfile"
+WORKERS ?=
 HEAVY := $(if $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy-sample $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy)
 
 .DEFAULT_GOAL := help

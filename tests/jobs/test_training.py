@@ -88,7 +88,7 @@ def test_a_run_without_a_name_gets_the_next_free_one(taken, new, resumed, tmp_pa
     if resumed:
         assert default_run(resume=True) == Path(resumed)
     else:
-        with pytest.raises(BadInputError, match="train RUN --resume"):
+        with pytest.raises(BadInputError, match="name the one to go on with before --resume"):
             default_run(resume=True)
 
 
@@ -103,7 +103,7 @@ def test_a_run_without_a_name_gets_the_next_free_one(taken, new, resumed, tmp_pa
         ("--recipe mine.yaml", "no such file"),
         ("--set stepz=5", "did you mean steps?"),
         ("new --set optimizer.lr=1", "did you mean optimizer.learning_rate?"),
-        ("--resume", "train RUN --resume"),
+        ("--resume", "name the one to go on with before --resume"),
     ],
 )
 def test_a_slip_of_the_pen_makes_no_folder(words, answer, tmp_path, monkeypatch):

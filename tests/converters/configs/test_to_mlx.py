@@ -34,6 +34,7 @@ SMALL = {
     "gemma4_text": 1e-5,
     "gemma4_unified": 5e-6,
     "qwen3_5": 1e-5,
+    "qwen3_5_moe": 5e-6,  # 3.9e-6 from float64, torch itself 0.9e-6: the delta rule of qwen3_5
     "qwen3_next": 5e-6,
 }
 UNBUILT = {
