@@ -14,15 +14,15 @@ import platform
 import shutil
 from collections import Counter
 from collections.abc import Iterable
-from getpass import getuser
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+from tempfile import mkdtemp
 from typing import Any, Final
 
 from ..converters.checkpoints import save_tensors
 from ..converters.common import cache
 from ..converters.common.steps import step
 from ..converters.common.system import writing
+from ..errors import BadInputError
 
 PREFIX: Final = "bundled:"
 EDITION: Final = 1  # of what is made here
@@ -44,8 +44,17 @@ def located(value: str) -> str:
 
 
 def folder() -> Path:
-    """Return where the model and the texts are, or will be: in the cache, else among temporary files."""
-    kept = cache.folder() or Path(gettempdir(), f"weighbridge-{getuser()}")
+    """Return where the model and the texts are, or will be: in the cache.
+
+    Raises:
+        BadInputError: nothing is to be kept in a cache.
+    """
+    kept = cache.folder()
+    if kept is None:
+        raise BadInputError(
+            f"the bundled model and texts are kept in the cache, which {cache.VARIABLE} turns off: "
+            f"let it name a folder, or give a recipe of your own (--recipe FILE)"
+        )
     return kept.absolute() / f"docstrings-{EDITION}-python-{platform.python_version()}"
 
 
@@ -55,11 +64,12 @@ def provide(paths: Iterable[str | Path | None]) -> None:
     Raises:
         WeighbridgeError: the disk is full or refuses.
     """
-    if not folder().is_dir() and any(
-        path and Path(path).is_relative_to(folder()) for path in paths
-    ):
-        with writing(folder()):
-            _make(folder())
+    if cache.folder() is None:
+        return  # nothing of theirs was located
+    target = folder()
+    if not target.is_dir() and any(path and Path(path).is_relative_to(target) for path in paths):
+        with writing(target):
+            _make(target)
 
 
 def _make(target: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from weighbridge import open as open_model
+from weighbridge.errors import BadInputError
 from weighbridge.trainers import bundled
 from weighbridge.trainers.config import load_config
 from weighbridge.trainers.data import stdlib_pairs
@@ -63,3 +64,12 @@ def test_what_fails_leaves_nothing(cache, monkeypatch):
     with pytest.raises(Exception, match="No space left"):
         bundled.provide(load_config("docstrings").sources())
     assert [*cache.iterdir()] == []
+
+
+def test_without_a_cache_it_is_refused_and_nothing_is_made(cache, monkeypatch, tmp_path):
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", "")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with pytest.raises(BadInputError, match="WEIGHBRIDGE_CACHE"):
+        load_config("docstrings")
+    bundled.provide([tmp_path / "train.jsonl"])
+    assert [*tmp_path.iterdir()] == []

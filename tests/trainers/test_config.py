@@ -47,6 +47,12 @@ NO_VALUES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    """Let the bundled recipes name files in a cache; none is made here."""
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def minimal(tmp_path):
     path = tmp_path / "minimal.yaml"
