@@ -117,6 +117,8 @@ class Checkpoints:
         path = self._path(kind, step)
         try:
             facts = read_object(path / FACTS, RECORD)
+            if not (path / TENSORS).is_file():  # a pipe or a device may have no end
+                raise FileNotFoundError(f"{TENSORS} is not a file")
             found = _hash(path / TENSORS)
             arrays = load_file(path / TENSORS)
         except (OSError, ValueError, SafetensorError) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -81,3 +83,12 @@ def test_a_damaged_one_is_named(tmp_path):
     (path / "state.safetensors").write_bytes(b"12345678")
     with pytest.raises(BadInputError, match="step-00000004"):
         Checkpoints(tmp_path, 1).latest()
+
+
+def test_one_whose_tensors_are_a_pipe_or_a_device_is_named(tmp_path):
+    tensors = Checkpoints(tmp_path, 1).write(point(4)) / "state.safetensors"
+    for replace in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        tensors.unlink()
+        replace(tensors)
+        with pytest.raises(BadInputError, match="step-00000004"):
+            Checkpoints(tmp_path, 1).latest()
