@@ -27,6 +27,7 @@ from ..documents import read_object
 from ..models.signature import Port, Signature
 from .compat import bound_constants, lower
 from .manifest import match_weights, sites
+from .naming import NAMING
 
 # Core ML's flexible sizes need a bound, and a signature need not give one.
 UPPER: Final = 32
@@ -182,6 +183,7 @@ def convert(graph: Any, signature: Signature, limits: Mapping[str, int], compute
     described = tensor_types(signature, limits)
     pipeline = coremltools.PassPipeline.DEFAULT
     pipeline.remove_passes(set(KEPT_APART))
+    pipeline.insert_pass(0, NAMING)
     try:
         with quiet():
             return coremltools.convert(

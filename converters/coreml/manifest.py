@@ -18,10 +18,10 @@ from ..values import Array
 
 # coremltools lifts weights that float16 would flush to zero to its smallest number.
 SMALLEST: Final = float(np.nextafter(np.float16(0), np.float16(1)))
-# Operations that hand their input on.
-# What coremltools appends to a node's name: for float16, for a name taken twice, for 16-bit indices.
-SUFFIXES: Final = ("", "_cast_fp16", "_0_cast_fp16", "_cast_fp16_cast_uint16")
+# What coremltools appends to a node's name: for float16, and for 16-bit indices.
+SUFFIXES: Final = ("", "_cast_fp16", "_cast_fp16_cast_uint16")
 ATEN: Final = torch.ops.aten
+# Operations that hand their input on.
 TRANSPARENT: Final = frozenset(
     op.default for op in (ATEN.alias, ATEN.clone, ATEN.contiguous, ATEN.detach, ATEN.dropout)
 )

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from weighbridge.converters.captures.mlprogram import load_program
+from weighbridge.converters.coreml.export import export_coreml
 from weighbridge.converters.coreml.manifest import (
     SMALLEST,
     digest,
@@ -17,6 +19,7 @@ from weighbridge.converters.coreml.manifest import (
     sites,
     source_hash,
 )
+from weighbridge.converters.models.signature import Port, Signature
 
 # torch.export warns of its own pytrees.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -104,3 +107,45 @@ def test_sites_say_which_operation_ends_which_submodule():
     assert found["result"] == ["1"]
     half = sites(graph, dict.fromkeys(f"{name}_cast_fp16" for name in linears), ["result"])
     assert set(half[f"{linears[1]}_cast_fp16"]) == {"1.linear", "1.dropout"}
+
+
+class Mixed(nn.Module):
+    """A product whose weight is computed, which coremltools makes no linear of, before two linears."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(4, 4)
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = nn.functional.linear(x, self.mix(x))
+        return self.last(self.second(self.first(x).relu()).relu())
+
+
+ROWS = Signature(
+    inputs=(Port("x", "float32", (4, 4), "series"),),
+    outputs=(Port("y", "float32", (4, 4), "series"),),
+)
+
+
+@pytest.mark.parametrize("compute", ["float16", "float32"])
+def test_sites_are_the_submodules_whatever_coremltools_made_before(compute, tmp_path):
+    from coremltools.converters.mil.mil import Builder
+
+    Builder.program([Builder.TensorSpec((1, 4))])(
+        lambda x: Builder.linear(x=x, weight=np.ones((4, 4), np.float32))
+    )
+    module = Mixed().eval()
+    export_coreml(module, ROWS, tmp_path / "mixed.mlpackage", compute=compute)
+    x, outputs = torch.randn(4, 4), {}
+    for name, child in module.named_children():
+        child.register_forward_hook(lambda _, __, out, name=name: outputs.update({name: out}))
+    with torch.no_grad():
+        module(x)
+    program = load_program(tmp_path / "mixed.mlpackage")
+    _, found = program.trace({"x": x.numpy()}, "float32", sites=program.manifest["sites"])
+    assert found.keys() == outputs.keys()
+    for name, value in found.items():
+        np.testing.assert_allclose(value, outputs[name].numpy(), rtol=1e-2, atol=1e-2)
