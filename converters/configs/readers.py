@@ -19,11 +19,13 @@ class Reader(NamedTuple):
         part: the key of the part; empty for the config itself.
         names: under which the class has rows of its own: library and model type, model type, file.
         fields: of the dataclass, by key.
+        dataclass: the class itself; ``None`` where there is none.
     """
 
     part: str
     names: tuple[str, ...]
     fields: Mapping[str, Field[Any]]
+    dataclass: Any = None
 
 
 # mlx-lm model file -> file and class that read its text_config. Mistral's depends on the text.
@@ -58,9 +60,10 @@ def readers(target: Target, config: Config) -> Iterator[Reader]:
         found = by_name(dataclass)
         file = dataclass.__module__.rpartition(".")[2]
         kind = str(config[part].get("model_type") or file)
-        yield Reader(part, (f"{target.library} {kind}", kind, file), found)
+        yield Reader(part, (f"{target.library} {kind}", kind, file), found, dataclass)
     kind, file = target.model_type, target.module.rpartition(".")[2]
-    yield Reader("", (f"{target.library} {kind}", kind, file), target.fields())
+    names = (f"{target.library} {kind}", kind, file)
+    yield Reader("", names, target.fields(), target.dataclass())
 
 
 def by_name(dataclass: Any) -> dict[str, Field[Any]]:

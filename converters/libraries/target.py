@@ -138,11 +138,16 @@ class Target:
         Raises:
             UnsupportedError: the library or a package it needs is not installed.
         """
+        reader = self.dataclass()
+        return {} if reader is None else {field.name: field for field in fields(reader)}
+
+    def dataclass(self) -> Any:
+        """Return the dataclass that reads the config, ``None`` where none does; fails as ``fields``."""
         if self.library == "user":
-            return {}
+            return None
         module = import_module(self.module)
         reader = getattr(module, "ModelArgs", None) or getattr(module, "ModelConfig", None)
-        return {field.name: field for field in fields(reader)} if is_dataclass(reader) else {}
+        return reader if is_dataclass(reader) else None
 
     def refusal(self, config: Mapping[str, Any], error: Exception) -> str:
         """Say which keys the class misses in CONFIG, and its own message."""

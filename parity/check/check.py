@@ -15,6 +15,7 @@ from ...converters.common.steps import each, step
 from ...converters.models import Model
 from ...converters.runtimes import Runner, native_runtime
 from ...converters.values import Array
+from ..configuration.stage import configuration_stage
 from ..goldens.golden import Golden
 from ..goldens.rounding import CONSTANTS, SCALARS
 from ..probes import coverage
@@ -117,7 +118,9 @@ class Check:
 
     def verdict(self) -> Verdict:
         """Run the stages and decide."""
-        stages = [self.text(), self.fingerprints(), *self.layout_stages(), self.auxiliary()]
+        stages = [self.text(), configuration_stage(self.golden, self.candidate)]
+        stages += [self.fingerprints(), *self.layout_stages()]
+        stages += [auxiliary_stage(self.golden.signature, self.candidate.signature)]
         stages += self.runs() if stages[-1].status != "fail" else []
         status = decide(stages, self.candidate.runtime)
         faults = self.blame(stages) if status == "DIFFERS" else ()
@@ -219,10 +222,6 @@ class Check:
         *_, stage = self.measure_variants("layout", runner, source)
         self.storage = storage  # which recording the class meets says nothing of the candidate
         return stage._replace(name="layout", detail=f"{by}; it {stage.detail}")
-
-    def auxiliary(self) -> Stage:
-        """Compare names and roles of the inputs."""
-        return auxiliary_stage(self.golden.signature, self.candidate.signature)
 
     def runs(self) -> list[Stage]:
         """Run the candidate: outputs and structure in float32, precision in the dtype that ships."""

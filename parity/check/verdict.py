@@ -18,6 +18,7 @@ STAGES: Final = (
     "base",
     "pairs",
     "text",
+    "configuration",
     "fingerprints",
     "layout",
     "auxiliary",

@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -15,10 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from ...converters.common.steps import step
+from ...converters.configs.to_mlx import known
 from ...converters.models import Model, Signature
 from ...converters.values import Array
 from ...errors import BadInputError
 from ..check.distances import Distance, distance, select_tokens
+from ..configuration.reads import Reads, read_keys, recorded_reads
+from ..configuration.settings import with_agreed_ids
 from ..probes.probes import Probe, describe_probe, make_probes, masks_of
 from ..probes.text import read_text_side
 from ..reference.routing import RUNS, has_experts, other_rounding, worst_of
@@ -76,10 +79,12 @@ class Recorder:
     Attributes:
         model: the source.
         chosen: a user's own probes.
+        reads: the keys of the configuration that the source's code reads, once it has run.
     """
 
     model: Model
     chosen: Sequence[Probe] | None = None
+    reads: Reads = field(default_factory=set)
 
     @property
     def signature(self) -> Signature:
@@ -95,7 +100,8 @@ class Recorder:
 
     @cached_property
     def _stored(self) -> list[dict[str, Array]]:
-        return self._float64("stored", self.asked)
+        with recorded_reads() as self.reads:
+            return self._float64("stored", self.asked)
 
     @cached_property
     def kept(self) -> tuple[int, ...]:
@@ -188,7 +194,17 @@ class Recorder:
             "adapter": str(self.model.adapter.path) if self.model.adapter else None,
             "rejected_probes": rejected,
             "unused": self.unused(),
+            **self.configuration(),
         }
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the configuration as transformers reads it, and which keys the source's code reads."""
+        if self.model.factory is not None or not self.model.config:
+            return {}
+        config = with_agreed_ids(self.model)
+        found = known(config)
+        reads = [] if found is None else read_keys(found, self.reads)
+        return {"config": dict(config), "config_reads": reads}
 
     def unused(self) -> list[str]:
         """Return the weights, by the source's own names, that no output needs."""

@@ -42,6 +42,7 @@ QUESTIONS: Final = {
     "base": "the base that it was trained on",
     "pairs": "every pair, every module, nothing over",
     "text": "same words, same ids",
+    "configuration": "same settings, by what reads them",
     "fingerprints": "every weight explained",
     "layout": "independent layout check",
     "auxiliary": "same inputs",

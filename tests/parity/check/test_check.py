@@ -171,6 +171,7 @@ def test_a_directory_passes_against_itself_in_every_stage(reference):
     assert verdict.status == "PASS"
     assert {stage.name: stage.status for stage in verdict.stages} == {
         "text": "pass",
+        "configuration": "pass",
         "fingerprints": "pass",
         "auxiliary": "pass",
         "outputs": "pass",

@@ -1,0 +1,1 @@
+"""Configurations of both sides: what their code reads, compared after translation."""

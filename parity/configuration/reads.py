@@ -1,0 +1,73 @@
+"""Which keys of a transformers configuration the code of a model reads while it is built and run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from ...converters.models.signature import LENGTHS
+
+Reads = set[tuple[type, str]]  # class of the configuration, or of the part of it, and key
+# Files of transformers that compute; others read keys to save, load or generate.
+COMPUTING: Final = re.compile(
+    r"transformers\.(models\..*\.modeling_|masking_utils|modeling_rope_utils|modeling_layers"
+    r"|activations|integrations\.)"
+)
+# Keys that change nothing in evaluation: they are about training, memory and what is returned.
+HARMLESS: Final = re.compile(
+    r"_.*|use_cache|output_.*|return_.*|.*drop.*|.*initializer.*|.*init_std|gradient_checkpointing"
+    r"|pretraining_tp|chunk_size_feed_forward|.*loss.*|router_jitter_noise|problem_type|.*dtype"
+    r"|id2label|label2id|layerdrop|.*mask_(time|feature)_.*|apply_spec_augment|is_training|name_or_path"
+)
+ALWAYS: Final = (*LENGTHS, "tie_word_embeddings")  # read by what feeds a model and what loads it
+
+
+@contextlib.contextmanager
+def recorded_reads() -> Iterator[Reads]:
+    """Record what code of models reads of any configuration of transformers, until left."""
+    from transformers import PreTrainedConfig
+
+    plain: Any = PreTrainedConfig.__getattribute__
+    found: Reads = set()
+
+    def recording(self: Any, key: str) -> Any:
+        if COMPUTING.match(sys._getframe(1).f_globals.get("__name__", "")):
+            found.add((type(self), plain(self, "attribute_map").get(key, key)))
+        return plain(self, key)
+
+    patched: Any = PreTrainedConfig
+    patched.__getattribute__ = recording
+    try:
+        yield found
+    finally:
+        patched.__getattribute__ = plain
+
+
+def parts(config: Any) -> dict[type, str]:
+    """Return the class of CONFIG and of every configuration inside it -> where it is, dotted."""
+    found = {type(config): ""}
+    for name, part in vars(config).items():
+        if hasattr(part, "attribute_map") and type(part) not in found:
+            inner = parts(part).items()
+            found = {**{cls: f"{name}.{place}" for cls, place in inner}, **found}
+    return found
+
+
+def read_keys(config: Any, reads: Reads) -> list[str]:
+    """Return the keys of CONFIG that READS holds, dotted, without those that matter to no output."""
+    places = parts(config)
+    own = [
+        (cls, key) for cls, key in reads if cls in places and key in vars_of(config, places[cls])
+    ]
+    named = {f"{places[cls]}{key}" for cls, key in own if not HARMLESS.fullmatch(key)}
+    return sorted(named | {key for key in ALWAYS if key in vars(config)})
+
+
+def vars_of(config: Any, place: str) -> Collection[str]:
+    """Return the keys of the part of CONFIG at PLACE, such as ``text_config.``."""
+    for name in filter(None, place.split(".")):
+        config = getattr(config, name)
+    return set(vars(config))

@@ -1,0 +1,94 @@
+"""A setting that code reads and that is not the source's is named, seen by outputs or not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from weighbridge.benchmarks.atlas.tiny import make
+from weighbridge.cli import main
+from weighbridge.jobs import Options, convert
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory, request):
+    """Return the folders of a tiny model of a type and of what it was converted to."""
+    root, made = tmp_path_factory.mktemp("pairs"), {}
+    fixtures = request.path.parents[3] / "fixtures"
+
+    def both(kind):
+        if kind not in made:
+            own = fixtures / kind / "model"
+            source = own if own.is_dir() else make(kind, root / kind).folder
+            target = source
+            if kind != "t5":  # its capture takes long; transformers' code runs both sides
+                target = root / f"{kind}-mlx"
+                convert(str(source), target, "mlx", options=Options(check="none"))
+            made[kind] = source, target
+        return made[kind]
+
+    return both
+
+
+def checked(*arguments):
+    """Return the exit code of a quick check, and its stages by name."""
+    result = CliRunner().invoke(
+        main, ["parity", "check", *map(str, arguments), "--quick", "--json"]
+    )
+    stages = json.loads(result.output)["stages"]
+    return result.exit_code, {stage["name"]: stage for stage in stages}
+
+
+def changed(folder, target, **settings):
+    """Return a copy of FOLDER at TARGET with other SETTINGS."""
+    shutil.copytree(folder, target)
+    config = json.loads((folder / "config.json").read_text()) | settings
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+@pytest.mark.parametrize("kind", ["t5", "bert", "llama", "qwen3_moe"])
+def test_a_conversion_has_the_settings_of_its_source(pairs, kind):
+    code, stages = checked(*pairs(kind))
+    assert (code, stages["configuration"]["status"]) == (0, "pass")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("t5", {"layer_norm_epsilon": 1e-4}),
+        ("t5", {"relative_attention_max_distance": 32}),
+        ("bert", {"layer_norm_eps": 1e-6}),
+        ("llama", {"max_position_embeddings": 13}),
+        ("llama", {"rms_norm_eps": 1e-4}),
+        ("llama", {"rope_theta": 500.0}),
+        ("qwen3_moe", {"num_experts_per_tok": 1}),
+    ],
+)
+def test_another_setting_is_named_with_both_values_and_its_reader(pairs, tmp_path, kind, settings):
+    source, converted = pairs(kind)
+    code, stages = checked(source, changed(converted, tmp_path / "other", **settings))
+    [(key, value)] = settings.items()
+    stage = stages["configuration"]
+    assert (code, stage["status"]) == (1, "fail")
+    assert key in stage["detail"]
+    assert repr(value) in stage["detail"]
+    assert "read by" in stage["detail"]
+
+
+def test_a_setting_that_nobody_reads_may_differ(pairs, tmp_path):
+    source, converted = pairs("llama")
+    candidate = changed(converted, tmp_path / "other", initializer_range=1.0, remark="none")
+    assert checked(source, candidate)[0] == 0
+
+
+def test_a_golden_on_disk_knows_the_settings(pairs, tmp_path):
+    source, converted = pairs("t5")
+    recording = ["parity", "record", str(source), str(tmp_path / "golden")]
+    assert CliRunner().invoke(main, recording).exit_code == 0
+    candidate = changed(converted, tmp_path / "other", layer_norm_epsilon=1e-4)
+    code, stages = checked(tmp_path / "golden", candidate)
+    assert (code, stages["configuration"]["status"]) == (1, "fail")
