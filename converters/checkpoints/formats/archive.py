@@ -201,6 +201,8 @@ def _member(info: zipfile.ZipInfo, file: IO[bytes]) -> Member:
     found = file.read(length).decode("utf-8" if info.flag_bits & _UTF8 else "cp437")
     if signature != _SIGNATURE or found != info.orig_filename:
         raise ValueError(f"{name} is not where the directory has it")
+    if info.volume:
+        raise ValueError(f"{name} is in another file of an archive in several")
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
     if info.flag_bits & ~_FLAGS or not (deflated or info.compress_type == zipfile.ZIP_STORED):
         raise ValueError(f"{name} is encrypted, or compressed in an unknown way")
