@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from large_models import KINDS, make_model
-from side_by_side import convert, cp, machine, measure, show, summarise
+from weighbridge.tests.support.large_models import KINDS, make_model
+from weighbridge.tests.support.side_by_side import convert, cp, machine, measure, show, summarise
 
 RESULT = Path(__file__).parent / "results" / "copy_speed.json"
 SHARD = 5_000_000_000  # bytes

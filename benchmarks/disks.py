@@ -20,13 +20,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from side_by_side import machine
-
 from weighbridge.tests.faults.commands import COMMANDS, make_sources, varied
 from weighbridge.tests.faults.mounts import mounted, remount
 from weighbridge.tests.faults.server import Server
 from weighbridge.tests.faults.shim import ANY, FAILING, GROWING, Action, Fault, Kind, missing
 from weighbridge.tests.faults.worlds import Row, World
+from weighbridge.tests.support.side_by_side import machine
 
 RESULT = Path(__file__).parent / "results" / "disks.json"
 WRITES = Kind.WRITE | Kind.CLOSE

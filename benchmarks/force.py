@@ -16,14 +16,13 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from side_by_side import machine
-
 from weighbridge.tests.faults.commands import COMMANDS, make_sources, varied
 from weighbridge.tests.faults.keeping import Visit, results_of, visit
 from weighbridge.tests.faults.server import Server
 from weighbridge.tests.faults.shim import missing
 from weighbridge.tests.faults.worlds import World
 from weighbridge.tests.faults.zoo import ANIMALS
+from weighbridge.tests.support.side_by_side import machine
 
 RESULT = Path(__file__).parent / "results" / "force.json"
 

@@ -24,10 +24,10 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import psutil  # noqa: E402
-from side_by_side import machine  # noqa: E402
 
 from tests.fuzz import warm  # noqa: E402
 from tests.fuzz.judge import KINDS  # noqa: E402
+from weighbridge.tests.support.side_by_side import machine  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "fuzz.json"
 

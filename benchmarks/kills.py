@@ -23,12 +23,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from side_by_side import machine
-
 from weighbridge.tests.faults.commands import COMMANDS, make_sources, varied
 from weighbridge.tests.faults.server import Server
 from weighbridge.tests.faults.shim import NOTHING, Action, Fault, Kind, missing
 from weighbridge.tests.faults.worlds import Row, World
+from weighbridge.tests.support.side_by_side import machine
 
 RESULT = Path(__file__).parent / "results" / "kills.json"
 # These make hundreds of calls, or take seconds each time.

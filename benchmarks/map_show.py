@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from side_by_side import environment, machine
 
 from weighbridge.converters.checkpoints import Header
 from weighbridge.converters.checkpoints.shards import arrange, index_text
+from weighbridge.tests.support.side_by_side import environment, machine
 
 RESULT: Final = Path(__file__).parent / "results" / "map_show.json"
 REPEAT: Final = 5

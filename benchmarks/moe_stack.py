@@ -15,8 +15,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from large_models import KINDS, make_model
-from side_by_side import convert, cp, environment, machine, measure, show, summarise
+from weighbridge.tests.support.large_models import KINDS, make_model
+from weighbridge.tests.support.side_by_side import (
+    convert,
+    cp,
+    environment,
+    machine,
+    measure,
+    show,
+    summarise,
+)
 
 RESULT = Path(__file__).parent / "results" / "moe_stack.json"
 SHARD = 5_000_000_000  # bytes

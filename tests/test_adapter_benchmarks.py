@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from weighbridge.benchmarks.adapters import (
+from weighbridge.tests.support.adapters import (
     made,
     merge_memory,
     merge_orders,

@@ -179,3 +179,20 @@ def test_the_order_is_enforced(importer, target):
 )
 def test_relative_imports_are_resolved(dots, name, importer, expected):
     assert absolute(dots, name, importer) == expected
+
+
+def names_imported(path: Path) -> set[str]:
+    """Return the modules that the file at PATH imports, relative ones aside."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return names | {n.name for node in nodes if isinstance(node, ast.Import) for n in node.names}
+
+
+def test_no_test_imports_a_benchmark():
+    """What both use lies in ``tests/support``."""
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("*.py")
+        if any("benchmarks" in name.split(".") for name in names_imported(path))
+    }
+    assert found == set()

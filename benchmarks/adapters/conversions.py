@@ -26,9 +26,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from weighbridge.benchmarks.adapters.cases import CASES, Case, adapted, build
-from weighbridge.benchmarks.side_by_side import machine
 from weighbridge.errors import UnsupportedError
+from weighbridge.tests.support.adapters.cases import CASES, Case, adapted, build
+from weighbridge.tests.support.side_by_side import machine
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "adapters_conversions.json"
 BAR: Final = 1e-6
@@ -115,7 +115,7 @@ def mlx_model(folder: Path, case: Case, adapter: Path | None = None) -> Any:
 def bare(folder: Path, case: Case) -> Any:
     """Return the model in FOLDER by the library that has its class."""
     if case.kind == "t5":
-        from weighbridge.benchmarks.adapters import t5_port
+        from weighbridge.tests.support.adapters import t5_port
 
         return t5_port.load(folder, json.loads((folder / "config.json").read_text()))
     if case.kind == "bert":

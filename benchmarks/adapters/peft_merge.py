@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from weighbridge.benchmarks.adapters.cases import CASES, adapted, build, save
-from weighbridge.benchmarks.side_by_side import machine
+from weighbridge.tests.support.adapters.cases import CASES, adapted, build, save
+from weighbridge.tests.support.side_by_side import machine
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "adapters_peft_merge.json"
 UNIT: Final = 2.0**-24  # the rounding of float32

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from weighbridge.benchmarks.atlas import row, run
+from weighbridge.tests.support.atlas import row, rows
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_a_process_that_dies_costs_its_row_alone(monkeypatch, tmp_path):
     script = tmp_path / "python"
     script.write_text('#!/bin/sh\necho \'{"kind": "a"}\'\nexit 3\n')
     script.chmod(0o755)
-    monkeypatch.setattr(run.sys, "executable", str(script))
-    first, second = run.batch(["a:saved", "b:hub"])
+    monkeypatch.setattr(rows.sys, "executable", str(script))
+    first, second = rows.batch(["a:saved", "b:hub"])
     assert first == json.loads('{"kind": "a"}')
     assert (second["kind"], second["layout"]) == ("b", "hub")
     assert second["failed"] == "the process ended with 3: "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weighbridge.benchmarks.atlas import row, run, tiny, verdicts
+from weighbridge.tests.support.atlas import row, rows, tiny, verdicts
 
 ROOT = Path(__file__).parents[2]
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "atlas.json").read_text())
@@ -21,7 +21,7 @@ def measure(name, folder):
     kind, layout = name.split(":")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return run.judged(vars(row.measure(kind, layout, folder)))
+        return rows.judged(vars(row.measure(kind, layout, folder)))
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -40,7 +40,7 @@ def test_a_row_comes_to_what_the_atlas_says(name, tmp_path):
 
 
 def test_every_type_and_layout_has_a_row():
-    assert set(run.names([])) | {f"{kind}:saved" for kind in verdicts.UNPAIRED} == set(ROWS)
+    assert set(rows.names([])) | {f"{kind}:saved" for kind in verdicts.UNPAIRED} == set(ROWS)
 
 
 def test_the_result_is_of_the_installed_libraries():

@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 
-from weighbridge.benchmarks.atlas import hub, sizes, tiny
-from weighbridge.benchmarks.atlas.verdicts import UNPAIRED
+from weighbridge.tests.support.atlas import hub, sizes, tiny
+from weighbridge.tests.support.atlas.verdicts import UNPAIRED
 
 
 @pytest.fixture

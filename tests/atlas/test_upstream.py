@@ -8,8 +8,8 @@ import warnings
 
 import pytest
 
-from weighbridge.benchmarks.atlas import upstream, verdicts
-from weighbridge.benchmarks.atlas.faults import FAULTS
+from weighbridge.tests.support.atlas import upstream, verdicts
+from weighbridge.tests.support.atlas.faults import FAULTS
 
 CASES = [pytest.param(f, layout, id=f"{f.kind}-{layout}") for f in FAULTS for layout in f.layouts]
 QUICK = {"gemma-saved", "glm-saved", "gpt_oss-saved", "qwen3_vl_moe-saved"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from weighbridge.benchmarks.atlas.row import Row
-from weighbridge.benchmarks.atlas.table import page
-from weighbridge.benchmarks.atlas.verdicts import verdict
+from weighbridge.tests.support.atlas.row import Row
+from weighbridge.tests.support.atlas.table import page
+from weighbridge.tests.support.atlas.verdicts import verdict
 
 ROOT = Path(__file__).parents[2]
 EXACT = dict.fromkeys(("forward", "inverse", "trained", "config", "accepted"), "exact")

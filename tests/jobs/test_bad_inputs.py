@@ -20,8 +20,8 @@ import torch
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
-from weighbridge.benchmarks.atlas import tiny
 from weighbridge.cli import main
+from weighbridge.tests.support.atlas import tiny
 
 SIDES = ("torch", "mlx", "foreign")
 WAY = {"torch": "torch-to-mlx", "mlx": "mlx-to-torch", "foreign": "mlx-to-torch"}

@@ -7,8 +7,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from weighbridge import jobs
-from weighbridge.benchmarks.atlas import row, tiny
 from weighbridge.converters.sidefiles import SIDECAR
+from weighbridge.tests.support.atlas import row, tiny
 
 
 @pytest.fixture(scope="module")

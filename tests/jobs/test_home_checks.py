@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from weighbridge import jobs
-from weighbridge.benchmarks.atlas.tiny import make
+from weighbridge.tests.support.atlas.tiny import make
 
 PROJECTION = "model.layers.3.self_attn.q_proj"
 

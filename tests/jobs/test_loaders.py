@@ -15,9 +15,9 @@ import torch
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from weighbridge.benchmarks.atlas import tiny
 from weighbridge.cli import main
 from weighbridge.converters.sidefiles import SIDECAR
+from weighbridge.tests.support.atlas import tiny
 
 MESSAGES = (
     [{"role": "user", "content": "how far is it?"}],

@@ -15,7 +15,6 @@ from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from weighbridge import jobs
-from weighbridge.benchmarks.atlas import tiny
 from weighbridge.converters.adapters.merging.affected import AffectedWeight, blocks
 from weighbridge.converters.adapters.merging.statistics import SAMPLE, measure
 from weighbridge.converters.checkpoints import Staging, Writer, open_checkpoint
@@ -31,6 +30,7 @@ from weighbridge.jobs.merging.quantized import merge_quantized
 from weighbridge.jobs.merging.trial import affected_weights, changes_of, try_forms
 from weighbridge.jobs.provenance.base import dense_view
 from weighbridge.jobs.provenance.placement import live_on
+from weighbridge.tests.support.atlas import tiny
 
 LLAMA = {
     "model_type": "llama",

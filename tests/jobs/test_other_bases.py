@@ -10,7 +10,7 @@ import pytest
 import torch  # noqa: F401  (questions to transformers are answered in this process then)
 from safetensors.numpy import load_file, save_file
 
-from weighbridge.benchmarks.adapters.refused_merges import (
+from weighbridge.tests.support.adapters.refused_merges import (
     ELSEWHERE,
     FRAMEWORKS,
     WHY,

@@ -11,8 +11,9 @@ import pytest
 import torch  # here, where questions to transformers are answered then
 from safetensors.numpy import load_file, save_file
 
-from weighbridge.benchmarks.adapters import cases, made
-from weighbridge.benchmarks.adapters.refused_merges import (
+from weighbridge.converters.common import repositories
+from weighbridge.tests.support.adapters import cases, made
+from weighbridge.tests.support.adapters.refused_merges import (
     TWICE,
     WHY,
     Bench,
@@ -21,7 +22,6 @@ from weighbridge.benchmarks.adapters.refused_merges import (
     run,
     twice,
 )
-from weighbridge.converters.common import repositories
 
 MANIFEST = "weighbridge.json"
 

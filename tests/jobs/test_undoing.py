@@ -7,11 +7,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from weighbridge import jobs
-from weighbridge.benchmarks.atlas import row, tiny
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.jobs.checking import expected_of
 from weighbridge.parity.weights.expectations import with_programs
 from weighbridge.parity.weights.reference_index import Explanation
+from weighbridge.tests.support.atlas import row, tiny
 
 MAP = """weighbridge map 1
 layers.{n}.in.weight => layers.{n}.in.weight

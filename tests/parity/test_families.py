@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from weighbridge.benchmarks.atlas.tiny import make
 from weighbridge.converters.configs import to_mlx
 from weighbridge.converters.libraries import find
 from weighbridge.converters.models import open as open_model
 from weighbridge.jobs.checking import compare
 from weighbridge.parity.goldens.golden import Golden
 from weighbridge.parity.goldens.recorder import record
+from weighbridge.tests.support.atlas.tiny import make
 
 
 def sixteen(folder):

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from weighbridge.benchmarks.atlas.tiny import make
 from weighbridge.jobs.convert import convert
 from weighbridge.jobs.options import Options
 from weighbridge.jobs.parity import check
 from weighbridge.parity.weights.alterations import is_offset, near_scaled
 from weighbridge.parity.weights.fingerprints import explain
 from weighbridge.parity.weights.sketches import ArrayWeights, sketches
+from weighbridge.tests.support.atlas.tiny import make
 
 # Published Mixtrals have no window; mlx-lm's class has none either.
 SQUARE = ("mixtral", {"sliding_window": None, "intermediate_size": 48})

@@ -10,10 +10,10 @@ import pytest
 import torch
 from mlx_lm.models.cache import make_prompt_cache
 
-from weighbridge.benchmarks.atlas import tiny
 from weighbridge.converters.configs import to_mlx, to_torch
 from weighbridge.converters.libraries import Target, find
 from weighbridge.errors import MismatchError
+from weighbridge.tests.support.atlas import tiny
 
 ROUNDING = 2.5e-6  # relative to the largest logit, float32 on both sides
 IDS = np.random.default_rng(3).integers(3, 100, size=(1, 12))

@@ -7,11 +7,11 @@ import json
 import pytest
 import torch
 
-from weighbridge.benchmarks.atlas import hub as published
-from weighbridge.benchmarks.atlas import tiny
 from weighbridge.converters.checkpoints import Header, open_checkpoint
 from weighbridge.converters.libraries.transformers import hub_headers, torch_class
 from weighbridge.errors import BadInputError, UnsupportedError
+from weighbridge.tests.support.atlas import hub as published
+from weighbridge.tests.support.atlas import tiny
 
 QUICK = ["mixtral", "mamba", "qwen3_5", "gemma3", "phi3"]
 MORE = [

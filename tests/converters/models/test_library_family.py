@@ -61,8 +61,8 @@ def test_a_type_that_one_side_alone_knows_is_no_family():
 def test_every_type_that_both_sides_implement_is_known():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from weighbridge.benchmarks.atlas.tiny import types
     from weighbridge.converters.models.library_family import transformers_types
+    from weighbridge.tests.support.atlas.tiny import types
 
     assert set(types()) <= transformers_types() <= set(CONFIG_MAPPING)
 

@@ -13,7 +13,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """Return the folder of a tiny torch model of a type; each is made once."""
-    from weighbridge.benchmarks.atlas.tiny import make
+    from weighbridge.tests.support.atlas.tiny import make
 
     root, made = tmp_path_factory.mktemp("tiny"), {}
 

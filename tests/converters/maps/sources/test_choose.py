@@ -26,7 +26,7 @@ def mixtral(tmp_path_factory):
     """Return folders of a tiny mixtral, torch's and mlx-lm's, the latter without a manifest."""
     import mlx.core as mx
 
-    from weighbridge.benchmarks.atlas.tiny import make
+    from weighbridge.tests.support.atlas.tiny import make
 
     root = tmp_path_factory.mktemp("choose")
     folder = make("mixtral", root / "torch").folder

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from weighbridge.benchmarks.atlas import tiny
 from weighbridge.converters.checkpoints import Header, open_checkpoint
 from weighbridge.converters.libraries.modules import describe, described
 from weighbridge.converters.libraries.transformers import hub_headers
@@ -19,6 +18,7 @@ from weighbridge.converters.maps.sources.loading import follow
 from weighbridge.converters.maps.sources.modules import module_map
 from weighbridge.converters.values import Dense, LowRank
 from weighbridge.errors import UnsupportedError
+from weighbridge.tests.support.atlas import tiny
 
 BERT = {
     "model_type": "bert",

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from weighbridge.benchmarks.large_models import BLOCK, KINDS, layout_of, random_pieces, size_of
 from weighbridge.converters.checkpoints import Header, Writer
 from weighbridge.converters.common.dtypes import CODE, NUMPY
+from weighbridge.tests.support.large_models import BLOCK, KINDS, layout_of, random_pieces, size_of
 
 Array = np.ndarray
 ROLES: Final = {  # what stands after the path of a module

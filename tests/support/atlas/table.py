@@ -23,7 +23,7 @@ no two sizes alike, goes to MLX and back. Written by `python benchmarks/atlas/ru
 | logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g} |
 
 A row is an **upstream** fault only if mlx-lm, given the same checkpoint without us, computes with the same
-weights bit for bit, or refuses it in the same words; `benchmarks/atlas/faults.py` says why, with the smallest
+weights bit for bit, or refuses it in the same words; `tests/support/atlas/faults.py` says why, with the smallest
 change that makes both agree, and a test repeats it: it fails when upstream mends the fault.
 
 {counts}
@@ -45,7 +45,7 @@ def write_table(source: Path, target: Path) -> None:
 
 def page(result: Mapping[str, Any]) -> str:
     """Return the page of a result."""
-    from weighbridge.benchmarks.atlas.logits import FLOOR, TIMES
+    from weighbridge.tests.support.atlas.logits import FLOOR, TIMES
 
     rows = result["rows"]
     head = HEAD.format(

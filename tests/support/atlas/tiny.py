@@ -1,6 +1,6 @@
 """Tiny random checkpoints of every model type that transformers and mlx-lm share.
 
-    python -m weighbridge.benchmarks.atlas.tiny TYPE FOLDER [hub]
+    python -m weighbridge.tests.support.atlas.tiny TYPE FOLDER [hub]
 
 The sizes are data (`sizes.py`); every norm, bias and correction bias is perturbed, so that none
 can be dropped, swapped or transposed unseen.
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weighbridge.benchmarks.atlas import hub, sizes
+from weighbridge.tests.support.atlas import hub, sizes
 
 LAYOUTS = ("saved", "hub")
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py

@@ -1,6 +1,6 @@
 """One row of the atlas: a tiny checkpoint goes to MLX and back, and everything is compared.
 
-    python -m weighbridge.benchmarks.atlas.row TYPE:LAYOUT ...
+    python -m weighbridge.tests.support.atlas.row TYPE:LAYOUT ...
 
 prints one JSON object a row. The way is the product's own (`jobs.convert`); the oracles are not:
 mlx-lm's loader, its class's own ``sanitize``, and transformers.
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weighbridge.benchmarks.atlas import logits, tiny
 from weighbridge.errors import WeighbridgeError
+from weighbridge.tests.support.atlas import logits, tiny
 
 EXACT, SAME = "exact", "same weights"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weighbridge.benchmarks.atlas.faults import FAULTS, Fault
+from weighbridge.tests.support.atlas.faults import FAULTS, Fault
 
 # Types that have no pair of classes, so that there is nothing to convert.
 UNPAIRED = {

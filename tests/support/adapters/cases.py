@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from weighbridge.benchmarks.atlas import sizes, tiny
+from weighbridge.tests.support.atlas import sizes, tiny
 
 ATTENTION: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
 GATED: Final = ("gate_proj", "up_proj", "down_proj")

@@ -1,6 +1,6 @@
 """Measure where mlx-lm and transformers disagree without us.
 
-    python -m weighbridge.benchmarks.atlas.upstream [TYPE ...]
+    python -m weighbridge.tests.support.atlas.upstream [TYPE ...]
 
 transformers saves the checkpoint, mlx-lm's own loader reads it; nothing of Weighbridge takes part
 but the tables of this folder.
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weighbridge.benchmarks.atlas import logits, mends, tiny
-from weighbridge.benchmarks.atlas.faults import FAULTS, Fault
+from weighbridge.tests.support.atlas import logits, mends, tiny
+from weighbridge.tests.support.atlas.faults import FAULTS, Fault
 
 
 class Measured(NamedTuple):

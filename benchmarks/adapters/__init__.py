@@ -1,1 +1,0 @@
-"""Adapters measured: merges, what survives them, conversions between dialects."""
