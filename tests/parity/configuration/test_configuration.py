@@ -8,9 +8,9 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from weighbridge.benchmarks.atlas.tiny import make
 from weighbridge.cli import main
 from weighbridge.jobs import Options, convert
+from weighbridge.tests.support.atlas.tiny import make
 
 
 @pytest.fixture(scope="module")
