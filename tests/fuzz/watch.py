@@ -148,8 +148,7 @@ def in_shell(argv: Sequence[str], folder: Path, places: dict[str, str], root: Pa
     from .warm import ENVIRONMENT
 
     path = os.pathsep.join(map(str, (*sys.path, root)))
-    kept = {"WEIGHBRIDGE_CACHE": str(Path(places["MPLCONFIGDIR"]).with_name("cache"))}
-    environment = {**os.environ, **ENVIRONMENT, **places, **kept, "PYTHONPATH": path}
+    environment = {**os.environ, **ENVIRONMENT, **places, "PYTHONPATH": path}
     command = [sys.executable, "-m", "weighbridge", *argv]
     with tempfile.TemporaryFile() as printed:
         begin = time.monotonic()
