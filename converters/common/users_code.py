@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final
 
-from ...errors import UsersCodeError, legible
+from ...errors import UsersCodeError, WeighbridgeError, legible
 from .memory import ran_out
 
 OURS: Final = __name__.partition(".")[0]
@@ -59,6 +59,29 @@ def fault_of(error: BaseException) -> str | None:
     """Return the last of the user's own lines and what was raised there; ``None`` for a bug of ours."""
     place = innermost(error.__traceback__)
     return None if place in {None, OURS} else f"{place}: {described(error)}"
+
+
+@contextlib.contextmanager
+def running(what: str) -> Iterator[None]:
+    """Tell what the code of WHAT, a library's or a user's module, raises in the block as one line.
+
+    Raises:
+        UsersCodeError: it raised; WHAT, the last of the user's own lines if there is one, and the error.
+    """
+    try:
+        yield
+    except WeighbridgeError:
+        raise
+    except Exception as error:
+        if ran_out(error) or raised_by_us(error):
+            raise
+        raise UsersCodeError(f"{what} does not run: {fault_of(error) or described(error)}") from error
+
+
+def raised_by_us(error: BaseException) -> bool:
+    """Say whether a line of this package raised ERROR, other than by calling somebody's module."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and is_ours(frames[-1])
 
 
 def innermost(frames: TracebackType | None) -> str | None:

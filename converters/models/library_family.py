@@ -16,10 +16,11 @@ from ...errors import BadInputError
 from ..libraries import Target, find
 from ..libraries.packages import assigned
 from .families import Family, encoder_signature
-from .signature import Signature, causal_signature
+from .signature import Signature, causal_signature, headless
 
 Config = Mapping[str, Any]
 MAPPING: Final = "models/auto/auto_mappings.py"  # model_type -> class, in transformers' sources
+BARE: Final = "models/auto/modeling_auto.py"  # model_type -> class without a head
 INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
 
 
@@ -45,8 +46,20 @@ def family_of(config: Config) -> Family | None:
     if target is None or not in_transformers(str(config["model_type"])):
         return None
     # A class of mlx-embeddings ends with hidden states, those of the other libraries with logits.
-    makes = encoder_signature if target.library == "mlx-embeddings" else causal_signature
+    usual = headless if is_bare(config) else causal_signature
+    makes = encoder_signature if target.library == "mlx-embeddings" else usual
     return Family("", "", partial(of_text, makes))
+
+
+def is_bare(config: Config) -> bool:
+    """Say whether CONFIG names transformers' class of its type without a head.
+
+    >>> is_bare({"model_type": "qwen3", "architectures": ["Qwen3Model"]})
+    True
+    """
+    named = list(config.get("architectures") or ())[:1]
+    bare = classes(BARE, "MODEL_MAPPING_NAMES").get(str(config.get("model_type")))
+    return bool(named) and (named == [bare] or (isinstance(bare, tuple) and named[0] in bare))
 
 
 def of_text(makes: Callable[[Config], Signature], config: Config) -> Signature:
@@ -82,9 +95,13 @@ def in_transformers(kind: str) -> bool:
 @cache
 def transformers_types() -> frozenset[str] | None:
     """Return the model types of the installed transformers, read from its source; not imported."""
+    return frozenset(classes(MAPPING, "CONFIG_MAPPING_NAMES")) or None
+
+
+@cache
+def classes(file: str, name: str) -> Mapping[str, Any]:
+    """Return transformers' table NAME in its source FILE, by model type; empty where there is none."""
     spec = importlib.util.find_spec("transformers")
-    source = Path(spec.origin).parent / MAPPING if spec and spec.origin else None
-    table = assigned(source, "CONFIG_MAPPING_NAMES") if source else None
-    if not isinstance(table, ast.Call):
-        return None
-    return frozenset(kind for kind, _ in ast.literal_eval(table.args[0]))
+    source = Path(spec.origin).parent / file if spec and spec.origin else None
+    table = assigned(source, name) if source else None
+    return dict(ast.literal_eval(table.args[0])) if isinstance(table, ast.Call) else {}

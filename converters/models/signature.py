@@ -10,6 +10,7 @@ from ...errors import BadInputError
 
 Dimension = int | str
 # What configurations call the longest sequence; the first that is there counts.
+WIDTHS: Final = ("hidden_size", "n_embd", "d_model", "dim")  # keys of the width of hidden states
 LENGTHS: Final = (
     "max_position_embeddings",
     "n_positions",
@@ -81,6 +82,21 @@ def causal_signature(config: Mapping[str, Any]) -> Signature:
         inputs=(Port("input_ids", "int64", shape, "token_ids", upper),),
         outputs=(Port("logits", "float32", (*shape, vocabulary), "logits"),),
     )
+
+
+def headless(config: Mapping[str, Any]) -> Signature:
+    """Return the signature of a language model without a head: token ids in, hidden states out.
+
+    >>> headless({"vocab_size": 7, "hidden_size": 4}).outputs[0].shape
+    ('batch', 'sequence', 4)
+
+    Raises:
+        BadInputError: the configuration lacks the vocabulary's size or the width.
+    """
+    width = next((key for key in WIDTHS if key in config), WIDTHS[0])
+    shape = ("batch", "sequence", size_of(config, width))
+    hidden = Port("last_hidden_state", "float32", shape, "hidden")
+    return Signature(causal_signature(config).inputs, (hidden,))
 
 
 def longest(config: Mapping[str, Any], default: int = 2048) -> int:

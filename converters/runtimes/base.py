@@ -42,6 +42,7 @@ class Runner(Protocol):
         With the reference's recordings as corrections, every site computes from the reference's
         inputs, so a recorded difference is the site's own (teacher forcing). Children are corrected
         before their parent ends: a parent differs only by what its children did not compute.
+        A correction of another shape than its site's does nothing.
         Runners that can also record ``SITE|in``, the first input that reaches a site, and correct it.
         """
         ...

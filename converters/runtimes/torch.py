@@ -226,7 +226,7 @@ class Recorder:
         if tensor is None or not tensor.is_floating_point():
             return None
         self.sites[site] = from_torch(tensor)
-        if site not in self.corrections:
+        if site not in self.corrections or self.corrections[site].shape != tuple(tensor.shape):
             return None
         return _replace_first(value, to_torch(self.corrections[site]).to(tensor.dtype))
 

@@ -167,7 +167,8 @@ def _systemic(
     holders = {parent(site) for site in sites}
     leaves = sites - holders
     failing = [worst[site][0] for site in leaves if site in worst]
-    if len(failing) < max(4, SYSTEMIC * len(leaves)):
+    other_shapes = any(np.isinf(it.error.whole) for it in failing)
+    if other_shapes or len(failing) < max(4, SYSTEMIC * len(leaves)):
         return []
     sizes = np.array([it.error.whole for it in failing])
     dtype = _like_rounding(float(np.median(sizes)))

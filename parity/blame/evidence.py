@@ -157,8 +157,9 @@ def transposed(it: Observation) -> str | None:
             continue
         x, found, wanted = (rows[:512] - rows[:512].mean(axis=0) for rows in arrays)
         form, turned = x @ wanted.T, x @ found.T
-        gap = norm(turned - form.T) / norm(form)
-        if gap <= max(1e-3, NOISE * it.own) < norm(turned - form) / norm(form):
+        size = max(norm(form), 1e-300)  # zero where all rows are alike
+        gap = norm(turned - form.T) / size
+        if gap <= max(1e-3, NOISE * it.own) < norm(turned - form) / size:
             return f"the bilinear form of {path} and the output is the reference's transposed ({gap:.0e})"
     return None
 

@@ -12,7 +12,7 @@ from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of
 from ...converters.models import Model, Signature
 from ...converters.runtimes import Runner, load
-from ...errors import BadInputError, WeighbridgeError
+from ...errors import BadInputError, UsersCodeError, WeighbridgeError
 from ..weights.sketches import Weights
 from ..weights.weights import own_copy, storage_dtype, weights_of
 from .verdict import Stage
@@ -110,10 +110,10 @@ def unrunnable(error: Exception) -> Stage:
     """Return the stage of a candidate that raised ERROR: what a library's class raises is the finding.
 
     Raises:
-        Exception: ERROR itself, where a user's code raised it and is to hear of it.
+        UsersCodeError: a user's code raised it and is to hear of it.
     """
     pass_on_shortage(error)
-    if fault_of(error):
-        raise error
+    if line := fault_of(error):
+        raise UsersCodeError(line) from error
     reason = error if isinstance(error, WeighbridgeError) else repr(error)
     return Stage("outputs", "fail", f"the candidate does not run: {reason}")

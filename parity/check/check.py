@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -348,29 +347,12 @@ class Check:
         ran = failed & {"outputs", "structure"}
         if not ran or (runner := self.candidate.structure) is None:
             return ()
-        if getattr(runner, "kind", "captured") != "captured":
-            self.unchecked.append("inner sites: a class of an MLX library shows none")
-            return ()
-        from ..blame.blame import blame
+        from ..blame.locating import locate
 
-        probes, sites, own = self.sites()
-        if not sites:
-            self.unchecked.append("no inner sites: the golden is of level verdict (--level blame)")
-            return ()
-        return tuple(blame(sites, own, runner, probes, explanations=self.explanations))
-
-    def sites(self) -> tuple[list[Probe], Outputs, Outputs]:
-        """Return a few probes, the reference's sites and the source's own, recorded or run now."""
         chosen = [self.golden.probes[index] for index in self.probes[-2:]]
-        if self.golden.model is not None and importlib.util.find_spec("torch"):
-            from ..goldens.recorder import Recorder
-
-            reference, own = Recorder(self.golden.model, chosen).sites(self.storage, chosen)
-        else:
-            reference = self.golden.sites.get(self.storage, ())
-            own = self.golden.source_sites.get(self.storage, ())
-            chosen = list(self.golden.probes[: len(reference)])
-        return chosen, list(reference), list(own)
+        found = locate(self.golden, runner, self.storage, chosen, self.explanations)
+        self.unchecked += found.notes
+        return found.faults
 
     def provenance(self, stages: Sequence[Stage]) -> dict[str, Any]:
         """Return what ran where, hashes of both sides, and what nobody looked at."""

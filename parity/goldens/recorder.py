@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...converters.common.steps import step
+from ...converters.common.users_code import running
 from ...converters.configs.to_mlx import known
 from ...converters.models import Model, Signature
 from ...converters.values import Array
@@ -137,7 +138,7 @@ class Recorder:
 
         step("checking: float64 reference")
         module = stored_as(self.model, "float64", storage)
-        with constants_of(storage):
+        with constants_of(storage), running(self.model.spec):
             return float64_outputs(module, self.signature, probes)
 
     def outputs(self, storage: str) -> Rows:
@@ -152,7 +153,7 @@ class Recorder:
 
         step("checking: the source's own float32")
         module = stored_as(self.model, "float32", storage)
-        with constants_of(storage):
+        with constants_of(storage), running(self.model.spec):
             found = module_outputs(module, self.signature, self.probes, "float32")
         return own_errors(found, wanted, self.masks)
 
@@ -162,7 +163,8 @@ class Recorder:
 
         step(f"checking: the source's own {dtype}")
         module = narrow_module(self.model, dtype)
-        runs = [module_outputs(module, self.signature, self.probes, dtype)]
+        with running(f"{self.model.spec} in {dtype}"):
+            runs = [module_outputs(module, self.signature, self.probes, dtype)]
         for seed in range(RUNS if has_experts(module) else 0):
             with other_rounding(module, dtype, seed):
                 runs.append(module_outputs(module, self.signature, self.probes, dtype))

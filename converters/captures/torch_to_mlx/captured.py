@@ -67,13 +67,10 @@ def _arranged(structure: Any, results: Any) -> Output:
     return results[structure]
 
 
-def _replacement(site: str, value: mx.array, correction: mx.array) -> mx.array:
-    if correction.shape != value.shape:
-        raise MismatchError(
-            "a correction does not fit its site",
-            [f"{site}: expected shape {value.shape}, found {correction.shape}"],
-        )
-    return mx.array(correction).astype(value.dtype)
+def _replacement(value: mx.array, correction: mx.array) -> mx.array:
+    """Return CORRECTION in place of VALUE where it has its shape."""
+    fits = correction.shape == value.shape
+    return mx.array(correction).astype(value.dtype) if fits else value
 
 
 class Captured(Branch):
@@ -121,7 +118,8 @@ class Captured(Branch):
         """Run and return the outputs and what every site computed, before its own correction.
 
         A site is a submodule, by its path; its correction replaces its output for all that follows, and
-        for its parents. See ``sites`` for what is not visible. Corrections of other names do nothing.
+        for its parents. See ``sites`` for what is not visible. Corrections of other names or shapes
+        do nothing.
         """
         corrections = corrections or {}
         seen: dict[str, mx.array] = {}
@@ -130,7 +128,7 @@ class Captured(Branch):
             for site in sites:
                 seen[site] = value
                 if site in corrections:
-                    value = _replacement(site, value, corrections[site])
+                    value = _replacement(value, corrections[site])
             return value
 
         return self._run(inputs, tap), seen
