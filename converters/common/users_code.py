@@ -75,7 +75,9 @@ def running(what: str) -> Iterator[None]:
     except Exception as error:
         if ran_out(error) or raised_by_us(error):
             raise
-        raise UsersCodeError(f"{what} does not run: {fault_of(error) or described(error)}") from error
+        raise UsersCodeError(
+            f"{what} does not run: {fault_of(error) or described(error)}"
+        ) from error
 
 
 def raised_by_us(error: BaseException) -> bool:
