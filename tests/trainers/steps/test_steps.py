@@ -137,13 +137,14 @@ def test_embeddings_follow_the_parameters_and_agree(pairs_config, pairs_task):
 
 @pytest.mark.compiled
 @pytest.mark.heavy
-def test_a_compiled_step_is_the_same_bit_for_bit(series_config, series_task):
+@pytest.mark.parametrize("kind", ["series", "pairs"])
+def test_a_compiled_step_is_the_same_bit_for_bit(kind, request):
     from weighbridge.trainers.steps.compiler import compile_problem
 
     if compile_problem():
         pytest.skip(compile_problem())
-    config = series_config(compile=True)
-    task = series_task(config)
+    config = request.getfixturevalue(f"{kind}_config")(compile=True)
+    task = request.getfixturevalue(f"{kind}_task")(config)
     compiled = make_step("mlx", task, config)
     plain = make_step("mlx", task, config.model_copy(update={"compile": False}))
     assert compiled.notice is None
