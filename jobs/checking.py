@@ -83,21 +83,42 @@ def layout_check_of(model: Model) -> tuple[bool, str]:
     if check:
         return True, check
     return False, (
-        f"only its own map says how {model.spec} lies in MLX; name a native mlx.nn module that"
-        " loads it: --candidate-code MODULE:FUNCTION"
+        f"{no_class(model)}only its own map says how {model.spec} lies in MLX; name a native mlx.nn"
+        " module that loads it: --candidate-code MODULE:FUNCTION"
     )
 
 
 def read_natively(model: Model) -> str | None:
-    """Return which MLX library's own class reads and runs MODEL, if one is installed that does.
+    """Return which class reads and runs MODEL: an MLX library's that is installed, or one of ours.
 
-    An architecture with a table is captured, so there no such class is asked.
+    An architecture with a table is captured, so there no library is asked. A class of ours is run
+    besides: by the table's names the files must fit it, by a user's map they may.
     """
-    if model.library is None or model.family is None or model.family.map:
-        return None
-    from ..converters.runtimes.native import layout_reader
+    from ..converters.runtimes.native import layout_reader, misfits
+    from ..converters.runtimes.own_class import has_own_class, refusal
 
-    return layout_reader(model)
+    if model.library is None or model.family is None:
+        return None
+    if not model.family.map:
+        return layout_reader(model)
+    if not has_own_class(model) or refusal(model) or (has_own_map(model) and misfits(model)):
+        return None
+    return f"{model.library}: its own class loads and runs the directory"
+
+
+def no_class(model: Model) -> str:
+    """Return why the class that comes with Weighbridge does not run MODEL, to be put before more."""
+    from ..converters.runtimes.own_class import has_own_class, refusal
+
+    why = refusal(model) if has_own_class(model) and model.family else ""
+    return f"{why}; " if why else ""
+
+
+def has_own_map(model: Model) -> bool:
+    """Say whether MODEL's map is the user's and not the table of its family."""
+    if not model.map_text or model.family is None:
+        return False
+    return Conversion(model, "mlx").map != table_of(model.family)
 
 
 def is_native(model: Model) -> bool:
@@ -114,7 +135,7 @@ def tested_table(model: Model) -> str | None:
     family = model.family
     if family is None or not family.native:
         return None
-    if model.map_text and Conversion(model, "mlx").map != table_of(family):
+    if has_own_map(model):
         return None
     return f"table {family.map}, tested against the loader of {family.native}"
 

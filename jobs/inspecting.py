@@ -127,6 +127,8 @@ def model_facts(model: Model) -> Facts:
         "is": f"a {model.framework} model",
         "architecture": architecture(model),
     }
+    if found := mlx_class(model):
+        facts["runs in MLX by"] = found
     if model.path is not None and model.framework != "mlprogram":
         facts |= tensor_facts(model)
     if model.framework == "mlprogram":
@@ -141,6 +143,14 @@ def model_facts(model: Model) -> Facts:
     except WeighbridgeError as error:
         facts["inputs"] = f"unknown: {error}"
     return facts
+
+
+def mlx_class(model: Model) -> str:
+    """Return the class that runs MODEL in MLX; empty where no library has one, nor Weighbridge."""
+    try:
+        return str(model.library or "")
+    except WeighbridgeError:  # the directory asks for code of its own
+        return ""
 
 
 def package_signature(model: Model) -> Signature:

@@ -18,7 +18,7 @@ from weighbridge.errors import BadInputError, UnsupportedError, WeighbridgeError
 from weighbridge.fixtures import unpack
 
 VERBS = {"open", "convert", "convert_adapter", "merge", "check", "record", "train", "export"}
-VERBS |= {"inspect", "capture", "assert_parity"}
+VERBS |= {"inspect", "capture", "assert_parity", "mlx_model"}
 HEAVY = {"train", "export", "convert"}
 SHOWN = [name for name in VERBS if "Example::" in (getattr(weighbridge, name).__doc__ or "")]
 EXAMPLES = [

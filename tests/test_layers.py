@@ -16,7 +16,15 @@ LAYERS = (
     ("foundation", ("errors", "converters.common", "converters.documents", "converters.values")),
     ("files", ("converters.checkpoints", "converters.results")),
     ("weights", ("converters.quantization", "converters.adapters")),
-    ("models", ("converters.libraries", "converters.configs", "converters.models")),
+    (
+        "models",
+        (
+            "converters.mlx_classes",
+            "converters.libraries",
+            "converters.configs",
+            "converters.models",
+        ),
+    ),
     ("computations", ("converters.maps", "converters.captures", "converters.runtimes")),
     (
         "formats",

@@ -8,9 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from ... import __version__
 from ...errors import BadInputError, UntrustedError
+from ..mlx_classes import FILES
 from .packages import PACKAGES, constant, folder, version
-from .target import Target
+from .target import OWN, Target
 from .user import user_object
 
 Config = Mapping[str, Any]
@@ -20,8 +22,9 @@ DEFINES: Final = re.compile(r"^(class Model\b|Model\b|from .*\bModel\b|\s+Model,
 def find(config: Config, library: str | None = None) -> Target | None:
     """Return the class that reads the ``model_type`` of CONFIG, ``None`` where no library has one.
 
-    mlx-lm is asked first, then mlx-embeddings, then mlx-vlm, or LIBRARY alone. No library is
-    imported and nothing of a model directory is run.
+    mlx-lm is asked first, then mlx-embeddings, then mlx-vlm, or LIBRARY alone; where none of them has
+    one, the classes that come with Weighbridge. No library is imported and nothing of a model
+    directory is run.
 
     >>> find({"model_type": "mistral"}).module
     'mlx_lm.models.llama'
@@ -42,7 +45,19 @@ def find(config: Config, library: str | None = None) -> Target | None:
             return Target(name, version(name), str(config["model_type"]), module)
     if config.get("auto_map"):
         raise UntrustedError(code_refusal("auto_map", config["auto_map"]))
-    return None
+    return None if library else own_target(config)
+
+
+def own_target(config: Config) -> Target | None:
+    """Return the class that comes with Weighbridge for the ``model_type`` of CONFIG.
+
+    >>> own_target({"model_type": "t5"}).module.endswith("mlx_classes.t5")
+    True
+    """
+    kind = config.get("model_type")
+    file = FILES.get(kind) if isinstance(kind, str) else None
+    room = f"{__package__}".rpartition(".")[0]
+    return Target(OWN, __version__, str(kind), f"{room}.mlx_classes.{file}") if file else None
 
 
 def code_refusal(key: str, value: Any) -> str:

@@ -67,4 +67,5 @@ PROTOCOLS: Final[dict[str, Protocol]] = {
     "mlx-lm": mlx_lm,
     "mlx-embeddings": mlx_embeddings,
     "mlx-vlm": mlx_vlm,
+    "weighbridge": mlx_lm,  # the classes that come with it are made as mlx-lm's are
 }

@@ -36,6 +36,7 @@ CODES: Final = {
     "float64": "F64",
     "complex64": "C64",
 }
+OWN: Final = "weighbridge"  # the library of the classes that come with this package
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Target:
     """An MLX class that reads a ``model_type``; the configs it takes are MLX configs.
 
     Attributes:
-        library: ``mlx-lm``, ``mlx-vlm``, ``mlx-embeddings`` or ``user``.
+        library: ``mlx-lm``, ``mlx-vlm``, ``mlx-embeddings``, ``weighbridge`` or ``user``.
         version: of the library that is installed; empty for a user's own class.
         model_type: as the config has it.
         module: dotted name of the file with the class, ``module:function`` for a user's own.

@@ -15,6 +15,7 @@ from ..checkpoints import Header
 from ..common.arrays import to_mlx
 from ..models import Model
 from ..values import Array
+from .own_class import class_config
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -62,7 +63,7 @@ def loaded(model: Model, weights: Mapping[str, mx.array]) -> tuple[nn.Module, di
 
     The one object that sanitizes also runs: some classes drop a layer of their own while they do.
     """
-    parts = list(model.library.parts(model.config)) if model.library else []
+    parts = list(model.library.parts(class_config(model))) if model.library else []
     renamed = dict(weights)
     for part in parts:
         if hasattr(part, "sanitize"):

@@ -26,6 +26,7 @@ from ..weights.fingerprints import Explanation, explain
 from ..weights.weights import as_kept, base_weights, model_hashes
 from .candidate import Candidate, unrunnable
 from .distances import Distance
+from .layout import layout_stage
 from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
 from .verdict import Stage, Verdict, decide
 
@@ -201,26 +202,21 @@ class Check:
         if self.layout is None:
             return []
         confirmed, by = self.layout
+        if not confirmed or not self.probes:
+            return [Stage("layout", "pass" if confirmed else "unverified", by)]
         source = self.golden.model
-        if not confirmed:
-            return [Stage("layout", "unverified", by)]
-        if source is None or source.framework != "mlx" or source.factory or not self.probes:
-            return [Stage("layout", "pass", by)]
-        return [self.layout_by_library(Candidate(source, "mlx", self.candidate.policy), by)]
+        home = source if source is not None and source.framework == "mlx" else None
+        ran = Candidate(home, "mlx", self.candidate.policy) if home else self.candidate
+        return [layout_stage(by, ran, self.measure_layout, is_source=home is not None)]
 
-    def layout_by_library(self, source: Candidate, by: str) -> Stage:
-        """Run the library's own class on the reference's files, where there is one.
-
-        The reference was run in torch, its weights brought back by a map: that the candidate agrees
-        with it says nothing of the map. The class reads the files without one.
-        """
-        runner = source.structure
-        if getattr(runner, "kind", "") != "library" or runner is None:
-            return Stage("layout", "pass", by)
-        storage, self.storage = self.storage, "stored"  # the class runs the files as they are
-        *_, stage = self.measure_variants("layout", runner, source)
+    def measure_layout(self, runner: Runner, ran: Candidate) -> Stage:
+        """Run the class that reads the files of RAN, the reference's as they are."""
+        storage = self.storage
+        self.storage = storage if ran is self.candidate else "stored"
+        recorded = self.storage in self.golden.outputs
+        stages = self.measure_variants("layout", runner, ran) if recorded else []
         self.storage = storage  # which recording the class meets says nothing of the candidate
-        return stage._replace(name="layout", detail=f"{by}; it {stage.detail}")
+        return stages[-1] if stages else Stage("layout", "unverified", "was not run: no recording")
 
     def runs(self) -> list[Stage]:
         """Run the candidate: outputs and structure in float32, precision in the dtype that ships."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle, islice
 from pathlib import Path
@@ -24,6 +25,10 @@ LARGEST = (
     1 << 25
 )  # numbers in one row's output: logits of a large vocabulary fill memory in float64
 SHORTEST = 64  # tokens in the longest probe, however large the vocabulary
+
+# Numbers that an output has at least: one alone is right to its last bit now and then, by chance, and
+# then a correct other implementation errs many times as much.
+ENOUGH = 16
 
 
 class Probe(NamedTuple):
@@ -169,9 +174,29 @@ def _fixed_batch(signature: Signature) -> int | None:
     return most if most < 4 else None
 
 
+def _rows_needed(signature: Signature) -> int:
+    """Return how many rows make every output of SIGNATURE at least ENOUGH numbers, pooled ones too.
+
+    >>> scores = Port("scores", "float32", ("batch", "batch"), "logits")
+    >>> _rows_needed(Signature((), (scores,)))
+    4
+    """
+    named = [[size for size in port.shape if isinstance(size, str)] for port in signature.outputs]
+    pooled = [
+        (ENOUGH / max(1, math.prod(it for it in port.shape if isinstance(it, int))))
+        ** (1 / len(sizes))
+        for port, sizes in zip(signature.outputs, named, strict=True)
+        if sizes and set(sizes) == {port.shape[0]}
+    ]
+    return math.ceil(max(pooled, default=1))
+
+
 def _adapt(layout: Layout, signature: Signature) -> Layout:
-    """Fit LAYOUT to a fixed batch, and to a model that takes no mask."""
+    """Fit LAYOUT to a fixed batch, to few numbers per row, and to a model that takes no mask."""
     batch = _fixed_batch(signature)
+    if batch is None and (rows := _rows_needed(signature)) > len(layout.lengths):
+        upper = [p.limit(str(p.shape[0]), rows) for p in signature.inputs if p.shape]
+        batch = min([rows, *upper])
     lengths = layout.lengths if batch is None else tuple(islice(cycle(layout.lengths), batch))
     if not any(port.role == "attention_mask" for port in signature.inputs):
         lengths = (max(lengths),) * len(lengths)

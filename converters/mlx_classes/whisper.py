@@ -1,0 +1,142 @@
+"""Whisper: an encoder of spectrograms and a decoder of text. Names are those of mlx-examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx import nn
+
+from .layers import Args, Outputs, Weights, activation, attention, head_of, without
+
+
+@dataclass
+class ModelArgs(Args):
+    """The configuration; see transformers' ``WhisperConfig``."""
+
+    vocab_size: int
+    num_mel_bins: int
+    d_model: int
+    encoder_layers: int
+    encoder_attention_heads: int
+    encoder_ffn_dim: int
+    decoder_layers: int
+    decoder_attention_heads: int
+    decoder_ffn_dim: int
+    max_source_positions: int = 1500
+    max_target_positions: int = 448
+    activation_function: str = "gelu"
+    architectures: list[str] | None = None
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention; the keys have no bias."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, (width // heads) ** -0.5
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+
+    def __call__(self, x: mx.array, source: mx.array, mask: str | None = None) -> mx.array:
+        keys, values = self.key(source), self.value(source)
+        return self.out(attention(self.query(x), keys, values, self.heads, self.scale, mask))
+
+
+class Block(nn.Module):
+    """A layer of the encoder, or, where it attends to that too, of the decoder."""
+
+    def __init__(self, args: ModelArgs, heads: int, wide: int, *, cross: bool) -> None:
+        super().__init__()
+        width = args.d_model
+        self.attn, self.attn_ln = MultiHeadAttention(width, heads), nn.LayerNorm(width)
+        if cross:
+            self.cross_attn, self.cross_attn_ln = (
+                MultiHeadAttention(width, heads),
+                nn.LayerNorm(width),
+            )
+        self.mlp1, self.mlp2 = nn.Linear(width, wide), nn.Linear(wide, width)
+        self.mlp_ln = nn.LayerNorm(width)
+        self.act = activation(args.activation_function)
+
+    def __call__(self, x: mx.array, memory: mx.array | None = None) -> mx.array:
+        normed = self.attn_ln(x)
+        x = x + self.attn(normed, normed, None if memory is None else "causal")
+        if memory is not None:
+            x = x + self.cross_attn(self.cross_attn_ln(x), memory)
+        return x + self.mlp2(self.act(self.mlp1(self.mlp_ln(x))))
+
+
+class AudioEncoder(nn.Module):
+    """Spectrograms to hidden states, half as many."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        width, heads, wide = args.d_model, args.encoder_attention_heads, args.encoder_ffn_dim
+        self.conv1 = nn.Conv1d(args.num_mel_bins, width, 3, padding=1)
+        self.conv2 = nn.Conv1d(width, width, 3, stride=2, padding=1)
+        self.positional_embedding = mx.zeros((args.max_source_positions, width))
+        self.blocks = [Block(args, heads, wide, cross=False) for _ in range(args.encoder_layers)]
+        self.ln_post = nn.LayerNorm(width)
+
+    def __call__(self, input_features: mx.array) -> mx.array:
+        x = nn.gelu(self.conv1(input_features.transpose(0, 2, 1)))
+        x = nn.gelu(self.conv2(x)) + self.positional_embedding
+        for block in self.blocks:
+            x = block(x)
+        return self.ln_post(x)
+
+
+class TextDecoder(nn.Module):
+    """The ids so far, and the encoder's hidden states, to those of the next ids."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        width, heads, wide = args.d_model, args.decoder_attention_heads, args.decoder_ffn_dim
+        self.token_embedding = nn.Embedding(args.vocab_size, width)
+        self.positional_embedding = mx.zeros((args.max_target_positions, width))
+        self.blocks = [Block(args, heads, wide, cross=True) for _ in range(args.decoder_layers)]
+        self.ln = nn.LayerNorm(width)
+
+    def __call__(self, ids: mx.array, memory: mx.array) -> mx.array:
+        x = self.token_embedding(ids) + self.positional_embedding[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x, memory)
+        return self.ln(x)
+
+
+class Model(nn.Module):
+    """Whisper; its logits share the embeddings."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.generates = head_of(args.architectures) == "ForConditionalGeneration"
+        self.encoder = AudioEncoder(args)
+        self.decoder = TextDecoder(args)
+
+    def sanitize(self, weights: Weights) -> Weights:
+        """Return WEIGHTS, the positions under a name that MLX takes for a parameter's."""
+        own, hidden = "encoder.positional_embedding", "encoder._positional_embedding"
+        kept = without(weights, "alignment_heads")
+        return {own if name == hidden else name: array for name, array in kept.items()}
+
+    def encode(self, input_features: mx.array) -> mx.array:
+        """Return the hidden states of INPUT_FEATURES, ``[batch, bands, frames]``."""
+        return self.encoder(input_features)
+
+    def decode(self, decoder_input_ids: mx.array, memory: mx.array) -> mx.array:
+        """Return the hidden states of the ids so far, given those of the encoder."""
+        return self.decoder(decoder_input_ids, memory)
+
+    def logits(self, x: mx.array) -> mx.array:
+        """Return the scores of every word of the vocabulary."""
+        return self.decoder.token_embedding.as_linear(x)
+
+    def __call__(self, input_features: mx.array, decoder_input_ids: mx.array) -> Outputs:
+        memory = self.encode(input_features)
+        hidden = self.decode(decoder_input_ids, memory)
+        if self.generates:
+            return {"logits": self.logits(hidden), "encoder_last_hidden_state": memory}
+        return {"last_hidden_state": hidden, "encoder_last_hidden_state": memory}

@@ -1,0 +1,67 @@
+"""A directory in MLX's layout, run by the class that reads it as it lies.
+
+A capture of torch's computation gets its weights through a map, so it cannot tell whether the map is
+right. The class knows of none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import UnsupportedError
+from ..common.policy import Policy
+from ..models import Model
+from ..models.specs import open as open_model
+from .native import library_module
+
+if TYPE_CHECKING:
+    from mlx import nn
+
+    from .mlx import MlxRunner
+
+
+def class_runner(model: Model, policy: Policy) -> MlxRunner:
+    """Return MODEL run by its class.
+
+    Raises:
+        MismatchError: its tensors are not those that the class has; all that differ are listed.
+        BadInputError: the class does not take its configuration.
+    """
+    from .mlx import MlxRunner, from_library
+
+    runner = MlxRunner(model, policy, from_library(model, policy.parameter_dtype))
+    runner.kind, runner.library = "library", str(model.library)
+    return runner
+
+
+def mlx_model(path: str | Path) -> nn.Module:
+    """Return the ``mlx.nn`` module that runs the directory PATH, its weights in it, in eval mode.
+
+    Its class is that of an MLX library, or, for families that none of them has, one that comes with
+    Weighbridge: CLIP, ConvNeXt, ResNet, T5, ViT, wav2vec 2.0, Whisper. These take what transformers'
+    processors give (images channels first) and return a dict with the names of transformers' outputs.
+
+    Args:
+        path: a directory in MLX's layout, as ``weighbridge convert torch-to-mlx`` writes it.
+
+    Raises:
+        BadInputError: PATH is no such directory, or the class does not take its configuration.
+        MismatchError: its tensors are not those that the class has; all that differ are listed.
+        UnsupportedError: there is no class for its ``model_type``.
+
+    Example::
+
+        weighbridge.convert("bert", "bert-in-mlx", to="mlx", check="none")
+        model = weighbridge.mlx_model("bert-in-mlx")
+    """
+    model = open_model(path)
+    if model.library is None or model.framework != "mlx":
+        kind = model.config.get("model_type")
+        raise UnsupportedError(
+            f"{path} is a {model.framework} model of type {kind}, which no class in MLX reads. Convert"
+            " it with weighbridge convert torch-to-mlx, if its type has a class"
+        )
+    module = library_module(model, model.own_values())
+    module.eval()
+    return module
