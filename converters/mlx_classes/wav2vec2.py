@@ -64,6 +64,7 @@ class ConvLayer(nn.Module):
         inputs, outputs = [1, *args.conv_dim][number], args.conv_dim[number]
         kernel, stride = args.conv_kernel[number], args.conv_stride[number]
         self.conv = nn.Conv1d(inputs, outputs, kernel, stride, bias=args.conv_bias)
+        self.layer_norm: nn.Module
         if args.feat_extract_norm == "layer":
             self.layer_norm = nn.LayerNorm(outputs)
         elif number == 0:  # each channel by itself, over time

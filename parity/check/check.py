@@ -205,9 +205,9 @@ class Check:
         if not confirmed or not self.probes:
             return [Stage("layout", "pass" if confirmed else "unverified", by)]
         source = self.golden.model
-        home = source if source is not None and source.framework == "mlx" else None
-        ran = Candidate(home, "mlx", self.candidate.policy) if home else self.candidate
-        return [layout_stage(by, ran, self.measure_layout, is_source=home is not None)]
+        in_mlx = source if source is not None and source.framework == "mlx" else None
+        ran = Candidate(in_mlx, "mlx", self.candidate.policy) if in_mlx else self.candidate
+        return [layout_stage(by, ran, self.measure_layout, is_source=in_mlx is not None)]
 
     def measure_layout(self, runner: Runner, ran: Candidate) -> Stage:
         """Run the class that reads the files of RAN, the reference's as they are."""
