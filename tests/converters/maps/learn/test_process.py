@@ -94,7 +94,11 @@ def test_a_class_that_computes_too_long_is_ended_by_its_processor_time(port, sta
 def patient(child):
     """Return CHILD, waited for as long as it lives."""
     communicate = child.communicate
-    child.communicate = lambda *given, timeout=None: communicate(*given)
+
+    def wait(request=None, timeout=None):
+        return communicate(request)
+
+    child.communicate = wait
     return child
 
 
