@@ -9,7 +9,7 @@ from typing import Final
 
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
-from ...converters.common.users_code import fault_of
+from ...converters.common.users_code import fault_of, raised_by_us
 from ...converters.models import Model, Signature
 from ...converters.runtimes import Runner, load
 from ...errors import BadInputError, UsersCodeError, WeighbridgeError
@@ -111,9 +111,12 @@ def unrunnable(error: Exception) -> Stage:
 
     Raises:
         UsersCodeError: a user's code raised it and is to hear of it.
+        Exception: ERROR itself, where a line of ours raised it: a bug is no finding.
     """
     pass_on_shortage(error)
     if line := fault_of(error):
         raise UsersCodeError(line) from error
+    if raised_by_us(error) and not isinstance(error, WeighbridgeError):
+        raise error
     reason = error if isinstance(error, WeighbridgeError) else repr(error)
     return Stage("outputs", "fail", f"the candidate does not run: {reason}")
