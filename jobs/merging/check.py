@@ -60,13 +60,14 @@ class Recorded:
 def check_merge(job: Merge, written: Model, options: Options) -> Verdict:
     """Compare WRITTEN, the result of JOB, dequantized: how much survived, and what it computes."""
     from ...parity.check.verdict import Verdict, decide
-    from ...parity.probes.text import compare_sides, read_text_side
+    from ...parity.text.compare import compare_sides
+    from ...parity.text.side import read_text_side
 
-    sides = (read_text_side(it.path) for it in (job.model, written))
+    text = read_text_side(job.model.path)
     figures: dict[str, Any] = {}
     kept = remeasured(job, written)
     stages = [
-        compare_sides(*sides),
+        compare_sides(text, read_text_side(written.path, text)),
         survival_stage(job, kept),
         *functional(job, written, options, figures, moved=bool(kept.moved) or job.requantizes_all),
     ]

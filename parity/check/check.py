@@ -19,8 +19,9 @@ from ..goldens.golden import Golden
 from ..goldens.rounding import CONSTANTS, SCALARS
 from ..probes import coverage
 from ..probes.probes import Probe, make_probes
-from ..probes.text import compare_sides, read_text_side
 from ..reference.floors import floor
+from ..text.compare import compare_sides
+from ..text.side import read_text_side
 from ..weights.expectations import Expected, changed_names, disagreements, with_programs
 from ..weights.fingerprints import Explanation, explain
 from ..weights.weights import as_kept, base_weights, model_hashes
@@ -154,7 +155,7 @@ class Check:
         if model.framework == "mlprogram":
             return Stage("text", "skipped", "an ML program takes ids; it has no text side")
         folder = model.path if model.path and model.path.is_dir() else None
-        return compare_sides(self.golden.text, read_text_side(folder))
+        return compare_sides(self.golden.text, read_text_side(folder, self.golden.text))
 
     def fingerprints(self) -> Stage:
         """Explain every weight of the candidate by the reference's values."""

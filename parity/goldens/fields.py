@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ...converters.documents.fields import TEXT, Field, either, listing, mapping, record, whole
-from ..probes.sentences import SENTENCES
+from ..text.phrases import TEXTS, character_blocks
 
 SIZE: Final = whole(2**48)
 DTYPES: Final = frozenset(
@@ -47,18 +47,47 @@ SKETCH: Final = record(
         **dict.fromkeys(("moments", "projections"), listing(NUMBER)),
     }
 )
-IDS: Final = Field(
-    f"ids of {len(SENTENCES)} sentences",
-    lambda value: isinstance(value, list) and len(value) == len(SENTENCES),
-    listing(SIZE),
+
+
+def _rows(count: int, what: str, entry: Field) -> Field:
+    return Field(
+        f"{what} of {count} texts",
+        lambda value: isinstance(value, list) and len(value) == count,
+        entry,
+    )
+
+
+def _some(field: Field) -> Field:
+    return Field(
+        f"{field.what}, or an empty list",
+        lambda value: value == [] or field.fits(value),
+        field.entry,
+    )
+
+
+IDS: Final = listing(SIZE)
+TEXT_IDS: Final = _rows(len(TEXTS), "ids", IDS)
+READING: Final = record(
+    {
+        "ids": TEXT_IDS,
+        "starts": _some(TEXT_IDS),
+        "decoded": _rows(len(TEXTS), "decoded text", _rows(2, "ways to decode", TEXT)),
+        "tokens": mapping(IDS),
+        "characters": _rows(len(list(character_blocks())), "hashes", TEXT),
+        "pair": mapping(IDS),
+        "entries": mapping(listing(TEXT)),
+        "spelled": listing(TEXT),
+        **dict.fromkeys(("skipped", "pipeline", "chats"), mapping(TEXT)),
+        **dict.fromkeys(("added", "special"), mapping(SIZE)),
+        **dict.fromkeys(("settings", "batch"), mapping()),
+    }
 )
 SIDE: Final = record(
     {
-        "ids": mapping(IDS),
-        "special": mapping(SIZE),
-        "stop": listing(SIZE),
-        "template": TEXT,
-        "files": mapping(TEXT),
+        "readings": mapping(READING),
+        "generation": mapping(),
+        "documents": mapping(mapping()),
+        **dict.fromkeys(("vocabularies", "files"), mapping(TEXT)),
     }
 )
 FIELDS: Final[Mapping[str, Field]] = {

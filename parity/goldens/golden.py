@@ -20,7 +20,7 @@ from ...converters.values import Array
 from ...errors import BadInputError, MismatchError
 from ..check.distances import Distance
 from ..probes.probes import Probe, describe_probe
-from ..probes.text import TextSide
+from ..text.side import TextSide
 from ..weights.sketches import Sketch, from_record, to_record
 from .fields import FIELDS
 
@@ -149,7 +149,7 @@ def _manifest(golden: Golden) -> dict[str, Any]:
         "signature": asdict(golden.signature),
         "probes": [describe_probe(probe) for probe in golden.probes],
         "errors": {key: list(rows) for key, rows in golden.errors.items()},
-        "text": golden.text._asdict() if golden.text else None,
+        "text": golden.text.to_json() if golden.text else None,
         "provenance": dict(golden.provenance),
         "sketches": {name: to_record(it) for name, it in golden.sketches.items()},
     }
@@ -209,7 +209,7 @@ def _golden(manifest: Mapping[str, Any], tensors: Mapping[str, Array]) -> Golden
             for key, rows in manifest["errors"].items()
         },
         sketches={name: from_record(it) for name, it in manifest["sketches"].items()},
-        text=TextSide(**text) if text else None,
+        text=TextSide.from_json(text) if text else None,
         sites=_unflatten("sites", tensors, names),
         source_sites=_unflatten("source_sites", tensors, names),
         provenance=manifest["provenance"],

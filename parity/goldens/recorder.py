@@ -24,8 +24,8 @@ from ..check.distances import Distance, distance, select_tokens
 from ..configuration.reads import Reads, read_keys, recorded_reads
 from ..configuration.settings import with_agreed_ids
 from ..probes.probes import Probe, describe_probe, make_probes, masks_of
-from ..probes.text import read_text_side
 from ..reference.routing import RUNS, has_experts, other_rounding, worst_of
+from ..text.side import read_text_side
 from ..weights.sketches import sketches
 from ..weights.weights import base_weights, model_hashes, storage_dtype
 from .golden import SCHEMA, Golden, Rows, is_golden

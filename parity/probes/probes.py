@@ -15,9 +15,9 @@ from ...converters.common.contents import ZIP, require
 from ...converters.models import Port, Signature
 from ...converters.values import Array
 from ...errors import MismatchError, UnsupportedError
+from ..text.tokenizers import load_tokenizer
 from .sentences import SENTENCES
 from .signals import Context, Layout, hidden, pixels, series, spectrogram, waveform
-from .tokenizers import load_tokenizer
 
 DEFAULT_LIMIT = 256  # size of a dimension that the signature does not bound
 LONGEST = 1024  # tokens in a probe, whatever the position range: a check must end

@@ -16,7 +16,7 @@ from ...converters.common.contents import JSON, TEXT, require
 from ...converters.documents import LINE, parse_object
 from ...converters.values import Array
 from ...errors import BadInputError, MismatchError
-from ...parity.probes.tokenizers import TRIAL, has_tokenizer, reading, stderr_closed
+from ...parity.text.tokenizers import TRIAL, has_tokenizer, reading, stderr_closed
 from .batches import Batch
 
 PLAIN: Final = frozenset({"JSON lines", JSON, TEXT, "empty"})  # what is read as JSON lines

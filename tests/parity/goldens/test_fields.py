@@ -36,7 +36,7 @@ WRONG = {
     "sketches['w']['hashes']['F16'] is an object, expected a text": {
         "sketches": {"w": {"hashes": {"F16": {}}}}
     },
-    "text['ids'] is a list, expected an object": {"text": {"ids": []}},
+    "text['readings'] is a list, expected an object": {"text": {"readings": []}},
     "spec is 1, expected a text": {"spec": 1},
 }
 

@@ -50,7 +50,7 @@ def test_what_is_saved_is_loaded(golden, saved):
     loaded = Golden.load(saved)
     assert is_golden(saved)
     assert loaded.signature == golden.signature
-    assert (loaded.errors, loaded.text) == (dict(golden.errors), golden.text)
+    assert (loaded.errors, loaded.text.to_json()) == (dict(golden.errors), golden.text.to_json())
     assert loaded.provenance == golden.provenance
     for part in ("outputs", "sites", "source_sites"):
         assert_rows_equal(getattr(loaded, part), getattr(golden, part))

@@ -10,7 +10,7 @@ from weighbridge.converters.models.families import encoder_signature
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
 from weighbridge.parity.probes.probes import make_probes, masks_of, probes_from_file
 from weighbridge.parity.probes.sentences import SENTENCES
-from weighbridge.parity.probes.tokenizers import load_tokenizer
+from weighbridge.parity.text.tokenizers import load_tokenizer
 
 ENCODER = encoder_signature({"vocab_size": 500, "hidden_size": 8, "max_position_embeddings": 160})
 IDS = Port("ids", "int64", ("batch", "sequence"), "token_ids", (("vocabulary", 500),))

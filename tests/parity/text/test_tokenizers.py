@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weighbridge.parity.probes.tokenizers import has_tokenizer, load_tokenizers, tokenizer_hashes
+from weighbridge.parity.text.files import file_hashes
+from weighbridge.parity.text.tokenizers import has_tokenizer, load_tokenizers
 
 
 def test_each_library_reads_the_directory(tiny_bert_dir):
@@ -25,4 +26,4 @@ def test_a_folder_without_files_has_none(tmp_path):
 
 
 def test_hashes_cover_what_decides_the_ids(tiny_bert_dir):
-    assert {"tokenizer.json", "tokenizer_config.json"} <= tokenizer_hashes(tiny_bert_dir).keys()
+    assert {"tokenizer.json", "tokenizer_config.json"} <= file_hashes(tiny_bert_dir).keys()

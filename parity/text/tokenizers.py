@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,12 +36,18 @@ class Tokenizer(NamedTuple):
         encode: text to ids, special tokens included.
         special: ids of special tokens by name; empty where the library does not say.
         render: messages to the text of the chat template; ``None`` where there is no template.
+        own: the library's object.
+        rust: what of ``tokenizers`` works inside of it; ``None`` where Python does the work.
+        filed: how ``tokenizer.json`` cuts and pads; that is off in ``encode``.
     """
 
     library: str
     encode: Encode
     special: dict[str, int]
-    render: Callable[[list[dict[str, str]]], str] | None
+    render: Callable[..., str] | None
+    own: Any
+    rust: Any
+    filed: Mapping[str, Any] = {}
 
 
 def has_tokenizer(folder: Path | None) -> bool:
@@ -49,20 +55,14 @@ def has_tokenizer(folder: Path | None) -> bool:
     return folder is not None and any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
-def tokenizer_hashes(folder: Path) -> dict[str, str]:
-    """Return the xxh3 of every text-side file in FOLDER."""
-    import xxhash
-
-    names = (*TOKENIZER_FILES, "merges.txt", "tokenizer_config.json", "chat_template.jinja")
-    return {
-        name: f"xxh3:{xxhash.xxh3_128_hexdigest((folder / name).read_bytes())}"
-        for name in names
-        if (folder / name).is_file()
-    }
-
-
 def _special_ids(tokenizer: Any) -> dict[str, int]:
-    ids = {name: getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL_TOKENS}
+    texts = dict(tokenizer.special_tokens_map)
+    named = {name.removesuffix("_token"): text for name, text in texts.items()}
+    ids = {
+        name: tokenizer.convert_tokens_to_ids(text)
+        for name, text in named.items()
+        if isinstance(text, str)
+    }
     return {name: int(number) for name, number in ids.items() if number is not None}
 
 
@@ -70,13 +70,14 @@ def _from_transformers(folder: Path) -> Tokenizer:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    apply: Any = tokenizer.apply_chat_template
-    render = partial(apply, tokenize=False, add_generation_prompt=True)
+    render: Any = partial(tokenizer.apply_chat_template, tokenize=False)
     return Tokenizer(
         "transformers",
         lambda text: list(tokenizer.encode(text, truncation=False, verbose=False)),
         _special_ids(tokenizer),
         render if getattr(tokenizer, "chat_template", None) else None,
+        tokenizer,
+        getattr(tokenizer, "_tokenizer", None),
     )
 
 
@@ -84,6 +85,7 @@ def _from_tokenizers(folder: Path) -> Tokenizer:
     from tokenizers import Tokenizer as Fast
 
     tokenizer = Fast.from_file(str(folder / "tokenizer.json"))
+    filed = {"truncation": tokenizer.truncation, "padding": tokenizer.padding}
     tokenizer.no_truncation()
     tokenizer.no_padding()
     config = folder / "tokenizer_config.json"
@@ -96,7 +98,14 @@ def _from_tokenizers(folder: Path) -> Tokenizer:
         lambda text: list(tokenizer.encode(text).ids),
         {name: number for name, number in ids.items() if number is not None},
         None,
+        tokenizer,
+        tokenizer,
+        filed,
     )
+
+
+def _installed(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
 
 
 def load_tokenizers(folder: Path | None) -> list[Tokenizer]:
@@ -110,8 +119,8 @@ def load_tokenizers(folder: Path | None) -> list[Tokenizer]:
     """
     if folder is None or not has_tokenizer(folder):
         return []
-    readers = [_from_transformers] if importlib.util.find_spec("transformers") else []
-    if (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
+    readers = [_from_transformers] if _installed("transformers") else []
+    if (folder / "tokenizer.json").is_file() and _installed("tokenizers"):
         readers.append(_from_tokenizers)
     with reading(folder), stderr_closed():
         found = [read(folder) for read in readers]
