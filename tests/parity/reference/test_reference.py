@@ -191,6 +191,23 @@ def test_weights_that_no_output_needs_are_named(tiny_bert_dir):
     assert not any(name.startswith("encoder.") for name in unused)
 
 
+class Chosen(nn.Module):
+    """Two experts of a layer, of which an input meets the first, and a part that nothing runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Module()])
+        self.layers[0].experts = nn.ModuleList(nn.Linear(6, 6, bias=False) for _ in range(2))
+        self.layers[0].idle = nn.Linear(6, 6, bias=False)
+
+    def forward(self, x):
+        return self.layers[0].experts[0](x)
+
+
+def test_an_expert_that_was_not_chosen_is_needed_all_the_same():
+    assert unused_weights(Chosen().eval(), SIGNATURE, PROBE) == ["layers.0.idle.weight"]
+
+
 def test_an_adapter_is_folded_once_and_then_rounded(monkeypatch):
     from weighbridge.parity.reference import reference
 
