@@ -246,3 +246,16 @@ def test_what_nobody_recorded_is_said_to_be_unverified(options, tmp_path):
     (tmp_path / "mlx" / "weighbridge.json").write_text(json.dumps(manifest))
     outcome = home(tmp_path / "mlx", tmp_path / "home", original=str(source))
     assert any("nothing recorded says" in note for note in outcome.facts["notes"])
+
+
+def test_an_original_with_a_tensor_of_another_shape_has_not_that_tensor(options, tmp_path):
+    there(write(tmp_path / "large", tower=(700, 800)), tmp_path / "mlx", options)
+    manifest = json.loads((tmp_path / "mlx" / "weighbridge.json").read_text())
+    del manifest["dropped_hashes"]  # as before they were recorded
+    (tmp_path / "mlx" / "weighbridge.json").write_text(json.dumps(manifest))
+    other = write(tmp_path / "other", tower=(800, 700))
+    with pytest.raises(MismatchError, match="alone") as refused:
+        home(tmp_path / "mlx", tmp_path / "home", original=str(other))
+    assert list(refused.value.problems) == [
+        "tower.patch.weight BF16[700, 800] is in the original alone"
+    ]
