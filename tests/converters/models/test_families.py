@@ -49,6 +49,26 @@ def test_what_the_files_hold_and_the_config_says_names_the_class(kind, suffix):
 
 
 @pytest.mark.parametrize("kind", [kind for kind, row in FAMILIES.items() if row.heads])
+def test_the_prefix_is_what_transformers_puts_before_the_base(kind):
+    row = FAMILIES[kind]
+    headed, bare = (
+        saved_names(row.stem + suffix if suffix else row.torch_class)
+        for suffix in (next(iter(row.heads)), "")
+    )
+    assert f"{row.prefix}{bare[0]}" in headed
+
+
+def saved_names(name):
+    """Return the names of what transformers' class NAME saves."""
+    import torch
+    import transformers
+
+    cls = getattr(transformers, name)
+    with torch.device("meta"):
+        return list(cls(cls.config_class()).state_dict())
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in FAMILIES.items() if row.heads])
 def test_the_bare_model_may_say_the_class_that_it_was_trained_with(kind):
     row = FAMILIES[kind]
     headed = (s for s, modules in row.heads.items() if not all(m.endswith("?") for m in modules))
