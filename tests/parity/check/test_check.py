@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -298,6 +299,18 @@ def test_quick_runs_one_small_probe(reference):
     assert verdict.status == "PASS"
     assert verdict.provenance["level"] == "quick"
     assert verdict.provenance["probes"] == ["small"]
+
+
+def test_the_same_weights_beside_another_tokenizer_differ(golden, tiny_bert_dir, tmp_path):
+    other = shutil.copytree(tiny_bert_dir, tmp_path / "other")
+    file = other / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    words = tokenizer["model"]["vocab"]
+    words["the"], words["of"] = words["of"], words["the"]
+    file.write_text(json.dumps(tokenizer))
+    verdict = check(golden, weighbridge.open(other), quick=True)
+    assert verdict.status == "DIFFERS"
+    assert [stage.name for stage in verdict.stages if stage.status == "fail"] == ["text"]
 
 
 def test_quick_still_catches_what_one_probe_shows(reference):
