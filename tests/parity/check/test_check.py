@@ -301,6 +301,12 @@ def test_quick_runs_one_small_probe(reference):
     assert verdict.provenance["probes"] == ["small"]
 
 
+def test_quick_runs_one_probe_of_a_golden_that_holds_more(reference, golden):
+    assert len(golden.probes) > 1
+    verdict = check(golden, reference, quick=True)
+    assert verdict.provenance["probes"] == [golden.probes[0].name]
+
+
 def test_the_same_weights_beside_another_tokenizer_differ(golden, tiny_bert_dir, tmp_path):
     other = shutil.copytree(tiny_bert_dir, tmp_path / "other")
     file = other / "tokenizer.json"
