@@ -343,3 +343,19 @@ def test_minilm_computes_what_torch_computes(compute, tmp_path):
         got, expected = program.run(inputs)["last_hidden_state"], run_torch(module, inputs)
         assert relative(got, expected) < BOUND[compute]
     json.dumps(program.manifest)
+
+
+class Picked(nn.Module):
+    """Rows picked by ids, which torch wants in 64 bits."""
+
+    def forward(self, x, ids):
+        return torch.gather(x, 1, ids)
+
+
+def test_ids_are_as_wide_for_the_module_as_its_signature_says(tmp_path):
+    ports = (Port("x", "float32", (2, 5), "series"), Port("ids", "int64", (2, 3), "token_ids"))
+    signature = Signature(ports, (Port("y", "float32", (2, 3), "series"),))
+    export_coreml(Picked(), signature, tmp_path / "p.mlpackage", compute="float32")
+    x, ids = np.arange(10, dtype=np.float32).reshape(2, 5), np.array([[4, 0, 2], [1, 1, 3]])
+    found = load_program(tmp_path / "p.mlpackage").run({"x": x, "ids": ids})["y"]
+    assert np.array_equal(found, np.take_along_axis(x, ids, 1))

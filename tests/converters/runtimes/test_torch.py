@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import BertModel
 
 from weighbridge.converters.adapters import read_adapter, write_adapter
 from weighbridge.converters.common.policy import Policy
+from weighbridge.converters.models import Model, Port, Signature
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
-from weighbridge.converters.runtimes.torch import build_module
+from weighbridge.converters.runtimes.torch import build_module, load_weights
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import MismatchError, UnsupportedError
 
@@ -109,3 +111,58 @@ def test_missing_weights_are_listed_together(tiny_bert_dir, tmp_path):
 def test_an_unknown_runtime_names_the_known_ones(tiny_bert_dir):
     with pytest.raises(UnsupportedError, match="torch, mlx, reference, coreml"):
         load(open_model(tiny_bert_dir), "tensorflow")
+
+
+class Twice(nn.Module):
+    """Runs one layer two times."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(self.layer(x))
+
+
+def live(module):
+    """Return a model of a user's own MODULE, four numbers in and four out."""
+    ports = [(Port(name, "float32", ("batch", 4), "hidden"),) for name in "xy"]
+    return Model("own", "torch", None, {}, factory=module, declared=Signature(*ports))
+
+
+def test_a_second_call_of_a_module_is_another_site():
+    module, x = Twice(), np.ones((2, 4), np.float32)
+    sites = load(live(module), "torch").trace({"x": x}).sites
+    with torch.no_grad():
+        once = module.layer(torch.from_numpy(x))
+        twice = module.layer(once)
+    assert np.array_equal(sites["layer"], once.numpy())
+    assert np.array_equal(sites["layer@1"], twice.numpy())
+
+
+def test_nothing_is_recorded_after_a_trace():
+    runner = load(live(Twice()), "torch")
+    sites = runner.trace({"x": np.ones((2, 4), np.float32)}).sites
+    before = dict(sites)
+    runner.run({"x": np.zeros((2, 4), np.float32)})
+    assert sites == before
+    assert not runner.module.layer._forward_hooks
+    assert not runner.module.layer._forward_pre_hooks
+
+
+def test_a_users_module_is_run_in_another_dtype_and_stays_as_it_was():
+    module = Twice().train()
+    assert build_module(live(module), "float64").layer.weight.dtype == torch.float64
+    assert module.layer.weight.dtype == torch.float32
+    assert module.training
+
+
+def test_weights_that_do_not_fit_a_users_module_are_listed_together():
+    arrays = {"layer.weight": np.zeros((3, 4), np.float32), "head": np.zeros(2, np.float32)}
+    with pytest.raises(MismatchError, match="own does not fit Twice") as refused:
+        load_weights(Twice(), arrays, where="own")
+    assert list(refused.value.problems) == [
+        "layer.bias is missing",
+        "head is unexpected",
+        "layer.weight: expected [4, 4], found [3, 4]",
+    ]
