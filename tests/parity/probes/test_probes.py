@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.models.families import encoder_signature
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
-from weighbridge.parity.probes.probes import make_probes, masks_of, probes_from_file
+from weighbridge.parity.probes.probes import LARGEST, make_probes, masks_of, probes_from_file
 from weighbridge.parity.probes.sentences import SENTENCES
 from weighbridge.parity.text.tokenizers import load_tokenizer
 
@@ -32,6 +34,14 @@ BAD_FILES = {
     "dtype": (
         {"input_ids": np.ones((1, 4)), "attention_mask": np.ones((1, 4), int)},
         "input_ids holds float64",
+    ),
+    "beyond the table": (
+        {"input_ids": np.array([[1, 500]]), "attention_mask": np.ones((1, 2), int)},
+        "holds ids from 1 to 500; the model has 0 to 499",
+    ),
+    "negative": (
+        {"input_ids": np.array([[-1, 5]]), "attention_mask": np.ones((1, 2), int)},
+        "holds ids from -1 to 5",
     ),
 }
 
@@ -113,6 +123,28 @@ def test_series_are_finite_and_structured(shape):
         steps = np.diff(series, axis=axis)
         if series.shape[axis] > 32:  # noise alone would have steps sqrt(2) as wide as itself
             assert np.std(steps) < np.std(series)
+
+
+def test_every_row_ends_as_the_tokenizer_ends_a_text(probes, tiny_bert_dir):
+    end = load_tokenizer(tiny_bert_dir).encode("the end")[-1]
+    for probe in probes:
+        for ids, mask in zip(probe.inputs["input_ids"], mask_of(probe), strict=True):
+            assert ids[mask == 1][-1] == end
+
+
+def test_a_large_vocabulary_gets_shorter_probes():
+    """Logits of all of it in float64 are to be kept."""
+    ids = replace(IDS, upper=(("vocabulary", 500), ("sequence", 4096)))
+    logits = Port("logits", "float32", ("batch", "sequence", 1 << 17), "logits")
+    made = make_probes(Signature((ids,), (logits,)), tokenizer=None)
+    assert max(probe.inputs["ids"].shape[1] for probe in made) == LARGEST >> 17
+
+
+def test_inputs_that_are_not_finite_are_refused(tmp_path):
+    signature = Signature((Port("x", "float32", (1, 2), "hidden"),), ())
+    np.savez(tmp_path / "own.npz", x=np.array([[1, np.nan]], np.float32))
+    with pytest.raises(MismatchError, match="x is not finite"):
+        probes_from_file(tmp_path / "own.npz", signature)
 
 
 def test_a_quick_check_has_one_small_padded_probe():

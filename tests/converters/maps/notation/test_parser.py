@@ -80,6 +80,7 @@ ERRORS = [
     ("a.w [x 0] <-> b.w [x 0]", 1, 8, "a size of at least 1"),
     ("a.w [(x y + z)] <-> b.w [x]", 1, 11, "own brackets: ((a b) + c)"),
     ("a.w [x] <-> b.w", 1, 1, "b.w needs axes in brackets"),
+    ("a.w [x], a.w [y] <-> b.w [(x + y)]", 1, 1, "a.w stands twice on one side"),
     ("a.{b <-> c", 1, 3, "`<->`"),
     ("a.{} <-> c", 1, 1, "a capture is written {n}"),
     ("a.{x}{y} <-> b.{x}.{y}", 1, 1, "must have text between them"),
