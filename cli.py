@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -68,6 +69,7 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its reports are in ours
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     gc.set_threshold(100_000)  # a checkpoint has that many headers, and none of them is garbage
+    atexit.register(gc.freeze)  # nor is it worth a second to look for any in what ends anyway
 
 
 for verb in (convert, map_group, merge, export, parity, train, preflight, inspect, doctor):

@@ -1,17 +1,26 @@
 """Plan, stage, check, publish: the one way in which every verb that writes does its work."""
 
-from .adapters import AdapterRequest as AdapterRequest
-from .adapters import convert_adapter as convert_adapter
-from .convert import convert as convert
-from .export import export_coreml as export_coreml
-from .export_gguf import export_gguf as export_gguf
-from .merging.merge import merge as merge
-from .options import CheckOptions as CheckOptions
-from .options import Options as Options
-from .options import PublishOptions as PublishOptions
-from .options import WriteOptions as WriteOptions
-from .parity import check as check
-from .parity import record as record
-from .pipeline import Outcome as Outcome
-from .training import preflight as preflight
-from .training import train as train
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Module -> what it has for others, imported at its first use: no verb pays for another.
+_PUBLIC = {
+    ".adapters": "AdapterRequest convert_adapter",
+    ".converting": "convert",
+    ".export": "export_coreml",
+    ".merging.merge": "merge",
+    ".options": "CheckOptions Options PublishOptions WriteOptions",
+    ".parity": "check record",
+    ".pipeline": "Outcome",
+    ".training": "preflight train",
+}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what has NAME at its first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name], __name__), name)

@@ -23,7 +23,7 @@ from ..converters.results.targets import absolute
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError
 from .adapter_check import Load, check_adapter
-from .convert import require_apart
+from .converting import require_apart
 from .options import WriteOptions
 from .pipeline import Check, Checked, Facts, Outcome, Written, publish
 from .provenance.base import (

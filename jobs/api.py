@@ -10,7 +10,7 @@ from ..converters.common.policy import Policy
 from ..errors import BadInputError
 from .adapters import AdapterRequest
 from .adapters import convert_adapter as carry_adapter
-from .convert import convert as convert_model
+from .converting import convert as convert_model
 from .export import export_coreml
 from .export_gguf import export_gguf
 from .inspecting import inspect_spec

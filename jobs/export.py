@@ -13,7 +13,7 @@ from ..converters.common.repositories import recorded
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
 from ..errors import BadInputError, UnsupportedError
-from .convert import compared, require_apart
+from .converting import compared, require_apart
 from .options import WriteOptions
 from .pipeline import Checked, Facts, Outcome, Written, publish
 from .provenance.base import Provenance, with_provenance

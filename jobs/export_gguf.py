@@ -13,7 +13,7 @@ from ..converters.common.repositories import recorded
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
 from ..errors import BadInputError, MismatchError, UnsupportedError
-from .convert import require_apart
+from .converting import require_apart
 from .options import PublishOptions
 from .pipeline import Outcome, Written, publish
 

@@ -9,7 +9,7 @@ from ..converters.common.policy import Policy
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
 from .checking import compare
-from .convert import require_apart
+from .converting import require_apart
 from .options import CheckOptions, PublishOptions
 from .pipeline import Outcome, Written, publish
 

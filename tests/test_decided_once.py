@@ -17,7 +17,7 @@ CALLS = {
     "map_of": ["converters/planning/conversion.py"],
     "translated": ["converters/planning/conversion.py"],
     "source_headers": ["converters/planning/conversion.py"],
-    "plan_job": ["converters/planning/view.py", "jobs/convert.py"],
+    "plan_job": ["converters/planning/view.py", "jobs/converting.py"],
     "Staging": ["jobs/pipeline.py"],
 }
 

@@ -42,10 +42,11 @@ def merge(
     """
     if chosen["check"] != "none":
         prepare_mlx()
-    from .. import jobs
+    from ..jobs.merging.merge import merge as merge_adapter
+    from ..jobs.options import Options
 
     ways = {"trained_on": chosen.pop("trained_on"), "promote": chosen.pop("promote")}
-    outcome = jobs.merge(base, adapter, target, options=options_of(jobs.Options, chosen), **ways)
+    outcome = merge_adapter(base, adapter, target, options=options_of(Options, chosen), **ways)
     finish(outcome, as_json=as_json, accept=accept)
 
 
@@ -71,12 +72,13 @@ def conversion(dialect: Dialect) -> click.Command:
     ) -> None:
         if chosen["check"] != "none" and not chosen["dry_run"]:
             prepare_mlx()
-        from .. import jobs
+        from ..jobs.adapters import AdapterRequest, convert_adapter
+        from ..jobs.options import WriteOptions
 
         wanted = {name: chosen.pop(name) for name in ("base", "trained_on", "destination")}
-        request = jobs.AdapterRequest(dialect.name, **wanted)
-        outcome = jobs.convert_adapter(
-            adapter, target, request, options=options_of(jobs.WriteOptions, chosen)
+        request = AdapterRequest(dialect.name, **wanted)
+        outcome = convert_adapter(
+            adapter, target, request, options=options_of(WriteOptions, chosen)
         )
         finish(outcome, as_json=as_json, accept=accept)
 

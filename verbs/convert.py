@@ -38,11 +38,11 @@ def add_conversion(route: Route) -> None:
     ) -> None:
         if chosen["check"] != "none" and not chosen["dry_run"]:
             prepare_mlx()
-        from .. import jobs
+        from ..jobs.converting import convert as convert_model
+        from ..jobs.options import Options
 
-        outcome = jobs.convert(
-            source, target, route.target, adapter=adapter, options=options_of(jobs.Options, chosen)
-        )
+        options = options_of(Options, chosen)
+        outcome = convert_model(source, target, route.target, adapter=adapter, options=options)
         finish(outcome, as_json=as_json, accept=accept)
 
 

@@ -44,14 +44,14 @@ def export_coreml(
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
     """
     prepare_mlx()
-    from .. import jobs
+    from ..jobs.export import export_coreml as export_package
+    from ..jobs.options import WriteOptions
 
     limits = {
         name: parse_size(item, size) for item in upper for name, _, size in [item.partition("=")]
     }
-    outcome = jobs.export_coreml(
-        source, target, compute=compute, upper=limits, options=options_of(jobs.WriteOptions, chosen)
-    )
+    options = options_of(WriteOptions, chosen)
+    outcome = export_package(source, target, compute=compute, upper=limits, options=options)
     finish(outcome, as_json=as_json, accept=accept)
 
 
@@ -83,10 +83,9 @@ def export_gguf(source: str, target: Path, as_json: bool, **chosen: Any) -> None
 
     Example: weighbridge export gguf tuned tuned.gguf --like base-f16.gguf --base base
     """
-    from .. import jobs
+    from ..jobs.export_gguf import export_gguf as export_file
+    from ..jobs.options import PublishOptions
 
     ways = {name: chosen.pop(name) for name in ("like", "base", "kind")}
-    outcome = jobs.export_gguf(
-        source, target, options=options_of(jobs.PublishOptions, chosen), **ways
-    )
+    outcome = export_file(source, target, options=options_of(PublishOptions, chosen), **ways)
     finish(outcome, as_json=as_json)

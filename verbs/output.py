@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from ..jobs import Outcome
     from ..jobs.infer import Inferred
+    from ..jobs.pipeline import Outcome
     from ..parity.check.verdict import Verdict
     from ..trainers.preflight import Preflight
     from ..trainers.runs.loop import TrainResult

@@ -39,12 +39,11 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
     Example: weighbridge parity record all-MiniLM-L6-v2 minilm-golden
     """
     prepare_mlx()
-    from .. import jobs
+    from ..jobs.options import PublishOptions
+    from ..jobs.parity import record
 
-    finish(
-        jobs.record(model, target, level=level, options=options_of(jobs.PublishOptions, chosen)),
-        as_json=as_json,
-    )
+    options = options_of(PublishOptions, chosen)
+    finish(record(model, target, level=level, options=options), as_json=as_json)
 
 
 @parity.command("check", epilog=exit_line())
@@ -86,7 +85,8 @@ def parity_check(
     """
     prepare_mlx()
     from ..converters.common.policy import Policy
-    from ..jobs import CheckOptions, check
+    from ..jobs.options import CheckOptions
+    from ..jobs.parity import check
     from .output import show_verdict
 
     verdict = check(

@@ -10,8 +10,8 @@ import click
 from ..converters.common.exits import Exit
 
 if TYPE_CHECKING:
-    from ..jobs import Outcome
     from ..jobs.options import ReadOptions
+    from ..jobs.pipeline import Outcome
 
 Kind = TypeVar("Kind", bound="ReadOptions")
 

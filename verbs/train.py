@@ -40,7 +40,7 @@ def train(
     Example: weighbridge train run --recipe minilm-lora --backend mlx --set model=minilm-mlx
     """
     prepare_mlx()
-    from ..jobs import train as run_training
+    from ..jobs.training import train as run_training
     from .output import show_training
 
     show_training(run_training(run, backend, recipe, overrides, resume=resume), as_json=as_json)
@@ -57,7 +57,7 @@ def preflight(
     Example: weighbridge preflight --recipe minilm-lora --set model=all-MiniLM-L6-v2
     """
     prepare_mlx()
-    from ..jobs import preflight as run_preflight
+    from ..jobs.training import preflight as run_preflight
     from .output import show_preflight
 
     result = run_preflight(recipe, overrides)

@@ -9,7 +9,7 @@ from ...converters.models import Model
 from ...converters.quantization import Dequantized
 from ...errors import BadInputError
 from ..adapter_check import change_of_base
-from ..convert import move
+from ..converting import move
 from ..options import Options
 from ..pipeline import Outcome
 from ..provenance.base import Provenance, adapter_for, dense_view, provenance_of

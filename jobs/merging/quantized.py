@@ -11,7 +11,7 @@ from ...converters.models import open as open_model
 from ...converters.planning.memory import require_memory
 from ...converters.results.targets import absolute
 from ...errors import BadInputError
-from ..convert import forget_side_files, require_apart
+from ..converting import forget_side_files, require_apart
 from ..options import Options
 from ..pipeline import Checked, Facts, Outcome, Target, Written, publish
 from ..provenance.base import Provenance, dense_view, with_provenance

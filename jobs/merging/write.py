@@ -16,7 +16,7 @@ from ...converters.models.config_fields import read_config
 from ...converters.planning.config import CONFIG
 from ...converters.planning.manifest import manifest_of
 from ...converters.values import Array
-from ..convert import carry_origin, side_files
+from ..converting import carry_origin, side_files
 from ..options import Options
 from ..provenance.merged_before import adapters_recorded
 from .plan import Merge, part_names

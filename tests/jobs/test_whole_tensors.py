@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from weighbridge import jobs
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.errors import MismatchError, UnsupportedError
-from weighbridge.jobs.convert import written
+from weighbridge.jobs.converting import written
 
 HEAD = "lm_head.weight"
 LLAMA = LlamaConfig(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from weighbridge.jobs.convert import convert
+from weighbridge.jobs.converting import convert
 from weighbridge.jobs.options import Options
 from weighbridge.jobs.parity import check
 from weighbridge.parity.weights.alterations import is_offset, near_scaled

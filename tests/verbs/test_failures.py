@@ -174,8 +174,8 @@ def test_a_process_ended_by_a_signal_exits_as_the_table_says(tmp_path):
     code = f"""
 import os, signal
 from weighbridge.cli import main
-from weighbridge import jobs
-jobs.convert = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT) or signal.pause()
+from weighbridge.jobs import converting
+converting.convert = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT) or signal.pause()
 main(["convert", "torch-to-mlx", "a", {str(tmp_path / "out")!r}, "--check", "none", "--json"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

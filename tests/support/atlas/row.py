@@ -175,7 +175,7 @@ def held(model: Any, folder: Path) -> Tensors:
 
 def to(framework: str, source: Path, target: Path, original: str | None = None) -> None:
     """Convert SOURCE to FRAMEWORK at TARGET by the product's own way, unchecked."""
-    from weighbridge.jobs.convert import convert
+    from weighbridge.jobs.converting import convert
     from weighbridge.jobs.options import Options
 
     convert(str(source), target, framework, options=Options(check="none", original=original))
