@@ -15,7 +15,7 @@ from ..converters.maps.programs.preimages import leads_as_near
 from ..converters.maps.sources.torch_side import with_torch_side
 from ..converters.maps.sources.variants import table_of
 from ..converters.models import Model
-from ..converters.planning.conversion import Conversion
+from ..converters.planning.conversion import conversion_of
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
@@ -118,7 +118,7 @@ def has_own_map(model: Model) -> bool:
     """Say whether MODEL's map is the user's and not the table of its family."""
     if not model.map_text or model.family is None:
         return False
-    return Conversion(model, "mlx").map != table_of(model.family)
+    return conversion_of(model, "mlx").map != table_of(model.family)
 
 
 def is_native(model: Model) -> bool:
@@ -196,8 +196,8 @@ def expected_of(reference: Model, candidate: Model) -> dict[str, Expectation]:
         return {
             name: Expectation((name,)) for name in candidate.checkpoint.headers if name in headers
         }
-    table = Conversion(reference, candidate.framework).map
-    table = table or Conversion(candidate, reference.framework).map
+    table = conversion_of(reference, candidate.framework).map
+    table = table or conversion_of(candidate, reference.framework).map
     if table is None:
         return {}
     directed = table if reference.framework == "torch" else table.inverse()

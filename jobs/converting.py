@@ -19,7 +19,7 @@ from ..converters.maps import Execution, Plan, execute
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.planning.config import rewrite_config
-from ..converters.planning.conversion import Conversion
+from ..converters.planning.conversion import conversion_of
 from ..converters.planning.dense import fitting
 from ..converters.planning.fitting import (
     reading,
@@ -118,7 +118,7 @@ def move(
             nothing is left behind.
     """
     cast, whole = written(model)
-    job = plan_job(Conversion(cast, to, options.original))
+    job = plan_job(conversion_of(cast, to, options.original))
     if options.dry_run:
         return Outcome(None, job.lines())
     require_apart(job.model, target.path)

@@ -14,6 +14,7 @@ from ..converters.common.steps import step
 from ..converters.maps import WeightMap, apply
 from ..converters.maps.infer import Draft, Guess, Runs, Side, infer
 from ..converters.models import Model, Signature
+from ..converters.models.factories import framework_of
 from ..converters.planning.memory import require_memory
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, WeighbridgeError
@@ -155,9 +156,7 @@ def native(candidate: Model, options: CheckOptions) -> Any:
     """
     module = candidate.factory
     if module is None and options.candidate_code:
-        from ..converters.models.factories import build_factory, framework_of
-
-        module, _ = build_factory(options.candidate_code)
+        module = options.for_candidate.open(candidate.spec).factory
         if framework_of(module) != "mlx":
             raise BadInputError(f"{options.candidate_code} returns no mlx.nn.Module")
     if module is not None and candidate.path is not None:

@@ -9,7 +9,7 @@ from ..converters.common.system import writing
 from ..converters.libraries import find
 from ..converters.maps import WeightMap
 from ..converters.models import Model
-from ..converters.planning.conversion import Conversion
+from ..converters.planning.conversion import conversion_of
 from ..converters.planning.opening import open as open_model
 from ..converters.planning.prefetch import prefetch
 from ..errors import BadInputError
@@ -44,7 +44,7 @@ def show_map(spec: str, *, map_name: str | None = None, trust_code: str | None =
     """
     prefetch(spec, map_name, trust_code)
     model = open_model(spec, map=map_name, trust_code=trust_code)
-    table = Conversion(model, "mlx").map
+    table = conversion_of(model, "mlx").map
     if table is None:
         kind = model.config.get("model_type", "(none)")
         raise BadInputError(

@@ -17,7 +17,7 @@ from ..converters.common.repositories import recorded
 from ..converters.common.system import writing
 from ..converters.models import MANIFEST
 from ..converters.planning.config import rewrite_config
-from ..converters.planning.conversion import Conversion
+from ..converters.planning.conversion import conversion_of
 from ..converters.planning.manifest import write_manifest
 from ..converters.planning.memory import require_memory
 from ..converters.planning.opening import open as open_model
@@ -135,7 +135,7 @@ def complete(config: TrainConfig, target: Path) -> None:
         facts: dict[str, Any] = {
             "weighbridge": __version__,
             "framework": framework,
-            "config": rewrite_config(target, Conversion(source, framework).translation),
+            "config": rewrite_config(target, conversion_of(source, framework).translation),
             "map": source.map_text,
         }
         facts |= {"sizes": dict(source.sizes), "layout_check": source.layout_check}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
 import weighbridge
+from weighbridge import fixtures
 from weighbridge.cli import main
 
+LLAMA = Path(fixtures.__file__).parent / "llama" / "model"
 HEAVY = {"coremltools", "matplotlib", "mlx", "numpy", "onnx", "pydantic", "torch", "transformers"}
 USAGE = 2
 
@@ -44,6 +47,19 @@ codes = [CliRunner().invoke(main, [*path, "--help"]).exit_code for path in {[p f
 print(json.dumps([codes, sorted({HEAVY} & set(sys.modules))]))
 """
     assert in_fresh_process(code) == [[0] * len(VERBS), []]
+
+
+@pytest.mark.parametrize("verb", ["inspect", "doctor"])
+def test_a_verb_that_only_looks_imports_neither_torch_nor_transformers(verb):
+    words = [verb, str(LLAMA)] if verb == "inspect" else [verb]
+    code = f"""
+import json, sys
+from click.testing import CliRunner
+from weighbridge.cli import main
+answer = CliRunner().invoke(main, {words}).output
+print(json.dumps([bool(answer), sorted({{"torch", "transformers"}} & set(sys.modules))]))
+"""
+    assert in_fresh_process(code) == [True, []]
 
 
 def test_importing_the_package_imports_no_framework_and_changes_nothing():

@@ -1,12 +1,17 @@
 """What a job has to find out and to decide, it does in one place."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from weighbridge import jobs
+from weighbridge.converters.maps.sources import choose
+from weighbridge.converters.planning import conversion
+
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("converters/planning", "jobs", "verbs")
+FOLDERS = ("converters/models", "converters/planning", "jobs", "trainers", "verbs")
 TREES = {
     path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
     for folder in FOLDERS
@@ -14,6 +19,8 @@ TREES = {
 }
 # Each function with the files that call it, once for each call.
 CALLS = {
+    "Conversion": ["converters/planning/conversion.py"],
+    "build_factory": ["converters/models/specs.py"],
     "map_of": ["converters/planning/conversion.py"],
     "translated": ["converters/planning/conversion.py"],
     "source_headers": ["converters/planning/conversion.py"],
@@ -35,3 +42,38 @@ def test_a_decision_is_taken_in_one_place(name):
         file for file, tree in TREES.items() for node in ast.walk(tree) if called(node) == name
     ]
     assert places == CALLS[name]
+
+
+@pytest.fixture
+def found_out(monkeypatch):
+    """How often each thing is found out of each model, by what it is and the model's folder."""
+    counts = Counter()
+
+    def counted(module, name):
+        find = getattr(module, name)
+
+        def finding(model, *more):
+            counts[name, model.path, *more] += 1
+            return find(model, *more)
+
+        monkeypatch.setattr(module, name, finding)
+
+    counted(choose, "chosen_map")
+    counted(conversion, "translated")
+    counted(conversion, "source_headers")
+    return counts
+
+
+def test_a_conversion_with_its_check_finds_out_each_thing_once(tiny_bert_dir, tmp_path, found_out):
+    assert jobs.convert(str(tiny_bert_dir), tmp_path / "mlx", "mlx").status == "PASS"
+    assert found_out["chosen_map", tiny_bert_dir] == 1
+    assert set(found_out.values()) == {1}
+
+
+def test_the_way_back_with_its_check_finds_out_each_thing_once(tiny_bert_dir, tmp_path, found_out):
+    unchecked = jobs.Options(check="none")
+    jobs.convert(str(tiny_bert_dir), tmp_path / "mlx", "mlx", options=unchecked)
+    found_out.clear()
+    assert jobs.convert(str(tmp_path / "mlx"), tmp_path / "back", "torch").status == "PASS"
+    assert found_out["chosen_map", tmp_path / "mlx"] == 1
+    assert set(found_out.values()) == {1}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from ...errors import BadInputError, UntrustedError
 from ..adapters.adapter import Adapter
@@ -17,6 +18,20 @@ from .families import FAMILIES, Family, known_family
 from .library_family import family_of, library_of
 from .signature import Signature
 from .torch_side import TorchSide
+
+Found = TypeVar("Found")
+
+
+class Known(NamedTuple):
+    """What was found out, and of which configuration and tensors; the latter are not kept alive by it."""
+
+    config: Mapping[str, Any]
+    tensors: Callable[[], Checkpoint | None]
+    found: Any
+
+
+def nothing() -> None:
+    """Return what stands in for the tensor files where nothing does."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +53,7 @@ class Model:
             configuration; empty where nobody recorded it.
         tensors: what stands in for the tensor files at the path, where something does.
         torch_side: returns a model's tensors by PyTorch's names, where somebody knows them.
+        known: what was found out of the model so far, see ``once``.
     """
 
     spec: str
@@ -53,6 +69,21 @@ class Model:
     config_changes: Mapping[str, Any] = field(default_factory=dict)
     tensors: Checkpoint | None = None
     torch_side: Callable[[Model], TorchSide] | None = None
+    known: dict[Any, Known] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, what: Any, find: Callable[[], Found]) -> Found:
+        """Return what FIND finds out; for the same model and WHAT it is called once.
+
+        A model with another adapter or name is still the same; one with other tensors, another
+        configuration, map or framework is not.
+        """
+        about = (what, self.framework, self.path, self.map_text, self.factory is None)
+        known = self.known.get(about)
+        if known is None or known.config is not self.config or known.tensors() is not self.tensors:
+            tensors = nothing if self.tensors is None else weakref.ref(self.tensors)
+            known = self.known[about] = Known(self.config, tensors, find())
+        found: Found = known.found
+        return found
 
     @cached_property
     def checkpoint(self) -> Checkpoint:

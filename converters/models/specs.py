@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,10 @@ def open(spec: str | Path, *, trust_code: str | None = None, map: str | None = N
     """
     spec = local(str(spec))
     path, adapter = split_adapter(spec)
-    if path is None:
-        return from_factory(spec)
-    model = from_path(path, trust_code, map)
+    model = from_path(path, trust_code, map) if path else Model(spec, "", None, {})
+    code = trust_code if path else spec
+    if code and model.framework != "mlprogram":
+        model = with_factory(model, code)
     return model.with_adapter(read_adapter(adapter)) if adapter else model
 
 
@@ -72,10 +74,11 @@ def exists(path: str) -> bool:
         return False
 
 
-def from_factory(spec: str) -> Model:
-    """Return the model that ``module:function`` builds, with the weights it comes with."""
-    module, signature = build_factory(spec)
-    return Model(spec, framework_of(module), None, {}, factory=module, declared=signature)
+def with_factory(model: Model, code: str) -> Model:
+    """Return MODEL with what CODE, ``module:function``, builds; without files it is all there is."""
+    module, signature = build_factory(code)
+    framework = model.framework if model.path else framework_of(module)
+    return replace(model, framework=framework, factory=module, declared=signature)
 
 
 def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model:
@@ -89,7 +92,6 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         raise UntrustedError(
             f"{path} is built by code, {code}; if you trust it: --trust-code {code}"
         )
-    module, signature = build_factory(trust_code) if trust_code else (None, None)
     framework = manifest.get("framework")
     opened = None if framework else open_checkpoint(path)  # headers of many shards take a while
     return Model(
@@ -97,9 +99,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         framework=str(framework) if opened is None else framework_in(opened),
         path=path,
         config=config,
-        factory=module,
         map_text=map_text(map_name, manifest),
-        declared=signature,
         sizes=manifest.get("sizes") or {},
         # an independent check of the manifest's map is none of another map
         layout_check=manifest.get("layout_check") if map_name is None else None,

@@ -19,7 +19,7 @@ from ..maps.sources.kinds import kinds_through
 from ..maps.sources.modules import module_map
 from ..models import Model
 from ..values import Array, Dense, LowRank, Value
-from .conversion import Conversion
+from .conversion import conversion_of
 
 Updates = Mapping[str, LowRank]
 Arrays = Mapping[str, Array]
@@ -96,7 +96,7 @@ def side_of(model: Model, framework: str, *, modules: bool = True) -> Side:
     headers = legs[-1].plan.layout if legs else model.checkpoint.headers
     if framework == "mlx":
         return Side("mlx", headers, mlx_kinds(model, legs), frozenset(), legs)
-    config = torch_config(model)
+    config = config_in(model, "torch")
     found = modules_of(config) if modules else None
     if found is None:
         return Side("torch", headers, None, frozenset(), legs)
@@ -108,7 +108,7 @@ def crossing(model: Model, framework: str) -> tuple[Leg, ...]:
     """Return the way from MODEL's names to the checkpoint names of FRAMEWORK; none if they are it."""
     if model.framework == framework:
         return ()
-    way = Conversion(model, framework)
+    way = conversion_of(model, framework)
     return (bound(way.directed, model.checkpoint.headers, way.sizes_from, model.sizes),)
 
 
@@ -122,9 +122,9 @@ def bound(
     return Leg(directed, directed.bind(headers, config=config, sizes=sizes), config)
 
 
-def torch_config(model: Model) -> Mapping[str, Any]:
-    """Return MODEL's configuration as transformers reads it."""
-    return Conversion(model, "torch").config
+def config_in(model: Model, framework: str) -> Mapping[str, Any]:
+    """Return MODEL's configuration as FRAMEWORK reads it."""
+    return conversion_of(model, framework).config
 
 
 def modules_of(config: Mapping[str, Any]) -> described.Modules | None:
@@ -140,8 +140,8 @@ def modules_of(config: Mapping[str, Any]) -> described.Modules | None:
 def mlx_kinds(model: Model, legs: tuple[Leg, ...]) -> Mapping[str, str] | None:
     """Return what each MLX module of MODEL is: by the library's class, else by torch's through the map."""
     if model.library is not None and not (model.family and model.family.map):
-        return described.mlx_kinds(model.library, Conversion(model, "mlx").config)
-    found = modules_of(torch_config(model))
+        return described.mlx_kinds(model.library, config_in(model, "mlx"))
+    found = modules_of(config_in(model, "torch"))
     return None if found is None else kinds_of_map(model, found, legs)
 
 
@@ -151,7 +151,7 @@ def kinds_of_map(
     """Return the kinds FOUND in torch under the names that MODEL's map leads to."""
     try:
         forward = legs[0].plan if legs else crossing(model, "torch")[0].back
-        config = torch_config(model)
+        config = config_in(model, "torch")
         last = bound(module_map(config, forward.headers), forward.headers, config, {})
     except WeighbridgeError:
         return None

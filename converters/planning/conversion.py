@@ -60,7 +60,8 @@ class Conversion:
     @cached_property
     def translation(self) -> Translation | None:
         """The configuration as the target's framework reads it; ``None`` where it stays as it is."""
-        return translated(self.model, self.to, self.original)
+        model, to, original = self.model, self.to, self.original
+        return model.once(("config", to, original), lambda: translated(model, to, original))
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -75,5 +76,15 @@ class Conversion:
     @cached_property
     def origin(self) -> Mapping[str, Header] | None:
         """The headers of the checkpoint that the model was made from, if it is to be one again."""
-        back = (self.model.framework, self.to) == ("mlx", "torch")
-        return source_headers(self.model, self.original) if back else None
+        model, original = self.model, self.original
+        if (model.framework, self.to) != ("mlx", "torch"):
+            return None
+        return model.once(("origin", original), lambda: source_headers(model, original))
+
+
+def conversion_of(model: Model, to: str, original: str | None = None) -> Conversion:
+    """Return how MODEL is seen in the framework TO; nothing is found out before it is asked for.
+
+    What is found out stays with MODEL: whoever asks later in the same job is given the same answer.
+    """
+    return Conversion(model, to, original)

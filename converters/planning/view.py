@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..maps.execution.view import Mapped
 from ..models import Model
-from .conversion import Conversion
+from .conversion import conversion_of
 from .job import plan_job
 
 
@@ -20,7 +20,7 @@ def converted_view(model: Model, framework: str, original: str | None = None) ->
     """
     if model.framework == framework:
         return model
-    conversion = Conversion(replace(model, adapter=None), framework, original)
+    conversion = conversion_of(replace(model, adapter=None), framework, original)
     job = plan_job(conversion)
     return replace(
         model,

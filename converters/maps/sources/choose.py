@@ -28,6 +28,11 @@ def map_of(model: Model) -> WeightMap | None:
             all that differs is listed.
         UnsupportedError: the class does more to the tensors than a map can say.
     """
+    return model.once("map", lambda: chosen_map(model))
+
+
+def chosen_map(model: Model) -> WeightMap | None:
+    """Return the map between MODEL's torch and MLX names, found out now; raises as ``map_of``."""
     if model.map_text:
         return WeightMap.parse(model.map_text, f"{model.spec} (map)")
     if model.family is None:
