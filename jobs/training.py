@@ -69,9 +69,8 @@ def train(
     saved = target / CONFIG
     if begun := config or (load_config(saved) if saved.is_file() else None):
         require_memory_of(begun)
-    result = run(
-        config, target, backend=backend, progress=progress or Lines(sys.stderr), resume=resume
-    )
+    watch = progress or Lines(sys.stderr)
+    result = run(config, target, backend=backend, progress=watch, resume=resume)
     if (target / WEIGHTS).is_file():
         complete(config or load_config(target / CONFIG), target)
     with writing(target):

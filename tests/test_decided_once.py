@@ -11,7 +11,7 @@ from weighbridge.converters.maps.sources import choose
 from weighbridge.converters.planning import conversion
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("converters/models", "converters/planning", "jobs", "trainers", "verbs")
+FOLDERS = ("converters/models", "converters/planning", "jobs", "verbs")
 TREES = {
     path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
     for folder in FOLDERS

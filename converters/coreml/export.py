@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -251,13 +251,19 @@ def export_coreml(
         bound_constants(graph)
     step("converting with coremltools")
     model = convert(graph, signature, limits, compute)
+    facts = (module, bounded(signature, limits), graph, dict(metadata or {}), compute)
+    return write_package(model, target, lambda package: describe(package, *facts))
+
+
+def write_package(
+    model: Any, target: Path, described: Callable[[Path], ExportReport]
+) -> ExportReport:
+    """Write MODEL at TARGET, whole or not at all; return what DESCRIBED says of it and adds to it."""
     step("writing the package")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}-") as staging:
         staged = Path(staging) / target.name
         save(model, staged)
-        report = describe(
-            staged, module, bounded(signature, limits), graph, dict(metadata or {}), compute
-        )
+        report = described(staged)
         shutil.move(staged, target)
     return report._replace(path=target)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...converters.models import Model
 from ...converters.quantization import Dequantized
@@ -42,31 +43,35 @@ def merge(
     """
     place = options.begin(target, "model", base, adapter, trained_on)
     base, _ = base_and_adapter(base, adapter)
+    original = dense_view(options.open(options.original)) if options.original else None
+    model, provenance = live(base, adapter, original, trained_on, options)
+    if isinstance(model.tensors, Dequantized):
+        ways: dict[str, Any] = {"promote": promote, "original": original}
+        outcome = merge_quantized(model, place, options, provenance=provenance, **ways)
+    else:
+        refuse_ways(base, promote=promote, original=options.original)
+        outcome = move(model, place, model.framework, options, provenance)
+        outcome = with_figures(outcome, model, trained_on, options) if trained_on else outcome
+    return noted(outcome, provenance)
+
+
+def live(
+    base: str, adapter: Path, original: Model | None, trained_on: str | None, options: Options
+) -> tuple[Model, Provenance]:
+    """Open BASE with ADAPTER live on it; return what BASE is to the model that it was trained on.
+
+    Raises:
+        MismatchError: ADAPTER is for another model, or in BASE or ORIGINAL already.
+    """
     whole = options.open(base)
     dense = dense_view(whole)
     read = adapter_for(dense, adapter)
-    original = dense_view(options.open(options.original)) if options.original else None
     others = [original] if original else []
     if trained_on:
         provenance = proven(whole, read, trained_on, options)
     else:
         provenance = provenance_of(dense, read, *others)
-    model = placed(dense, read, provenance, *others)
-    if not isinstance(model.tensors, Dequantized):
-        refuse_ways(base, promote=promote, original=options.original)
-        outcome = move(model, place, model.framework, options, provenance)
-        outcome = with_figures(outcome, model, trained_on, options) if trained_on else outcome
-    else:
-        outcome = merge_quantized(
-            model,
-            place,
-            options,
-            promote=promote,
-            force=options.force,
-            original=original,
-            provenance=provenance,
-        )
-    return noted(outcome, provenance)
+    return placed(dense, read, provenance, *others), provenance
 
 
 def refuse_ways(base: str, *, promote: bool, original: str | None) -> None:

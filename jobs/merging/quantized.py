@@ -22,13 +22,12 @@ from .trial import require_finite
 from .write import beside_weights, facts_of, write
 
 
-def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
+def merge_quantized(  # the ways of a merge, by keyword
     model: Model,
     target: Target,
     options: Options,
     *,
     promote: bool = False,
-    force: bool = False,
     original: Model | None = None,
     provenance: Provenance | None = None,
 ) -> Outcome:
@@ -40,9 +39,8 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
     Args:
         model: the base, its tensors a ``Dequantized``, its adapter fitted.
         target: the directory to write.
-        options: as for every verb that writes.
+        options: as for every verb; with ``force`` weights that lose the update are written too.
         promote: keep a weight in 8 bits, or else in 16 or 32, where its own would lose the update.
-        force: write weights that lose the update all the same.
         original: what the base was made from: merge into that, and quantize the result.
         provenance: what the base is to the model that the adapter was trained on.
 
@@ -51,11 +49,7 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
         MismatchError: the update would be lost, with the remedies and what each costs; or the adapter or
             ORIGINAL do not belong to the base. Nothing is left behind.
     """
-    if promote and original is not None:
-        raise BadInputError(
-            "--promote and --original exclude each other: a merge into the original is quantized as"
-            " the base is; give one of them"
-        )
+    require_one_way(promote=promote, original=original)
     require_apart(model, target.path)
     if options.checks and not options.dry_run:
         require_memory("merge into", model)
@@ -63,18 +57,31 @@ def merge_quantized(  # noqa: PLR0913  # the ways of a merge, by keyword
     job = job if job.provenance else job._replace(provenance=provenance)
     if options.dry_run:
         return Outcome(None, job.lines())
-    if not force:
+    if not options.force:
         require_kept(job)
-    merging = Merging(job, target.path, options, force=force)
+    merging = Merging(job, target.path, options)
     check = None if not options.checks else merging.check
     return publish(target, f"{job.key}-{options.max_shard_size}", merging.write, check)
+
+
+def require_one_way(*, promote: bool, original: Model | None) -> None:
+    """Refuse two ways at once.
+
+    Raises:
+        BadInputError: both are asked for.
+    """
+    if promote and original is not None:
+        raise BadInputError(
+            "--promote and --original exclude each other: a merge into the original is quantized as"
+            " the base is; give one of them"
+        )
 
 
 class Merging:
     """A merge being carried out; what is known of JOB grows when all of it has been measured."""
 
-    def __init__(self, job: Merge, target: Path, options: Options, *, force: bool) -> None:
-        self.job, self.target, self.options, self.force = job, absolute(target), options, force
+    def __init__(self, job: Merge, target: Path, options: Options) -> None:
+        self.job, self.target, self.options = job, absolute(target), options
 
     def write(self, folder: Path) -> Written:
         """Write the weights and what lies beside them, unless the update is lost in them."""
@@ -82,7 +89,7 @@ class Merging:
         hashes, measured = write(self.job, folder, self.options)
         job = self.job._replace(chosen={**self.job.chosen, **measured})  # of all numbers
         require_finite(job.chosen, job.model.path)
-        if not self.force:
+        if not self.options.force:
             require_kept(job)
         if job.errors:
             job = job._replace(notes=(*job.notes, error_note(job.errors)))

@@ -72,9 +72,7 @@ def train(
         if staging:
             _create(staging, config, _check(task, config, step).require())
     with locked(out), _resumable(out):
-        run = Run(config, task, step, out, progress)
-        run.run()
-        return _finish(run, out, sources, started)
+        return _completed(Run(config, task, step, out, progress), out, sources, started)
 
 
 def _require_same_sources(sources: Sources, out: Path) -> None:
@@ -117,8 +115,9 @@ def _with_room(step: Step, out: Path, config: TrainConfig, progress: Progress) -
     return step
 
 
-def _finish(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
-    """Return what RUN has done since STARTED after writing it to OUT."""
+def _completed(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
+    """Carry RUN to its end; return what it has done since STARTED after writing it to OUT."""
+    run.run()
     _require_same_sources(sources, out)
     result = run.finish(started)
     (out / RESULT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
