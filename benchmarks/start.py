@@ -15,7 +15,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,8 +45,8 @@ def commands(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def measure(repeat: int) -> dict[str, list[Run]]:
-    """Run all commands in turns, REPEAT rounds after one that counts for nothing."""
+def measure(repeat: int) -> Iterator[dict[str, list[Run]]]:
+    """Run all commands in turns, REPEAT rounds after one that counts for nothing; yield after each."""
     runs: dict[str, list[Run]] = {}
     with tempfile.TemporaryDirectory() as name:
         variables = environment(Path(name))  # bytecode is kept from round to round
@@ -58,7 +58,8 @@ def measure(repeat: int) -> dict[str, list[Run]]:
                 found = run(command, own)
                 if number:
                     runs.setdefault(label, []).append(found)
-    return runs
+            if number:
+                yield runs
 
 
 def summarise(runs: Mapping[str, list[Run]]) -> dict[str, Any]:
@@ -90,11 +91,12 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
-    results = summarise(measure(arguments.repeat))
+    results: dict[str, Any] = {}
+    for runs in measure(arguments.repeat):
+        results = summarise(runs)
+        document = {"commands": results, "machine": machine()}
+        arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     show(results)
-    document = {"commands": results, "machine": machine()}
-    arguments.out.parent.mkdir(exist_ok=True)
-    arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ fifth of the memory. Nothing of this package is imported, for the same reason.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Mapping
@@ -62,7 +63,9 @@ def is_plain(value: Any) -> bool:
 
 
 if __name__ == "__main__":
+    gc.disable()  # this process ends before garbage could matter
     sys.modules["torch"] = None  # type: ignore[assignment]
     document = json.load(sys.stdin)
     output, sys.stdout = sys.stdout, sys.stderr  # what a library prints is no part of the answer
     json.dump(answer(document), output)
+    gc.freeze()
