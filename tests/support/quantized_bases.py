@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -114,7 +115,8 @@ def live(base, adapter):
     return live_on(dense_view(open_model(base)), adapter)[0]
 
 
-def merged(base, adapter, target, options=QUIET, **how):
+def merged(base, adapter, target, options=QUIET, *, force=False, **how):
+    options = replace(options, force=force)
     return merge_quantized(live(base, adapter), options.begin(target, "model"), options, **how)
 
 
