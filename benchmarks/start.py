@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from side_by_side import Run, environment, machine, run
-
 from weighbridge import fixtures
+from weighbridge.tests.support.side_by_side import Run, environment, machine, run
 
 RESULT: Final = Path(__file__).parent / "results" / "start.json"
 SOURCE: Final = Path(fixtures.__file__).parent / "llama" / "model"

@@ -64,15 +64,11 @@ def found_out(monkeypatch):
     return counts
 
 
+@pytest.mark.heavy
 def test_a_conversion_with_its_check_finds_out_each_thing_once(tiny_bert_dir, tmp_path, found_out):
     assert jobs.convert(str(tiny_bert_dir), tmp_path / "mlx", "mlx").status == "PASS"
     assert found_out["chosen_map", tiny_bert_dir] == 1
     assert set(found_out.values()) == {1}
-
-
-def test_the_way_back_with_its_check_finds_out_each_thing_once(tiny_bert_dir, tmp_path, found_out):
-    unchecked = jobs.Options(check="none")
-    jobs.convert(str(tiny_bert_dir), tmp_path / "mlx", "mlx", options=unchecked)
     found_out.clear()
     assert jobs.convert(str(tmp_path / "mlx"), tmp_path / "back", "torch").status == "PASS"
     assert found_out["chosen_map", tmp_path / "mlx"] == 1
