@@ -87,6 +87,14 @@ def test_what_is_there_goes_before_what_the_config_says():
     assert known_family({"model_type": "bert"}, files).torch_class == "BertForPreTraining"
 
 
+def test_a_name_that_begins_like_a_head_is_of_none():
+    row = FAMILIES["bert"]
+    assert row.in_head("classifier")
+    assert row.in_head("classifier.weight")
+    assert not row.in_head("classifiers.weight")
+    assert FAMILIES["whisper"].in_head("proj_out.weight")  # which may be missing
+
+
 def test_a_head_that_is_not_known_is_refused_by_name():
     config = {"model_type": "roberta", "architectures": ["RobertaForMultipleChoice"]}
     with pytest.raises(UnsupportedError, match=r"RobertaForMultipleChoice.*holds classifier"):
@@ -109,12 +117,33 @@ def test_only_spellings_that_are_there_are_looked_for():
     assert known_family(config, old, "mlx").spellings == ()
 
 
+def test_weight_norms_of_older_checkpoints_are_those_of_torch():
+    from torch import nn
+    from torch.nn.utils import parametrizations
+
+    new = list(parametrizations.weight_norm(nn.Linear(2, 2, bias=False)).state_dict())
+    old = ["weight_g", "weight_v"]  # of torch.nn.utils.weight_norm, which torch took back
+    files = [f"encoder.pos_conv_embed.conv.{name}" for name in old]
+    found = known_family({"model_type": "wav2vec2"}, files)
+    assert list(found.spellings) == list(zip(new, old, strict=True))
+
+
 def test_a_library_vouches_for_those_heads_only_that_it_loads():
     config = {"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"]}
     assert known_family(config, ["head.dense.weight", "decoder.bias"]).native == "mlx-embeddings"
     config = {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
     assert known_family(config, ["bert.a.weight", "cls.predictions.bias"]).native == ""
     assert known_family(config, ["bert.embeddings.word_embeddings.weight"]).native == ""
+
+
+@pytest.mark.parametrize("kind", ["basic", "bottleneck"])
+def test_a_layer_of_a_resnet_has_as_many_convolutions_as_transformers_builds(kind):
+    from transformers import ResNetConfig, ResNetModel
+
+    config = ResNetConfig(**BACKBONE, embedding_size=12, layer_type=kind)
+    layer = ResNetModel(config).encoder.stages[0].layers[0].layer
+    found = known_family(config.to_dict(), ["encoder.weight"])
+    assert {stage.parts for stage in found.stages} == {len(layer)}
 
 
 def test_a_backbone_knows_its_stages():

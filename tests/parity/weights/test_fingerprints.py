@@ -209,6 +209,21 @@ def test_tied_and_deduplicated_weights_are_not_missing() -> None:
     assert all(it.ok for it in judge(candidate, tied).values())
 
 
+@pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "sketches"])
+def test_rows_in_another_order_are_no_part(arrays: bool) -> None:
+    candidate = changed("position.weight", lambda a: a[[3, 5, 4, 6, 7, 8]])
+    found = judge(candidate, arrays=arrays)["position.weight"]
+    assert found.kind != "cropped"
+    assert not found.ok
+
+
+def test_two_numbers_are_no_multiple_of_two_others() -> None:
+    """Of any two numbers there is one that nearly makes them of any two others."""
+    reference = {"scale": np.float32([1, 1e-7])}
+    found = judge({"scale": np.float32([3, 4e-7])}, reference)
+    assert found["scale"].kind == "unexplained"
+
+
 def test_zeroed_bias_is_not_excused_by_another_that_is_zero() -> None:
     reference = REFERENCE | {"layer.1.query.bias": np.zeros(12, np.float32)}
     found = judge(reference | {"layer.0.query.bias": np.zeros(12, np.float32)}, reference)

@@ -298,6 +298,12 @@ h.{n}.{e}.weight, h.{n}.{e}.scale => h.{n}.weight, h.{n}.ones
        $1 = Constant() uint8 [1] [1]"""
 
 
+def test_targets_come_in_their_order_whichever_is_made_first():
+    program = Program.parse("$1 = Square(#0); $0 = Negative(#0)")
+    first, second = run(program, [np.float32([3])])
+    assert (first.item(), second.item()) == (-3, 9)
+
+
 def test_a_program_runs_once_for_each_index_and_its_results_are_stacked():
     table = WeightMap.parse(STACKED)
     arrays = {
