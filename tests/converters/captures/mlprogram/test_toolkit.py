@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import warnings
 
 import pytest
 
 from weighbridge.converters.captures.mlprogram.toolkit import quiet
-
-
-def test_importing_coremltools_prints_nothing():
-    command = "import weighbridge.converters.captures.mlprogram.program"
-    result = subprocess.run(
-        [sys.executable, "-c", command], check=False, capture_output=True, text=True
-    )
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_logging_and_warnings_are_as_before_after_the_block(capsys):
