@@ -165,7 +165,7 @@ class Check:
             return Stage(
                 "fingerprints", "unverified", "the golden holds no sketches; record it again"
             )
-        readable = base_weights(source).read if source and source.path else None
+        readable = base_weights(source).read if source else None
         found = explain(
             self.golden.sketches,
             self.candidate.weights,

@@ -23,7 +23,7 @@ from .places import Place, Whole, describe_rows, find_place, may_hold, whole_of
 from .reference_index import Explanation, ReferenceIndex, ranked
 from .sketches import Sketch, Weights, row_shape, row_sums
 
-TRIES: Final = 24  # tensors that are opened to look for one; the likeliest by name come first
+TRIES: Final = 24  # tensors opened in vain to look for one; the likeliest by name come first
 KEPT: Final = 3  # wholes kept open
 
 
@@ -185,7 +185,9 @@ class Cutter:
         whole = whole_of(array) if smaller and self.index.arrays else None
         for turned, table in enumerate(whole.tables if whole else ()):
             taken: dict[str, Array] = {}
-            for source in ranked(name, smaller)[:TRIES]:
+            for at, source in enumerate(ranked(name, smaller)):
+                if at - len(taken) >= TRIES:
+                    break
                 place = find_place(self.read(source, CODE[array.dtype]), whole) if whole else None
                 if place is not None and place.turned == turned:
                     taken[source] = place.rows

@@ -147,9 +147,9 @@ def in_blocks(rows: Array, table: Array, count: int, limit: float) -> Array | No
     period, size = len(table) // count, len(rows) // count
     if size > period:
         return None
-    steps = {1, period // size} if period % size == 0 else {1}
+    seconds = same_row(rows[1], table[:period], limit) if size > 1 else np.zeros(0, np.int64)
     for start in same_row(rows[0], table[:period], limit):
-        for step in sorted(steps):
+        for step in [at - start for at in seconds if at > start] or [1]:
             inside = start + step * np.arange(size)
             found = np.add.outer(np.arange(count) * period, inside).reshape(-1)
             if inside[-1] < period and alike(table[found], rows, limit).all():

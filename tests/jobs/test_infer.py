@@ -1,13 +1,17 @@
 """An inferred map is done only once parity passes with it."""
 
 import importlib
+import json
 import sys
+from textwrap import dedent
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import save_file
 
 from tests.converters.maps.infer.scramble import scramble, state
+from weighbridge.cli import main
 from weighbridge.converters.maps import WeightMap
 from weighbridge.converters.models import Model
 from weighbridge.converters.models import open as open_model
@@ -167,3 +171,86 @@ def test_files_that_say_they_are_torchs_are_no_candidate(source, held, tmp_path)
     save_file({"w": np.zeros((2, 3), np.float32)}, tmp_path / "pt.safetensors", {"format": "pt"})
     with pytest.raises(BadInputError, match="is torch"):
         infer_map(source, open_model(tmp_path / "pt.safetensors"), NONE)
+
+
+EXPERTS = """
+    import mlx.core as mx
+    import mlx.nn
+    import torch
+    from weighbridge.converters.models import Port, Signature
+
+    PORTS = [Port(name, "float32", ("batch", 8, 10), "hidden", (("batch", 4),)) for name in "xy"]
+    SIGNATURE = Signature((PORTS[0],), (PORTS[1],))
+    COUNT, WIDTH, INNER = 3, 10, 14
+
+    class Expert(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.up, self.down = (
+                torch.nn.Linear(*sizes, bias=False)
+                for sizes in ((WIDTH, INNER), (WIDTH, INNER), (INNER, WIDTH))
+            )
+
+        def forward(self, x):
+            return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+    class Apart(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.router = torch.nn.Linear(WIDTH, COUNT, bias=False)
+            self.experts = torch.nn.ModuleList(Expert() for _ in range(COUNT))
+
+        def forward(self, x):
+            shares = self.router(x).softmax(-1)
+            return sum(shares[..., n : n + 1] * it(x) for n, it in enumerate(self.experts))
+
+    class Stacked(mlx.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.router = mlx.nn.Linear(WIDTH, COUNT, bias=False)
+            self.gate_up = mx.random.normal((COUNT, WIDTH, 2 * INNER))
+            self.down = mx.random.normal((COUNT, INNER, WIDTH))
+
+        def expert(self, n, x):
+            both = x @ self.gate_up[n]
+            gate, up = both[..., 0::2], both[..., 1::2]
+            return (gate * mx.sigmoid(gate) * up) @ self.down[n]
+
+        def __call__(self, x):
+            shares = mx.softmax(self.router(x), -1)
+            return sum(shares[..., n : n + 1] * self.expert(n, x) for n in range(COUNT))
+
+    def build():
+        return Apart(), SIGNATURE
+
+    def build_port():
+        return Stacked(), SIGNATURE
+"""
+
+
+def test_experts_stacked_transposed_and_interleaved_are_paired_and_pass(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "expert_ports.py").write_text(dedent(EXPERTS))
+    pair = ["expert_ports:build", "expert_ports:build_port"]
+    result = CliRunner().invoke(main, ["map", "infer", *pair, str(tmp_path / "m.wmap"), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["status"] == "PASS"
+
+
+def test_where_no_pairing_was_found_that_is_what_is_said(source):
+    other = Model("other", "mlx", None, {}, factory=scramble("encoder", 2).module())
+    weights = dict(other.factory.parameters())
+    other.factory.update(weights)
+    other.factory.__class__ = type(
+        "Other", (type(other.factory),), {"__call__": negated(other.factory)}
+    )
+    found = infer_map(source, other, NONE)
+    assert "no pairing was found" in found.text
+    assert "however" not in found.text
+
+
+def negated(module):
+    plain = type(module).__call__
+    return lambda self, **inputs: -plain(self, **inputs)

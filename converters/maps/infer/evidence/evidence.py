@@ -100,7 +100,8 @@ def by_outputs(
     found = probing.decide([evidence.balance] if evidence.balance else options)
     if found is None:
         evidence.notes.append(
-            "the two modules compute different things however these tensors are paired"
+            "no pairing was found with which the two modules agree: they compute different things,"
+            " or the weights lie in a way that was not tried"
         )
         return
     evidence.balance, evidence.probing = found.balance, probing
