@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import mlx.core as mx
 import numpy as np
@@ -11,8 +14,6 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from ...errors import MismatchError, UnsupportedError
-from ..captures import capture
-from ..captures.torch_to_mlx.captured import Captured
 from ..common.arrays import from_mlx, to_mlx, to_torch
 from ..common.dtypes import dtype_of
 from ..common.policy import Policy
@@ -30,6 +31,9 @@ from .native import (
     parameter_names,
     sixteen_bit_experts,
 )
+
+if TYPE_CHECKING:
+    from ..captures.torch_to_mlx.captured import Captured
 
 SIZES = (
     3,
@@ -61,6 +65,7 @@ def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, 
 
 def captured_module(model: Model, dtype: str = "float32") -> Captured:
     """Capture MODEL's torch computation with its weights, its adapter live."""
+    from ..captures import capture
     from .torch import bare
 
     examples = example_inputs(model.signature, dtype)
@@ -142,7 +147,8 @@ def library_updates(model: Model) -> dict[str, LowRank]:
 def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
     """Return the module that runs MODEL in DTYPE, and what it is: user, library or captured.
 
-    An architecture with a table of its own is captured, whatever class a library has for it.
+    An architecture with a table of its own is captured, whatever class a library has for it, unless
+    torch is not installed here.
 
     Raises:
         MismatchError: the library's class does not take the directory, and nothing says how it lies.
@@ -150,7 +156,8 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
     """
     if isinstance(model.factory, nn.Module):
         return native_module(model), "user"
-    if model.framework != "mlx" or model.factory or not model.family or model.family.map:
+    ours = not model.family or (model.family.map and (has_torch() or misfits(model)))
+    if model.framework != "mlx" or model.factory or ours:
         return captured_module(model, dtype), "captured"
     problems = misfits(model)
     if not problems:
@@ -164,6 +171,19 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
             f"{model.spec} does not fit {model.library} ({problems[0]}; {len(problems)} in all),"
             f" and torch's computation cannot run in its place: {error}"
         ) from error
+
+
+def has_torch() -> bool:
+    """Say whether torch can be imported; without it nothing can be captured."""
+    with contextlib.suppress(ImportError):
+        return bool(importlib.import_module("torch"))
+    return False
+
+
+def is_captured(module: nn.Module) -> TypeGuard[Captured]:
+    """Say whether MODULE was captured from torch; what captures is imported only once it was."""
+    there = sys.modules.get(f"{__package__.rpartition('.')[0]}.captures.torch_to_mlx.captured")
+    return there is not None and isinstance(module, there.Captured)
 
 
 def name_outputs(result: Any, signature: Signature, who: str) -> dict[str, mx.array]:
@@ -198,7 +218,7 @@ class MlxRunner:
         self.signature = model.signature
         self.policy = policy
         self.module, self.kind = (
-            (module, "captured" if isinstance(module, Captured) else "user")
+            (module, "captured" if is_captured(module) else "user")
             if module
             else module_of(model, policy.parameter_dtype)
         )
@@ -226,7 +246,7 @@ class MlxRunner:
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every site; a native module has none, only outputs."""
-        if not isinstance(self.module, Captured):
+        if not is_captured(self.module):
             return Trace(self.run(inputs))
         fixed = {name: to_mlx(array) for name, array in (corrections or {}).items()}
         outputs, sites = self.module.trace(self._feed(inputs), fixed or None)
@@ -247,6 +267,6 @@ class MlxRunner:
             "dtype": self.policy.compute,
             "accumulate": self.policy.accumulate,
             "blas": blas_in_use(),
-            "captured": str(isinstance(self.module, Captured)),
+            "captured": str(is_captured(self.module)),
             **({"library": self.library} if self.library else {}),
         }

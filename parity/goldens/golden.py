@@ -22,9 +22,11 @@ from ..check.distances import Distance
 from ..probes.probes import Probe, describe_probe
 from ..text.side import TextSide
 from ..weights.sketches import Sketch, from_record, to_record
+from ..weights.weights import file_hashes
 from .fields import FIELDS
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+READABLE: Final = (1, SCHEMA)  # goldens of schema 1 carry no hashes
 TENSORS: Final = "golden.safetensors"
 MANIFEST: Final = "golden.json"
 GOLDEN: Final = RECORD._replace(todo="record the golden again")
@@ -79,7 +81,8 @@ class Golden:
         folder.mkdir(parents=True, exist_ok=True)
         save_tensors(folder / TENSORS, _tensors(self))
         with writing(folder / MANIFEST):
-            text = json.dumps(_manifest(self), indent=1) + "\n"
+            manifest = _manifest(self)
+            text = json.dumps({**manifest, "hashes": hashes(folder, manifest)}, indent=1) + "\n"
             (folder / MANIFEST).write_text(text, encoding="utf-8")
 
     @classmethod
@@ -94,17 +97,44 @@ class Golden:
 
         try:
             manifest = read_fields(folder / MANIFEST, FIELDS, GOLDEN)
-            if manifest["schema"] != SCHEMA:
+            if manifest["schema"] not in READABLE:
                 raise BadInputError(
                     f"{folder}: golden of schema {manifest['schema']}, this version reads"
-                    f" {SCHEMA}; record it again"
+                    f" up to {SCHEMA}; record it again"
                 )
+            require_unaltered(folder, manifest)
             golden = _golden(manifest, load_file(folder / TENSORS))
         except (OSError, AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
             raise BadInputError(f"{folder}: not a readable golden ({error!r})") from error
         if missing := _missing(golden):
             raise MismatchError(f"{folder} is not a whole golden; record it again", missing)
         return golden
+
+
+def hashes(folder: Path, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the xxh3 of both files of the golden in FOLDER, its MANIFEST without hashes of its own."""
+    import xxhash
+
+    content = {name: value for name, value in manifest.items() if name != "hashes"}
+    text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)  # as it will be read
+    own = xxhash.xxh3_128_hexdigest(text.encode())
+    return {MANIFEST: f"xxh3:{own}", **file_hashes((folder / TENSORS,), folder)}
+
+
+def require_unaltered(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse the golden in FOLDER if a file of it is not what was recorded.
+
+    Raises:
+        BadInputError: one is not, or a golden of this schema has lost its hashes.
+    """
+    if manifest["schema"] == SCHEMA:
+        recorded, found = manifest.get("hashes") or {}, hashes(folder, manifest)
+        wrong = [name for name, value in found.items() if recorded.get(name) != value]
+        if wrong:
+            raise BadInputError(
+                f"{folder}: {' and '.join(wrong)} was altered after the golden was recorded, or is"
+                " damaged; record the golden again"
+            )
 
 
 def is_golden(path: Path) -> bool:
