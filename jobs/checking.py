@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ..converters.maps.sources.torch_side import with_torch_side
 from ..converters.maps.sources.variants import table_of
 from ..converters.models import Model
 from ..converters.planning.conversion import conversion_of
+from ..errors import BadInputError
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
@@ -45,9 +47,9 @@ def compare(
     from ..parity.goldens.golden import Golden
     from ..parity.probes.probes import probes_from_file
 
-    candidate = with_torch_side(candidate)
+    candidate = with_torch_side(with_signature(candidate, reference))
     if isinstance(reference, Model):
-        reference = with_torch_side(reference)
+        reference = with_torch_side(with_signature(reference, candidate))
     source = reference.model if isinstance(reference, Golden) else reference
     # A golden of old does not say whose names it has; then it counts as torch's.
     independent = layout_check(reference.framework or "torch", source, candidate)
@@ -56,6 +58,16 @@ def compare(
     if inputs and not isinstance(reference, Golden):
         options["probes"] = probes_from_file(inputs, reference.signature)
     return check(reference, candidate, runtime=runtime, policy=policy, **options)
+
+
+def with_signature(model: Model, other: Model | Golden) -> Model:
+    """Return MODEL with the signature of OTHER where a function built it and gave none of its own."""
+    if model.factory is None or model.declared or model.family:
+        return model
+    try:
+        return replace(model, declared=other.signature)
+    except BadInputError:
+        return model  # neither has one: asking for it says how to write it
 
 
 def layout_check(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ...errors import BadInputError, UntrustedError
 from ..adapters.adapter import Adapter
@@ -19,6 +19,12 @@ from .library_family import family_of, library_of
 from .signature import Signature
 from .torch_side import TorchSide
 
+ASKED: Final = "its function should return the module and a Signature of its inputs and outputs"
+EXAMPLE: Final = (
+    "from weighbridge.converters.models import Port, Signature",
+    "x, y = (Port(name, 'float32', ('batch', 8), 'hidden', (('batch', 4),)) for name in 'xy')",
+    "return module, Signature((x,), (y,))",
+)
 Found = TypeVar("Found")
 
 
@@ -142,6 +148,8 @@ class Model:
             return self.declared
         if self.family:
             return self.family.signature(self.config)
+        if self.factory is not None:
+            raise BadInputError(f"{self.spec} does not say what it takes; {ASKED}", EXAMPLE)
         kind = self.config.get("model_type", "(none)")
         raise BadInputError(
             f"{self.spec}: model_type {kind} is not known here; known are {', '.join(sorted(FAMILIES))},"

@@ -28,6 +28,7 @@ from ..weights.weights import as_kept, base_weights, model_hashes
 from .candidate import Candidate, unrunnable
 from .distances import Distance
 from .layout import layout_stage
+from .modes import notes_on_modes
 from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
 from .verdict import Stage, Verdict, decide
 
@@ -69,13 +70,15 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     Raises:
         WeighbridgeError: one of the sides cannot be read or run.
     """
+    notes = [*notes_on_modes(None if isinstance(reference, Golden) else reference, candidate)]
     judged = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
     golden = (
         reference
         if isinstance(reference, Golden)
         else record_for(reference, judged, quick=quick, probes=probes, cache=cache)
     )
-    return Check(golden, judged, expected or {}, layout, quick=quick).verdict()
+    made = Check(golden, judged, expected or {}, layout, quick, unchecked=notes)
+    return made.verdict()
 
 
 def record_for(

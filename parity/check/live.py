@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...converters.common.policy import Policy
 from ...converters.models import Model, Port, Signature
+from ...converters.models.factories import copied, framework_of
 from ...converters.values import Array
+from ...errors import BadInputError
 from ..probes.probes import Probe
 from .candidate import Candidate
 from .check import Check
-from .verdict import Verdict
+from .modes import notes_on_modes
+from .verdict import Verdict, decide
 
 ROLES = {
     "input_ids": "token_ids",
@@ -62,57 +65,74 @@ def signature_of(module: Any, inputs: Mapping[str, Array]) -> Signature:
 
 
 class LiveCheck(Check):
-    """A check of modules in memory: their computation only.
+    """A check of modules in memory: their computation.
 
-    Weights are not fingerprinted, since two live modules may lay them out as they like, and there
-    is no text side.
+    Weights that no output needs are not judged, since two live modules may lay them out as they
+    like, and there is no text side. Where the two differ, weights and sites are looked at to say why.
     """
 
     def verdict(self) -> Verdict:
         """Run outputs and structure, precision if the module's weights are narrow."""
-        from .verdict import decide
-
         stages = self.runs()
         self.unchecked.append(
             "weights that these inputs do not use (live modules: no fingerprints)"
         )
         status = decide(stages, self.candidate.runtime)
-        return Verdict(status, tuple(stages), (), self.provenance(stages))
+        if status != "DIFFERS":
+            return Verdict(status, tuple(stages), (), self.provenance(stages))
+        stages = [self.fingerprints(), *stages]
+        faults = self.blame(stages)
+        return Verdict(status, tuple(stages), faults, self.provenance(stages))
 
 
-def compare_modules(torch_model: Any, mlx_model: Any, inputs: Mapping[str, Any]) -> Verdict:
-    """Check a live MLX module against a live torch module; both are called by keyword.
+def compare_modules(reference: Any, candidate: Any, inputs: Mapping[str, Any]) -> Verdict:
+    """Check a live module against another; both are called by keyword, on copies.
 
     Args:
-        torch_model: the reference, a ``torch.nn.Module`` in float32; it is copied, not changed.
-        mlx_model: the candidate, an ``mlx.nn.Module`` with float32 parameters.
+        reference: the reference, a module in float32; torch's of the two where one is MLX's, since
+            float64 is computed in torch.
+        candidate: the other.
         inputs: keyword inputs, arrays of torch, MLX or numpy.
+
+    Raises:
+        BadInputError: one is no module, or both are MLX's.
     """
     from ..goldens.recorder import Recorder
 
     arrays = {name: as_numpy(value) for name, value in inputs.items()}
-    reference = copy.deepcopy(torch_model).eval()
-    signature = signature_of(reference, arrays)
-    source = Model("the torch model", "torch", None, {}, factory=reference, declared=signature)
-    target = Model("the MLX model", "mlx", None, {}, factory=mlx_model, declared=signature)
-    candidate = Candidate(target, "mlx", Policy())
-    precisions = {candidate.storage} - {"float32"}
+    pair = [(module, framework_of(module)) for module in (reference, candidate)]
+    (first, kind), (second, other) = pair if pair[0][1] == "torch" else reversed(pair)
+    if kind != "torch":
+        raise BadInputError("one of the two modules has to be torch's: float64 is computed there")
+    words = "other torch" if other == "torch" else "MLX"
+    source = Model("the torch model", kind, None, {}, factory=first)
+    target = Model(f"the {words} model", other, None, {}, factory=second)
+    notes = [*notes_on_modes(source, target)]
+    module = copied(first).eval()
+    signature = signature_of(module, arrays)
+    source = replace(source, factory=module, declared=signature)
+    judged = Candidate(replace(target, factory=copied(second), declared=signature), other, Policy())
+    precisions = {judged.storage} - {"float32"}
     golden = Recorder(source, [Probe("inputs", arrays)]).record("verdict", tuple(precisions), None)
-    return LiveCheck(golden, candidate, {}).verdict()
+    return LiveCheck(golden, judged, {}, unchecked=notes).verdict()
 
 
-def assert_parity(torch_model: Any, mlx_model: Any, inputs: Mapping[str, Any]) -> None:
-    """Assert that a live MLX module computes what a live torch module computes.
+def assert_parity(reference: Any, candidate: Any, inputs: Mapping[str, Any]) -> None:
+    """Assert that a live module computes what another computes: torch and MLX, or torch and torch.
+
+    Both are copied and run in eval mode; neither is changed.
 
     Args:
-        torch_model: the reference, in float32; it is copied, not changed.
-        mlx_model: the candidate.
+        reference: the reference, in float32. Of torch's and MLX's it is torch's, in either order.
+        candidate: the other.
         inputs: keyword inputs for both, arrays of torch, MLX or numpy.
 
     Raises:
-        AssertionError: they differ, or it could not be established; the message is the report.
+        AssertionError: they differ, or it could not be established; the message is the report, with
+            the sites and the weights that differ.
+        BadInputError: one is no module, or both are MLX's.
     """
-    verdict = compare_modules(torch_model, mlx_model, inputs)
+    verdict = compare_modules(reference, candidate, inputs)
     if verdict.passed:
         return
     from rich.console import Console

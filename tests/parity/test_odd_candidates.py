@@ -44,6 +44,9 @@ MODULE = """
     def build():
         return Net("plain"), SIGNATURE
 
+    def bare():
+        return Net("plain")
+
     def batch():
         return Net("batch"), SIGNATURE
 
@@ -145,3 +148,20 @@ def test_a_network_of_other_stages_differs_and_blame_does_not_fail(tmp_path, siz
     found = verdict_of(tmp_path / "one", tmp_path / "other")
     assert found["status"] == "DIFFERS"
     assert not [line for line in found["provenance"]["not_checked"] if "failed" in line]
+
+
+def test_a_function_without_a_signature_takes_the_others(code):
+    assert verdict_of(f"{code}:build", f"{code}:bare")["status"] == "PASS"
+    assert verdict_of(f"{code}:bare", f"{code}:build")["status"] == "PASS"
+
+
+def test_where_neither_has_one_three_lines_say_how_to_write_it(code):
+    result = run("parity", "check", f"{code}:bare", f"{code}:bare")
+    assert result.exit_code == 3
+    assert "import Port, Signature" in result.output
+    assert "return module, Signature(" in result.output
+
+
+def test_train_mode_is_reported_by_the_verb(code):
+    found = verdict_of(f"{code}:build", f"{code}:build")
+    assert [line for line in found["provenance"]["not_checked"] if "train mode" in line]

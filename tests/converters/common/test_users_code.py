@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from weighbridge.cli import main
+from weighbridge.converters.runtimes.torch import TorchRunner
 
 NUMBER = count()
 GOOD = """
@@ -228,7 +229,7 @@ def test_a_bug_of_ours_stays_one(factory, tmp_path, monkeypatch):
     def broken(*_):
         exec(compile("raise RuntimeError", "ours.py", "exec"), {"__name__": TorchRunner.__module__})
 
-    monkeypatch.setattr("weighbridge.parity.check.check.decide", broken)
+    monkeypatch.setattr(TorchRunner, "run", broken)
     spec = factory(GOOD.format(forward=FINE))
     result = CliRunner().invoke(main, ["parity", "check", spec, spec])
     assert result.exit_code == 70, result.output
