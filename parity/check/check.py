@@ -30,6 +30,7 @@ from .distances import Distance
 from .layout import layout_stage
 from .modes import notes_on_modes
 from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
+from .towers import tower_stages
 from .verdict import Stage, Verdict, decide
 
 if TYPE_CHECKING:
@@ -124,7 +125,9 @@ class Check:
         """Run the stages and decide."""
         stages = [self.text(), configuration_stage(self.golden, self.candidate)]
         stages += [self.fingerprints(), *self.layout_stages()]
-        stages += [auxiliary_stage(self.golden.signature, self.candidate.signature)]
+        towers = tower_stages(self.golden, self.candidate, self.explanations)
+        self.unchecked += [stage.detail for stage in towers]
+        stages += [*towers, auxiliary_stage(self.golden.signature, self.candidate.signature)]
         stages += self.runs() if stages[-1].status != "fail" else []
         status = decide(stages, self.candidate.runtime)
         faults = self.blame(stages) if status == "DIFFERS" else ()

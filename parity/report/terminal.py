@@ -45,6 +45,7 @@ QUESTIONS: Final = {
     "configuration": "same settings, by what reads them",
     "fingerprints": "every weight explained",
     "layout": "independent layout check",
+    "towers": "images and sound, where it takes any",
     "auxiliary": "same inputs",
     "outputs": "names, shapes, finite",
     "structure": "float32 against float64",

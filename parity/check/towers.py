@@ -1,0 +1,77 @@
+"""Parts of a model that take images or sound, where every probe is text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ...converters.models import Signature
+from ...converters.models.library_family import INNER
+from ..goldens.golden import Golden
+from ..weights.reference_index import Explanation
+from .candidate import Candidate
+from .verdict import Stage
+
+NAME: Final = "towers"
+SEEN: Final = frozenset({"pixels", "spectrogram", "waveform"})  # roles of inputs that are not text
+NO_PART: Final = frozenset({"quantization_config", "generation_config"})
+
+
+def parts_of(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the configurations of parts other than the text model in CONFIG, by their keys.
+
+    >>> list(parts_of({"text_config": {}, "vision_config": {"depth": 2}, "vocab_size": 9}))
+    [('vision_config', {'depth': 2})]
+    """
+    for key, value in config.items():
+        if not key.endswith("_config") or not isinstance(value, Mapping) or key in NO_PART:
+            continue
+        if key in INNER:
+            yield from parts_of(value)
+        elif value:
+            yield key, value
+
+
+def takes_text_alone(signature: Signature) -> bool:
+    """Say whether no input of SIGNATURE is an image or sound."""
+    return not any(port.role in SEEN for port in signature.inputs)
+
+
+def tower_stages(
+    golden: Golden, candidate: Candidate, explanations: Sequence[Explanation]
+) -> list[Stage]:
+    """Return the stage that says what no probe ran; none where there is no such part.
+
+    A part counts as not run where the configuration has one besides the text model, no input is an
+    image or sound, and there are weights that no output needs. In one framework the same code runs
+    both sides: there equal weights and an equal configuration leave nothing to run.
+    """
+    known = golden.provenance.get("config") or (golden.model.config if golden.model else {})
+    parts = dict(parts_of(known))
+    names = {*golden.provenance.get("unused", ())}
+    names |= {it.name for it in explanations if it.kind == "unused"}
+    if not parts or not names or not takes_text_alone(golden.signature):
+        return []
+    same = {it.source for it in explanations if it.kind == "equal" and it.source == it.name}
+    alike = parts == dict(parts_of(candidate.model.config))
+    if golden.framework == candidate.model.framework and alike and names <= same:
+        return []
+    found = {it.source or it.name for it in explanations if it.kind != "unused"}
+    lost = f", {len(names - found)} of them in one side alone" if names - found else ""
+    return [
+        Stage(
+            NAME,
+            "unverified",
+            f"{' and '.join(sorted(parts))}: every probe is text, so {len(names)} weights"
+            f" ({', '.join(starts(names))}) were not run{lost}",
+        )
+    ]
+
+
+def starts(names: set[str]) -> list[str]:
+    """Return what NAMES begin with: the first two parts of each, as many as tell them apart.
+
+    >>> starts({"model.visual.blocks.0.norm1.weight", "model.visual.blocks.1.norm1.weight"})
+    ['model.visual.*']
+    """
+    return sorted({".".join(name.split(".")[:2]) + ".*" for name in names})[:4]
