@@ -24,13 +24,16 @@ def merged_in_memory(model: Model) -> Any:
     """Return MODEL as a torch module whose adapter is merged, for an exporter."""
     require_memory("export", model)
     from ..converters.adapters import merge as merge_update
+    from ..converters.checkpoints.arrays import FileArrays
+    from ..converters.checkpoints.overlay import Overlay
     from ..converters.runtimes.torch import build_module, load_weights, torch_side
 
     module = build_module(replace(model, adapter=None))
     if model.adapter:
         arrays, updates, *_ = torch_side(model)
         merged = {name: merge_update(arrays[name], update)[0] for name, update in updates.items()}
-        load_weights(module, {**arrays, **merged}, where=model.spec)
+        own = FileArrays(Overlay(arrays.checkpoint, merged))
+        load_weights(module, own, where=model.spec)
     return module
 
 

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from ...errors import BadInputError, UntrustedError
 from ..adapters.adapter import Adapter
 from ..checkpoints import Checkpoint, open_checkpoint
+from ..checkpoints.arrays import FileArrays
+from ..checkpoints.overlay import Overlay
 from ..libraries import Target
-from ..values import Array
 from .families import FAMILIES, Family, known_family
 from .library_family import family_of, library_of
 from .signature import Signature
@@ -157,11 +158,10 @@ class Model:
             " implement. For another, name the code that builds it: --trust-code MODULE:FUNCTION"
         )
 
-    def own_values(self) -> dict[str, Array]:
+    def own_values(self) -> FileArrays:
         """Return the weights under their own names, those replaced that the adapter holds whole."""
         saved = self.adapter.saved if self.adapter else {}
-        names = {**self.checkpoint.headers, **saved}
-        return {it: saved[it] if it in saved else self.checkpoint.read(it) for it in names}
+        return FileArrays(Overlay(self.checkpoint, saved) if saved else self.checkpoint)
 
     def with_adapter(self, adapter: Adapter) -> Model:
         """Return the same model with ADAPTER live on it."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from ...errors import BadInputError
+from ..common.steps import each, step
 from ..values import Array
 
 Arrays = Mapping[str, Array]
@@ -50,6 +51,16 @@ class Runner(Protocol):
     def describe(self) -> dict[str, str]:
         """Return runtime, version, device, dtype, BLAS and flags, for the verdict."""
         ...
+
+
+def run_all(runner: Runner, what: str, rows: Sequence[Arrays]) -> list[dict[str, Array]]:
+    """Return the outputs of RUNNER for each of ROWS, together where it can; report WHAT is run."""
+    together = getattr(runner, "run_all", None)
+    if together is None or len(rows) == 1:
+        return [runner.run(inputs) for inputs in each(what, rows)]
+    step(f"{what}s 1 to {len(rows)} together")
+    found: list[dict[str, Array]] = together(rows)
+    return found
 
 
 def require_outputs(

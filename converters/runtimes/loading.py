@@ -13,7 +13,7 @@ from ..models import Model
 from .base import Runner
 
 RUNNERS: Final = {
-    "torch": (".torch", "TorchRunner"),
+    "torch": (".streamed.modules", "torch_runner"),
     "mlx": (".mlx", "MlxRunner"),
     "reference": (".reference", "ReferenceRunner"),
     "coreml": (".coreml", "CoremlRunner"),

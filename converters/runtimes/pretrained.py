@@ -53,7 +53,12 @@ def torch_config(model: Model) -> Mapping[str, Any]:
 
 
 def load_pretrained(
-    module: Any, tensors: Mapping[str, torch.Tensor], where: str, *, towers: bool = False
+    module: Any,
+    tensors: Mapping[str, torch.Tensor],
+    where: str,
+    *,
+    towers: bool = False,
+    device: str = "cpu",
 ) -> dict[str, str | None]:
     """Load TENSORS, named as in a checkpoint, into MODULE, a model of transformers.
 
@@ -61,12 +66,12 @@ def load_pretrained(
         module: what to fill.
         tensors: by checkpoint name.
         where: whose they are, for messages.
-        towers: whether whole towers may be absent, as an MLX language model has none for images.
-            They are filled with NaN: an output that needs one cannot pass for right.
+        towers: whether whole towers may be absent, as from an MLX language model. They are filled
+            with NaN: an output that needs one cannot pass for right.
+        device: of TENSORS; ``meta`` where only names and shapes are to be checked.
 
     Returns:
-        The weight of MODULE that each of TENSORS is in; ``None`` for one that transformers passes
-        over in checkpoints of this class.
+        The weight of MODULE that each of TENSORS is in; ``None`` for one that is passed over.
 
     Raises:
         MismatchError: a weight is missing, unexpected or of another shape; all are listed.
@@ -76,12 +81,11 @@ def load_pretrained(
     from transformers.modeling_utils import LoadStateDictConfig
 
     changes: Any = get_model_conversion_mapping(module)
-    plan = LoadStateDictConfig(weight_mapping=changes)
+    plan = LoadStateDictConfig(weight_mapping=changes, device_map={"": device})
     with no_progress_bar():
         info, _ = convert_and_load_state_dict_in_model(module, dict(tensors), plan)
     module.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
-    # What transformers would leave at random here, ``_keys_to_ignore_on_load_missing``, is an error;
-    # a buffer has the values that its module computed.
+    # What transformers would leave at random is an error; a buffer has what its module computed.
     absent = info.missing_keys - {name for name, _ in module.named_buffers()}
     absent -= close_towers(module, absent) if towers else set()
     module._adjust_missing_and_unexpected_keys(info)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ...errors import BadInputError, MismatchError
+from ..checkpoints import Header
+from ..checkpoints.arrays import FileArrays
 from ..common.arrays import from_torch, to_torch
 from ..common.policy import Policy
 from ..models import Model
@@ -19,6 +22,7 @@ from ..models.torch_side import TorchSide
 from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
 from .pretrained import empty_pretrained, load_pretrained
+from .streamed.together import READINGS, together
 from .torch_adapters import Places, attach_adapter, whole_places
 
 INPUT = "|in"  # marks what reaches a site, beside the site's own name
@@ -70,7 +74,7 @@ def empty_module(model: Model) -> nn.Module:
 
 
 def load_weights(
-    module: nn.Module, arrays: Mapping[str, Array], *, where: str, known: Collection[str] = ()
+    module: nn.Module, arrays: FileArrays, *, where: str, known: Collection[str] = ()
 ) -> None:
     """Load ARRAYS into MODULE, strictly.
 
@@ -84,23 +88,31 @@ def load_weights(
     Raises:
         MismatchError: names are missing or unexpected, or shapes differ; all of them are listed.
     """
+    require_fitting(module, arrays.checkpoint.headers, where=where, known=known)
     own = module.state_dict()
-    counters = {name for name, tensor in own.items() if not tensor.is_floating_point()}
-    problems = [f"{name} is missing" for name in sorted(set(own) - set(arrays) - counters)]
-    problems += [f"{name} is unexpected" for name in sorted(set(arrays) - set(own) - set(known))]
-    problems += [
-        f"{name}: expected {list(own[name].shape)}, found {list(array.shape)}"
-        for name, array in sorted(arrays.items())
-        if name in own and tuple(own[name].shape) != array.shape
-    ]
-    if problems:
-        raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
     module.load_state_dict(
-        {name: to_torch(array) for name, array in arrays.items() if name in own}, strict=False
+        {name: to_torch(arrays[name]) for name in arrays if name in own}, strict=False
     )
 
 
-def drop_absent(module: nn.Module, arrays: Mapping[str, Array], optional: Collection[str]) -> None:
+def require_fitting(
+    module: nn.Module, headers: Mapping[str, Header], *, where: str, known: Collection[str] = ()
+) -> None:
+    """Refuse tensors with HEADERS that are not those of MODULE; see ``load_weights``."""
+    own = module.state_dict()
+    counters = {name for name, tensor in own.items() if not tensor.is_floating_point()}
+    problems = [f"{name} is missing" for name in sorted(set(own) - set(headers) - counters)]
+    problems += [f"{name} is unexpected" for name in sorted(set(headers) - set(own) - set(known))]
+    problems += [
+        f"{name}: expected {list(own[name].shape)}, found {list(header.shape)}"
+        for name, header in sorted(headers.items())
+        if name in own and tuple(own[name].shape) != tuple(header.shape)
+    ]
+    if problems:
+        raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
+
+
+def drop_absent(module: nn.Module, arrays: Iterable[str], optional: Collection[str]) -> None:
     """Remove OPTIONAL heads that the checkpoint does not carry, so that nothing runs at random."""
     for head in optional:
         if hasattr(module, head) and not any(name.startswith(f"{head}.") for name in arrays):
@@ -146,13 +158,19 @@ def bare(model: Model, dtype: str = "float32") -> Bare:
     if model.path is not None:
         side = torch_side(model)
         found = fill(module, model, side)
-        names = whole_places(module, {name: side.arrays[name] for name in side.updates}, found)
-        if names is None and model.factory is None:
-            updates = side.parameter_updates()
-        else:
-            updates = {(names or {}).get(name, name): it for name, it in side.updates.items()}
+        updates = updates_of(module, model, side, found)
     module = module.to(DTYPES[dtype]).requires_grad_(requires_grad=False)
     return Bare(module, updates, found)
+
+
+def updates_of(
+    module: nn.Module, model: Model, side: TorchSide, found: Places
+) -> dict[str, LowRank]:
+    """Return the updates of MODEL's SIDE by parameter of MODULE; FOUND says where its tensors went."""
+    names = whole_places(module, {name: side.arrays[name] for name in side.updates}, found)
+    if names is None and model.factory is None:
+        return side.parameter_updates()
+    return {(names or {}).get(name, name): it for name, it in side.updates.items()}
 
 
 def fill(module: nn.Module, model: Model, side: TorchSide) -> Places:
@@ -295,6 +313,10 @@ class TorchRunner:
             outputs = call(self.module, self._feed(inputs), names)
         return {name: from_torch(tensor) for name, tensor in outputs.items()}
 
+    def run_all(self, rows: Sequence[Arrays]) -> list[dict[str, Array]]:
+        """Return the outputs of each of ROWS; all share one reading of weights that are on disk."""
+        return together(self.module, [partial(self.run, inputs) for inputs in rows])
+
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every submodule that returns a floating-point tensor."""
         with recording(self.module, corrections) as sites:
@@ -310,6 +332,7 @@ class TorchRunner:
             "device": self.policy.device,
             "dtype": self.policy.compute,
             "accumulate": self.policy.accumulate,
+            "weights": "on disk" if READINGS in vars(self.module) else "in memory",
             "blas": blas,
             "threads": str(torch.get_num_threads()),
         }

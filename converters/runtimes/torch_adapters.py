@@ -217,7 +217,8 @@ def whole_places(
         there = found.get(name)
         if there is None or there not in own or own[there].shape != array.shape:
             return None
-        if not torch.equal(own[there], to_torch(array).to(own[there].dtype)):
+        plain = getattr(getattr(own[there], "weight", None), "plain", None)  # of one on disk
+        if plain != name and not torch.equal(own[there], to_torch(array).to(own[there].dtype)):
             return None
         names[name] = there
     return names

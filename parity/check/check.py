@@ -5,20 +5,22 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...converters.common.policy import Policy
-from ...converters.common.steps import each, step
+from ...converters.common.steps import step
 from ...converters.models import Model
 from ...converters.runtimes import Runner, native_runtime
+from ...converters.runtimes.base import run_all
 from ...converters.values import Array
 from ..configuration.stage import configuration_stage
 from ..goldens.golden import Golden
+from ..goldens.recorder import unused_of
 from ..goldens.rounding import CONSTANTS, SCALARS
 from ..probes import coverage
-from ..probes.probes import Probe, make_probes
+from ..probes.probes import Probe
 from ..reference.floors import floor
 from ..text.compare import compare_sides
 from ..text.side import read_text_side
@@ -29,6 +31,7 @@ from .candidate import Candidate, unrunnable
 from .distances import Distance
 from .layout import layout_stage
 from .modes import notes_on_modes
+from .recording import compared_storage, record_for
 from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
 from .towers import tower_stages
 from .verdict import Stage, Verdict, decide
@@ -82,23 +85,6 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     return made.verdict()
 
 
-def record_for(
-    reference: Model,
-    candidate: Candidate,
-    *,
-    quick: bool,
-    probes: Sequence[Probe] | None,
-    cache: Path | None,
-) -> Golden:
-    """Record what CANDIDATE is to be compared with, and no more."""
-    from ..goldens.recorder import Recorder, text_folder
-
-    signature = coverage.restrict(reference.signature, candidate.signature)
-    chosen = probes or make_probes(signature, tokenizer=text_folder(reference), quick=quick)
-    precisions = {candidate.storage, candidate.shipped} - {"float32"}
-    return Recorder(reference, chosen).record("verdict", tuple(sorted(precisions)), cache)
-
-
 @dataclass
 class Check:
     """One check on its way: stages are added in order.
@@ -136,10 +122,7 @@ class Check:
     @cached_property
     def storage(self) -> str:
         """Which recording holds the candidate's weights: ``stored``, or rounded to a dtype."""
-        known, own = self.golden.provenance, self.candidate.storage
-        same = own == known.get("storage") and not known.get("adapter")
-        stored = own == "float32" or (same and self.candidate.model.framework != "mlprogram")
-        return "stored" if stored else own
+        return compared_storage(self.golden.provenance, self.candidate)
 
     @cached_property
     def probes(self) -> tuple[int, ...]:
@@ -177,7 +160,7 @@ class Check:
             self.candidate.weights,
             reference_arrays=readable,
             updates=source.adapter.updates if source and source.adapter else {},
-            unused=self.golden.provenance.get("unused", ()),
+            unused=partial(unused_of, self.golden),
             altered=changed_names(self.expected),
         )
         self.explanations = self.without_needless(with_programs(found, self.expected))
@@ -193,7 +176,7 @@ class Check:
         source = self.golden.framework
         if not unknown or (model.framework, source) != ("torch", "mlx") or not self.golden.probes:
             return explanations
-        from ..reference.reference import unneeded
+        from ..reference.unused import unneeded
 
         needless = unneeded(model, self.golden.probes[0])
         words = "no output needs it, and the reference has nothing like it"
@@ -314,7 +297,7 @@ class Check:
         wanted = [self.golden.outputs[storage][index] for index in self.probes]
         own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
         try:
-            found: Outputs = [runner.run(probe.inputs) for probe in each("checking: probe", probes)]
+            found = run_all(runner, "checking: probe", [probe.inputs for probe in probes])
         except Exception as error:
             return [unrunnable(error)]
         outputs = outputs_stage(self.golden, probes, found, wanted)

@@ -26,6 +26,7 @@ from ..configuration.settings import with_agreed_ids
 from ..probes.probes import Probe, describe_probe, make_probes, masks_of
 from ..reference.routing import RUNS, has_experts, other_rounding, worst_of
 from ..text.side import read_text_side
+from ..weights.at_hand import sketches_at_hand
 from ..weights.sketches import sketches
 from ..weights.weights import base_weights, model_hashes, storage_dtype
 from .golden import SCHEMA, Golden, Rows, is_golden
@@ -81,11 +82,14 @@ class Recorder:
         model: the source.
         chosen: a user's own probes.
         reads: the keys of the configuration that the source's code reads, once it has run.
+        outlives: whether the golden outlives its source: then all of its weights are sketched, and what
+            no output needs is found out.
     """
 
     model: Model
     chosen: Sequence[Probe] | None = None
     reads: Reads = field(default_factory=set)
+    outlives: bool = True
 
     @property
     def signature(self) -> Signature:
@@ -134,7 +138,8 @@ class Recorder:
         return [masks_of(self.signature, probe) for probe in self.probes]
 
     def _float64(self, storage: str, probes: Sequence[Probe]) -> list[dict[str, Array]]:
-        from ..reference.reference import constants_of, float64_outputs, stored_as
+        from ..reference.float64 import constants_of
+        from ..reference.reference import float64_outputs, stored_as
 
         step("checking: float64 reference")
         module = stored_as(self.model, "float64", storage)
@@ -149,7 +154,8 @@ class Recorder:
 
     def structure_errors(self, storage: str, wanted: Rows) -> Errors:
         """Return the source's own float32 errors."""
-        from ..reference.reference import constants_of, module_outputs, stored_as
+        from ..reference.float64 import constants_of
+        from ..reference.reference import module_outputs, stored_as
 
         step("checking: the source's own float32")
         module = stored_as(self.model, "float32", storage)
@@ -173,7 +179,8 @@ class Recorder:
 
     def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:
         """Return the reference's sites, and the source's float32 ones from the same inputs."""
-        from ..reference.reference import constants_of, float64_sites, forced_sites, stored_as
+        from ..reference.float64 import constants_of
+        from ..reference.reference import float64_sites, forced_sites, stored_as
 
         wide = stored_as(self.model, "float64", storage)
         narrow = stored_as(self.model, "float32", storage)
@@ -195,7 +202,7 @@ class Recorder:
             "storage": storage_dtype(weights),
             "adapter": str(self.model.adapter.path) if self.model.adapter else None,
             "rejected_probes": rejected,
-            "unused": self.unused(),
+            **({"unused": self.unused()} if self.outlives else {}),
             **self.configuration(),
         }
 
@@ -210,7 +217,7 @@ class Recorder:
 
     def unused(self) -> list[str]:
         """Return the weights, by the source's own names, that no output needs."""
-        from ..reference.reference import unneeded
+        from ..reference.unused import unneeded
 
         own = set(base_weights(self.model).headers)
         return sorted(own & unneeded(replace(self.model, adapter=None), self.probes[0]))
@@ -226,20 +233,30 @@ class Recorder:
                 digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:32]
 
-    def record(self, level: str, precisions: tuple[str, ...], cache: Path | None) -> Golden:
-        """Return the golden, from CACHE where the same one was recorded before."""
+    def record(
+        self,
+        level: str,
+        precisions: tuple[str, ...],
+        cache: Path | None,
+        storages: tuple[str, ...] | None = None,
+    ) -> Golden:
+        """Return the golden, from CACHE where the same one was recorded before.
+
+        PRECISIONS are what the source runs in; STORAGES, by default the same, what it is rounded to.
+        """
+        storages = precisions if storages is None else storages
         if cache is None or self.model.path is None:
-            return self._record(level, precisions)
+            return self._record(level, precisions, storages)
         folder = cache / self.key(level, precisions)
         if is_golden(folder):
             return replace(Golden.load(folder), model=self.model)
-        golden = self._record(level, precisions)
+        golden = self._record(level, precisions, storages)
         golden.save(folder)
         return golden
 
-    def _record(self, level: str, precisions: tuple[str, ...]) -> Golden:
-        storages = ("stored", *precisions, *(PROGRAM for it in precisions if it == "float16"))
-        outputs = {storage: self.outputs(storage) for storage in storages}
+    def _record(self, level: str, precisions: tuple[str, ...], storages: tuple[str, ...]) -> Golden:
+        programs = [PROGRAM for it in storages if it == "float16"]
+        outputs = {it: self.outputs(it) for it in ("stored", *storages, *programs)}
         errors = {
             f"{storage}/float32": self.structure_errors(storage, rows)
             for storage, rows in outputs.items()
@@ -256,13 +273,21 @@ class Recorder:
             probes=self.probes,
             outputs=outputs,
             errors=errors,
-            sketches=sketches(base_weights(self.model)),
+            sketches=(sketches if self.outlives else sketches_at_hand)(base_weights(self.model)),
             text=read_text_side(text_folder(self.model)),
             sites={storage: reference for storage, (reference, _) in pairs.items()},
             source_sites={storage: source for storage, (_, source) in pairs.items()},
             provenance=self.provenance(),
             model=self.model,
         )
+
+
+def unused_of(golden: Golden) -> Collection[str]:
+    """Return the weights of GOLDEN's source that no output needs; found out now if it is at hand."""
+    known = golden.provenance.get("unused")
+    if known is not None or golden.model is None:
+        return known or ()
+    return Recorder(golden.model, golden.probes).unused()
 
 
 def record(

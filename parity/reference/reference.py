@@ -1,167 +1,44 @@
-"""The reference: the source's own code, really in float64.
-
-``module.double()`` is not enough. Libraries ask for float32 by name in norms, rotary embeddings and
-softmax, and the error that leaves is as large as the one to be measured. :class:`TrueFloat64`
-answers every such request with float64, and a census of all dtypes proves that none was missed.
-"""
+"""The source as it runs: in float64, in float32 and in 16 bits, with weights as a target stores them."""
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-import numpy as np
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ...converters.common.arrays import from_torch, to_torch
 from ...converters.common.dtypes import dtype_of
-from ...converters.common.steps import each
+from ...converters.common.steps import each, step
 from ...converters.models import Model, Signature
 from ...converters.quantization.rounding import round_once
-from ...converters.runtimes.torch import (
-    DTYPES,
-    bare,
-    build,
-    build_module,
-    call,
-    recording,
-)
+from ...converters.runtimes.streamed.modules import bare_module, open_module, tensors_of
+from ...converters.runtimes.streamed.tensors import FileTensor
+from ...converters.runtimes.streamed.together import together
+from ...converters.runtimes.streamed.weights import changed, remade
+from ...converters.runtimes.torch import DTYPES, call, recording
 from ...converters.values import Array, LowRank
-from ...errors import UnsupportedError
 from ..goldens.rounding import parse_storage
 from ..probes.probes import Probe
 from ..weights.weights import own_copy
+from .float64 import TrueFloat64, default_float64, true_float64
 
-NARROW: Final = frozenset((torch.float32, torch.float16, torch.bfloat16))
-CASTS: Final = {
-    torch.Tensor.float: torch.Tensor.double,
-    torch.Tensor.half: torch.Tensor.double,
-    torch.Tensor.bfloat16: torch.Tensor.double,
-}
-HALF_MAX: Final = 65504.0
 BLOCK: Final = 1 << 20  # elements rounded at a time
 Outputs = dict[str, Array]
-
-
-def _widen(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value in NARROW else value
-
-
-class TrueFloat64(TorchFunctionMode):
-    """Answer every request for a narrower floating dtype with float64.
-
-    >>> with TrueFloat64():
-    ...     torch.ones(1, dtype=torch.float32).float().dtype
-    torch.float64
-    """
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call FUNCTION with every narrow dtype among its arguments replaced."""
-        wide = {key: _widen(value) for key, value in (kwargs or {}).items()}
-        return CASTS.get(function, function)(*map(_widen, args), **wide)
-
-
-class RoundedConstants(TorchFunctionMode):
-    """Round every Python number among the arguments through float16, as an ML program keeps them.
-
-    What would vanish keeps the least magnitude (coremltools 9, passes/defs/quantization.py), and
-    what would overflow, a mask's sentinel, stays as it is.
-
-    >>> with RoundedConstants():
-    ...     (torch.ones(1, dtype=torch.float64) * 0.1).item()
-    0.0999755859375
-    """
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call FUNCTION with rounded constants."""
-        named = {key: _half(value) for key, value in (kwargs or {}).items()}
-        return function(*map(_half, args), **named)
-
-
-def _half(value: Any) -> Any:
-    if not isinstance(value, float) or not abs(value) <= HALF_MAX:
-        return value
-    rounded = float(np.float16(value))
-    return math.copysign(2.0**-24, value) if value and not rounded else rounded
-
-
-def constants_of(storage: str) -> contextlib.AbstractContextManager[object]:
-    """Return the mode in which a source runs whose target keeps its weights in STORAGE."""
-    return RoundedConstants() if parse_storage(storage).constants else contextlib.nullcontext()
-
-
-class DtypeCensus(TorchDispatchMode):
-    """Count the operations that read or make a tensor narrower than float64.
-
-    Attributes:
-        narrow: how often each ``operation: dtype`` was seen.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.narrow: Counter[str] = Counter()
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run FUNCTION and look at the dtypes on both of its sides."""
-        result = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves((args, kwargs, result)):
-            if isinstance(leaf, torch.Tensor) and leaf.dtype in NARROW:
-                self.narrow[f"{function}: {str(leaf.dtype).removeprefix('torch.')}"] += 1
-        return result
-
-
-@contextlib.contextmanager
-def default_float64() -> Iterator[None]:
-    """Create tensors without a named dtype in float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextlib.contextmanager
-def true_float64() -> Iterator[DtypeCensus]:
-    """Compute in float64, and prove it on leaving.
-
-    Raises:
-        UnsupportedError: some operation used a narrower dtype all the same; it is named.
-    """
-    census = DtypeCensus()
-    with torch.no_grad(), default_float64(), census, TrueFloat64():
-        yield census
-    if census.narrow:
-        worst = ", ".join(f"{what} ({count}x)" for what, count in census.narrow.most_common(5))
-        raise UnsupportedError(
-            f"the float64 reference would not be one: {worst}. The source makes these tensors in a"
-            " way that Weighbridge cannot widen; build the module with float64 constants"
-        )
 
 
 def float64_module(model: Model) -> nn.Module:
     """Build MODEL in float64; buffers that it computes itself are computed in float64."""
     with default_float64(), TrueFloat64():
-        return build_module(own_copy(model), "float64")
+        return open_module(own_copy(model), "float64")
 
 
 def float32_module(model: Model) -> nn.Module:
     """Build MODEL in float32."""
-    return build_module(own_copy(model), "float32")
+    return open_module(own_copy(model), "float32")
 
 
 def narrow_module(model: Model, dtype: str) -> nn.Module:
@@ -169,7 +46,7 @@ def narrow_module(model: Model, dtype: str) -> nn.Module:
 
     So does ``from_pretrained(dtype=...)``; rotary frequencies in 16 bit would be another model.
     """
-    module, exact = build_module(own_copy(model), dtype), float32_module(model)
+    module, exact = open_module(own_copy(model), dtype), float32_module(model)
     originals = dict(exact.named_modules())
     for path, child in module.named_modules():
         for name in child._non_persistent_buffers_set:
@@ -177,11 +54,21 @@ def narrow_module(model: Model, dtype: str) -> nn.Module:
     return module
 
 
-def fold(module: nn.Module, updates: Mapping[str, LowRank]) -> None:
-    """Put each update into its weight, the sum in float64."""
+def fold(module: nn.Module, updates: Mapping[str, LowRank], storage: str = "float64") -> None:
+    """Put each update into its weight, the sum in float64, rounded once to STORAGE."""
+    on_disk = tensors_of(module)
+
+    def summed(weight: torch.Tensor, update: LowRank) -> torch.Tensor:
+        total = to_torch(update.applied_to(from_torch(weight.double())))
+        return rounded(total, storage)
+
     for name, update in updates.items():
-        weight = module.get_parameter(name)
-        weight.data = to_torch(update.applied_to(from_torch(weight))).to(weight.dtype)
+        if name in on_disk:
+            tensor, add = on_disk[name], partial(summed, update=update)
+            tensor.weight = remade(tensor.weight, add)
+        else:
+            weight = module.get_parameter(name)
+            weight.data = summed(weight, update).to(weight.dtype)
 
 
 def round_weights(module: nn.Module, dtype: str, names: Collection[str] | None = None) -> nn.Module:
@@ -192,8 +79,13 @@ def round_weights(module: nn.Module, dtype: str, names: Collection[str] | None =
         dtype: such as ``bfloat16``.
         names: which of them; ``None`` for all.
     """
+    on_disk = tensors_of(module)
     for name, tensor in module.state_dict().items():
-        if tensor.is_floating_point() and (names is None or name in names):
+        if not tensor.is_floating_point() or (names is not None and name not in names):
+            continue
+        if name in on_disk:
+            on_disk[name].weight = changed(on_disk[name].weight, partial(rounded, dtype=dtype))
+        elif not isinstance(tensor, FileTensor):  # one by another name has been rounded
             tensor.copy_(rounded(tensor, dtype))
     return module
 
@@ -237,12 +129,8 @@ def stored_as(
         module = build(model)
     else:
         whole = replace(model, adapter=replace(model.adapter, updates={}))
-        module, wide = build(whole), float64_module(whole)
-        updates = bare(own_copy(model)).updates
-        fold(wide, updates)
-        for name in updates:  # rounded once, from the float64 sum
-            narrow = rounded(wide.get_parameter(name).data, storage)
-            module.get_parameter(name).data = narrow.to(DTYPES[compute])
+        module = build(whole)
+        fold(module, bare_module(own_copy(model)).updates, storage)
     return round_scalars(round_weights(module, storage, names), scalars)
 
 
@@ -270,7 +158,7 @@ def module_outputs(
     names = tuple(port.name for port in signature.outputs)
     feeds = [feed(signature, probe, dtype) for probe in probes]
     with torch.no_grad():
-        results = [call(module, tensors, names) for tensors in feeds]
+        results = together(module, [partial(call, module, tensors, names) for tensors in feeds])
     return [{name: from_torch(tensor) for name, tensor in row.items()} for row in results]
 
 
@@ -289,9 +177,13 @@ def float64_outputs(
     """
     feeds = [feed(signature, probe, "float64") for probe in probes]
     names = tuple(port.name for port in signature.outputs)
+
+    def run(number: int, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        step(f"checking: float64 reference, probe {number} of {len(feeds)}")
+        return call(module, tensors, names)
+
     with true_float64():
-        each_feed = each("checking: float64 reference, probe", feeds)
-        results = [call(module, tensors, names) for tensors in each_feed]
+        results = together(module, [partial(run, *it) for it in enumerate(feeds, 1)])
     return [{name: from_torch(tensor) for name, tensor in row.items()} for row in results]
 
 
@@ -307,68 +199,6 @@ def float64_sites(
             call(module, tensors, names)
         recorded.append(sites)
     return recorded
-
-
-def unneeded(model: Model, probe: Probe) -> set[str]:
-    """Return the torch names of MODEL's tensors on which no output depends, or that are not loaded.
-
-    A target may lack them: a pooler that no output uses, positions that it counts itself.
-
-    Args:
-        model: what is run, in float32.
-        probe: one is enough, since dependence is on the graph and not on values.
-    """
-    module, found = build(own_copy(model), "float32")
-    unused = {*unused_weights(module, model.signature, probe)}
-    return {name for name, weight in found.items() if weight is None or weight in unused}
-
-
-def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> list[str]:
-    """Return the parameters of MODULE on which no output depends, and its integer buffers.
-
-    Args:
-        module: built in float32; its gradients are used and cleared.
-        signature: names the outputs that matter.
-        probe: one is enough, since dependence is on the graph and not on values.
-    """
-    names = tuple(port.name for port in signature.outputs)
-    module.requires_grad_(requires_grad=True)
-    with torch.enable_grad():
-        results = call(module, feed(signature, probe, "float32"), names)
-        total = sum(it.sum() for it in results.values() if it.requires_grad)
-    if isinstance(total, torch.Tensor):
-        torch.autograd.backward(total)
-    unused = unreached(module)
-    module.zero_grad(set_to_none=True)
-    module.requires_grad_(requires_grad=False)
-    return unused + [name for name, it in module.named_buffers() if not it.is_floating_point()]
-
-
-def unreached(module: nn.Module) -> list[str]:
-    """Return the parameters of MODULE that have no gradient, experts that were not chosen aside.
-
-    An expert is a module with two numbers in its path, such as ``layers.3.experts.7``. Where a
-    sibling of it was reached, it was not chosen for this input and may be for another.
-    """
-    reached = {_sibling(name) for name, it in module.named_parameters() if it.grad is not None}
-    return [
-        name
-        for name, it in module.named_parameters()
-        if it.grad is None and (_sibling(name) == name or _sibling(name) not in reached)
-    ]
-
-
-def _sibling(name: str) -> str:
-    """Return NAME without its last number if there are more before it.
-
-    >>> _sibling("layers.3.experts.7.up"), _sibling("layers.3.up")
-    ('layers.3.experts.*.up', 'layers.3.up')
-    """
-    parts = name.split(".")
-    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
-    if len(numbers) > 1:
-        parts[numbers[-1]] = "*"
-    return ".".join(parts)
 
 
 def forced_sites(

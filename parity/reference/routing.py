@@ -9,6 +9,7 @@ again, the outputs of its layers rounded in other ways, and errs as much as the 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,13 +32,17 @@ def other_rounding(module: nn.Module, dtype: str, seed: int) -> Iterator[None]:
     """Move the outputs of MODULE's leaves by up to one unit roundoff of DTYPE, at random."""
     import torch
 
-    random = torch.Generator().manual_seed(seed)
+    each = (
+        threading.local()
+    )  # probes that run in threads of their own get the same numbers each time
     unit = unit_roundoff(dtype)
 
     def move(_: Any, __: Any, out: Any) -> Any:
         if not isinstance(out, torch.Tensor) or not out.is_floating_point():
             return None
-        noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
+        if not hasattr(each, "random"):
+            each.random = torch.Generator().manual_seed(seed)
+        noise = torch.rand(out.shape, generator=each.random, dtype=torch.float32) * 2 - 1
         return (out.float() * (1 + unit * noise)).to(out.dtype)
 
     leaves = [child for child in module.modules() if not list(child.children())]

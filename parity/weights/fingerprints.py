@@ -29,7 +29,7 @@ def explain(
     *,
     reference_arrays: Callable[[str], Array] | None = None,
     updates: Mapping[str, LowRank] | None = None,
-    unused: Collection[str] = (),
+    unused: Callable[[], Collection[str]] = tuple,
     altered: Collection[str] = (),
 ) -> list[Explanation]:
     """Explain each tensor of CANDIDATE, then name each reference tensor that none of them carries.
@@ -40,8 +40,8 @@ def explain(
         reference_arrays: reads a reference weight by name; without it only what a sketch
             shows: not which element differs, nor a batch norm folded into a convolution.
         updates: low-rank updates that are due, by reference name.
-        unused: reference names that the candidate may lack (recomputed buffers, a pooler that no
-            output uses, neutral weights that a compiler eliminates).
+        unused: returns the reference names that the candidate may lack (recomputed buffers, a pooler
+            that no output uses, neutral weights that a compiler eliminates); asked if it lacks any.
         altered: candidate names that the route is known to change by a factor, an offset, an
             order or a crop, which would be faults otherwise.
 
@@ -120,13 +120,14 @@ def _merged(arrays: Callable[[str], Array], updates: Mapping[str, LowRank], name
 
 
 def _missing(
-    index: ReferenceIndex, found: Sequence[Explanation], unused: Collection[str]
+    index: ReferenceIndex, found: Sequence[Explanation], unused: Callable[[], Collection[str]]
 ) -> list[Explanation]:
     known = carried(found)
     absent = [name for name in index.sketches if name not in known]
+    needless = unused() if absent else ()
     return [
         Explanation(name, name, "unused", "no output needs it", ok=True)
-        if name in unused
+        if name in needless
         else Explanation(
             name, name, "missing", f"no weight of the candidate carries {name}", ok=False
         )

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.values import Array, LowRank
-from .casts import CLAMPED, cast, fingerprint, roundoff
+from .casts import cast, fingerprint, roundoff
 from .sketches import Sketch, sketch, squeeze
 
 
@@ -95,18 +95,26 @@ class ReferenceIndex:
     ) -> None:
         self.sketches, self.arrays, self.altered = sketches, arrays, altered
         self.updates = {name: update for name, update in updates.items() if name in sketches}
-        self.by_hash: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._by_hash: dict[tuple[str, int], dict[str, list[str]]] = {}
+        self._by_size: dict[int, list[str]] = defaultdict(list)
         self.by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
         self._deltas: dict[str, Sketch] = {}
         for name, it in sketches.items():
             self.by_shape[it.squeezed].append(name)
-            for code, value in it.hashes.items():
-                self.by_hash["F16" if code == CLAMPED else code, value].append(name)
+            self._by_size[math.prod(it.shape)].append(name)
+
+    def same_bytes(self, code: str, size: int, value: str) -> list[str]:
+        """Return the references of SIZE elements that have the hash VALUE at dtype CODE."""
+        if (code, size) not in self._by_hash:
+            known = self._by_hash[code, size] = {}
+            for name in self._by_size.get(size, ()):
+                for found in self.sketches[name].hashes_at(code):
+                    known.setdefault(found, []).append(name)
+        return list(dict.fromkeys(self._by_hash[code, size].get(value, ())))
 
     def look_up(self, name: str, array: Array, value: str) -> Explanation | None:
         """Explain ARRAY, whose hash is VALUE, by a reference that it equals or is a cast of."""
-        names = list(dict.fromkeys(self.by_hash.get((CODE[array.dtype], value), ())))
-        names = [it for it in names if math.prod(self.sketches[it].shape) == array.size]
+        names = self.same_bytes(CODE[array.dtype], array.size, value)
         if not names or (name in self.sketches and name not in names and is_constant(array)):
             return None  # a constant does not show where it comes from, a name does
         source = nearest(name, names)
@@ -124,7 +132,8 @@ class ReferenceIndex:
             return "equal", f"equals {source}{shape}", True
         lost = 0
         if code in FLOATS:
-            lost = int(np.count_nonzero(~np.isfinite(array))) - it.moments.not_finite
+            lost = int(np.count_nonzero(~np.isfinite(array)))
+            lost -= it.moments.not_finite if lost else 0
         overflow = f", {lost} elements overflowed" if lost else ""
         return "cast", f"{it.dtype} to {code}{shape}{overflow}", lost == 0
 

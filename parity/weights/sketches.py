@@ -18,7 +18,7 @@ import numpy as np
 from ...converters.checkpoints.base import Header
 from ...converters.common.dtypes import CODE
 from ...converters.values import Array
-from .casts import casts
+from .casts import CLAMPED, casts
 
 PROJECTIONS: Final = 16
 SEED: Final = 20240229
@@ -100,6 +100,11 @@ class Sketch(NamedTuple):
     def squeezed(self) -> tuple[int, ...]:
         """The shape without axes of size 1."""
         return squeeze(self.shape)
+
+    def hashes_at(self, code: str) -> tuple[str, ...]:
+        """Return the hashes that the tensor has at dtype CODE; float16 is rounded in two ways."""
+        same = (code, CLAMPED) if code == "F16" else (code,)
+        return tuple(self.hashes[name] for name in same if name in self.hashes)
 
     @property
     def norm(self) -> float:

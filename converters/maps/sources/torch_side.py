@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from ...checkpoints import Header
-from ...common.dtypes import CODE
+from ...checkpoints import Checkpoint, Header
+from ...checkpoints.arrays import FileArrays
+from ...checkpoints.derived import Derived
+from ...common.dtypes import NUMPY
 from ...models import Model
 from ...models.torch_side import TorchSide
 from ...runtimes.pretrained import torch_config
-from ...values import Array, Dense, LowRank
+from ...values import Array, LowRank
 from ..binding.plan import Plan
 from ..execution.execution import apply
+from ..execution.view import Mapped
 from ..notation.rules import Drop
 from ..programs.computed import Computed
 from .choose import known_map
@@ -37,39 +40,51 @@ def torch_side(model: Model) -> TorchSide:
     arrays = model.own_values()
     updates = dict(model.adapter.updates) if model.adapter else {}
     if model.framework == "mlx":
-        back = known_map(model).inverse()
-        plan = back.bind(headers_of(arrays), config=model.config, sizes=model.sizes)
-        values = apply(plan, {name: Dense(array) for name, array in widened(plan, arrays).items()})
-        arrays = {name: value.array for name, value in values.items() if isinstance(value, Dense)}
+        own, back = arrays.checkpoint, known_map(model).inverse()
+        plan = back.bind(own.headers, config=model.config, sizes=model.sizes)
+        wide = Widened(own, changed(plan))
+        moving = back.bind(wide.headers, config=model.config, sizes=model.sizes)
+        arrays = FileArrays(Mapped(moving, wide))
         moved = apply(plan, updates)
         updates = {name: value for name, value in moved.items() if isinstance(value, LowRank)}
 
     def parameter_updates() -> dict[str, LowRank]:
-        config, headers = torch_config(model), headers_of(arrays)
+        config, headers = torch_config(model), arrays.checkpoint.headers
         there = module_map(config, headers, model.family.torch_class if model.family else "")
         return there.rename_updates(updates, headers, config=config)
 
     return TorchSide(arrays, updates, parameter_updates, recomputed(model))
 
 
-def headers_of(arrays: Mapping[str, Array]) -> dict[str, Header]:
-    """Return what the header of a file with ARRAYS would say."""
-    return {name: Header(CODE[array.dtype], array.shape) for name, array in arrays.items()}
-
-
-def widened(plan: Plan, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return ARRAYS, in float32 those that PLAN changes in value without a program."""
-    changed = {
+def changed(plan: Plan) -> set[str]:
+    """Return the sources in 16 bits or fewer that PLAN changes in value without a program."""
+    return {
         name
         for step in plan.steps
         if not step.exact and not isinstance(step.rule, Computed)
         for name in step.source_names
-        if arrays[name].dtype.itemsize < np.dtype(np.float32).itemsize
+        if NUMPY[plan.headers[name].dtype].itemsize < NUMPY["F32"].itemsize
     }
-    return {
-        name: array.astype(np.float32) if name in changed else array
-        for name, array in arrays.items()
-    }
+
+
+class Widened(Derived):
+    """CHECKPOINT with tensors NAMES in float32."""
+
+    def __init__(self, checkpoint: Checkpoint, names: Collection[str]) -> None:
+        wide = {name: Header("F32", checkpoint.headers[name].shape) for name in names}
+        super().__init__(checkpoint, {**checkpoint.headers, **wide})
+        self._names = frozenset(names)
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME as an array of its own."""
+        array = self._own.read(name)
+        return array.astype(np.float32) if name in self._names else array
+
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
+        if name in self._names:
+            return super().stream(name, start, stop)
+        return self._own.stream(name, start, stop)
 
 
 def recomputed(model: Model) -> tuple[str, ...]:

@@ -19,9 +19,8 @@ from weighbridge.converters.values import LowRank
 from weighbridge.errors import UnsupportedError
 from weighbridge.parity.check.distances import distance
 from weighbridge.parity.probes.probes import Probe
+from weighbridge.parity.reference.float64 import RoundedConstants, TrueFloat64
 from weighbridge.parity.reference.reference import (
-    RoundedConstants,
-    TrueFloat64,
     float64_module,
     float64_outputs,
     float64_sites,
@@ -29,8 +28,8 @@ from weighbridge.parity.reference.reference import (
     module_outputs,
     round_weights,
     stored_as,
-    unused_weights,
 )
+from weighbridge.parity.reference.unused import unused_weights
 
 SIGNATURE = Signature(
     (Port("x", "float32", ("batch", 6), "hidden"),),

@@ -192,13 +192,13 @@ def test_among_equal_weights_the_nearest_name_wins() -> None:
     renamed = {name.replace("layer", "layers"): array for name, array in REFERENCE.items()}
     assert judge(renamed)["layers.1.norm.weight"].source == "layer.1.norm.weight"
     exported = {"layer_1_norm_weight_to_fp16": np.ones(12, np.float16)}
-    found = judge(exported, unused=REFERENCE)
+    found = judge(exported, unused=lambda: REFERENCE)
     assert found["layer_1_norm_weight_to_fp16"].source == "layer.1.norm.weight"
 
 
 def test_a_weight_that_nobody_carries_is_missing_unless_declared_unused() -> None:
     candidate = {name: array for name, array in REFERENCE.items() if "query.bias" not in name}
-    found = judge(candidate, unused={"layer.1.query.bias"})
+    found = judge(candidate, unused=lambda: {"layer.1.query.bias"})
     assert (found["layer.0.query.bias"].kind, found["layer.0.query.bias"].ok) == ("missing", False)
     assert (found["layer.1.query.bias"].kind, found["layer.1.query.bias"].ok) == ("unused", True)
 
@@ -243,7 +243,7 @@ def test_what_the_route_alters_is_permitted_by_name_only() -> None:
 def test_neutral_weights_may_be_eliminated() -> None:
     candidate = {name: it for name, it in REFERENCE.items() if "norm" not in name}
     unused = REFERENCE.keys() - candidate.keys()
-    assert all(it.ok for it in judge(candidate, unused=unused).values())
+    assert all(it.ok for it in judge(candidate, unused=lambda: unused).values())
 
 
 # ------------------------------------------------------------------ updates
@@ -379,7 +379,7 @@ def test_folded_batch_norm_is_recognised_as_torch_folds_it(bias: bool) -> None:
     reference = {name: it.detach().numpy() for name, it in network.state_dict().items()}
     fused = fuse_conv_bn_eval(conv.eval(), norm.eval())
     candidate = {f"const_{i}": p.detach().numpy() for i, p in enumerate(fused.parameters())}
-    found = judge(candidate, reference, unused={"norm.num_batches_tracked"})
+    found = judge(candidate, reference, unused=lambda: {"norm.num_batches_tracked"})
     assert {it.kind for it in found.values()} == {"folded", "unused"}
     assert all(it.ok for it in found.values())
 

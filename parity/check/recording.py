@@ -1,0 +1,49 @@
+"""What of a source a check records: as much as its candidate is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...converters.models import Model
+from ..probes import coverage
+from ..probes.probes import Probe, make_probes
+from ..weights.weights import base_weights, storage_dtype
+from .candidate import Candidate
+
+if TYPE_CHECKING:
+    from ..goldens.golden import Golden
+
+
+def record_for(
+    reference: Model,
+    candidate: Candidate,
+    *,
+    quick: bool,
+    probes: Sequence[Probe] | None,
+    cache: Path | None,
+) -> Golden:
+    """Record what CANDIDATE is to be compared with, and no more."""
+    from ..goldens.recorder import Recorder, text_folder
+
+    signature = coverage.restrict(reference.signature, candidate.signature)
+    chosen = probes or make_probes(signature, tokenizer=text_folder(reference), quick=quick)
+    precisions = {candidate.storage, candidate.shipped} - {"float32"}
+    kept = storage_dtype(base_weights(reference))
+    about = {"storage": kept, "adapter": reference.adapter}
+    storages = {compared_storage(about, candidate)} - {"stored"} if not cache else precisions
+    recorder = Recorder(reference, chosen, outlives=False)
+    return recorder.record("verdict", tuple(sorted(precisions)), cache, tuple(sorted(storages)))
+
+
+def compared_storage(source: Mapping[str, Any], candidate: Candidate) -> str:
+    """Return with which recording of SOURCE the CANDIDATE's weights are compared.
+
+    ``stored`` where they are the source's own, else the dtype to which the source's are rounded.
+    SOURCE is the provenance of a golden: its ``storage``, and its ``adapter`` if it has one.
+    """
+    own = candidate.storage
+    same = own == source.get("storage") and not source.get("adapter")
+    stored = own == "float32" or (same and candidate.model.framework != "mlprogram")
+    return "stored" if stored else own

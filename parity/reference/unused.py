@@ -1,0 +1,98 @@
+"""Which weights of a model no output depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import nn
+
+from ...converters.models import Model, Signature
+from ...converters.runtimes.streamed.modules import opened, reason_to_load, tensors_of
+from ...converters.runtimes.torch import build, call
+from ..probes.probes import Probe
+from ..weights.weights import own_copy
+from .reference import feed
+
+
+def unneeded(model: Model, probe: Probe) -> set[str]:
+    """Return the torch names of MODEL's tensors on which no output depends, or that are not loaded.
+
+    A target may lack them: a pooler that no output uses, positions that it counts itself.
+
+    Args:
+        model: what is run, in float32.
+        probe: one is enough, since dependence is on the graph and not on values.
+    """
+    make = build if reason_to_load(model) else opened
+    module, found = make(own_copy(model), "float32")
+    unused = {*unused_weights(module, model.signature, probe)}
+    return {name for name, weight in found.items() if weight is None or weight in unused}
+
+
+def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> list[str]:
+    """Return the parameters of MODULE on which no output depends, and its integer buffers.
+
+    The graph that PyTorch keeps for gradients says it; nothing that a gradient would need is kept.
+
+    Args:
+        module: built in float32.
+        signature: names the outputs that matter.
+        probe: one is enough, since dependence is on the graph and not on values.
+    """
+    names = tuple(port.name for port in signature.outputs)
+    leaves: dict[str, torch.Tensor] = dict(module.named_parameters())
+    for name, tensor in tensors_of(module).items():
+        tensor.mark = leaves[name] = torch.zeros((), requires_grad=True)
+    module.requires_grad_(requires_grad=True)
+    nothing = torch.empty(0)
+    forget = torch.autograd.graph.saved_tensors_hooks(lambda _: nothing, lambda _: nothing)
+    with torch.enable_grad(), forget:
+        results = call(module, feed(signature, probe, "float32"), names)
+    reached = {*map(id, sources(results.values()))}
+    module.requires_grad_(requires_grad=False)
+    for tensor in tensors_of(module).values():
+        tensor.mark = None
+    there = {name for name, it in leaves.items() if id(it) in reached}
+    counters = [name for name, it in module.named_buffers() if not it.is_floating_point()]
+    return unreached(list(leaves), there) + counters
+
+
+def sources(results: Collection[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the leaves that the graph of RESULTS begins with."""
+    todo = [it.grad_fn for it in results if it.grad_fn is not None]
+    seen = {*todo}
+    while todo:
+        node = todo.pop()
+        if hasattr(node, "variable"):
+            yield node.variable
+        fresh = {above for above, _ in node.next_functions if above is not None} - seen
+        seen |= fresh
+        todo += fresh
+
+
+def unreached(names: Collection[str], reached: Collection[str]) -> list[str]:
+    """Return those of NAMES that are not REACHED, experts that were not chosen aside.
+
+    An expert is a module with two numbers in its path, such as ``layers.3.experts.7``. Where a
+    sibling of it was reached, it was not chosen for this input and may be for another.
+    """
+    siblings = {_sibling(name) for name in reached}
+    return [
+        name
+        for name in names
+        if name not in reached and (_sibling(name) == name or _sibling(name) not in siblings)
+    ]
+
+
+def _sibling(name: str) -> str:
+    """Return NAME without its last number if there are more before it.
+
+    >>> _sibling("layers.3.experts.7.up"), _sibling("layers.3.up")
+    ('layers.3.experts.*.up', 'layers.3.up')
+    """
+    parts = name.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
+    if len(numbers) > 1:
+        parts[numbers[-1]] = "*"
+    return ".".join(parts)
