@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -26,11 +27,15 @@ from .blas import blas_in_use
 from .mlx_adapters import attach_adapter
 from .native import (
     call_native,
+    differences,
     library_module,
+    loaded,
     misfits,
     parameter_names,
     sixteen_bit_experts,
+    unread,
 )
+from .streamed.mlx import put_on_disk, readers_of, reads_weights
 
 if TYPE_CHECKING:
     from ..captures.torch_to_mlx.captured import Captured
@@ -114,17 +119,46 @@ def from_library(model: Model, dtype: str) -> nn.Module:
     Raises:
         UnsupportedError: no layer of mlx-lm runs the adapter live.
     """
-    module = library_module(model, model.own_values())
-    narrows = getattr(module, "cast_predicate", None) if dtype != "float32" else None
-    parameters: Any = tree_flatten(module.parameters())
-    cast = [
-        (name, array.astype(getattr(mx, dtype)))
-        for name, array in parameters
-        if mx.issubdtype(array.dtype, mx.floating) and (narrows is None or narrows(name))
-    ]
-    module.load_weights(cast, strict=False)
+    module = library_on_disk(model, dtype) or library_in_memory(model, dtype)
     if model.adapter:
         attach_adapter(module, library_updates(model), dtype)
+    return module
+
+
+def cast_by(module: nn.Module, dtype: str) -> Callable[[str, mx.Dtype], mx.Dtype]:
+    """Return the dtype in which MODULE has a parameter, from its name and own dtype, if it runs in DTYPE."""
+    narrows = getattr(module, "cast_predicate", None) if dtype != "float32" else None
+
+    def cast(name: str, own: mx.Dtype) -> mx.Dtype:
+        changes = mx.issubdtype(own, mx.floating) and (narrows is None or narrows(name))
+        found: mx.Dtype = getattr(mx, dtype) if changes else own
+        return found
+
+    return cast
+
+
+def library_in_memory(model: Model, dtype: str) -> nn.Module:
+    """Return the MLX library's class with MODEL's weights in DTYPE."""
+    module = library_module(model, model.own_values())
+    cast = cast_by(module, dtype)
+    parameters: Any = tree_flatten(module.parameters())
+    changed = [(name, array.astype(cast(name, array.dtype))) for name, array in parameters]
+    module.load_weights(changed, strict=False)
+    return module
+
+
+def library_on_disk(model: Model, dtype: str) -> nn.Module | None:
+    """Return the same, each weight on disk until it is used; ``None`` where the class changes some."""
+    checkpoint = model.own_values().checkpoint
+    lazy = {name: unread(head) for name, head in checkpoint.headers.items()}
+    module, parameters = loaded(model, lazy)
+    if problems := list(differences(module, parameters)):
+        raise MismatchError(f"{model.spec} does not fit {model.library}", problems)
+    own = {id(array): name for name, array in lazy.items()}
+    if any(id(array) not in own for array in parameters.values()):
+        return None
+    sources = {name: own[id(array)] for name, array in parameters.items()}
+    put_on_disk(module, readers_of(parameters, sources, checkpoint, cast_by(module, dtype)))
     return module
 
 
@@ -268,5 +302,6 @@ class MlxRunner:
             "accumulate": self.policy.accumulate,
             "blas": blas_in_use(),
             "captured": str(is_captured(self.module)),
+            "weights": "on disk" if reads_weights(self.module) else "in memory",
             **({"library": self.library} if self.library else {}),
         }
