@@ -123,7 +123,7 @@ def move(
         return Outcome(None, job.lines())
     require_apart(job.model, target.path)
     if options.checks:
-        require_memory("check", model)
+        require_memory("check", model, quick=options.quick)
 
     def write(folder: Path) -> Written:
         forget_side_files(folder)

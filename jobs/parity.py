@@ -64,6 +64,7 @@ def check(
     """
     known = golden_at(reference) or options.open(reference)
     judged, quick = options.for_candidate.open(candidate), options.quick
-    require_memory("check", judged, *([known] if isinstance(known, Model) else []))
+    sides = [judged, *([known] if isinstance(known, Model) else [])]
+    require_memory("check", *sides, quick=quick)
     chosen: dict[str, Any] = {"runtime": runtime, "policy": policy, "quick": quick}
     return compare(known, judged, inputs=options.inputs, **chosen)

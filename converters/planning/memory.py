@@ -5,18 +5,25 @@ The figures are measured: ``benchmarks/memory_needs.py`` prints estimates beside
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from ...errors import TooLittleMemoryError
+from ...errors import TooLittleMemoryError, WeighbridgeError
 from ..checkpoints import Header
 from ..common import memory
 from ..common.memory import VARIABLE, Room, shown
+from ..common.steps import step
 from ..models import Model
 
 PACKED: Final = 2  # weights in a byte of a packed tensor, at 4 bits
+TOKENS: Final = {True: 32, False: 1700}  # of all probes together, by whether a check is quick
+COPIES: Final = (
+    40  # bytes for each output: the reference's, the source's and the candidate's, compared
+)
+SECONDS: Final = {True: 3e-8, False: 3e-7}  # of a processor for each weight, likewise
 
 
 def weights_of(headers: Iterable[Header]) -> int:
@@ -53,6 +60,25 @@ def module_size(module: Any) -> int:
     return sum(array.size for _, array in found)
 
 
+def passes_by(model: Model) -> bool:
+    """Say whether MODEL is never whole in memory when it is checked.
+
+    An architecture with a table of ours runs in MLX as a capture, whose weights are in memory.
+    """
+    try:
+        family = model.family
+    except WeighbridgeError:  # said elsewhere, where the model is opened
+        return False
+    on_disk = model.path is not None and model.framework != "mlprogram"
+    return on_disk and family is not None and not family.map and not model.factory
+
+
+def outputs_of(model: Model, tokens: int) -> int:
+    """Return the bytes of MODEL's outputs for TOKENS, in float64 and as they are compared."""
+    vocabulary = model.config.get("vocab_size")
+    return COPIES * tokens * (vocabulary if isinstance(vocabulary, int) else 0)
+
+
 class Cost(NamedTuple):
     """What one kind of work takes.
 
@@ -78,6 +104,13 @@ COSTS: Final[Mapping[str, Cost]] = {
         "both sides whole, the reference in float64",
         "write it with --check none, and check it on a machine with more",
     ),
+    "check by pieces": Cost(
+        0.8e9,
+        8,
+        "the largest tensor; all others pass by in pieces",
+        "write it with --check none, and check it on a machine with more",
+        largest_of,
+    ),
     "merge into": Cost(0.45e9, 9, "the check of a quantized base", "merge it with --check none"),
     "record": Cost(0.45e9, 29, "the source whole, in float64 and float32", "record on a machine with more"),
     "export": Cost(0.7e9, 20, "the torch module, its graph and the package", "export on a machine with more"),
@@ -94,22 +127,27 @@ COSTS: Final[Mapping[str, Cost]] = {
 }  # fmt: skip
 
 
-def require_memory(work: str, *models: Model) -> None:
+def require_memory(work: str, *models: Model, quick: bool = False) -> None:
     """Refuse WORK, one of ``COSTS``, on the largest of MODELS if it can never fit.
 
-    If it does not fit just now, stderr has a warning.
+    If it does not fit just now, stderr has a warning. QUICK says that a check runs one small probe.
 
     Raises:
         TooLittleMemoryError: there can never be as much memory as it needs.
     """
-    cost = COSTS[work]
+    pieces = work == "check" and all(map(passes_by, models))
+    cost = COSTS["check by pieces" if pieces else work]
     weights, model = max(((cost.count(it), it) for it in models), key=lambda pair: pair[0])
     need = cost.base + cost.each * weights
+    need += outputs_of(model, TOKENS[quick]) if pieces else 0
     message = (
         f"to {work} {model.spec} needs about {shown(need)} of memory at once"
         f" ({weights / 1e6:,.0f} million weights: {cost.what})"
     )
     memory.expect(message)
+    if pieces:
+        seconds = size_of(model) * SECONDS[quick] / (os.cpu_count() or 1)
+        step(f"{message} and about {max(1, round(seconds / 60))} min")
     there = memory.room()
     if need > there.limit:
         raise TooLittleMemoryError(
