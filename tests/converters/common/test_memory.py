@@ -84,6 +84,12 @@ def test_what_cannot_fit_is_refused_before_it_starts(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_check_needs_no_more_than_what_is_held_at_once(fixtures, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "0.05")
+    model = fixtures / "llama" / "model"
+    assert "largest tensor; all others pass by" in run("parity", "check", model, model).output
+
+
 def test_a_run_that_goes_on_needs_as_much(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, "0.1")
     (tmp_path / "run").mkdir()
