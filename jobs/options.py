@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
@@ -78,10 +78,13 @@ class PublishOptions(ReadOptions):
         force: replace the target, atomically.
         dry_run: stop after pass 1 and return the plan.
         report: receives progress.
+        accept: verdicts that count as success; with ``UPSTREAM`` a result is published that differs only
+            because a library's class does not do as the configuration says.
     """
 
     force: bool = False
     dry_run: bool = False
+    accept: Collection[str] = ()
     report: Reporter = field(default=silent, repr=False)
 
     def begin(self, path: Path, kind: str, *specs: str | Path | None) -> Target:
@@ -92,7 +95,8 @@ class PublishOptions(ReadOptions):
             WeighbridgeError: nothing can be written there.
         """
         reads = (*specs, self.map, self.original, self.inputs)
-        return Target.begin(path, kind, *reads, force=self.force, dry_run=self.dry_run)
+        target = Target.begin(path, kind, *reads, force=self.force, dry_run=self.dry_run)
+        return target._replace(accept=self.accept)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -70,12 +70,14 @@ class Target(NamedTuple):
         kind: what it is, a key of ``results.records.KINDS``.
         force: whether an earlier result of ours is replaced.
         sources: the files that the job reads, as they were when it began.
+        accept: verdicts that count as success.
     """
 
     path: Path
     kind: str
     force: bool
     sources: Sources
+    accept: Collection[str] = ()
 
     @classmethod
     def begin(
@@ -110,7 +112,7 @@ def publish(target: Target, key: str, write: Write, check: Check | None = None) 
     Raises:
         WeighbridgeError: as WRITE and CHECK do, or a source has changed; nothing is left behind.
     """
-    path, kind, force, sources = target
+    path, kind, force, sources, accept = target
     with Staging(path, kind=kind, force=force, key=key, sources=sources) as staging:
         written = write(staging.item)
         facts, verdict = dict(written.facts), None
@@ -120,6 +122,7 @@ def publish(target: Target, key: str, write: Write, check: Check | None = None) 
             facts |= more
             _note(staging, facts, verdict.to_json())
         differs = verdict is not None and verdict.status == "DIFFERS"
+        differs = differs and not (verdict and verdict.excused(accept))
         there = staging.reject() if differs else staging.publish()
     return Outcome(there, written.plan, facts, verdict, wanted=check is not None)
 

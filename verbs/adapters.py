@@ -46,7 +46,8 @@ def merge(
     from ..jobs.options import Options
 
     ways = {"trained_on": chosen.pop("trained_on"), "promote": chosen.pop("promote")}
-    outcome = merge_adapter(base, adapter, target, options=options_of(Options, chosen), **ways)
+    options = options_of(Options, {**chosen, "accept": accept})
+    outcome = merge_adapter(base, adapter, target, options=options, **ways)
     finish(outcome, as_json=as_json, accept=accept)
 
 

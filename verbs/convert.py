@@ -41,7 +41,7 @@ def add_conversion(route: Route) -> None:
         from ..jobs.converting import convert as convert_model
         from ..jobs.options import Options
 
-        options = options_of(Options, chosen)
+        options = options_of(Options, {**chosen, "accept": accept})
         outcome = convert_model(source, target, route.target, adapter=adapter, options=options)
         finish(outcome, as_json=as_json, accept=accept)
 

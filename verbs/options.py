@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 DESTINATIONS = ("vllm", "mlx-lm", "mlx-swift", "llama.cpp")  # converters.adapters.destinations
-LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED")
+LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED", "UPSTREAM")
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers"),
     "mlx": ("mlx",),
@@ -107,7 +107,7 @@ accepting = click.option(
     "--accept",
     type=click.Choice(LEVELS, case_sensitive=False),
     multiple=True,
-    help="Let this verdict exit 0 too.",
+    help="Let this verdict exit 0 too; UPSTREAM: what differs only by a fault of the library's class.",
 )
 publishing = together(  # what a verb makes in one step, or not at all
     opening,

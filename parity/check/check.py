@@ -15,12 +15,12 @@ from ...converters.models import Model
 from ...converters.runtimes import Runner, native_runtime
 from ...converters.runtimes.base import run_all
 from ...converters.values import Array
-from ..configuration.stage import configuration_stage
+from ..configuration.stage import configuration_stage, shorter, upstream_of, with_lengths
 from ..goldens.golden import Golden
 from ..goldens.recorder import unused_of
 from ..goldens.rounding import CONSTANTS, SCALARS
 from ..probes import coverage
-from ..probes.probes import Probe
+from ..probes.probes import Probe, compared
 from ..reference.floors import floor
 from ..text.compare import compare_sides
 from ..text.side import read_text_side
@@ -117,7 +117,8 @@ class Check:
         stages += self.runs() if stages[-1].status != "fail" else []
         status = decide(stages, self.candidate.runtime)
         faults = self.blame(stages) if status == "DIFFERS" else ()
-        return Verdict(status, tuple(stages), faults, self.provenance(stages))
+        upstream = upstream_of(stages, self.explanations)
+        return Verdict(status, tuple(stages), faults, self.provenance(stages), upstream)
 
     @cached_property
     def storage(self) -> str:
@@ -136,7 +137,8 @@ class Check:
         left_out = [p.name for i, p in enumerate(self.golden.probes) if i not in fitting]
         if left_out:
             self.unchecked.append(f"probes larger than the candidate takes: {', '.join(left_out)}")
-        return fitting[:1] if self.quick else fitting
+        quick = (*fitting[:1], *(it for it in fitting[1:] if self.golden.probes[it].rows))
+        return quick if self.quick else fitting
 
     def text(self) -> Stage:
         """Compare the text sides."""
@@ -200,12 +202,13 @@ class Check:
         return [layout_stage(by, ran, self.measure_layout, is_source=in_mlx is not None)]
 
     def measure_layout(self, runner: Runner, ran: Candidate) -> Stage:
-        """Run the class that reads the files of RAN, the reference's as they are."""
-        storage = self.storage
-        self.storage = storage if ran is self.candidate else "stored"
+        """Run the class that reads the files of RAN, the reference's as they are, on short texts."""
+        before = self.storage, self.probes  # which recording the class meets says nothing of ours
+        self.storage = self.storage if ran is self.candidate else "stored"
+        self.probes = shorter(self.golden, self.probes)  # what it does with windows is no layout
         recorded = self.storage in self.golden.outputs
         stages = self.measure_variants("layout", runner, ran) if recorded else []
-        self.storage = storage  # which recording the class meets says nothing of the candidate
+        self.storage, self.probes = before
         return stages[-1] if stages else Stage("layout", "unverified", "was not run: no recording")
 
     def runs(self) -> list[Stage]:
@@ -215,8 +218,10 @@ class Check:
         if self.golden.model is None and (reason := self.candidate.missing):
             return [Stage("structure", "unverified", reason)]
         stages = self.structure()
-        measured = stages[-1].name != "outputs"
-        return [*stages, *self.precision()] if measured else stages
+        if stages[-1].name == "outputs":
+            return stages
+        probes = [self.golden.probes[index] for index in self.probes]
+        return [*with_lengths(self.golden, self.candidate, probes, stages), *self.precision()]
 
     def structure(self) -> list[Stage]:
         """Run the candidate in float32 against float64."""
@@ -297,7 +302,8 @@ class Check:
         wanted = [self.golden.outputs[storage][index] for index in self.probes]
         own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
         try:
-            found = run_all(runner, "checking: probe", [probe.inputs for probe in probes])
+            ran = run_all(runner, "checking: probe", [probe.inputs for probe in probes])
+            found = [compared(self.golden.signature, *it) for it in zip(probes, ran, strict=True)]
         except Exception as error:
             return [unrunnable(error)]
         outputs = outputs_stage(self.golden, probes, found, wanted)
@@ -335,7 +341,8 @@ class Check:
             return ()
         from ..blame.locating import locate
 
-        chosen = [self.golden.probes[index] for index in self.probes[-2:]]
+        whole = [index for index in self.probes if not self.golden.probes[index].rows]
+        chosen = [self.golden.probes[index] for index in whole[-2:]]
         found = locate(self.golden, runner, self.storage, chosen, self.explanations)
         self.unchecked += found.notes
         return found.faults

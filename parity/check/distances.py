@@ -67,6 +67,19 @@ def relative(difference: Array, reference: Array) -> Distance:
     return Distance(whole, float(np.max(errors / np.maximum(norms, NORM_FLOOR * scale))))
 
 
+def token_errors(output: Array, reference: Array) -> Array:
+    """Return the relative error of every token of OUTPUT, each by its own norm, in float64.
+
+    >>> token_errors(np.array([[3.0, 4.0], [0.0, 2.2]]), np.array([[3.0, 4.0], [0.0, 2.0]])).round(3)
+    array([0. , 0.1])
+    """
+    found, wanted = (token_rows(np.asarray(it, np.float64)) for it in (output, reference))
+    norms = np.linalg.norm(wanted, axis=-1)
+    scale = max(float(np.sqrt(np.mean(norms**2))), np.finfo(np.float64).tiny)
+    errors: Array = np.linalg.norm(found - wanted, axis=-1) / np.maximum(norms, NORM_FLOOR * scale)
+    return errors
+
+
 def distance(output: Array, reference: Array, mask: Array | None = None) -> Distance:
     """Measure OUTPUT against REFERENCE in float64; equal infinities are no difference.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...converters.models import Model
+from ..configuration.lengths import to_cross
 from ..probes import coverage
 from ..probes.probes import Probe, make_probes
 from ..weights.weights import base_weights, storage_dtype
@@ -28,7 +29,8 @@ def record_for(
     from ..goldens.recorder import Recorder, text_folder
 
     signature = coverage.restrict(reference.signature, candidate.signature)
-    chosen = probes or make_probes(signature, tokenizer=text_folder(reference), quick=quick)
+    past, folder = to_cross(reference, signature, quick=quick), text_folder(reference)
+    chosen = probes or make_probes(signature, tokenizer=folder, quick=quick, past=past)
     precisions = {candidate.storage, candidate.shipped} - {"float32"}
     kept = storage_dtype(base_weights(reference))
     about = {"storage": kept, "adapter": reference.adapter}

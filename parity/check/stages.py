@@ -15,7 +15,7 @@ from ..goldens.golden import Golden
 from ..probes.probes import Probe, masks_of
 from ..reference.floors import Comparison, Floor, compare, floor_key
 from ..weights.reference_index import Explanation
-from .distances import Distance, describe_non_finite, select_tokens
+from .distances import Distance, describe_non_finite, select_tokens, token_errors
 from .verdict import Stage
 
 SHOWN: Final = 5  # problems quoted in a stage's line; all of them are in its figures
@@ -191,8 +191,25 @@ def error_stage(
                 )
             label, mask = (probe.name, output), masks.get(output)
             comparison = compare(label, row[output], array, mask, (floor, own[output]))
-            rows.append(_row(comparison, cosine(row[output], array, mask)))
+            found_row = _row(comparison, cosine(row[output], array, mask))
+            first = first_beyond(probe, row[output], array, (floor, own[output]))
+            rows.append(found_row | {"first_position": first})
     return _judge(name, floor, rows)
+
+
+def first_beyond(
+    probe: Probe, found: Array, wanted: Array, calibration: tuple[Floor, Distance]
+) -> int | None:
+    """Return the first position at which FOUND errs more than is allowed; ``None`` for none.
+
+    It is asked of a PROBE that chooses positions, of one text.
+    """
+    if not probe.rows or found.shape[:2] != (1, len(probe.rows)):
+        return None
+    floor, own = calibration
+    errors = zip(probe.rows, token_errors(found, wanted), strict=True)
+    wrong = (it for it, error in errors if floor.allowed(Distance(0.0, float(error)), own) > 1)
+    return next(wrong, None)
 
 
 def _judge(name: str, floor: Floor, rows: list[dict[str, Any]]) -> Stage:

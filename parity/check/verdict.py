@@ -24,6 +24,7 @@ STAGES: Final = (
     "auxiliary",
     "outputs",
     "structure",
+    "lengths",
     "live",
     "precision",
 )  # in the order in which the first failure explains the later ones
@@ -57,12 +58,15 @@ class Verdict:
         stages: in the order in which they ran.
         faults: where the two sides part, as far as blame could tell.
         provenance: runtimes, versions, devices, hashes of both sides, what was not checked.
+        upstream: the class of a library that alone is at fault where the status is DIFFERS, the weights
+            being right; else empty.
     """
 
     status: str
     stages: tuple[Stage, ...]
     faults: tuple[Fault, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    upstream: str = ""
 
     @property
     def passed(self) -> bool:
@@ -74,16 +78,26 @@ class Verdict:
         return next((stage for stage in self.stages if stage.name == name), None)
 
     def exit_code(self, accept: str | Collection[str] = ()) -> int:
-        """Return the exit code; a level named in ACCEPT counts as success, DIFFERS never.
+        """Return the exit code; a level named in ACCEPT counts as success.
+
+        DIFFERS never does, but where only a library's class is at fault, by ``UPSTREAM``.
 
         >>> unverified = Verdict("UNVERIFIED", ())
         >>> int(unverified.exit_code()), int(unverified.exit_code("UNVERIFIED"))
         (4, 0)
         """
         accepted = {accept} if isinstance(accept, str) else set(accept or ())
-        if self.status in accepted - {"DIFFERS"}:
+        if self.status in accepted - {"DIFFERS"} or self.excused(accepted):
             return Exit.DONE
         return EXITS.get(self.status, Exit.UNDECIDED)
+
+    def excused(self, accept: Collection[str]) -> bool:
+        """Say whether ACCEPT allows what differs: only a library's class is at fault.
+
+        >>> Verdict("DIFFERS", (), upstream="mlx_lm.models.llama").excused({"UPSTREAM"})
+        True
+        """
+        return self.status == "DIFFERS" and bool(self.upstream) and "UPSTREAM" in accept
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, infinities as ``"inf"``, which any reader takes."""

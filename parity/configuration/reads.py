@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from ...converters.models.signature import LENGTHS
@@ -59,15 +59,18 @@ def parts(config: Any) -> dict[type, str]:
 def read_keys(config: Any, reads: Reads) -> list[str]:
     """Return the keys of CONFIG that READS holds, dotted, without those that matter to no output."""
     places = parts(config)
-    own = [
-        (cls, key) for cls, key in reads if cls in places and key in vars_of(config, places[cls])
-    ]
-    named = {f"{places[cls]}{key}" for cls, key in own if not HARMLESS.fullmatch(key)}
+    own = [(places[cls], key) for cls, key in reads if cls in places]
+    named = {
+        f"{place}{key}"
+        for place, key in own
+        if not HARMLESS.fullmatch(key) and has_setting(config, place, key)
+    }
     return sorted(named | {key for key in ALWAYS if key in vars(config)})
 
 
-def vars_of(config: Any, place: str) -> Collection[str]:
-    """Return the keys of the part of CONFIG at PLACE, such as ``text_config.``."""
+def has_setting(config: Any, place: str, key: str) -> bool:
+    """Say whether the part of CONFIG at PLACE, such as ``text_config.``, has a value for KEY."""
     for name in filter(None, place.split(".")):
         config = getattr(config, name)
-    return set(vars(config))
+    computed = getattr(type(config), key, None)
+    return key in vars(config) or (isinstance(computed, property) and hasattr(config, key))

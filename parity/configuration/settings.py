@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ...converters.configs import to_mlx
-from ...converters.configs.arguments import Arguments, arguments
+from ...converters.configs.arguments import Arguments, arguments, keys_behind
+from ...converters.configs.notes import notes
 from ...converters.configs.source import Source, plain
 from ...converters.configs.special_tokens import KINDS, as_ids, reconciled
 from ...converters.configs.to_mlx import derived, known
@@ -20,6 +22,17 @@ Config = Mapping[str, Any]
 IDS: Final = tuple(f"{kind}_token_id" for kind in KINDS)
 # Names of the kind of rotary scaling and what the class reads beside it, from its own fields.
 ROTARY: Final = frozenset(("type", "rope_type", "rope_theta", "partial_rotary_factor"))
+
+# Keys that show on any probe: they act on every token, or are sizes, which weights have.
+SHOWN: Final = re.compile(
+    r".*(act|activation|activation_function|bias|_act_fn|feed_forward_proj)|layer_types|tie_.*"
+    r"|.*(multiplier|scal(e|ing)|softcap).*|.*(softmax|upcast|interleave|layernorm|norm_topk).*"
+    r"|.*(size|_dim|_rank|heads|inner|experts|_step|layers|kernel|groups|per_tok|_proj|pattern)"
+    r"|.*expand|residual_in_fp32|time_step_.*|rope_.*|use_associative_scan|(n|num|d)_.*|ignore_keys.*|(pad|bos|eos)_token_id|.*window.*|.*chunk.*|index_topk|floor_scale"
+    rf"|relative_attention_max_distance|local_attention|{'|'.join(LENGTHS)}"
+)
+
+TOWER: Final = re.compile(r"(vision|audio|image|video)_")  # no text goes there
 
 
 class Difference(NamedTuple):
@@ -99,6 +112,37 @@ def by_library(target: Target, wanted: Config, found: Config) -> Iterator[Differ
                 yield Difference(dotted(ours, name), *values, str(target))
 
 
+def limits(target: Target, wanted: Config) -> list[str]:
+    """Return what TARGET's class is known not to do as the WANTED configuration says."""
+    return list(notes(target, Source(wanted, known(wanted))))
+
+
+def unread(target: Target, wanted: Config, reads: Collection[str]) -> list[str]:
+    """Return what of READS, which the source's code reads, TARGET's class does not, and may matter.
+
+    A key that is off matters to nobody. One that acts on every token shows in what the probes give, one
+    that is a size in the shapes of the weights; a length is crossed by a probe or said not to be.
+    """
+    filled = known(wanted)
+    source, seen = Source(wanted, filled), set[str]()
+    for part in arguments(target, to_mlx(wanted, target).config):
+        own = source.part(part.reader.part) if part.reader.part else source
+        for field in part.read:
+            place = f"{part.reader.part}." if part.reader.part else ""
+            seen |= {place + key for key in keys_behind(field, part.reader, own)}
+    found = [
+        (key, value_at(filled, key))
+        for key in sorted(set(reads) - seen)
+        if key.partition(".")[0] not in seen and not TOWER.match(key)
+        if not SHOWN.fullmatch(key.rpartition(".")[2])
+    ]
+    return [
+        f"{target} does not read {key}, which is {value!r}"
+        for key, value in found
+        if value and value is not ABSENT
+    ]
+
+
 def dotted(of: Arguments, name: str) -> str:
     """Return the key of the argument NAME with the part that it is in."""
     return f"{of.reader.part}.{name}" if of.reader.part else name
@@ -113,8 +157,14 @@ def resolved(name: str, found: Arguments, config: Config) -> Any:
     return None if value is ABSENT else value
 
 
-def beside_arguments(wanted: Config, found: Config) -> Iterator[Difference]:
-    """Yield differences in what no class computes with: lengths, and ids that end or pad a text."""
+def beside_arguments(wanted: Config, found: Config, written: Config) -> Iterator[Difference]:
+    """Yield differences in what no class computes with: lengths, and ids that end or pad a text.
+
+    Args:
+        wanted: the reference's configuration.
+        found: the candidate's, with the ids on which its files agree.
+        written: the candidate's as it is; it may have some of the ids, and no other.
+    """
     pairs = [(wanted, found)]
     if isinstance(wanted.get("text_config"), Mapping):
         pairs.append((wanted["text_config"], found.get("text_config") or {}))
@@ -124,9 +174,10 @@ def beside_arguments(wanted: Config, found: Config) -> Iterator[Difference]:
             if all(type(it) is int for it in values) and values[0] != values[1]:
                 yield Difference(key, *values, "what feeds the model")
     for key in IDS:
-        values = as_ids(wanted.get(key)), as_ids(found.get(key))
-        if values[0] and values[0] != values[1]:
-            yield Difference(key, *values, "what generates text with it")
+        own, *others = (as_ids(side.get(key)) for side in (wanted, found, written))
+        for other in others:
+            if own and (set(other) - set(own) or (other is others[0] and other != own)):
+                yield Difference(key, own, other, "what generates text with it")
 
 
 def differences(
@@ -143,5 +194,8 @@ def differences(
     found = with_agreed_ids(candidate)
     if target is None:
         return list(by_transformers(wanted, found, {*reads, *IDS}))
-    rows = [*by_library(target, wanted, candidate.config), *beside_arguments(wanted, found)]
+    rows = [
+        *by_library(target, wanted, candidate.config),
+        *beside_arguments(wanted, found, candidate.config),
+    ]
     return list({row.key: row for row in rows}.values())

@@ -1,20 +1,26 @@
-"""The stage ``configuration`` of a check."""
+"""The stages ``configuration`` and ``lengths`` of a check, and who is at fault where only a class is."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.libraries import Target
 from ...errors import WeighbridgeError
 from ..check.stages import join
 from ..check.verdict import Stage
-from .settings import differences
+from .lengths import lengths_stage, parting, tokens_of
+from .settings import differences, limits, unread
 
 if TYPE_CHECKING:
     from ..check.candidate import Candidate
     from ..goldens.golden import Golden
+    from ..probes.probes import Probe
+    from ..weights.reference_index import Explanation
 
-NAME = "configuration"
+NAME: Final = "configuration"
+# How a weight may be the reference's without any choice of how it lies.
+PLAIN: Final = frozenset(("equal", "cast", "unused"))
 
 
 def running_class(candidate: Candidate) -> Target | None:
@@ -27,25 +33,93 @@ def running_class(candidate: Candidate) -> Target | None:
     return None if misfits(model) else model.library
 
 
+def not_asked(golden: Golden, candidate: Candidate) -> str:
+    """Return why configurations are not compared; empty where they are."""
+    if candidate.model.framework == "mlprogram":
+        return "an ML program holds its constants; its outputs show them"
+    if candidate.model.factory is not None or not candidate.model.config:
+        return "the candidate is built by code, not by a configuration"
+    if not golden.provenance.get("config"):
+        return "the reference is built by code, or its golden does not say its configuration"
+    return ""
+
+
 def configuration_stage(golden: Golden, candidate: Candidate) -> Stage:
     """Say whether every setting that code reads is the same on both sides."""
-    model = candidate.model
-    if model.framework == "mlprogram":
-        return Stage(NAME, "skipped", "an ML program holds its constants; its outputs show them")
-    if model.factory is not None or not model.config:
-        return Stage(NAME, "skipped", "the candidate is built by code, not by a configuration")
-    wanted = golden.provenance.get("config")
-    if not wanted:
-        reason = "the reference is built by code, or its golden does not say its configuration"
+    if reason := not_asked(golden, candidate):
         return Stage(NAME, "skipped", reason)
-    reads = golden.provenance.get("config_reads", ())
+    wanted, reads = golden.provenance["config"], golden.provenance.get("config_reads", ())
     try:
         target = running_class(candidate)
-        found = differences(wanted, reads, model, target)
+        found = differences(wanted, reads, candidate.model, target)
+        missed = [] if target is None else limits(target, wanted)
+        unknown = [] if target is None else unread(target, wanted, reads)
     except WeighbridgeError as error:
         return Stage(NAME, "unverified", f"it could not be compared: {error}")
     if found:
         rows = [row._asdict() for row in found]
         return Stage(NAME, "fail", join([str(row) for row in found]), {"differences": rows})
+    if missed or unknown:
+        figures = {"limits": missed, "class": str(target) if missed else ""}
+        return Stage(NAME, "unverified", join([*missed, *unknown]), figures)
     reader = str(target or f"transformers' {wanted.get('model_type')}")
     return Stage(NAME, "pass", f"{len(reads)} settings that code reads are the same; by {reader}")
+
+
+def shorter(golden: Golden, chosen: tuple[int, ...]) -> tuple[int, ...]:
+    """Return those probes of CHOSEN that cross no length; all of them where each does."""
+    least = min((tokens for _, tokens in golden.provenance.get("lengths", ())), default=None)
+    sizes = {index: tokens_of(golden.signature, golden.probes[index]) for index in chosen}
+    return tuple(it for it in chosen if least is None or sizes[it] <= least) or chosen
+
+
+def with_lengths(
+    golden: Golden, candidate: Candidate, probes: Sequence[Probe], stages: list[Stage]
+) -> list[Stage]:
+    """Return STAGES with what PROBES say of the lengths that the reference's configuration names.
+
+    Where the last of STAGES, ``structure``, fails beyond one of them alone, it says which.
+    """
+    named, structure = golden.provenance.get("lengths", ()), stages[-1]
+    if structure.status != "fail":
+        return [*stages, *lengths_stage(named, candidate.signature or golden.signature, probes)]
+    lengths = {probe.name: tokens_of(golden.signature, probe) for probe in probes}
+    found = parting(named, lengths, structure)
+    if found is None:
+        return stages
+    library = str(getattr(candidate.structure, "library", ""))
+    first = first_wrong(structure, found.tokens)
+    from_on = f"it parts from token {first:,} on: {library or 'the candidate'}"
+    words = f"{from_on} does not do what {found} says; {structure.detail}"
+    figures = {**structure.figures, "from_tokens": first, "upstream": library}
+    return [*stages[:-1], structure._replace(detail=words, figures=figures)]
+
+
+def first_wrong(structure: Stage, tokens: int) -> int:
+    """Return which token, counted from 1, is the first that is wrong beyond a length of TOKENS.
+
+    It is the first that was seen to be wrong; where all of a longer text is wrong, the first beyond.
+    """
+    rows = structure.figures["rows"]
+    seen = [it["first_position"] for it in rows if it["first_position"] is not None]
+    return max(min(seen, default=tokens), tokens) + 1
+
+
+def upstream_of(stages: Sequence[Stage], explanations: Collection[Explanation]) -> str:
+    """Return the class of a library that alone is at fault, the weights being right; empty for none.
+
+    It is where all agrees on texts up to a length that the configuration names, and parts beyond; or
+    where a limit of the class was measured before, and every weight is the reference's as it lies.
+    """
+    by_name = {stage.name: stage for stage in stages}
+    failed = {stage.name for stage in stages if stage.status == "fail"}
+    asked = ("fingerprints", "layout")
+    proven = all(by_name[name].status == "pass" for name in asked if name in by_name)
+    if not proven or not failed or not failed <= {"structure", "precision"}:
+        return ""
+    figures: dict[str, Any] = by_name["structure"].figures if "structure" in by_name else {}
+    if figures.get("upstream"):
+        return str(figures["upstream"])
+    plain = all(it.kind in PLAIN for it in explanations)
+    about = by_name["configuration"].figures if "configuration" in by_name else {}
+    return str(about.get("class", "")) if plain else ""

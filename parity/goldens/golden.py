@@ -227,12 +227,13 @@ def _ports(contents: Iterable[Mapping[str, Any]]) -> tuple[Port, ...]:
 
 def _golden(manifest: Mapping[str, Any], tensors: Mapping[str, Array]) -> Golden:
     names = [probe["name"] for probe in manifest["probes"]]
+    chosen = [tuple(probe.get("rows", ())) for probe in manifest["probes"]]
     inputs = _unflatten("inputs", tensors, names)[""]
     signature, text = manifest["signature"], manifest["text"]
     return Golden(
         spec=manifest["spec"],
         signature=Signature(_ports(signature["inputs"]), _ports(signature["outputs"])),
-        probes=tuple(Probe(name, row) for name, row in zip(names, inputs, strict=True)),
+        probes=tuple(Probe(*it) for it in zip(names, inputs, chosen, strict=True)),
         outputs=_unflatten("outputs", tensors, names),
         errors={
             key: tuple({name: Distance(*pair) for name, pair in row.items()} for row in rows)

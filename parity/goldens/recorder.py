@@ -21,6 +21,7 @@ from ...converters.models import Model, Signature
 from ...converters.values import Array
 from ...errors import BadInputError
 from ..check.distances import Distance, distance, select_tokens
+from ..configuration.lengths import recorded, to_cross
 from ..configuration.reads import Reads, read_keys, recorded_reads
 from ..configuration.settings import with_agreed_ids
 from ..probes.probes import Probe, describe_probe, make_probes, masks_of
@@ -101,7 +102,8 @@ class Recorder:
         """The probes that are asked for."""
         if self.chosen is not None:
             return list(self.chosen)
-        return make_probes(self.signature, tokenizer=text_folder(self.model))
+        past = to_cross(self.model, self.signature, quick=False)
+        return make_probes(self.signature, tokenizer=text_folder(self.model), past=past)
 
     @cached_property
     def _stored(self) -> list[dict[str, Array]]:
@@ -213,7 +215,7 @@ class Recorder:
         config = with_agreed_ids(self.model)
         found = known(config)
         reads = [] if found is None else read_keys(found, self.reads)
-        return {"config": dict(config), "config_reads": reads}
+        return {"config": dict(config), "config_reads": reads, "lengths": recorded(self.model)}
 
     def unused(self) -> list[str]:
         """Return the weights, by the source's own names, that no output needs."""

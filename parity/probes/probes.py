@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,6 +18,8 @@ from ...errors import MismatchError, UnsupportedError
 from ..text.tokenizers import load_tokenizer
 from .sentences import SENTENCES
 from .signals import Context, Layout, hidden, pixels, series, spectrogram, waveform
+from .thresholds import BEYOND, Threshold
+from .thresholds import positions as positions_past
 
 DEFAULT_LIMIT = 256  # size of a dimension that the signature does not bound
 LONGEST = 1024  # tokens in a probe, whatever the position range: a check must end
@@ -32,15 +34,23 @@ ENOUGH = 16
 
 
 class Probe(NamedTuple):
-    """One set of inputs, by port name."""
+    """One set of inputs, by port name.
+
+    Attributes:
+        name: in reports.
+        inputs: by port.
+        rows: the positions whose outputs are compared; empty for all.
+    """
 
     name: str
     inputs: dict[str, Array]
+    rows: tuple[int, ...] = ()
 
 
 Fill = Callable[[Port, Context], Array]
 
 
+PAST: Final = "past"  # begins the name of a probe that is longer than a threshold
 QUICK: Final = (16, 7)  # lengths of the one small probe of a quick check
 
 
@@ -137,7 +147,7 @@ def synthetic_texts(vocabulary: int, random: np.random.Generator) -> Iterator[li
         yield [first + int(part * (vocabulary - first)) for part in spread]
 
 
-def _sequence_limit(signature: Signature) -> int:
+def sequence_limit(signature: Signature) -> int:
     """Return the longest sequence that every input takes."""
     named = [
         port.limit(size, DEFAULT_LIMIT)
@@ -228,7 +238,12 @@ def _check_roles(signature: Signature) -> None:
 
 
 def make_probes(
-    signature: Signature, *, tokenizer: Path | None, seed: int = 0, quick: bool = False
+    signature: Signature,
+    *,
+    tokenizer: Path | None,
+    seed: int = 0,
+    quick: bool = False,
+    past: Sequence[Threshold] = (),
 ) -> list[Probe]:
     """Return probes for SIGNATURE, the same ones for the same arguments.
 
@@ -236,7 +251,8 @@ def make_probes(
         signature: whose inputs to fill, each by its role.
         tokenizer: model directory with a tokenizer; without one, ids are drawn at random.
         seed: of everything that is drawn.
-        quick: one small probe only.
+        quick: one small probe only, and one that is longer than all of PAST.
+        past: the lengths that one more probe is to cross.
 
     Raises:
         UnsupportedError: an input has a role that no probe is known for.
@@ -248,23 +264,35 @@ def make_probes(
     vocabulary = min((p.limit("vocabulary", 256) for p in signature.inputs), default=256)
     encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
     probes: dict[str, Probe] = {}
-    limit = min(_sequence_limit(signature), _affordable(signature))
+    limit = min(sequence_limit(signature), _affordable(signature))
     small = Layout("small", tuple(min(length, limit) for length in QUICK))
-    for layout in (small,) if quick else layouts(limit):
+    for layout in [*((small,) if quick else layouts(limit)), *crossing(past, signature)]:
         adapted = _adapt(layout, signature)
         texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random)
         pad = source.special.get("pad", 0) if source else 0
-        inputs = {
-            port.name: ROLES[port.role](
-                port, Context(adapted, _shape(port, adapted), texts, random, pad)
-            )
-            for port in signature.inputs
-        }
-        probes.setdefault(_identity(adapted, inputs), Probe(layout.name, inputs))
-    made = list(probes.values())
-    if problems := [it for probe in made for it in _unknown_ids(probe, signature)]:
+        inputs = _inputs(signature, Context(adapted, (), texts, random, pad))
+        rows = positions_past(past, max(layout.lengths)) if layout.name.startswith(PAST) else ()
+        probes.setdefault(f"{_identity(adapted, inputs)} {rows}", Probe(layout.name, inputs, rows))
+    if problems := [it for probe in probes.values() for it in _unknown_ids(probe, signature)]:
         raise MismatchError(f"{tokenizer}: its tokenizer does not fit the model", problems)
-    return made
+    return [*probes.values()]
+
+
+def _inputs(signature: Signature, context: Context) -> dict[str, Array]:
+    """Return every input of SIGNATURE, filled by its role."""
+    layout = context.layout
+    return {
+        port.name: ROLES[port.role](port, context._replace(shape=_shape(port, layout)))
+        for port in signature.inputs
+    }
+
+
+def crossing(past: Sequence[Threshold], signature: Signature) -> Iterator[Layout]:
+    """Yield the layout of one text that is longer than every threshold of PAST, if there is any."""
+    if past:
+        longest = max(past, key=lambda it: it.tokens)
+        length = min(longest.tokens + BEYOND, sequence_limit(signature))
+        yield Layout(f"{PAST} {longest}", (length,))
 
 
 def _unknown_ids(probe: Probe, signature: Signature) -> Iterator[str]:
@@ -348,12 +376,24 @@ def masks_of(signature: Signature, probe: Probe) -> dict[str, Array | None]:
     if not masks:
         return {port.name: None for port in signature.outputs}
     axes, mask = masks[0].shape, probe.inputs[masks[0].name]
+    mask = mask[:, list(probe.rows)] if probe.rows else mask
     return {
         port.name: mask if port.shape[: len(axes)] == axes else None for port in signature.outputs
+    }
+
+
+def compared(signature: Signature, probe: Probe, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return of OUTPUTS what is compared: where PROBE chooses positions, these of every token output."""
+    tokens = next((it.shape for it in signature.inputs if it.role == "token_ids"), ())
+    ports = {it.name for it in signature.outputs if it.shape[: len(tokens)] == tokens}
+    chosen = list(probe.rows)
+    return {
+        name: array[:, chosen] if chosen and name in ports else array
+        for name, array in outputs.items()
     }
 
 
 def describe_probe(probe: Probe) -> dict[str, Any]:
     """Return name, shapes and dtypes, for reports and golden files."""
     inputs = {name: f"{array.dtype}{list(array.shape)}" for name, array in probe.inputs.items()}
-    return {"name": probe.name, "inputs": inputs}
+    return {"name": probe.name, "inputs": inputs, "rows": list(probe.rows)}

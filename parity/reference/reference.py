@@ -22,7 +22,7 @@ from ...converters.runtimes.streamed.weights import changed, remade
 from ...converters.runtimes.torch import DTYPES, call, recording
 from ...converters.values import Array, LowRank
 from ..goldens.rounding import parse_storage
-from ..probes.probes import Probe
+from ..probes.probes import Probe, compared
 from ..weights.weights import own_copy
 from .float64 import TrueFloat64, default_float64, true_float64
 
@@ -159,7 +159,15 @@ def module_outputs(
     feeds = [feed(signature, probe, dtype) for probe in probes]
     with torch.no_grad():
         results = together(module, [partial(call, module, tensors, names) for tensors in feeds])
-    return [{name: from_torch(tensor) for name, tensor in row.items()} for row in results]
+    return arrays(signature, probes, results)
+
+
+def arrays(
+    signature: Signature, probes: Sequence[Probe], results: Sequence[Mapping[str, torch.Tensor]]
+) -> list[Outputs]:
+    """Return RESULTS of each probe in numpy, at the positions that are compared."""
+    rows = [{name: from_torch(tensor) for name, tensor in row.items()} for row in results]
+    return [compared(signature, *it) for it in zip(probes, rows, strict=True)]
 
 
 def float64_outputs(
@@ -184,7 +192,7 @@ def float64_outputs(
 
     with true_float64():
         results = together(module, [partial(run, *it) for it in enumerate(feeds, 1)])
-    return [{name: from_torch(tensor) for name, tensor in row.items()} for row in results]
+    return arrays(signature, probes, results)
 
 
 def float64_sites(

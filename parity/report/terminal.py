@@ -49,6 +49,7 @@ QUESTIONS: Final = {
     "auxiliary": "same inputs",
     "outputs": "names, shapes, finite",
     "structure": "float32 against float64",
+    "lengths": "past windows, chunks and scalings",
     "live": "live against live",
     "precision": "the dtype that ships",
 }
