@@ -119,10 +119,14 @@ def read_natively(model: Model) -> str | None:
 
 
 def no_class(model: Model) -> str:
-    """Return why the class that comes with Weighbridge does not run MODEL, to be put before more."""
+    """Return why no class of a library or of ours runs MODEL, to be put before more."""
+    from ..converters.runtimes.native import misfits
     from ..converters.runtimes.own_class import has_own_class, refusal
 
     why = refusal(model) if has_own_class(model) and model.family else ""
+    if not why and model.library and model.family and not model.family.map:
+        problems = misfits(model)
+        why = f"{model.library} does not load it ({problems[0]})" if problems else ""
     return f"{why}; " if why else ""
 
 

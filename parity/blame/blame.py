@@ -193,6 +193,7 @@ FROM_WEIGHTS: Final[Mapping[str, str]] = {
     "transposed": "transposed",
     "permuted": "transposed",
     "shuffled": "permuted",
+    "flipped": "permuted",
     "scaled": "scale",
     "offset": "offset",
     "rounded": "cast",

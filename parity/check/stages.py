@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...converters.common.dtypes import unit_roundoff
 from ...converters.models import Signature
 from ...converters.values import Array
 from ..goldens.golden import Golden
@@ -230,7 +231,20 @@ def _judge(name: str, floor: Floor, rows: list[dict[str, Any]]) -> Stage:
         f" ({quotient(worst['ratio_worst_token'])} at the worst token), allowed {floor.k:.2f}"
         f" ({floor.k_token:.2f}); worst probe: {worst['probe']}"
     )
-    return Stage(name, "pass" if worst["allowed"] <= 1 else "fail", detail, figures)
+    if worst["allowed"] <= 1:
+        return Stage(name, "pass", detail, figures)
+    return Stage(name, "fail", f"{detail}. {_in_words(worst, floor)}", figures)
+
+
+def _in_words(row: Mapping[str, Any], floor: Floor) -> str:
+    """Say what failed for a reader who knows nothing of ratios."""
+    least = floor.c * unit_roundoff(floor.dtype)
+    allowed = floor.k * max(float(row["source_error"]), least)
+    return (
+        f"In words: {row['output']} is off by {row['error']:.1g} of its size; rounding to"
+        f" {floor.dtype} moves the source's own by {row['source_error']:.1g}, and no correct candidate"
+        f" was seen beyond {allowed:.1g}"
+    )
 
 
 def quotient(value: float) -> str:

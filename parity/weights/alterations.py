@@ -15,6 +15,7 @@ from .candidate_tensor import CLOSE, CandidateTensor, row_tolerance
 from .casts import cast, fingerprint, roundoff
 from .differences import describe_differences
 from .folding import explain_folded
+from .layered import flipped, part_of_stack
 from .orders import describe_order, match_rows
 from .reference_index import Explanation, ReferenceIndex, lossless, unit
 from .sketches import Sketch, sketch, squeeze
@@ -24,7 +25,10 @@ Test = Callable[[CandidateTensor], Explanation | None]
 
 def explain_altered(index: ReferenceIndex, name: str, array: Array) -> Explanation:
     """Return the first explanation that holds for ARRAY, or why there is none."""
-    tensor = CandidateTensor(index, name, array)
+    return _altered(CandidateTensor(index, name, array))
+
+
+def _altered(tensor: CandidateTensor) -> Explanation:
     return next(found for test in TESTS if (found := test(tensor)) is not None)
 
 
@@ -166,7 +170,9 @@ def _affine(tensor: CandidateTensor) -> Explanation | None:
     if gap > CLOSE * unit(tensor.array, tensor.index.sketches[source]):
         return None
     if kind == "close":
-        detail = f"{source} within rounding; {describe_differences(tensor, source)}"
+        detail = (
+            f"{source} {_nearness(tensor, source, gap)}; {describe_differences(tensor, source)}"
+        )
     else:
         detail = f"{number:.6g} * {source}" if kind == "scaled" else f"{source} {number:+.6g}"
     if kind == "close" or not tensor.permitted:
@@ -175,6 +181,14 @@ def _affine(tensor: CandidateTensor) -> Explanation | None:
     wrong = _wrong_digits(tensor, source, kind, number)
     detail = f"{detail}, but {wrong}" if wrong else detail
     return tensor.explanation(source, kind, detail, ok=not wrong)._replace(amount=number)
+
+
+def _nearness(tensor: CandidateTensor, source: str, gap: float) -> str:
+    """Say whether a GAP from SOURCE is that of rounding once, or wider, as of a copy in fewer bits."""
+    roundings = gap / unit(tensor.array, tensor.index.sketches[source])
+    if roundings <= 1:
+        return "within rounding"
+    return f"but for {roundings:.1f} times what rounding would move, as a copy in fewer bits is"
 
 
 def _wrong_digits(tensor: CandidateTensor, source: str, kind: str, number: float) -> str:
@@ -302,7 +316,8 @@ def _shuffled(tensor: CandidateTensor) -> Explanation | None:
         words = "rows"
         if order is None or len(set(order.tolist())) < max(len(order), 2):
             order, words = _column_order(tensor, name, limit), "columns"
-        if order is not None and len(set(order.tolist())) == len(order):
+        stays = order is not None and np.array_equal(order, np.arange(len(order)))
+        if order is not None and not stays and len(set(order.tolist())) == len(order):
             detail = f"{name}, {describe_order(order.tolist(), words)}"
             return tensor.explanation(name, "shuffled", detail, ok=tensor.permitted)
     return None
@@ -321,6 +336,8 @@ def _column_order(tensor: CandidateTensor, name: str, limit: float) -> Array | N
 def _unexplained(tensor: CandidateTensor) -> Explanation:
     if tensor.by_name is None:
         return tensor.explanation(None, "unexplained", "the reference has no weights", ok=False)
+    if found := part_of_stack(tensor, _altered):
+        return found
     if not tensor.peers:
         shape = list(tensor.index.sketches[tensor.by_name].shape)
         detail = f"no reference has this shape; nearest by name: {tensor.by_name} {shape}"
@@ -341,6 +358,7 @@ TESTS: Final[tuple[Test, ...]] = (
     _affine,
     _rows_scaled,
     _cropped,
+    flipped,
     _shuffled,
     _unexplained,
 )

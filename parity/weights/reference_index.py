@@ -68,6 +68,7 @@ KINDS: Final[Mapping[str, str]] = {
     "computed": "what a program of the map makes of the reference, run again and compared",
     "cropped": "some rows of the reference",
     "shuffled": "the reference's rows or columns in another order",
+    "flipped": "the reference turned round along an axis, such as a kernel",
     "zeroed": "all zeros, which the reference is not",
     "unexplained": "none of these",
     "inconclusive": "may be made of several references, which their sketches alone cannot show",

@@ -1,0 +1,85 @@
+"""Alterations that a tensor of another shape hides: one part of a stack at fault, a kernel turned round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations, permutations
+
+import numpy as np
+
+from ...converters.values import Array
+from .candidate_tensor import CandidateTensor
+from .casts import fingerprint
+from .orders import shorten
+from .reference_index import Explanation, ranked
+
+Explain = Callable[[CandidateTensor], Explanation]
+
+
+def flipped(tensor: CandidateTensor) -> Explanation | None:
+    """Explain a tensor that is a reference turned round along one axis or more, axes in any order."""
+    axes = [axis for axis, size in enumerate(tensor.array.shape) if size > 1]
+    for count in range(1, len(axes) + 1) if len(axes) < 5 else ():
+        for chosen in combinations(axes, count):
+            found = _moved(tensor, np.flip(tensor.array, chosen))
+            if found is not None:
+                where = f"axis {chosen[0]}" if count == 1 else f"axes {chosen}"
+                detail = f"{found} turned round along {where}"
+                return tensor.explanation(found, "flipped", detail, ok=tensor.permitted)
+    return None
+
+
+def _moved(tensor: CandidateTensor, array: Array) -> str | None:
+    """Return the reference that ARRAY is with its axes in some order."""
+    for order in permutations(range(array.ndim)):
+        turned = np.ascontiguousarray(array.transpose(order))
+        if tensor.index.same_shape(turned.shape):
+            found = tensor.index.look_up(tensor.name, turned, fingerprint(turned))
+            if found is not None:
+                return found.source
+    return None
+
+
+def part_of_stack(tensor: CandidateTensor, explain: Explain) -> Explanation | None:
+    """Explain a stack of which some parts are references and others are not: name these."""
+    shape = tensor.array.shape[1:]
+    if tensor.peers or not 1 < tensor.array.ndim < 5:
+        return None
+    for order in permutations(range(len(shape))):
+        names = tensor.index.same_shape(tuple(shape[axis] for axis in order))
+        parts = [np.ascontiguousarray(part.transpose(order)) for part in tensor.array]
+        if 1 < len(parts) <= len(names):
+            found = [tensor.index.look_up(tensor.name, it, fingerprint(it)) for it in parts]
+            if any(found):
+                return _faults(tensor, parts, found, explain)
+    return None
+
+
+def _faults(
+    tensor: CandidateTensor,
+    parts: list[Array],
+    found: list[Explanation | None],
+    explain: Explain,
+) -> Explanation:
+    known = [str(it.source) for it in found if it]
+    free = [it for it in tensor.index.same_shape(parts[0].shape) if it not in known]
+    wrong, sources = [], []
+    for number, (part, it) in enumerate(zip(parts, found, strict=True)):
+        source = it.source if it else _of_number(known[0], number, free)
+        sources.append(str(source))
+        if it is None:
+            made = explain(CandidateTensor(tensor.index, str(source), part))
+            wrong.append(f"part {number} of {len(parts)}, {source}: {made.kind}, {made.detail}")
+    detail = f"{'; '.join(wrong[:3])}; the other {len(known)} agree"
+    made = tensor.explanation(
+        sources[0], "unexplained", f"stack of {shorten(sources, 2)}, {detail}", ok=False
+    )
+    return made._replace(parts=tuple(sources))
+
+
+def _of_number(sibling: str, number: int, free: list[str]) -> str:
+    """Return which of FREE is number NUMBER of the stack that SIBLING is in."""
+    own = sibling.split(".")
+    at = [place for place, part in enumerate(own) if part.isdigit()][-1:]
+    named = ".".join(str(number) if place in at else part for place, part in enumerate(own))
+    return named if named in free else next(iter(ranked(named, free)), named)

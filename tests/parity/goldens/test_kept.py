@@ -1,0 +1,81 @@
+"""A golden through the verb: refused once altered, checked where torch is not installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import weighbridge
+from weighbridge import fixtures
+from weighbridge.cli import main
+from weighbridge.parity.goldens.golden import MANIFEST, TENSORS
+
+HERE = Path(fixtures.__file__).parent
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = sys.modules["transformers"] = None
+from weighbridge.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny_bert_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept") / "golden"
+    weighbridge.record(tiny_bert_dir, folder)
+    return folder
+
+
+def looser(manifest):
+    for rows in manifest["errors"].values():
+        for row in rows:
+            row.update({name: [1.0, 1.0] for name in row})
+
+
+def other_weights(manifest):
+    first = next(iter(manifest["sketches"].values()))
+    first["hashes"] = dict.fromkeys(first["hashes"], "0")
+
+
+def no_hashes(manifest):
+    del manifest["hashes"]
+
+
+@pytest.mark.parametrize("change", [looser, other_weights, no_hashes])
+def test_an_altered_golden_is_refused(recorded, tiny_bert_dir, tmp_path, change):
+    folder = shutil.copytree(recorded, tmp_path / "golden")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    change(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    result = CliRunner().invoke(main, ["parity", "check", str(folder), str(tiny_bert_dir)])
+    assert result.exit_code == 3
+    assert "altered" in result.output
+
+
+def test_altered_outputs_are_refused(recorded, tiny_bert_dir, tmp_path):
+    folder = shutil.copytree(recorded, tmp_path / "golden")
+    content = bytearray((folder / TENSORS).read_bytes())
+    content[-1] ^= 1
+    (folder / TENSORS).write_bytes(bytes(content))
+    result = CliRunner().invoke(main, ["parity", "check", str(folder), str(tiny_bert_dir)])
+    assert result.exit_code == 3
+    assert TENSORS in result.output
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["llama", "bert"], ids=["a library's class", "a table"])
+def test_a_golden_is_checked_without_torch(tmp_path, name):
+    mlx = tmp_path / "mlx"
+    weighbridge.convert(HERE / name / "model", mlx, to="mlx", check="none")
+    command = ["parity", "check", str(HERE / name / "golden"), str(mlx), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["status"] == "PASS"
