@@ -16,11 +16,11 @@ _PUBLIC = {
     ".pipeline": "Outcome",
     ".training": "preflight train",
 }
-_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     """Import what has NAME at its first use."""
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name], __name__), name)
+    return getattr(importlib.import_module(_MODULES[name], __name__), name)
