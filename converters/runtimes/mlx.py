@@ -25,6 +25,7 @@ from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
 from .blas import blas_in_use
 from .mlx_adapters import attach_adapter
+from .mlx_sites import watching
 from .native import (
     call_native,
     differences,
@@ -279,9 +280,11 @@ class MlxRunner:
             return {name: from_mlx(array) for name, array in outputs.items()}
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
-        """Run and record every site; a native module has none, only outputs."""
+        """Run and record every site: of a native module, by the paths of its own submodules."""
         if not is_captured(self.module):
-            return Trace(self.run(inputs))
+            with watching(self.module, corrections or {}) as seen:
+                outputs = self.run(inputs)
+            return Trace(outputs, seen)
         fixed = {name: to_mlx(array) for name, array in (corrections or {}).items()}
         outputs, sites = self.module.trace(self._feed(inputs), fixed or None)
         return Trace(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Final
@@ -44,21 +44,24 @@ class Core:
         return np.asarray(mixed.reshape(*mixed.shape[:2], -1))
 
 
-def attention_mask(it: Observation) -> str | None:
-    """Other keys attended to than the reference attends to."""
-    core = find_core(it)
+Find = Callable[[Observation], Core | None]
+
+
+def attention_mask(it: Observation, find: Find | None = None) -> str | None:
+    """Other keys attended to than the reference attends to, in the core that FIND finds."""
+    core = (find or find_core)(it)
     if core is None:
         return None
     found, wanted = it.pair
-    for words, allowed in _masks(it).items():
+    for words, allowed in masks(it).items():
         if it.accounts(found, wanted, it.rows(replace(core, allowed=allowed)())):
             return f"its output is that of attention {words}"
     return None
 
 
-def attention_scale(it: Observation) -> str | None:
-    """Scores multiplied by another factor."""
-    core = find_core(it)
+def attention_scale(it: Observation, find: Find | None = None) -> str | None:
+    """Scores multiplied by another factor, in the core that FIND finds."""
+    core = (find or find_core)(it)
     if core is None:
         return None
     found, wanted = it.pair
@@ -93,8 +96,8 @@ def find_core(it: Observation) -> Core | None:
 
 def _cores(it: Observation, parts: list[Array]) -> Iterator[Core]:
     width = it.wanted.shape[-1]
-    masks = _masks(it)
-    allowed = [masks["with padding left out"], masks["from left to right only"]]
+    named = masks(it)
+    allowed = [named["with padding left out"], named["from left to right only"]]
     for size in (size for size in HEAD_SIZES if width % size == 0):
         split = [_heads(array, size) for array in parts]
         for query, key, value in permutations(split, 3):
@@ -107,7 +110,7 @@ def _heads(array: Array, size: int) -> Array:
     return np.asarray(split.swapaxes(1, 2))
 
 
-def _masks(it: Observation) -> Mapping[str, Array]:
+def masks(it: Observation) -> Mapping[str, Array]:
     """Return ways to mask, by what a reader calls them."""
     batch, length = it.wanted.shape[:2]
     real = np.ones((batch, length), bool) if it.mask is None else it.mask != 0
@@ -119,8 +122,8 @@ def _masks(it: Observation) -> Mapping[str, Array]:
         "without the last token: the mask is one short": real & ~last,
         "to one padding token too: the mask is one long": real | np.roll(last, 1, axis=1),
     }
-    masks = {
+    found = {
         words: np.broadcast_to(it_[:, None, None], (batch, 1, length, length))
         for words, it_ in keys.items()
     }
-    return masks | {"from left to right only": causal & real[:, None, None]}
+    return found | {"from left to right only": causal & real[:, None, None]}

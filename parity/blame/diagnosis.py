@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import evidence, norms
+from . import evidence, norms, rotary, wiring
 from .attention import attention_mask, attention_scale
 from .evidence import Hypothesis, Observation
 
@@ -20,8 +20,17 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("permuted", evidence.permuted),
     ("scale", evidence.scale),
     ("bias", evidence.bias),
+    ("skipped", wiring.skipped),
+    ("residual", wiring.residual),
+    ("order", wiring.order),
     ("mask", attention_mask),
     ("attention", attention_scale),
+    ("swapped projections", rotary.swapped),
+    ("position", rotary.turned),
+    ("mask", rotary.rotary_mask),
+    ("attention", rotary.rotary_scale),
+    ("gate", wiring.gate),
+    ("activation", wiring.gate_activation),
     ("branch", evidence.mixture),
     (BEFORE, norms.branch_before),
     ("mask", evidence.mask),

@@ -1,0 +1,93 @@
+"""Which submodule of a candidate's own class is which of the reference's, from the values of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...converters.runtimes.base import Arrays, Runner, Trace
+from ..weights.reference_index import Explanation
+from .evidence import INPUT
+
+
+def _holders(name: str) -> list[str]:
+    """Return the paths of the modules around the weight NAME, the nearest first."""
+    parts = name.split(".")[:-1]
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def _within(names: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Return the weights below every module, by its path."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        for holder in _holders(name):
+            found.setdefault(holder, set()).add(name)
+    return {path: frozenset(below) for path, below in found.items()}
+
+
+def _source(explanation: Explanation) -> str | None:
+    """Return the reference's weight; of several with the same values, that of the same name."""
+    same_name = explanation.name in explanation.also
+    return explanation.name if same_name else explanation.source
+
+
+def paired_sites(explanations: Sequence[Explanation]) -> dict[str, str]:
+    """Return the candidate's path of a submodule -> the reference's.
+
+    Two are the same if the weights below one are, value by value, those below the other; of several
+    such, in a chain of modules that hold one another, the innermost go together, and so on outwards.
+
+    >>> made = [("h.0.q.weight", "layers.0.wq.weight"), ("h.0.norm.weight", "layers.0.ln.weight")]
+    >>> paired_sites([Explanation(one, other, "equal", "", True) for one, other in made])
+    {'h.0.norm': 'layers.0.ln', 'h.0.q': 'layers.0.wq', 'h.0': 'layers.0', 'h': 'layers'}
+    """
+    sources = {it.name: source for it in explanations if (source := _source(it))}
+    ours, theirs = _within(list(sources)), _within(sorted(set(sources.values())))
+    chains: dict[frozenset[str], list[str]] = {}
+    for path in sorted(theirs, key=len):
+        chains.setdefault(theirs[path], []).append(path)
+    found: dict[str, str] = {}
+    for path in sorted(ours, key=lambda path: (-path.count("."), path)):
+        below = frozenset(sources[name] for name in ours[path])
+        if chains.get(below):
+            found[path] = chains[below].pop()
+    return found
+
+
+class Paired:
+    """A runner whose sites go by the reference's names.
+
+    Attributes:
+        runner: records sites by the paths of its own class.
+        names: those of the reference, by its own.
+    """
+
+    def __init__(self, runner: Runner, names: Mapping[str, str]) -> None:
+        self.runner = runner
+        self.runtime = runner.runtime
+        self.names = names
+
+    def _named(self, sites: Arrays, names: Mapping[str, str]) -> Arrays:
+        return {
+            names[path] + mark: array
+            for site, array in sites.items()
+            for path, mark in [(site.removesuffix(INPUT), INPUT if site.endswith(INPUT) else "")]
+            if path in names
+        }
+
+    def run(self, inputs: Arrays) -> dict[str, Any]:
+        """Return the outputs by port name."""
+        return self.runner.run(inputs)
+
+    def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
+        """Run and record; a site whose shape is not its correction's is another thing, and left out."""
+        fixed = dict(corrections or {})
+        own = {theirs: ours for ours, theirs in self.names.items()}
+        traced = self.runner.trace(inputs, self._named(fixed, own))
+        sites = self._named(traced.sites, self.names)
+        same = {k: v for k, v in sites.items() if k not in fixed or fixed[k].shape == v.shape}
+        return Trace(traced.outputs, same)
+
+    def describe(self) -> dict[str, str]:
+        """Return what the runner says of itself."""
+        return self.runner.describe()
