@@ -248,7 +248,7 @@ def export(
         source: a model; the live adapter of a Core ML export is merged in memory.
         target: its suffix says the format.
         like: the GGUF file of the base: metadata, tokenizer, names and types come from it.
-        **options: of a package ``compute`` (``float16``, ``float32``) and ``upper`` (largest size of
+        **options: of a package ``compute`` (``mixed``, ``float16``, ``float32``) and ``upper`` (largest size of
             each flexible dimension); of a GGUF file ``base``, the checkpoint that LIKE was made from,
             and ``kind`` (``F32``, ``F16``, ``BF16``, ``Q8_0``); fields of :class:`Options`.
 

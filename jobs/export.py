@@ -41,7 +41,7 @@ def export_coreml(
     source: str,
     target: Path,
     *,
-    compute: str = "float16",
+    compute: str = "mixed",
     upper: Mapping[str, int] | None = None,
     options: WriteOptions = WriteOptions(),
 ) -> Outcome:
@@ -50,7 +50,7 @@ def export_coreml(
     Args:
         source: any model with a torch computation; a live adapter is merged in memory.
         target: must end in ``.mlpackage``.
-        compute: ``float16`` or ``float32``.
+        compute: ``mixed``, ``float16`` or ``float32``; see ``converters.coreml.export``.
         upper: largest size of each named dimension.
         options: see :class:`WriteOptions`.
     """
@@ -66,11 +66,26 @@ def export_coreml(
 
     def write(path: Path) -> Written:
         module = merged_in_memory(model)
-        exported = write_package(module, model.signature, path, compute=compute, upper=upper)
+        trial = trial_of(model) if compute == "mixed" else []
+        exported = write_package(
+            module, model.signature, path, compute=compute, upper=upper, trial=trial
+        )
         return Written(facts_of(model, str(exported)))
 
     check = partial(judged, model, provenance, target, options)
     return publish(place, "", write, None if not options.checks else check)
+
+
+def trial_of(model: Model) -> list[Mapping[str, Any]]:
+    """Return inputs on which an export shows what float16 cannot hold; none where none can be made."""
+    from ..parity.goldens.recorder import text_folder
+    from ..parity.probes.probes import make_probes
+
+    try:
+        probes = make_probes(model.signature, tokenizer=text_folder(model), quick=True)
+    except UnsupportedError:
+        return []
+    return [probe.inputs for probe in probes]
 
 
 def judged(

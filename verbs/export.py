@@ -20,11 +20,13 @@ def export() -> None:
 @click.argument("source", type=MODEL)
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
+    "--precision",
     "--compute",
-    type=click.Choice(("float16", "float32")),
-    default="float16",
+    "compute",
+    type=click.Choice(("mixed", "float16", "float32")),
+    default="mixed",
     show_default=True,
-    help="Precision of the package.",
+    help="Of the package; mixed is float16 with positions, masks and norms in float32.",
 )
 @click.option(
     "--upper", metavar="DIMENSION=SIZE", multiple=True, help="Largest size of a flexible dimension."

@@ -56,9 +56,23 @@ def gelu(x: Tensor, approximate: str = "none") -> Any:
     return 0.5 * x * (1 + torch.tanh(inner))
 
 
+def rms_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Rewrite RMSNorm (Zhang and Sennrich 2019, equation 4), which has no epsilon by default."""
+    axes = list(range(-len(shape), 0))
+    least = torch.finfo(x.dtype).eps if eps is None else eps
+    scaled = x * torch.rsqrt((x * x).mean(axes, keepdim=True) + least)
+    return scaled if weight is None else scaled * weight
+
+
 # Operations that coremltools 9.0 translates into something else: of an exported GELU it drops
-# `approximate` without a word (apple/coremltools#2863), an error of 2e-4.
-MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {ATEN.gelu.default: gelu}
+# `approximate` without a word (apple/coremltools#2863), an error of 2e-4. Or that it refuses
+# without need: a norm whose epsilon is left to torch.
+MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN.gelu.default: gelu,
+    ATEN.rms_norm.default: rms_norm,
+}
 
 # Operations that torch's own decompositions leave as they are.
 DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,17 +17,26 @@ import torch
 from torch import Tensor
 
 from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
+from ..captures.mlprogram.arithmetic import tensors
 from ..captures.mlprogram.package import MANIFEST, Package, census, functions, read_package
-from ..captures.mlprogram.program import load_body, variables, weights
+from ..captures.mlprogram.program import (
+    load_body,
+    load_program,
+    variables,
+    weights,
+)
 from ..captures.mlprogram.toolkit import coremltools, quiet
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import fault_of
 from ..documents import read_object
 from ..models.signature import Port, Signature
+from ..values import Array
 from .compat import bound_constants, lower
-from .manifest import match_weights, sites
+from .made import Origins, constants_described
+from .manifest import sites
 from .naming import NAMING
+from .precision import COMPUTES, Selection, beyond_half
 
 # Core ML's flexible sizes need a bound, and a signature need not give one.
 UPPER: Final = 32
@@ -36,7 +45,6 @@ UPPER: Final = 32
 TARGET: Final = "iOS17"
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
 KEPT_APART: Final = ("common::fuse_conv_batchnorm",)
-PRECISION: Final = {"float16": "FLOAT16", "float32": "FLOAT32"}
 
 
 class ExportReport(NamedTuple):
@@ -178,7 +186,9 @@ def tensor_types(signature: Signature, limits: Mapping[str, int]) -> dict[str, l
     return {"inputs": inputs, "outputs": outputs}
 
 
-def convert(graph: Any, signature: Signature, limits: Mapping[str, int], compute: str) -> Any:
+def convert(
+    graph: Any, signature: Signature, limits: Mapping[str, int], selection: Selection
+) -> Any:
     """Return coremltools' model of GRAPH."""
     described = tensor_types(signature, limits)
     pipeline = coremltools.PassPipeline.DEFAULT
@@ -190,7 +200,7 @@ def convert(graph: Any, signature: Signature, limits: Mapping[str, int], compute
                 graph,
                 **described,
                 convert_to="mlprogram",
-                compute_precision=getattr(coremltools.precision, PRECISION[compute]),
+                compute_precision=precision_of(selection),
                 minimum_deployment_target=getattr(coremltools.target, TARGET),
                 pass_pipeline=pipeline,
                 skip_model_load=True,
@@ -200,6 +210,13 @@ def convert(graph: Any, signature: Signature, limits: Mapping[str, int], compute
         raise UnsupportedError(
             f"coremltools cannot convert the module: {first_line(error)}"
         ) from error
+
+
+def precision_of(selection: Selection) -> Any:
+    """Return coremltools' description of what SELECTION chooses."""
+    if selection.compute == "float32":
+        return coremltools.precision.FLOAT32
+    return coremltools.transform.FP16ComputePrecision(op_selector=selection)
 
 
 def write_metadata(package: Package, metadata: Mapping[str, str]) -> None:
@@ -214,45 +231,64 @@ def files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
 
-def export_coreml(
+def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     module: torch.nn.Module,
     signature: Signature,
     target: Path,
     *,
-    compute: str = "float16",
+    compute: str = "mixed",
     upper: Mapping[str, int] | None = None,
     metadata: Mapping[str, str] | None = None,
+    trial: Sequence[Mapping[str, Array]] = (),
 ) -> ExportReport:
     """Write MODULE as an ``.mlpackage`` for macOS 14, iOS 17 and later.
 
-    Inputs and outputs are named as in SIGNATURE; integers are int32 and outputs float32. The
-    package carries a manifest: which constant is which tensor of ``module.state_dict()``, with its
-    dtype and hash, and which operation ends which submodule.
+    Inputs and outputs are named as in SIGNATURE; integers are int32 and outputs float32. The package
+    carries a manifest, see ``constants_described`` and ``manifest.sites``.
 
     Args:
         module: called with keyword arguments named as the inputs; put in evaluation mode.
         signature: its inputs and outputs; named sizes become flexible, from 1 to a bound.
         target: the package to write; its name ends in ``.mlpackage``.
-        compute: ``float16`` or ``float32``, the dtype of weights and activations.
+        compute: ``float32``, ``float16``, or ``mixed``: but for positions, masks and norms.
+        trial: inputs; what they show float16 cannot hold is in float32 too where that is mixed.
         upper: bounds of named sizes; by default those of the signature, or 32.
         metadata: more entries for the user-defined metadata.
 
     Raises:
         BadInputError: unknown COMPUTE, dimension or suffix.
         TargetExistsError: TARGET exists.
-        UnsupportedError: operations without a translation (all of them are listed), or a module
-            that cannot be recorded.
+        UnsupportedError: operations without a translation, all listed, or what cannot be recorded.
     """
     require_package(target, compute)
     limits = bounds(signature, upper or {})
     step("recording in torch.export")
     graph = exported(Positional(module.eval(), signature).eval(), signature, limits)
-    if compute == "float16":
+    if compute != "float32":
         bound_constants(graph)
+    selection = Selection(compute, Origins(graph, module).activations)
     step("converting with coremltools")
-    model = convert(graph, signature, limits, compute)
-    facts = (module, bounded(signature, limits), graph, dict(metadata or {}), compute)
+    model, selection = convert_within(graph, signature, limits, selection, (target.parent, trial))
+    facts = (module, bounded(signature, limits), graph, dict(metadata or {}), selection)
     return write_package(model, target, lambda package: describe(package, *facts))
+
+
+def convert_within(
+    graph: Any,
+    signature: Signature,
+    limits: Mapping[str, int],
+    selection: Selection,
+    trial: tuple[Path, Sequence[Mapping[str, Array]]],
+) -> tuple[Any, Selection]:
+    """Return coremltools' model, and what of it stays in float32: what overflows in a TRIAL too.
+
+    TRIAL is a folder to write in, and inputs.
+    """
+    model = convert(graph, signature, limits, selection)
+    if selection.compute == "mixed" and (outside := too_large(model, *trial)):
+        selection = Selection(selection.compute, selection.activations, outside)
+        model = convert(graph, signature, limits, selection)
+    return model, selection
 
 
 def write_package(
@@ -268,10 +304,20 @@ def write_package(
     return report._replace(path=target)
 
 
+def too_large(model: Any, folder: Path, trial: Sequence[Mapping[str, Array]]) -> set[str]:
+    """Return the operations of MODEL that TRIAL shows to make or read what float16 cannot hold."""
+    if not trial:
+        return set()
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".trial-") as place:
+        model.save(str(Path(place) / "trial.mlpackage"))
+        program = load_program(Path(place) / "trial.mlpackage")
+        return {name for inputs in trial for name in beyond_half(program, inputs)}
+
+
 def require_package(target: Path, compute: str) -> None:
     """Refuse a TARGET that exists or has another ending, and an unknown COMPUTE."""
-    if compute not in PRECISION or target.suffix != ".mlpackage":
-        wanted = " or ".join(PRECISION)
+    if compute not in COMPUTES or target.suffix != ".mlpackage":
+        wanted = " or ".join(COMPUTES)
         raise BadInputError(f"{target}: expected a name in .mlpackage and {wanted}, not {compute}")
     if target.exists():
         raise TargetExistsError(f"{target} exists")
@@ -305,32 +351,29 @@ def describe(
     signature: Signature,
     graph: Any,
     metadata: dict[str, str],
-    compute: str,
+    selection: Selection,
 ) -> ExportReport:
     """Write the manifest into the package and report on it."""
     package = read_package(staged)
     (function,) = functions(package)
     body = load_body(package, function)
-    constants = weights(body)
-    state = module.state_dict()
-    found = match_weights(constants, state)
+    rows = constants_described(body, module, Origins(graph, module), selection.exact)
+    found, made = rows["weights"], rows["made"]
     manifest = {
-        "version": 1,
-        "compute": compute,
+        "version": 2,
+        "compute": selection.compute,
         "signature": asdict(signature),
-        "weights": found,
-        "made": sorted(
-            set(constants) - set(found)
-        ),  # such as the zero bias of a linear without one
+        **rows,
         "sites": sites(graph, variables(body), [port.name for port in signature.outputs]),
     }
     write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)})
     keys = {key for entry in found.values() for key in (entry["key"], *entry.get("also", ()))}
+    keys |= {key for rule in made.values() for key in tensors(rule.get("value"))}
     return ExportReport(
         path=staged,
         census=dict(census(package, function)),
         matched={name: entry["key"] for name, entry in found.items()},
-        unmatched=tuple(sorted(set(constants) - set(found))),
-        absent=tuple(sorted(set(state) - keys)),
+        unmatched=tuple(sorted(made.keys() & weights(body).keys())),
+        absent=tuple(sorted(module.state_dict().keys() - keys)),
         nbytes=sum(file.stat().st_size for file in files(staged)),
     )

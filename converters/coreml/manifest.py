@@ -15,6 +15,7 @@ import xxhash
 from torch import Tensor
 
 from ..values import Array
+from .precision import before_rounding
 
 # coremltools lifts weights that float16 would flush to zero to its smallest number.
 SMALLEST: Final = float(np.nextafter(np.float16(0), np.float16(1)))
@@ -78,6 +79,26 @@ def match_weights(
     for name, array in constants.items():
         if sources := known.get((array.dtype, digest(array, array.dtype))):
             found[name] = entry(sources, floats)
+    return found
+
+
+def match_scalars(
+    constants: Mapping[str, Array], keys: Mapping[str, str], state: Mapping[str, Tensor]
+) -> dict[str, dict[str, Any]]:
+    """Say which constant without axes is which tensor of one element, by name and by value.
+
+    Args:
+        constants: by name.
+        keys: placeholder of the exported graph -> name of the tensor.
+        state: the tensors.
+    """
+    found = {}
+    for name, array in constants.items():
+        tensor = state.get(keys.get(before_rounding(name), ""))
+        if tensor is None or tensor.numel() != 1:
+            continue
+        if digest(values_of(tensor), array.dtype) == digest(array, array.dtype):
+            found[name] = entry([(keys[before_rounding(name)], False)], state)
     return found
 
 

@@ -61,7 +61,8 @@ class CoremlRunner:
 
         package = read_package(model.path)  # a damaged one is refused before Core ML compiles it
         declared = package.spec.description.metadata.userDefined
-        self.compute = str(manifest_in(declared, model.path).get("compute", "as declared"))
+        compute = str(manifest_in(declared, model.path).get("compute", "as declared"))
+        self.compute = "float16" if compute == "mixed" else compute
         self.signature = read_signature(model.path)
         self.version = str(coremltools.__version__)
         self.device = policy.device

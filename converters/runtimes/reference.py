@@ -20,6 +20,7 @@ from ..values import Array
 from .base import Arrays, Trace
 
 if TYPE_CHECKING:
+    from ..captures.mlprogram.watching import Watched
     from ..models import Model
 
 
@@ -44,6 +45,7 @@ class ReferenceRunner:
         signature: what the package takes and gives.
         program: the program that runs.
         precision: ``declared``, or ``float32`` where no activation is rounded.
+        watched: what was not finite inside, of every run.
     """
 
     runtime = "reference"
@@ -55,16 +57,26 @@ class ReferenceRunner:
         self.signature = read_signature(model.path)
         self.program = load_program(model.path)
         self.precision = "declared"
+        self.watched: list[Watched] = []
 
-    def shadow(self) -> ReferenceRunner:
-        """Return the same program without rounding of activations, which shows its structure."""
+    def shadow(self, exact: Arrays | None = None) -> ReferenceRunner:
+        """Return the same program without rounding of activations, which shows its structure.
+
+        EXACT are constants as they were before they were rounded.
+        """
         other = copy(self)
-        other.precision = "float32"
+        other.precision, other.watched = "float32", []
+        other.program = self.program.with_constants(exact or {})
         return other
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32."""
-        return widened(self.program.run(inputs, self.precision))
+        from ..captures.mlprogram.watching import Watch
+
+        watch = Watch(wide=self.precision == "float32")
+        outputs = self.program.run(inputs, self.precision, observe=watch)
+        self.watched.append(watch.found)
+        return widened(outputs)
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every site.
@@ -80,7 +92,7 @@ class ReferenceRunner:
         """Return runtime, version, device, dtype and accumulation, for the verdict."""
         import torch
 
-        declared = str(self.program.manifest.get("compute", "as declared"))
+        declared = self.program.compute
         return {
             "runtime": self.runtime,
             "version": f"on torch {torch.__version__.split('+')[0]}",

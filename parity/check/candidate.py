@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of, raised_by_us
 from ...converters.models import Model, Signature
 from ...converters.runtimes import Runner, load
+from ...converters.values import Array
 from ...errors import BadInputError, UsersCodeError, WeighbridgeError
 from ..weights.sketches import Weights
-from ..weights.weights import own_copy, storage_dtype, weights_of
+from ..weights.weights import own_copy, program_weights, storage_dtype, weights_of
 from .verdict import Stage
+
+if TYPE_CHECKING:
+    from ...converters.captures.mlprogram.program import Program
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
 FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools"))
@@ -30,16 +34,33 @@ class Candidate:
         model: the candidate.
         runtime: where it runs.
         policy: as the user chose it.
+        exact: constants of an ML program as they were before rounding, for its float32 run.
     """
 
     model: Model
     runtime: str
     policy: Policy
+    exact: Mapping[str, Array] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Weights:
         """Its tensors, a live adapter merged."""
-        return weights_of(self.model)
+        return program_weights(self.program) if self.program else weights_of(self.model)
+
+    @cached_property
+    def program(self) -> Program | None:
+        """What it computes, where it is an ML program."""
+        if self.model.framework != "mlprogram" or self.model.path is None:
+            return None
+        from ...converters.captures.mlprogram import load_program
+
+        return load_program(self.model.path)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it is an ML program that keeps some weights in 16 bits and others in float32."""
+        kept = {header.dtype for header in self.weights.headers.values()} & {"F16", "F32"}
+        return self.program is not None and len(kept) > 1
 
     @cached_property
     def storage(self) -> str:
@@ -84,8 +105,9 @@ class Candidate:
             return self.load(replace(self.policy, compute="float32"))
         if self.shipped == "float32":
             return self.declared
-        shadow: Callable[[], Runner] | None = getattr(self.declared, "shadow", None)
-        return shadow() if shadow else None
+        shadow: Callable[[Mapping[str, Array]], Runner] | None
+        shadow = getattr(self.declared, "shadow", None)
+        return shadow(self.exact) if shadow else None
 
     @cached_property
     def precision(self) -> Runner | None:
@@ -102,7 +124,7 @@ class Candidate:
         try:
             return self.model.signature
         except BadInputError:
-            runner = self.structure or self.precision
+            runner = self.declared if self.program else self.structure or self.precision
             return getattr(runner, "signature", None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,12 @@ from ...converters.runtimes import Runner, native_runtime
 from ...converters.runtimes.base import run_all
 from ...converters.values import Array
 from ..configuration.stage import configuration_stage, shorter, upstream_of, with_lengths
+from ..goldens.again import record_again
 from ..goldens.golden import Golden
 from ..goldens.recorder import unused_of
 from ..goldens.rounding import CONSTANTS, SCALARS
+from ..packages.finite import finite_stage
+from ..packages.judged import judge, refuse_untrue
 from ..probes import coverage
 from ..probes.probes import Probe, compared
 from ..reference.floors import floor
@@ -97,6 +100,7 @@ class Check:
         quick: whether only the cheap questions are asked.
         unchecked: what this check could not see, for the report.
         explanations: of the candidate's weights, once the fingerprints were compared.
+        untrue: what a package says of itself and is not so.
     """
 
     golden: Golden
@@ -106,6 +110,7 @@ class Check:
     quick: bool = False
     unchecked: list[str] = field(default_factory=list)
     explanations: Sequence[Explanation] = ()
+    untrue: list[str] = field(default_factory=list)
 
     def verdict(self) -> Verdict:
         """Run the stages and decide."""
@@ -116,6 +121,7 @@ class Check:
         stages += [*towers, auxiliary_stage(self.golden.signature, self.candidate.signature)]
         stages += self.runs() if stages[-1].status != "fail" else []
         status = decide(stages, self.candidate.runtime)
+        refuse_untrue(self.candidate.model.spec, self.untrue if status != "DIFFERS" else ())
         faults = self.blame(stages) if status == "DIFFERS" else ()
         upstream = upstream_of(stages, self.explanations)
         return Verdict(status, tuple(stages), faults, self.provenance(stages), upstream)
@@ -123,7 +129,8 @@ class Check:
     @cached_property
     def storage(self) -> str:
         """Which recording holds the candidate's weights: ``stored``, or rounded to a dtype."""
-        return compared_storage(self.golden.provenance, self.candidate)
+        put_back = bool(self.candidate.exact)  # its constants, to what they were before rounding
+        return "stored" if put_back else compared_storage(self.golden.provenance, self.candidate)
 
     @cached_property
     def probes(self) -> tuple[int, ...]:
@@ -138,7 +145,7 @@ class Check:
         if left_out:
             self.unchecked.append(f"probes larger than the candidate takes: {', '.join(left_out)}")
         quick = (*fitting[:1], *(it for it in fitting[1:] if self.golden.probes[it].rows))
-        return quick if self.quick else fitting
+        return quick if self.quick and not self.candidate.program else fitting
 
     def text(self) -> Stage:
         """Compare the text sides."""
@@ -165,6 +172,7 @@ class Check:
             unused=partial(unused_of, self.golden),
             altered=changed_names(self.expected),
         )
+        found, self.untrue = judge(self.golden, self.candidate, found)
         self.explanations = self.without_needless(with_programs(found, self.expected))
         return fingerprint_stage(self.explanations, disagreements(self.explanations, self.expected))
 
@@ -229,7 +237,12 @@ class Check:
         if runner is None:
             reason = f"{self.candidate.runtime} cannot run this model in float32"
             return [Stage("structure", "unverified", reason)]
-        if self.storage not in self.golden.outputs:
+        if self.candidate.mixed and not self.candidate.exact:
+            reason = (
+                "needs the source at hand: what the package rounds and what not is known from it"
+            )
+            return [Stage("structure", "unverified", reason)]
+        if not self.recorded(self.storage):
             reason = f"the golden has no recording with {self.storage} weights; record it again"
             return [Stage("structure", "unverified", reason)]
         return self.measure_variants("structure", runner, self.candidate)
@@ -250,7 +263,9 @@ class Check:
         They differ from the source in what the format or class rounds and the source, in the same 16
         bits, rounds too or cannot tell.
         """
-        if self.rounds_constants and f"{self.storage}{CONSTANTS}" in self.golden.outputs:
+        if self.candidate.exact:
+            return
+        if self.candidate.program and self.recorded(f"{self.storage}{CONSTANTS}"):
             words = f"constants rounded to {ran.storage} on both sides"
             yield f"{self.storage}{CONSTANTS}", words
         source, rounded = self.golden.model, ran.storage
@@ -266,24 +281,17 @@ class Check:
         words = f"scalars such as an embedding's scale rounded to {rounded} on both sides"
         yield self.record_again(kept or source, scalars, "scalars"), words
 
+    def recorded(self, storage: str) -> bool:
+        """Say whether there is a recording with weights in STORAGE, for a package made now."""
+        known, model = storage in self.golden.outputs, self.golden.model
+        if model and self.candidate.program and not known:
+            self.record_again(model, storage, storage)
+        return storage in self.golden.outputs
+
     def record_again(self, model: Model, storage: str, name: str) -> str:
-        """Record MODEL's outputs with weights kept in STORAGE under NAME; return the name."""
-        from ..goldens.recorder import Recorder
-
-        recorder = Recorder(model, self.golden.probes)
-        rows = recorder.outputs(storage)
-        errors = {f"{name}/float32": recorder.structure_errors(storage, rows)}
-        self.golden = replace(
-            self.golden,
-            outputs={**self.golden.outputs, name: rows},
-            errors={**self.golden.errors, **errors},
-        )
+        """Record MODEL's outputs with weights kept in STORAGE as NAME, and return that."""
+        self.golden = record_again(self.golden, model, storage, name)
         return name
-
-    @property
-    def rounds_constants(self) -> bool:
-        """Whether the candidate keeps constants such as an attention scale in float16 as well."""
-        return self.candidate.model.framework == "mlprogram"
 
     def precision(self) -> list[Stage]:
         """Run the candidate in the dtype that ships, against the source in that dtype."""
@@ -294,7 +302,8 @@ class Check:
         if runner is None or f"stored/{shipped}" not in self.golden.errors:
             reason = f"the golden has no recording of the source in {shipped}; record it again"
             return [Stage("precision", "unverified", reason)]
-        return self.measure("precision", runner, "stored", shipped)
+        (stage,) = self.measure("precision", runner, "stored", shipped)
+        return [finite_stage(stage, runner, self.candidate.structure)]
 
     def measure(self, name: str, runner: Runner, storage: str, compute: str) -> list[Stage]:
         """Run RUNNER on the probes and measure its errors, unless its outputs are wrong already."""

@@ -98,6 +98,21 @@ def distance(output: Array, reference: Array, mask: Array | None = None) -> Dist
     return relative(found - wanted, wanted)
 
 
+def resolution(reference: Array, mask: Array | None = None) -> float:
+    """Return half of how far the tokens of REFERENCE are from their mean, relative to their size.
+
+    An output with a larger error hardly tells one token from another, whatever else errs as much.
+    Where all tokens are alike, or there is one, it is half of the size.
+
+    >>> resolution(np.array([[1.0, 0.0], [-1.0, 0.0]])), resolution(np.array([[3.0, 4.0]]))
+    (0.5, 0.5)
+    """
+    rows = np.nan_to_num(select_tokens(np.asarray(reference, np.float64), mask), posinf=0, neginf=0)
+    size = float(np.linalg.norm(rows))
+    spread = float(np.linalg.norm(rows - rows.mean(0))) / size if size else 0.0
+    return (spread if spread > NORM_FLOOR else 1.0) / 2
+
+
 def describe_non_finite(output: Array, reference: Array, mask: Array | None = None) -> str:
     """Return what is wrong with OUTPUT's infinities and NaNs, or an empty string.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.models import Model
 from ..configuration.lengths import to_cross
@@ -15,6 +15,8 @@ from .candidate import Candidate
 
 if TYPE_CHECKING:
     from ..goldens.golden import Golden
+
+REACH: Final = 2048  # positions at which half precision is looked at, if the model has as many
 
 
 def record_for(
@@ -30,11 +32,13 @@ def record_for(
 
     signature = coverage.restrict(reference.signature, candidate.signature)
     past, folder = to_cross(reference, signature, quick=quick), text_folder(reference)
-    chosen = probes or make_probes(signature, tokenizer=folder, quick=quick, past=past)
+    reach = REACH if candidate.program else 0
+    chosen = probes or make_probes(signature, tokenizer=folder, quick=quick, past=past, reach=reach)
     precisions = {candidate.storage, candidate.shipped} - {"float32"}
     kept = storage_dtype(base_weights(reference))
     about = {"storage": kept, "adapter": reference.adapter}
     storages = {compared_storage(about, candidate)} - {"stored"} if not cache else precisions
+    storages = storages if candidate.program is None else set()  # recorded where it is asked for
     recorder = Recorder(reference, chosen, outlives=False)
     return recorder.record("verdict", tuple(sorted(precisions)), cache, tuple(sorted(storages)))
 

@@ -16,7 +16,7 @@ from ..goldens.golden import Golden
 from ..probes.probes import Probe, masks_of
 from ..reference.floors import Comparison, Floor, compare, floor_key
 from ..weights.reference_index import Explanation
-from .distances import Distance, describe_non_finite, select_tokens, token_errors
+from .distances import Distance, describe_non_finite, resolution, select_tokens, token_errors
 from .verdict import Stage
 
 SHOWN: Final = 5  # problems quoted in a stage's line; all of them are in its figures
@@ -138,13 +138,14 @@ def cosine(found: Array, wanted: Array, mask: Array | None) -> float:
     return float(one @ other) / norms if norms else 1.0
 
 
-def _row(comparison: Comparison, similarity: float) -> dict[str, Any]:
+def _row(comparison: Comparison, similarity: float, ceiling: float) -> dict[str, Any]:
     return {
         "probe": comparison.probe,
         "output": comparison.output,
         "ratio": comparison.ratio.whole,
         "ratio_worst_token": comparison.ratio.worst,
-        "allowed": comparison.allowed,
+        "allowed": max(comparison.allowed, comparison.target.whole / ceiling),
+        "ceiling": ceiling,
         "error": comparison.target.whole,
         "source_error": comparison.source.whole,
         "cosine": similarity,
@@ -169,7 +170,8 @@ def error_stage(
 ) -> Stage:
     """Say whether each output errs no more than a correct implementation may.
 
-    The rule: ``e_target <= k max(e_source, c u)``, on the whole output and on its worst token.
+    The rule: ``e_target <= k max(e_source, c u)``, on the whole output and on its worst token. In
+    the dtype that ships there is a ceiling besides, ``resolution``: a source may be useless in it too.
 
     Args:
         name: ``structure`` or ``precision``.
@@ -192,7 +194,8 @@ def error_stage(
                 )
             label, mask = (probe.name, output), masks.get(output)
             comparison = compare(label, row[output], array, mask, (floor, own[output]))
-            found_row = _row(comparison, cosine(row[output], array, mask))
+            ceiling = resolution(array, mask) if name == "precision" else math.inf
+            found_row = _row(comparison, cosine(row[output], array, mask), ceiling)
             first = first_beyond(probe, row[output], array, (floor, own[output]))
             rows.append(found_row | {"first_position": first})
     return _judge(name, floor, rows)
@@ -231,6 +234,8 @@ def _judge(name: str, floor: Floor, rows: list[dict[str, Any]]) -> Stage:
         f" ({quotient(worst['ratio_worst_token'])} at the worst token), allowed {floor.k:.2f}"
         f" ({floor.k_token:.2f}); worst probe: {worst['probe']}"
     )
+    if worst["error"] > worst["ceiling"]:
+        detail += f"; its error of {worst['error']:.2g} hardly leaves one token apart from another"
     if worst["allowed"] <= 1:
         return Stage(name, "pass", detail, figures)
     return Stage(name, "fail", f"{detail}. {_in_words(worst, floor)}", figures)

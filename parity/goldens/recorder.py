@@ -25,7 +25,7 @@ from ..configuration.lengths import recorded, to_cross
 from ..configuration.reads import Reads, read_keys, recorded_reads
 from ..configuration.settings import with_agreed_ids
 from ..probes.probes import Probe, describe_probe, make_probes, masks_of
-from ..reference.routing import RUNS, has_experts, other_rounding, worst_of
+from ..reference.routing import RUNS, has_experts, has_few, is_few, other_rounding, worst_of
 from ..text.side import read_text_side
 from ..weights.at_hand import sketches_at_hand
 from ..weights.sketches import sketches
@@ -166,18 +166,23 @@ class Recorder:
         return own_errors(found, wanted, self.masks)
 
     def precision_errors(self, dtype: str, wanted: Rows) -> Errors:
-        """Return the source's own errors where it runs in DTYPE; see ``routing`` for experts."""
+        """Return the source's own errors where it runs in DTYPE; see ``routing``."""
         from ..reference.reference import module_outputs, narrow_module
 
         step(f"checking: the source's own {dtype}")
         module = narrow_module(self.model, dtype)
         with running(f"{self.model.spec} in {dtype}"):
             runs = [module_outputs(module, self.signature, self.probes, dtype)]
-        for seed in range(RUNS if has_experts(module) else 0):
+        routed = has_experts(module)
+        for seed in range(RUNS if routed or any(map(has_few, wanted)) else 0):
             with other_rounding(module, dtype, seed):
                 runs.append(module_outputs(module, self.signature, self.probes, dtype))
         errors = [own_errors(found, wanted, self.masks) for found in runs]
-        return tuple(worst_of(list(rows)) for rows in zip(*errors, strict=True))
+        worst = (worst_of(list(rows)) for rows in zip(*errors, strict=True))
+        return tuple(
+            {name: it if routed or is_few(row[name]) else once[name] for name, it in rows.items()}
+            for rows, once, row in zip(worst, errors[0], wanted, strict=True)
+        )
 
     def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:
         """Return the reference's sites, and the source's float32 ones from the same inputs."""

@@ -244,6 +244,7 @@ def make_probes(
     seed: int = 0,
     quick: bool = False,
     past: Sequence[Threshold] = (),
+    reach: int = 0,
 ) -> list[Probe]:
     """Return probes for SIGNATURE, the same ones for the same arguments.
 
@@ -253,23 +254,23 @@ def make_probes(
         seed: of everything that is drawn.
         quick: one small probe only, and one that is longer than all of PAST.
         past: the lengths that one more probe is to cross.
+        reach: if not 0, one more row of so many tokens, or as many as the model takes.
 
     Raises:
         UnsupportedError: an input has a role that no probe is known for.
         MismatchError: the tokenizer gives ids that the model has no row for.
     """
     _check_roles(signature)
-    random = np.random.default_rng(seed)
-    source = load_tokenizer(tokenizer)
+    random, source = np.random.default_rng(seed), load_tokenizer(tokenizer)
     vocabulary = min((p.limit("vocabulary", 256) for p in signature.inputs), default=256)
     encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
-    probes: dict[str, Probe] = {}
+    pad, probes = source.special.get("pad", 0) if source else 0, dict[str, Probe]()
     limit = min(sequence_limit(signature), _affordable(signature))
     small = Layout("small", tuple(min(length, limit) for length in QUICK))
-    for layout in [*((small,) if quick else layouts(limit)), *crossing(past, signature)]:
+    far = [Layout("far", (min(limit, reach),))] if reach else []
+    for layout in [*((small,) if quick else layouts(limit)), *far, *crossing(past, signature)]:
         adapted = _adapt(layout, signature)
         texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random)
-        pad = source.special.get("pad", 0) if source else 0
         inputs = _inputs(signature, Context(adapted, (), texts, random, pad))
         rows = positions_past(past, max(layout.lengths)) if layout.name.startswith(PAST) else ()
         probes.setdefault(f"{_identity(adapted, inputs)} {rows}", Probe(layout.name, inputs, rows))

@@ -4,22 +4,41 @@ A router takes the best experts. Where the last taken and the first left out dif
 rounding of the dtype, correct implementations choose differently, and the outputs of that token part
 by much more than rounding. One run of the source shows the choices of one rounding; so it is run
 again, the outputs of its layers rounded in other ways, and errs as much as the worst of these runs.
+So it is with outputs of a few numbers, such as the logits of two images and two texts: one run may be
+nearly exact by chance.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.common.dtypes import unit_roundoff
+from ...converters.values import Array
 from ..check.distances import Distance
 
 if TYPE_CHECKING:
     from torch import nn
 
+FEW: Final = 64  # numbers; the mean square of as many errors is known to a fifth
 RUNS: Final = 8  # a choice that is as likely as not is seen in all but one of 256 recordings
+
+
+def is_few(output: Array) -> bool:
+    """Say whether OUTPUT has so few numbers that the error of one run says little.
+
+    >>> import numpy as np
+    >>> is_few(np.ones((2, 2))), is_few(np.ones((16, 24)))
+    (True, False)
+    """
+    return output.size < FEW
+
+
+def has_few(outputs: Mapping[str, Array]) -> bool:
+    """Say whether one of OUTPUTS has few numbers."""
+    return any(map(is_few, outputs.values()))
 
 
 def has_experts(module: nn.Module) -> bool:

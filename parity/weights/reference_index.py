@@ -61,6 +61,7 @@ KINDS: Final[Mapping[str, str]] = {
     "folded": "a batch norm's factor or shift is inside",
     "unmerged": "the base, although an update was due",
     "misscaled": "base + another multiple of the due update",
+    "made": "what the converter of an ML program makes, by a rule that the values bear out",
     "rounded": "rounded to a narrower dtype than the one it is stored in",
     "close": "the reference but for rounding",
     "scaled": "a multiple of the reference",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from ...converters.quantization.rounding import round_once
 from ...converters.values import Array, LowRank
 from .reference_index import Explanation
 from .sketches import ArrayWeights, Weights
+
+if TYPE_CHECKING:
+    from ...converters.captures.mlprogram.program import Program
 
 NARROW = {"F16": "float16", "BF16": "bfloat16"}
 
@@ -70,11 +73,19 @@ def _module_arrays(module: Any, framework: str) -> dict[str, Array]:
     return {name: from_mlx(array) for name, array in parameters}
 
 
-def _program_weights(path: Path) -> Weights:
+def program_weights(program: Program) -> Weights:
+    """Return the constants of PROGRAM; of those without axes only what its manifest names."""
+    manifest = program.manifest
+    named = {*manifest.get("weights", ()), *manifest.get("made", ())}
+    numbers = {name: it for name, it in program.scalars().items() if name in named}
+    constants = {**program.constants(), **numbers}
+    return ArrayWeights({name: a for name, a in constants.items() if a.dtype in CODE})
+
+
+def _package_weights(path: Path) -> Weights:
     from ...converters.captures.mlprogram import load_program
 
-    constants = load_program(path).constants()
-    return ArrayWeights({name: a for name, a in constants.items() if a.dtype in CODE})
+    return program_weights(load_program(path))
 
 
 def weights_of(model: Model) -> Weights:
@@ -86,7 +97,7 @@ def weights_of(model: Model) -> Weights:
     weights: Weights
     saved = model.adapter.saved if model.adapter else {}
     if model.framework == "mlprogram" and model.path:
-        weights = _program_weights(model.path)
+        weights = _package_weights(model.path)
     elif model.path is not None:
         weights = Overlay(model.checkpoint, saved) if saved else model.checkpoint
     else:

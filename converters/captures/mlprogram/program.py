@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,9 +88,49 @@ class Program:
         """What Weighbridge wrote into the package when it exported it, empty for others."""
         return manifest_in(self.metadata, self.path)
 
+    @property
+    def compute(self) -> str:
+        """The dtype of most numbers in its weights, or of most results where it has none."""
+        found, names = Counter[str](), len(self.names)
+        for variable in variables(self.body).values():
+            kind = variable.op.op_type
+            if kind in ("const", *CONSTEXPR) and is_weight(variable):
+                found[numpy_name(variable)] += math.prod(variable.shape) * names
+            elif dtype_name(variable).startswith("fp") and kind not in ("const", "cast"):
+                found[numpy_name(variable)] += 1
+        return found.most_common(1)[0][0] if found else "float32"
+
+    def contradictions(self) -> list[str]:
+        """Return where what the manifest says of the program is not so."""
+        made = self.manifest
+        compute = {"mixed": "float16"}.get(made.get("compute", ""), made.get("compute"))
+        found = [f"{name} ends nothing" for name in made.get("sites", ()) if name not in self.names]
+        if compute and compute != self.compute:
+            found.append(f"it is said to compute in {made['compute']}, and does in {self.compute}")
+        for side in ("inputs", "outputs"):
+            ports = made.get("signature", {}).get(side, ())
+            named, there = {port["name"] for port in ports}, set(getattr(self, side))
+            if ports and named != there:
+                found.append(f"its {side} are said to be {sorted(named)}, and are {sorted(there)}")
+        return found
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the variables that its operations make."""
+        return frozenset(variables(self.body))
+
     def constants(self) -> dict[str, Array]:
         """Return every weight by name: arrays of floats, compressed ones expanded, never widened."""
         return weights(self.body)
+
+    def scalars(self) -> dict[str, Array]:
+        """Return every floating-point constant without axes by name, as declared."""
+        return scalars(self.body)
+
+    def with_constants(self, exact: Mapping[str, Array]) -> Program:
+        """Return the same program with EXACT constants in place of its own, by name."""
+        own = variables(self.body)
+        return replace(self, _constants={own[name]: held(array) for name, array in exact.items()})
 
     def new_state(self) -> State:
         """Return the states at their beginning, zeros; empty for a program without states."""
@@ -101,7 +142,11 @@ class Program:
         }
 
     def run(
-        self, inputs: Mapping[str, Array], precision: str = "declared", state: State | None = None
+        self,
+        inputs: Mapping[str, Array],
+        precision: str = "declared",
+        state: State | None = None,
+        observe: Observer | None = None,
     ) -> dict[str, Array]:
         """Return the outputs by name, in the dtypes that the program declares.
 
@@ -110,12 +155,13 @@ class Program:
             precision: ``declared`` computes in float32 and rounds every result to its declared
                 dtype; ``float32`` does not round floats at all, a shadow of a float16 program.
             state: read and written in place; ``None`` starts from zero.
+            observe: sees every operation, its variable and its value.
 
         Raises:
             MismatchError: inputs that do not fit.
             BadInputError: inputs on which an operation fails, such as an index out of range.
         """
-        return self._evaluate(inputs, precision, None, state)
+        return self._evaluate(inputs, precision, observe, state)
 
     def trace(
         self,
@@ -212,6 +258,16 @@ def weights(body: Any) -> dict[str, Array]:
         name: np.asarray(constant_value(variable))
         for name, variable in variables(body).items()
         if variable.op.op_type in ("const", *CONSTEXPR) and is_weight(variable)
+    }
+
+
+def scalars(body: Any) -> dict[str, Array]:
+    """Return every floating-point constant of a function that has no axes, by name."""
+    return {
+        name: np.asarray(variable.val)
+        for name, variable in variables(body).items()
+        if variable.op.op_type == "const" and variable.rank == 0
+        if dtype_name(variable).startswith("fp")
     }
 
 

@@ -240,7 +240,7 @@ def test_what_the_converter_makes_is_listed_apart(forecasters):
     _, report, program = forecasters["float32"]
     (made,) = report.unmatched  # the zero bias of the linear layer without one
     assert not program.constants()[made].any()
-    assert program.manifest["made"] == [made]
+    assert program.manifest["made"] == {made: {"fill": 0.0}}
     assert all(name.endswith("num_batches_tracked") for name in report.absent)
 
 
@@ -285,7 +285,7 @@ def test_a_size_that_cannot_vary_is_said(tmp_path):
 def test_the_same_twice_is_the_same_package(forecasters, tmp_path):
     module, report, _ = forecasters["float16"]
     again = tmp_path / report.path.name
-    export_coreml(module, SERIES, again, metadata={"owner": "me"})
+    export_coreml(module, SERIES, again, compute="float16", metadata={"owner": "me"})
     one, other = (
         {path.name: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
         for folder in (report.path, again)

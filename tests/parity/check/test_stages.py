@@ -72,6 +72,17 @@ def test_a_source_that_overflows_in_a_dtype_cannot_judge_it():
     assert stage.status == "unverified"
 
 
+def test_a_source_that_is_useless_in_a_dtype_excuses_nobody():
+    wanted = {"y": np.array([[3.0, 4.0], [-3.0, -4.0]])}
+    golden = Golden("ref", SIGNATURE, (PROBE,), {"stored": (wanted,)}, {})
+    calibration = (FLOOR, [{"y": Distance(1.0, 1.0)}])
+    found = [{"y": wanted["y"] * 0.4}]
+    stage = error_stage("precision", golden, [PROBE], found, [wanted], calibration)
+    assert stage.status == "fail"
+    assert "hardly leaves one token apart from another" in stage.detail
+    assert error_stage("structure", golden, [PROBE], found, [wanted], calibration).status == "pass"
+
+
 def test_weights_are_counted_by_kind_and_faults_are_quoted():
     good = Explanation("a", "a", "equal", "", ok=True)
     bad = Explanation("b", "b", "unmerged", "equals the base", ok=False)

@@ -1,0 +1,85 @@
+"""Arithmetic on weights that an exporter does ahead of time, as text in a package's manifest.
+
+An expression is a number, ``{"key": NAME}`` for a tensor of the source, ``{"buffer": NAME}`` for one that
+the source computes itself, or a list: the name of a function, and what it is applied to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ...values import Array
+
+LEAST: Final = 2.0**-24  # the least magnitude in float16
+FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "abs": np.abs,
+    "add": np.add,
+    "div": np.divide,
+    "exp": np.exp,
+    "log": np.log,
+    "mul": np.multiply,
+    "neg": np.negative,
+    "pow": np.power,
+    "reciprocal": np.reciprocal,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sqrt": np.sqrt,
+    "sub": np.subtract,
+    "tanh": np.tanh,
+}
+
+
+def evaluate(expression: Any, read: Callable[[str, str], Array]) -> Array:
+    """Return the value of EXPRESSION in float64.
+
+    Args:
+        expression: see above.
+        read: gives a tensor by its kind, ``key`` or ``buffer``, and its name.
+
+    Raises:
+        KeyError: a function or a tensor that is not there.
+        TypeError, ValueError: no expression, or shapes that do not go together.
+
+    >>> evaluate(["add", {"key": "w"}, 1.0], lambda kind, name: np.ones(2)).tolist()
+    [2.0, 2.0]
+    """
+    if isinstance(expression, Mapping):
+        ((kind, name),) = expression.items()
+        return np.asarray(read(kind, name), np.float64)
+    if not isinstance(expression, list):
+        return np.asarray(float(expression), np.float64)
+    name, *parts = expression
+    with np.errstate(all="ignore"):
+        return np.asarray(FUNCTIONS[name](*(evaluate(part, read) for part in parts)), np.float64)
+
+
+def tensors(expression: Any) -> Iterator[str]:
+    """Yield the source's tensors in EXPRESSION.
+
+    >>> list(tensors(["add", {"key": "w"}, ["exp", {"buffer": "b"}]]))
+    ['w']
+    """
+    if isinstance(expression, Mapping):
+        yield from (str(name) for kind, name in expression.items() if kind == "key")
+    if isinstance(expression, list):
+        for part in expression[1:]:
+            yield from tensors(part)
+
+
+def rounds_to(exact: Array, found: Array) -> bool:
+    """Say whether EXACT numbers, computed in float32 and rounded to the dtype of FOUND, may be FOUND.
+
+    What float16 would lose keeps the least magnitude, as coremltools has it.
+
+    >>> rounds_to(np.array(1 / 3), np.float16(1 / 3).reshape(())), rounds_to(np.ones(2), np.zeros(2))
+    (True, False)
+    """
+    if exact.size != found.size:
+        return False
+    unit = float(np.finfo(np.float32).eps) + float(np.finfo(found.dtype).eps) / 2
+    least = LEAST if found.dtype == np.float16 else 0.0
+    gap = np.abs(exact.reshape(-1) - found.reshape(-1).astype(np.float64))
+    return bool((gap <= unit * np.abs(exact.reshape(-1)) + least).all())

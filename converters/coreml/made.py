@@ -1,0 +1,152 @@
+"""How each constant that is no tensor of the source came about, for the package's manifest.
+
+A rule is ``{"fill": number}``; ``{"buffer": name}``, a tensor that the source computes itself; or
+``{"value": expression}``, arithmetic on tensors of the source (see ``mlprogram.arithmetic``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+
+from ..captures.mlprogram.arithmetic import FUNCTIONS, evaluate, rounds_to, tensors
+from ..captures.mlprogram.program import scalars, weights
+from ..values import Array
+from .manifest import match_scalars, match_weights
+from .precision import before_rounding
+
+MODULE: Final = "module."  # what the exporter's wrapper puts before every name
+# Operations that change the shape or the dtype of a tensor and none of its numbers.
+CARRYING: Final = frozenset(
+    {"_to_copy", "alias", "clone", "detach", "expand", "lift_fresh_copy", "reshape", "squeeze"}
+    | {"to", "unsqueeze", "view", "type_as", "contiguous"}
+)
+DEEPEST: Final = 8  # functions within functions
+
+
+class Origins:
+    """What an exported graph says of its constants.
+
+    Attributes:
+        nodes: by name.
+        state: names of the tensors that the module keeps.
+        keys: placeholder -> the tensor of the module that it stands for.
+        activations: names of the nodes that depend on weights or on floating-point inputs.
+    """
+
+    def __init__(self, graph: Any, module: torch.nn.Module) -> None:
+        given = graph.graph_signature
+        self.state = frozenset(module.state_dict())
+        self.nodes = {node.name: node for node in graph.graph.nodes}
+        named = {**given.inputs_to_parameters, **given.inputs_to_buffers}
+        self.keys = {name: key.removeprefix(MODULE) for name, key in named.items()}
+        live = {*given.inputs_to_parameters}
+        live |= {name for name in given.user_inputs if is_float(self.nodes.get(name))}
+        for node in graph.graph.nodes:
+            if any(source.name in live for source in node.all_input_nodes):
+                live.add(node.name)
+        self.activations = frozenset(live)
+
+    def expression(self, name: str) -> Any:
+        """Return what the node called NAME computes from tensors of the module alone, or ``None``."""
+        node = self.nodes.get(name)
+        try:
+            return None if node is None else self._expression(node, DEEPEST)
+        except (KeyError, TypeError):
+            return None
+
+    def _expression(self, node: Any, depth: int) -> Any:
+        if isinstance(node, int | float):
+            return float(node)
+        if node.name in self.keys:
+            kind = "key" if self.keys[node.name] in self.state else "buffer"
+            return {kind: self.keys[node.name]}
+        function = (
+            node.target.overloadpacket.__name__ if depth and node.op == "call_function" else ""
+        )
+        if function in CARRYING:
+            return self._expression(node.args[0], depth)
+        if function not in FUNCTIONS or node.kwargs:
+            raise KeyError(function)
+        return [function, *(self._expression(part, depth - 1) for part in node.args)]
+
+
+def is_float(node: Any) -> bool:
+    """Say whether a node of a graph makes floating-point numbers."""
+    value = None if node is None else node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def rules(
+    constants: Mapping[str, Array], module: torch.nn.Module, origins: Origins
+) -> dict[str, dict[str, Any]]:
+    """Return the rule of each of CONSTANTS that has one; a rule is given only where it holds.
+
+    Args:
+        constants: by name, at any floating dtype.
+        module: the source.
+        origins: of the graph that was exported.
+    """
+    state = module.state_dict()
+    buffers = {name: it for name, it in module.named_buffers() if name not in state}
+
+    def read(kind: str, name: str) -> Array:
+        tensor = (buffers if kind == "buffer" else state)[name]
+        found: Array = tensor.detach().cpu().double().numpy()
+        return found
+
+    return dict(_rules(constants, buffers, origins, read))
+
+
+def _rules(
+    constants: Mapping[str, Array],
+    buffers: Mapping[str, torch.Tensor],
+    origins: Origins,
+    read: Callable[[str, str], Array],
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, array in constants.items():
+        value = origins.expression(before_rounding(name))
+        buffer = next((it for it in buffers if rounds_to(read("buffer", it), array)), None)
+        if value is not None and rounds_to(evaluate(value, read), array):
+            yield name, {"value": value}
+        elif buffer is not None:
+            yield name, {"buffer": buffer}
+        elif array.size and bool((array == array.flat[0]).all()):
+            yield name, {"fill": float(array.flat[0])}
+
+
+def constants_described(
+    body: Any, module: torch.nn.Module, origins: Origins, exact: Mapping[str, Array]
+) -> dict[str, dict[str, Any]]:
+    """Return what a manifest says of the constants of BODY, EXACT before they were rounded."""
+    constants, numbers, state = weights(body), scalars(body), module.state_dict()
+    found = match_weights(constants, state) | match_scalars(numbers, origins.keys, state)
+    rest = {name: array for name, array in constants.items() if name not in found}
+    folded = {name: array for name, array in numbers.items() if name not in found}
+    made = rules(rest, module, origins) | rules_of_tensors(folded, module, origins)
+    return {
+        "weights": found,
+        "made": {name: made.get(name, {}) for name in sorted({*rest, *made})},
+        "exact": exact_scalars(numbers, exact),
+    }
+
+
+def rules_of_tensors(
+    numbers: Mapping[str, Array], module: torch.nn.Module, origins: Origins
+) -> dict[str, dict[str, Any]]:
+    """Return the rules of those NUMBERS, constants without axes, that are made of tensors."""
+    found = rules(numbers, module, origins)
+    return {name: rule for name, rule in found.items() if any(tensors(rule.get("value")))}
+
+
+def exact_scalars(numbers: Mapping[str, Array], exact: Mapping[str, Array]) -> dict[str, float]:
+    """Return what constants without axes were before float16 rounded them, where it did."""
+    known = {name: exact.get(before_rounding(name)) for name in numbers}
+    return {
+        name: float(value)
+        for name, value in known.items()
+        if value is not None and value.size == 1 and float(value) != float(numbers[name])
+        if rounds_to(value, numbers[name])
+    }

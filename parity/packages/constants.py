@@ -1,0 +1,192 @@
+"""Constants of an ML program that are no tensor of the source: explained by a rule, proven by value.
+
+The package's manifest says how each came about. What it says counts only where the values agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ...converters.captures.mlprogram.arithmetic import evaluate, rounds_to, tensors
+from ...converters.values import Array
+from ..weights.assembly import carried
+from ..weights.reference_index import Explanation, is_constant
+from ..weights.sketches import Sketch, Weights
+from .source import SourceTensors
+
+PARTIAL: Final = frozenset({"split", "cropped"})  # zeros are rows of any zeros
+NEUTRAL: Final = (0.0, 1.0)  # adding the one or multiplying by the other changes nothing
+Rules = Mapping[str, Mapping[str, Any]]
+
+
+def rules_of(manifest: Mapping[str, Any]) -> Rules:
+    """Return the rules in MANIFEST by constant; older manifests have names only."""
+    made = manifest.get("made")
+    return made if isinstance(made, dict) else {}
+
+
+def explain_made(
+    explanations: Sequence[Explanation],
+    manifest: Mapping[str, Any],
+    weights: Weights,
+    sketches: Mapping[str, Sketch],
+    source: SourceTensors | None,
+    unused: Callable[[], Collection[str]] = tuple,
+) -> list[Explanation]:
+    """Return EXPLANATIONS, with those constants that the converter made explained by their rules.
+
+    Args:
+        explanations: by ``fingerprints.explain``.
+        manifest: of the package.
+        weights: its constants.
+        sketches: of the reference's tensors.
+        source: the reference's tensors; ``None`` where only a golden is at hand.
+        unused: returns the tensors of the reference that no output needs.
+    """
+    rules, found = rules_of(manifest), []
+    for it in explanations:
+        if it.name not in weights.headers or (it.ok and it.kind not in PARTIAL):
+            found.append(it)
+        else:
+            found.append(made(it, weights.read(it.name), rules.get(it.name) or {}, source))
+    rest = list(absent(found, weights, sketches, unused))
+    renewed = {it.name for it in rest}
+    return [*(it for it in found if it.kind != "missing" and it.name not in renewed), *rest]
+
+
+def absent(
+    found: Sequence[Explanation],
+    weights: Weights,
+    sketches: Mapping[str, Sketch],
+    unused: Callable[[], Collection[str]],
+) -> Iterator[Explanation]:
+    """Yield what becomes of the reference's tensors that no constant carries, by what is FOUND."""
+    ours = [it for it in found if it.name in weights.headers]
+    decided = {"unused"} if all(it.ok for it in ours) else {"unused", "inconclusive"}
+    known, own = {it.name for it in found if it.kind in decided}, carried(ours)
+    lost = sorted(sketches.keys() - own - known)
+    needless = unused() if lost else ()
+    for name in lost:
+        it = Explanation(name, name, "missing", f"no constant carries {name}", ok=False)
+        spared = it._replace(kind="unused", detail="no output needs it", ok=True)
+        yield spared if name in needless else left_out(it, sketches)
+
+
+def made(
+    it: Explanation, array: Array, rule: Mapping[str, Any], source: SourceTensors | None
+) -> Explanation:
+    """Return what RULE makes of the explanation IT of the constant ARRAY, where the values agree."""
+    exact = exact_by_rule(array, rule, source)
+    if exact is not None:
+        parts = tuple(source.own(name) for name in tensors(rule.get("value"))) if source else ()
+        explained = as_made(it, describe(rule))
+        return explained._replace(source=parts[0] if parts else None, parts=parts)
+    if is_constant(array) and array.ndim:
+        detail = f"{array.reshape(-1)[0]:g} everywhere, as a converter fills it"
+        return as_made(it, detail)
+    if rule and source is None:
+        return it._replace(kind="inconclusive", detail="needs the source's own values")
+    return it
+
+
+def as_made(it: Explanation, detail: str) -> Explanation:
+    """Return IT as a constant that the converter made, as DETAIL says."""
+    plain = it._replace(source=None, axes=None, also=(), parts=(), amount=None)
+    return plain._replace(kind="made", detail=detail, ok=True)
+
+
+def describe(rule: Mapping[str, Any]) -> str:
+    """Return RULE in words.
+
+    >>> describe({"value": ["add", {"key": "w"}, 1.0]})
+    'add(w, 1)'
+    """
+    if "fill" in rule:
+        return f"{rule['fill']:g} everywhere"
+    return _words(rule.get("value", rule))
+
+
+def _words(expression: Any) -> str:
+    if isinstance(expression, Mapping):
+        return str(next(iter(expression.values())))
+    if isinstance(expression, list):
+        return f"{expression[0]}({', '.join(map(_words, expression[1:]))})"
+    return f"{expression:g}"
+
+
+def exact_by_rule(
+    array: Array, rule: Mapping[str, Any], source: SourceTensors | None
+) -> Array | None:
+    """Return the numbers that RULE says ARRAY was rounded from, if that is so; else ``None``."""
+    try:
+        exact = _value(rule, source)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
+        return None  # no rule at all, whoever wrote it
+    if exact is None:
+        return None
+    exact = np.broadcast_to(exact, array.shape) if "fill" in rule else exact
+    return exact.reshape(array.shape) if rounds_to(exact, array) else None
+
+
+def _value(rule: Mapping[str, Any], source: SourceTensors | None) -> Array | None:
+    if "fill" in rule:
+        return np.asarray(float(rule["fill"]))
+    if source is None:
+        return None
+    if "buffer" in rule:
+        return source.read("buffer", rule["buffer"])
+    return evaluate(rule["value"], source.read) if "value" in rule else None
+
+
+def left_out(it: Explanation, sketches: Mapping[str, Sketch]) -> Explanation:
+    """Excuse the tensor of IT that is missing, where it is all zeros or ones and so without effect.
+
+    Whether it has none where it stood is what the outputs show.
+    """
+    if it.kind != "missing" or it.name not in sketches:
+        return it
+    moments = sketches[it.name].moments
+    if moments.not_finite or moments.least != moments.largest or moments.least not in NEUTRAL:
+        return it
+    detail = f"{moments.least:g} everywhere, which a converter leaves out"
+    return it._replace(kind="unused", detail=detail, ok=True)
+
+
+def contradictions(
+    manifest: Mapping[str, Any],
+    explanations: Sequence[Explanation],
+    weights: Weights,
+    sketches: Mapping[str, Sketch],
+    source: SourceTensors | None,
+) -> Iterator[str]:
+    """Yield where what MANIFEST says of constants is not so.
+
+    A constant that no value explains is left aside: it fails by itself, and may be the one at fault.
+    """
+    found = {it.name: it for it in explanations if it.ok and it.name in weights.headers}
+    entries, rules = dict(manifest.get("weights") or {}), rules_of(manifest)
+    for name in sorted({*entries, *rules} - {*weights.headers}):
+        yield f"{name} is named, and is no constant of the program"
+    for name in found.keys() & entries.keys():
+        key = str(entries[name]["key"])
+        own = source.own(key) if source else key
+        yield from _wrong_key(found[name], own, entries[name].get("xxh3"), sketches)
+    known = {name for name, it in rules.items() if it and (source or "fill" in it)}
+    for name in found.keys() & known:
+        if exact_by_rule(weights.read(name), rules[name], source) is None:
+            yield f"{name} is said to be {describe(rules[name])}, and is not"
+
+
+def _wrong_key(
+    it: Explanation, key: str, digest: Any, sketches: Mapping[str, Sketch]
+) -> Iterator[str]:
+    known = {it.source, *it.also, *it.parts} - {None}
+    if known and key in sketches and key not in known:
+        yield f"{it.name} carries the values of {it.source or it.parts[0]}, not of {key}"
+    elif it.kind in ("equal", "cast") and digest is not None and it.source:
+        hashes = sketches[key if key in sketches else it.source].hashes.values()
+        if str(digest).removeprefix("xxh3:") not in hashes:
+            yield f"{it.name}: {key} has another hash"

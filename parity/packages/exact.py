@@ -1,0 +1,88 @@
+"""The constants of a float16 program as they were before they were rounded.
+
+With them the program's structure can be compared with the source's own weights: what remains of the
+error is then what its operations do, not what half precision does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...converters.captures.mlprogram.arithmetic import rounds_to
+from ...converters.values import Array
+from ..weights.casts import clamp
+from ..weights.reference_index import Explanation
+from ..weights.sketches import Weights
+from .constants import exact_by_rule, rules_of
+from .source import SourceTensors
+
+
+def exact_constants(
+    manifest: Mapping[str, Any],
+    explanations: Sequence[Explanation],
+    weights: Weights,
+    source: SourceTensors,
+) -> tuple[dict[str, Array], list[str]]:
+    """Return the float16 constants as they were before rounding, and the names of those unknown.
+
+    Args:
+        manifest: of the package.
+        explanations: of its constants.
+        weights: these.
+        source: the reference's tensors.
+    """
+    rules, found, unknown = rules_of(manifest), {}, []
+    for it in explanations:
+        if it.name not in weights.headers or weights.headers[it.name].dtype != "F16":
+            continue
+        array = weights.read(it.name)
+        exact = exact_by_rule(array, rules.get(it.name) or {}, source)
+        exact = exact if exact is not None else unrounded(it, array, source)
+        if exact is None:
+            unknown.append(it.name)
+        else:
+            found[it.name] = exact.astype(np.float32)
+    return found, unknown
+
+
+def unrounded(it: Explanation, array: Array, source: SourceTensors) -> Array | None:
+    """Return the numbers of the source that ARRAY, explained by IT, was rounded from."""
+    if it.kind == "made":
+        return array
+    try:
+        options = list(_options(it, array, source))
+    except (KeyError, ValueError):
+        return None
+    singles = (one.astype(np.float32) for one in options)
+    return next((one for one in singles if np.array_equal(clamp(one), array)), None)
+
+
+def _options(it: Explanation, array: Array, source: SourceTensors) -> Iterator[Array]:
+    names = it.parts or ((it.source,) if it.source else ())
+    parts = [source.read("key", name) for name in names]
+    if len(parts) > 1:
+        joined = [np.concatenate(parts, axis) for axis in range(parts[0].ndim)]
+        yield from (one for one in joined if one.shape == array.shape)
+        yield from (np.stack(parts, a).reshape(array.shape) for a in range(parts[0].ndim + 1))
+    elif parts and parts[0].size == array.size:
+        turned = parts[0].transpose(it.axes) if it.axes and len(it.axes) == parts[0].ndim else None
+        yield from (one.reshape(array.shape) for one in (parts[0], turned) if one is not None)
+    elif parts and parts[0].shape[1:] == array.shape[1:]:
+        yield from _windows(parts[0], array)
+
+
+def _windows(whole: Array, array: Array) -> Iterator[Array]:
+    """Yield those rows of WHOLE that may be ARRAY: as many, and the first begins alike."""
+    first = clamp(whole.reshape(len(whole), -1)[:, 0]) == array.reshape(-1)[0]
+    for row in np.flatnonzero(first[: len(whole) - len(array) + 1]):
+        yield whole[row : row + len(array)]
+
+
+def exact_scalars(manifest: Mapping[str, Any], scalars: Mapping[str, Array]) -> dict[str, Array]:
+    """Return those numbers in MANIFEST that SCALARS, constants without axes, may be rounded from."""
+    given = dict(manifest.get("exact") or {})
+    known = {name: np.asarray(float(number)) for name, number in given.items() if name in scalars}
+    return {name: it for name, it in known.items() if rounds_to(it, scalars[name])}

@@ -1,0 +1,26 @@
+"""Where the half precision of a package makes infinities or NaN that its float32 run does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...converters.captures.mlprogram.watching import Watched, overflows
+from ...converters.runtimes import Runner
+from ..check.verdict import Stage
+
+
+def finite_stage(precision: Stage, declared: Runner, structure: Runner | None) -> Stage:
+    """Return the stage PRECISION, failed where values inside a program overflow.
+
+    Args:
+        precision: as the outputs alone have it.
+        declared: the candidate as it ships, after its runs on the probes.
+        structure: the same in float32, after its own.
+    """
+    narrow: Sequence[Watched] = getattr(declared, "watched", ())
+    wide: Sequence[Watched] = getattr(structure, "watched", ())[-len(narrow) :]
+    for ran, exact in zip(narrow, wide, strict=False):
+        if found := overflows(ran, exact):
+            detail = f"{found}, where float32 has none; {precision.detail}"
+            return precision._replace(status="fail", detail=detail)
+    return precision

@@ -1,0 +1,96 @@
+"""A package as a check sees it: its program, its constants, and what its manifest says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ...converters.captures.mlprogram.program import Program
+from ...converters.values import Array
+from ...errors import BadInputError
+from ..goldens.recorder import unused_of
+from ..weights.reference_index import Explanation
+from ..weights.sketches import Sketch, Weights
+from .constants import contradictions, explain_made
+from .exact import exact_constants, exact_scalars
+from .source import SourceTensors
+
+if TYPE_CHECKING:
+    from ..check.candidate import Candidate
+    from ..goldens.golden import Golden
+
+
+SHOWN: Final = 5  # of what is untrue; the first ones tell
+
+
+def judge(
+    golden: Golden, candidate: Candidate, found: list[Explanation]
+) -> tuple[list[Explanation], list[str]]:
+    """Return FOUND with the constants explained that a converter made, and what a manifest gets wrong.
+
+    CANDIDATE learns its constants as they were before rounding. One that is no package is left alone.
+    """
+    if candidate.program is None:
+        return found, []
+    source = SourceTensors(golden.model) if golden.model else None
+    package = JudgedPackage(candidate.program, candidate.weights, golden.sketches, source)
+    explained = package.explain(found, partial(unused_of, golden))
+    candidate.exact = package.exact(explained)
+    return explained, package.contradictions(explained)
+
+
+def refuse_untrue(spec: str, untrue: Sequence[str]) -> None:
+    """Refuse the package SPEC whose record of its export is UNTRUE, although it computes the right thing.
+
+    Raises:
+        BadInputError: names what is not so.
+    """
+    if untrue:
+        shown = "; ".join(untrue[:SHOWN])
+        raise BadInputError(
+            f"{spec}: its record of the export is not true of it: {shown}; export it again"
+        )
+
+
+@dataclass(frozen=True)
+class JudgedPackage:
+    """A package, and the reference that it is held against.
+
+    Attributes:
+        program: what it computes.
+        weights: its constants.
+        sketches: of the reference's tensors.
+        source: the reference's tensors; ``None`` where only a golden is at hand.
+    """
+
+    program: Program
+    weights: Weights
+    sketches: Mapping[str, Sketch]
+    source: SourceTensors | None
+
+    def explain(
+        self, found: Sequence[Explanation], unused: Callable[[], Collection[str]]
+    ) -> list[Explanation]:
+        """Return FOUND, with the constants explained that the converter made."""
+        manifest = self.program.manifest
+        rest = (self.weights, self.sketches, self.source, unused)
+        return explain_made(found, manifest, *rest)
+
+    def contradictions(self, explained: Sequence[Explanation]) -> list[str]:
+        """Return where the package's manifest says what is not so."""
+        manifest = self.program.manifest
+        ours = contradictions(manifest, explained, self.weights, self.sketches, self.source)
+        numbers = exact_scalars(manifest, self.program.scalars())
+        wrong = sorted(dict(manifest.get("exact") or {}).keys() - numbers.keys())
+        others = [f"{name} is not rounded from what it is said to be" for name in wrong]
+        return [*self.program.contradictions(), *ours, *others]
+
+    def exact(self, explained: Sequence[Explanation]) -> dict[str, Array]:
+        """Return its constants as they were before rounding; none where not all are known."""
+        if self.source is None:
+            return {}
+        manifest = self.program.manifest
+        found, unknown = exact_constants(manifest, explained, self.weights, self.source)
+        return {} if unknown else {**found, **exact_scalars(manifest, self.program.scalars())}

@@ -1,0 +1,63 @@
+"""The source's numbers that a package's constants are held against, updates merged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...converters.models import Model
+from ...converters.values import Array
+from ..weights.weights import base_weights, own_copy
+
+
+@dataclass
+class SourceTensors:
+    """Reads the tensors of a model, and those that it computes itself when it is built."""
+
+    model: Model
+
+    @cached_property
+    def _built(self) -> tuple[Any, Mapping[str, str | None]]:
+        from ...converters.runtimes.torch import build
+
+        return build(replace(own_copy(self.model), adapter=None), "float32")
+
+    @cached_property
+    def buffers(self) -> dict[str, Array]:
+        """Tensors that the model computes itself, such as inverse frequencies, by name."""
+        module = self._built[0]
+        kept = module.state_dict().keys()
+        return {
+            name: buffer.detach().numpy()
+            for name, buffer in module.named_buffers()
+            if name not in kept and buffer.is_floating_point()
+        }
+
+    def own(self, name: str) -> str:
+        """Return what the model's files call the tensor that its module calls NAME."""
+        if name in self._weights.headers:
+            return name
+        return next((ours for ours, there in self._built[1].items() if there == name), name)
+
+    @cached_property
+    def _weights(self) -> Any:
+        return base_weights(self.model)
+
+    def read(self, kind: str, name: str) -> Array:
+        """Return the tensor NAME of a KIND, ``key`` or ``buffer``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        if kind == "buffer":
+            return self.buffers[name]
+        name = self.own(name)
+        if name not in self._weights.headers:
+            raise KeyError(name)
+        array: Array = self._weights.read(name)
+        update = self.model.adapter.updates.get(name) if self.model.adapter else None
+        return array if update is None else np.asarray(update.applied_to(array))
