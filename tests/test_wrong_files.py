@@ -86,7 +86,8 @@ def test_inputs(files, tiny_bert_dir, name):
 
 
 @pytest.mark.parametrize("name", ["table.csv", "picture.png", "packed.gz", "rows.parquet"])
-def test_pairs_to_train_on(files, tiny_bert_dir, name):
+def test_pairs_to_train_on(files, tiny_bert_dir, name, tmp_path, monkeypatch):
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path / "cache"))  # where bundled data would lie
     words = ("--config", "minilm-lora", "--set", f"model={tiny_bert_dir}")
     said = refused("preflight", *words, "--set", f"data.train={name}")
     assert f"{name} is {KINDS[name]}" in said

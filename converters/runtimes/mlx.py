@@ -112,15 +112,18 @@ def native_module(model: Model) -> nn.Module:
     return module
 
 
-def from_library(model: Model, dtype: str) -> nn.Module:
+def from_library(model: Model, dtype: str, *, whole: bool = False) -> nn.Module:
     """Return the MLX library's class with MODEL's weights in DTYPE, its adapter live.
 
-    In a 16-bit DTYPE the parameters stay wider that the class itself keeps wider.
+    In a 16-bit DTYPE the parameters stay wider that the class itself keeps wider. Weights stay on
+    disk where the class takes them as they lie; WHOLE, or below an adapter, they are in memory:
+    mlx-lm's layers read them as arrays.
 
     Raises:
         UnsupportedError: no layer of mlx-lm runs the adapter live.
     """
-    module = library_on_disk(model, dtype) or library_in_memory(model, dtype)
+    module = None if whole or model.adapter else library_on_disk(model, dtype)
+    module = module or library_in_memory(model, dtype)
     if model.adapter:
         attach_adapter(module, library_updates(model), dtype)
     return module

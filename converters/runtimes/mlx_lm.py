@@ -46,7 +46,7 @@ def mlx_lm_runner(model: Model, folder: Path) -> MlxRunner:
         raise UnsupportedError(f"no class of an MLX library runs {model.spec}: {problems[0]}")
     from .mlx import MlxRunner, from_library
 
-    module = from_library(bare, "float32")
+    module = from_library(bare, "float32", whole=True)
     load(module, folder, model.spec)
     runner = MlxRunner(bare, Policy(), module)
     runner.kind, runner.library = "library", str(model.library)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ...converters.checkpoints import save_tensors
 from ...converters.common.system import writing
-from ...converters.documents import RECORD
+from ...converters.documents import RECORD, parse_json
 from ...converters.documents.fields import read_fields
 from ...converters.models import Model, Port, Signature
 from ...converters.values import Array
@@ -116,7 +116,7 @@ def hashes(folder: Path, manifest: Mapping[str, Any]) -> dict[str, str]:
     import xxhash
 
     content = {name: value for name, value in manifest.items() if name != "hashes"}
-    text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)  # as it will be read
+    text = json.dumps(parse_json(json.dumps(content), folder, GOLDEN), sort_keys=True)
     own = xxhash.xxh3_128_hexdigest(text.encode())
     return {MANIFEST: f"xxh3:{own}", **file_hashes((folder / TENSORS,), folder)}
 

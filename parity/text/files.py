@@ -10,7 +10,7 @@ from typing import Any, Final
 import xxhash
 
 from ...converters.configs.special_tokens import GENERATION, KINDS, as_ids
-from ...converters.documents import read_optional
+from ...converters.documents import TOKENIZER, parse_json, read_optional
 from ...converters.documents.fields import read_fields
 
 FILES: Final = (
@@ -66,7 +66,7 @@ def _lines(content: bytes) -> list[str]:
 
 
 def _json(content: bytes) -> Any:
-    return json.dumps(json.loads(content), sort_keys=True)
+    return json.dumps(parse_json(content, "vocab.json", TOKENIZER), sort_keys=True)
 
 
 VOCABULARIES: Final[Mapping[str, Callable[[bytes], Any]]] = {

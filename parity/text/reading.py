@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
+from ...converters.documents import TOKENIZER, parse_json
 from .chats import CHATS, Chat
 from .phrases import SECOND, TEXTS, character_blocks, token_text
 from .tokenizers import Tokenizer
@@ -84,7 +85,9 @@ def read(tokenizer: Tokenizer, tokens: Iterable[str] = ()) -> Reading:
     ids = [tokenizer.encode(text) for text in TEXTS]
     texts = dict.fromkeys([*sorted(added, key=added.__getitem__), *tokens])
     inside = {token: tokenizer.encode(token_text(token)) for token in texts}
-    file = json.loads(tokenizer.rust.to_str()) if tokenizer.rust else {}
+    file = {}
+    if tokenizer.rust:
+        file = parse_json(tokenizer.rust.to_str(), "tokenizer.json", TOKENIZER)
     return Reading(
         ids=ids,
         starts=_starts(tokenizer),

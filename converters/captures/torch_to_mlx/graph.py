@@ -50,6 +50,10 @@ class Graph:
     steps: tuple[Step, ...]
     output: Any
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        """Return this graph: nothing in it changes, and MLX's dtypes cannot be copied."""
+        return self
+
     def run(self, values: dict[str, Any], tap: Tap | None = None) -> Any:
         """Compute the output from VALUES, which is used up; TAP sees and may replace site outputs."""
         for step in self.steps:

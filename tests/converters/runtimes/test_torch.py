@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 from transformers import BertModel
 
 from weighbridge.converters.adapters import read_adapter, write_adapter
+from weighbridge.converters.checkpoints import open_checkpoint
+from weighbridge.converters.checkpoints.arrays import FileArrays
 from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import Model, Port, Signature
 from weighbridge.converters.planning.opening import open as open_model
@@ -157,8 +160,10 @@ def test_a_users_module_is_run_in_another_dtype_and_stays_as_it_was():
     assert module.training
 
 
-def test_weights_that_do_not_fit_a_users_module_are_listed_together():
-    arrays = {"layer.weight": np.zeros((3, 4), np.float32), "head": np.zeros(2, np.float32)}
+def test_weights_that_do_not_fit_a_users_module_are_listed_together(tmp_path):
+    tensors = {"layer.weight": np.zeros((3, 4), np.float32), "head": np.zeros(2, np.float32)}
+    save_file(tensors, tmp_path / "own.safetensors")
+    arrays = FileArrays(open_checkpoint(tmp_path / "own.safetensors"))
     with pytest.raises(MismatchError, match="own does not fit Twice") as refused:
         load_weights(Twice(), arrays, where="own")
     assert list(refused.value.problems) == [
