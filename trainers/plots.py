@@ -78,7 +78,9 @@ def _draw_metric(axis: Any, records: Sequence[Record], metric: str) -> None:
 
 def _draw_validation(axis: Any, records: Sequence[Record], name: str, label: str) -> None:
     rows = [
-        (record["step"], record["validation"][name]) for record in records if "validation" in record
+        (record["step"], record["validation"][name])
+        for record in records
+        if name in record.get("validation", ())
     ]
     rows = [row for row in rows if row[1] is not None]
     if rows:

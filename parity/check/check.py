@@ -376,6 +376,7 @@ class Check:
             "platform": f"{platform.system()} {platform.machine()}",
             "probes": [probe.name for probe in probes],
             "not_checked": [
+                *self.golden.notes,
                 *self.unchecked,
                 *coverage.gaps(self.golden.signature, probes),
                 *(["everything but one small probe (quick)"] if self.quick else []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +42,8 @@ def not_asked(golden: Golden, candidate: Candidate) -> str:
         return "the candidate is built by code, not by a configuration"
     if not golden.provenance.get("config"):
         return "the reference is built by code, or its golden does not say its configuration"
+    if importlib.util.find_spec("transformers") is None:
+        return "transformers, which fills in what a configuration leaves out, is not installed"
     return ""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,9 @@ SCHEMA: Final = 2
 READABLE: Final = (1, SCHEMA)  # goldens of schema 1 carry no hashes
 TENSORS: Final = "golden.safetensors"
 MANIFEST: Final = "golden.json"
+UNHASHED: Final = (
+    "whether the golden is as it was recorded: an older version wrote no hashes; record it again"
+)
 GOLDEN: Final = RECORD._replace(todo="record the golden again")
 Rows = tuple[dict[str, Array], ...]  # one dictionary of arrays per probe
 
@@ -51,6 +54,7 @@ class Golden:
         source_sites: the same sites, computed by the source in float32 from the reference's inputs.
         provenance: versions, hashes, seed, rejected probes.
         model: the source itself, while it is at hand; never saved.
+        notes: what reading it could not establish; never saved.
     """
 
     spec: str
@@ -64,6 +68,7 @@ class Golden:
     source_sites: Mapping[str, Rows] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     model: Model | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def level(self) -> str:
@@ -108,7 +113,7 @@ class Golden:
             raise BadInputError(f"{folder}: not a readable golden ({error!r})") from error
         if missing := _missing(golden):
             raise MismatchError(f"{folder} is not a whole golden; record it again", missing)
-        return golden
+        return golden if manifest["schema"] == SCHEMA else replace(golden, notes=(UNHASHED,))
 
 
 def hashes(folder: Path, manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ...converters.captures.mlprogram.watching import Watched, overflows
 from ...converters.runtimes import Runner
 from ..check.verdict import Stage
+
+if TYPE_CHECKING:
+    from ...converters.captures.mlprogram.watching import Watched
 
 
 def finite_stage(precision: Stage, declared: Runner, structure: Runner | None) -> Stage:
@@ -17,6 +20,8 @@ def finite_stage(precision: Stage, declared: Runner, structure: Runner | None) -
         declared: the candidate as it ships, after its runs on the probes.
         structure: the same in float32, after its own.
     """
+    from ...converters.captures.mlprogram.watching import overflows
+
     narrow: Sequence[Watched] = getattr(declared, "watched", ())
     wide: Sequence[Watched] = getattr(structure, "watched", ())[-len(narrow) :]
     for ran, exact in zip(narrow, wide, strict=False):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ...converters.captures.mlprogram.program import Program
 from ...converters.values import Array
 from ...errors import BadInputError
 from ..goldens.recorder import unused_of
@@ -18,6 +17,7 @@ from .exact import exact_constants, exact_scalars
 from .source import SourceTensors
 
 if TYPE_CHECKING:
+    from ...converters.captures.mlprogram.program import Program
     from ..check.candidate import Candidate
     from ..goldens.golden import Golden
 

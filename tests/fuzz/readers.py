@@ -80,10 +80,12 @@ def npz(path: Path) -> Tensors:
     import torch
 
     with np.load(path, allow_pickle=False) as archive:
-        return {
-            name: of_torch(torch.from_numpy(np.array(archive[name], order="C")))
-            for name in archive.files
-        }
+        arrays = {name: archive[name] for name in archive.files}
+    native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in arrays.items()}
+    return {
+        name: of_torch(torch.from_numpy(np.array(array, order="C")))
+        for name, array in native.items()
+    }
 
 
 def npz_headers(path: Path) -> Tensors:

@@ -30,6 +30,10 @@ def _record(line: bytes, where: str) -> Record:
     record = parse_object(line, where, RECORD)
     if type(record.get("step")) is not int:
         raise BadInputError(f"{where}: says no step; {RECORD.todo}")
+    validation = record.get("validation", {})
+    measured = [record.get("loss"), *validation.values()] if isinstance(validation, dict) else [""]
+    if not all(value is None or isinstance(value, int | float) for value in measured):
+        raise BadInputError(f"{where}: its loss or validation is no number; {RECORD.todo}")
     return record
 
 

@@ -16,13 +16,13 @@ from .ranges import pieces
 
 _LOCAL: Final = struct.Struct("<4s22xHH")  # before a member: signature, lengths of name and extra
 _SIGNATURE: Final = b"PK\x03\x04"
-# Of the directory: an entry (lengths of name, extra and comment), and the records that end it (disks
-# and numbers of entries).
+# Of the directory: an entry (lengths of name, extra and comment), and the records that end it (disks,
+# numbers of entries, its size and where it begins).
 _ENTRY: Final = struct.Struct("<28xHHH12x")
-_WIDE_END: Final = struct.Struct("<4sQ4xIIQQ16x")
-_LOCATOR: Final = struct.Struct("<4sI8xI")
-_END: Final = struct.Struct("<4sHHHH10x")
-_WIDE: Final = 0xFFFF  # the number stands in the record of 64 bits
+_WIDE_END: Final = struct.Struct("<4sQ4xIIQQQQ")
+_LOCATOR: Final = struct.Struct("<4sIQI")
+_END: Final = struct.Struct("<4sHHHHII2x")
+_WIDE: Final = (0xFFFF, 0xFFFFFFFF)  # the number stands in the record of 64 bits
 _DESCRIPTOR: Final = 24  # bytes that may follow a member: its checksum and sizes once more
 _UTF8 = 0x800  # of the flags
 _FLAGS = _UTF8 | 0x8 | 0x6  # besides: sizes follow the member; how hard it was compressed
@@ -172,16 +172,17 @@ def _check_directory(file: IO[bytes], begin: int, count: int) -> None:
     file.seek(begin)
     for _ in range(count):
         file.seek(sum(_ENTRY.unpack(file.read(_ENTRY.size))), io.SEEK_CUR)
+    end = file.tell()
+    wanted = (0, 0, count, count, end - begin, begin)
     rest = file.read(_WIDE_END.size + _LOCATOR.size + _END.size)
     if rest.startswith(b"PK\x06\x06"):  # numbers of 64 bits, which stand before the others
         _, length, *counts = _WIDE_END.unpack_from(rest)
-        _, first, disks = _LOCATOR.unpack_from(rest, _WIDE_END.size)
-        if (length, first, disks) != (44, 0, 1) or counts != [0, 0, count, count]:
+        _, *locator = _LOCATOR.unpack_from(rest, _WIDE_END.size)
+        if (length, *counts) != (44, *wanted) or locator != [0, end, 1]:
             raise ValueError("its directory ends with other numbers than it has")
         rest = rest[_WIDE_END.size + _LOCATOR.size :]
     signature, *counts = _END.unpack_from(rest)
-    wanted = (0, 0, count, count)
-    fits = all(it in (want, _WIDE) for it, want in zip(counts, wanted, strict=True))
+    fits = all(found == want or found in _WIDE for found, want in zip(counts, wanted, strict=True))
     if signature != b"PK\x05\x06" or not fits:
         raise ValueError("its directory is longer or shorter than it says")
 

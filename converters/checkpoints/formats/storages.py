@@ -100,8 +100,12 @@ class Zipped:
 
     def _stamps(self) -> bytes:
         """Return the order of bytes, after a look at what else torch.save writes of a file."""
-        for name in ("version", ".format_version", ".storage_alignment"):
-            if not re.fullmatch(rb"\d{1,9}\s*", self._read(name, b"3")):
+        version = self._read(".data/version") or self._read("version")  # torch.load wants one
+        others = {
+            name: self._read(name, b"1") for name in (".format_version", ".storage_alignment")
+        }
+        for name, text in {"version": version, **others}.items():
+            if not re.fullmatch(rb"\d{1,9}\s*", text):
                 raise PickleError(f"its {name} is no number")
         if not self._read(".data/serialization_id").isascii():
             raise PickleError("its serialization_id is no text")

@@ -283,7 +283,7 @@ def exported(reference, tmp_path_factory):
 def test_a_float16_program_is_judged_on_structure_and_on_precision(golden, exported):
     verdict = check(golden, exported("float16"), runtime="reference")
     assert verdict.status == "PASS-REFERENCE", verdict.stages
-    assert "constants rounded to float16" in verdict.stage("structure").detail
+    assert verdict.stage("structure").status == "pass"  # with its constants as they were
     assert verdict.stage("precision").figures["dtype"] == "float16"
 
 

@@ -58,6 +58,17 @@ def test_an_altered_golden_is_refused(recorded, tiny_bert_dir, tmp_path, change)
     assert "altered" in result.output
 
 
+def test_a_golden_without_hashes_of_an_older_version_is_reported(recorded, tiny_bert_dir, tmp_path):
+    folder = shutil.copytree(recorded, tmp_path / "golden")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    no_hashes(manifest)
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "schema": 1}))
+    words = ["parity", "check", str(folder), str(tiny_bert_dir), "--json"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0
+    assert any("hashes" in it for it in json.loads(result.output)["provenance"]["not_checked"])
+
+
 def test_altered_outputs_are_refused(recorded, tiny_bert_dir, tmp_path):
     folder = shutil.copytree(recorded, tmp_path / "golden")
     content = bytearray((folder / TENSORS).read_bytes())
