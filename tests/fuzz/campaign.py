@@ -72,10 +72,17 @@ def target_of(argv: Sequence[str], folder: Path) -> str:
     writing = {"convert", "merge", "export", "train", "record", "infer"}
     if not set(argv[:2]) & writing:
         return ""
-    resumed = "run" if argv[0] == "train" and "--resume" in argv else ""
     new = [it for it in argv[2:] if it[:1] != "-" and not os.path.lexists(folder / it)]
     called = (it for it in argv[1:] if it.startswith(("out", "new/deep")))
-    return next(called, resumed or (new[-1] if new else ""))
+    return next(called, unnamed(argv, folder, new[-1] if new else ""))
+
+
+def unnamed(argv: Sequence[str], folder: Path, new: str) -> str:
+    """Return what ARGV writes that has no ``out``: NEW, or a run under the name that it gets by default."""
+    if argv[0] != "train" or (new and "--resume" not in argv):
+        return new
+    begins = (folder / "run").exists() and "--resume" not in argv
+    return "run-2" if begins else "run"
 
 
 def run(made: Input, goods: Path, runner: Callable[[Input], Seen]) -> tuple[Seen, list[Finding]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.campaign import target_of
 from tests.fuzz.families import FAMILIES
 from tests.fuzz.replay import kept
 
@@ -58,3 +59,19 @@ def test_a_case_says_what_was_wrong(name):
     assert case["family"] in FAMILIES
     assert case["argv"]
     assert case["found"]
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    {
+        "train --recipe a": "run-2",
+        "train --recipe a --resume": "run",
+        "train new --recipe a": "new",
+        "train out --recipe a": "out",
+        "inspect new": "",
+    }.items(),
+)
+def test_the_fuzzer_knows_what_a_random_command_line_may_write(line, target, tmp_path):
+    for name in ("run", "a"):
+        (tmp_path / name).mkdir()
+    assert target_of(line.split(), tmp_path) == target

@@ -23,7 +23,11 @@ HISTORY: Final = frozenset(
 )
 # Initialisations that leave the base as it is.
 INITIALISATIONS: Final = (True, False, None, "gaussian", "eva", "orthogonal")
-UNSET: Final[tuple[Any, ...]] = (None, False, "none", [], {})
+UNSET: Final[tuple[Any, ...]] = (None, False, "none", [])
+# Configurations of variants: an empty one asks for the variant too, with its defaults.
+VARIANTS: Final = frozenset(
+    {"arrow_config", "kasa_config", "monteclora_config", "use_bdlora", "velora_config"}
+)
 
 MERGE: Final = "merge it with PEFT (merge_and_unload) and convert the merged model"
 RESAVE: Final = (
@@ -61,6 +65,7 @@ def refused(config: Config) -> dict[str, str]:
     rules = {
         "peft_type": config.get("peft_type") == "LORA",
         "init_lora_weights": config.get("init_lora_weights") in INITIALISATIONS,
+        **{field: config.get(field) is None for field in VARIANTS},
     }
     fields = sorted(set(config) - READ - HISTORY | set(rules))
     return {

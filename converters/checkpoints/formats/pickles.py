@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, Final, NamedTuple
 
+from .signatures import takes
+
 MOST_BYTES: Final = 64 << 20  # of a pickle; that of a checkpoint takes about 150 for a tensor
 MOST_STEPS: Final = 5_000_000  # some 40 for a tensor
 _SCALARS: Final = (str, int, float, bytes, type(None))
@@ -205,6 +207,8 @@ def _made(function: str, arguments: tuple[Any, ...]) -> Any:
         return _pairs(items)
     if function == "torch.Size" and arguments:
         return arguments[0]
+    if not takes(function, arguments):
+        raise PickleError(f"it calls {function} with other arguments than torch.save does")
     return Made(function, arguments)
 
 

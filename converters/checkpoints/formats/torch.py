@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ....errors import BadInputError, UnsupportedError, UntrustedError
-from ...common.dtypes import CODE, NUMPY, dtype_of
+from ...common.dtypes import CODE, FLOATS, NUMPY, dtype_of
 from ...values import Array
 from ..base import Header, is_shape
 from .pickles import CodeError, Made, Named, PickleError
@@ -26,6 +26,7 @@ _SIGNED: Final = {
     "C64": frozenset({"conj", "neg"}),
     **dict.fromkeys(("F16", "BF16", "F32", "F64"), frozenset({"neg"})),
 }
+_TRAINED: Final = {*_SIGNED, *FLOATS}  # what may require gradients
 MOST_REPEATED: Final = 64 << 20  # bytes of a tensor that repeats those of its storage
 
 
@@ -166,6 +167,8 @@ def _view(where: str, made: Made) -> View:
         raise BadInputError(
             f"{where}: strides {list(strides)} and offset {offset} are not possible"
         )
+    if rest and rest[0] and view.header.dtype not in _TRAINED:
+        raise BadInputError(f"{where}: {view.header} cannot require gradients")
     if not view.signs <= _SIGNED.get(view.header.dtype, frozenset()):
         raise BadInputError(f"{where}: {view.header} has no sign to change")
     size = storage.nbytes // NUMPY[view.header.dtype].itemsize

@@ -257,3 +257,48 @@ def test_a_directory_whose_last_name_is_too_long_is_refused(tmp_path):
     (tmp_path / "a.pt").write_bytes(data)
     with pytest.raises(BadInputError, match="not a readable PyTorch file"):
         open_checkpoint(tmp_path / "a.pt")
+
+
+class Rebuilt:
+    """Is pickled as a call of FUNCTION with ARGUMENTS."""
+
+    def __init__(self, function, arguments):
+        self.made = function, arguments
+
+    def __reduce__(self):
+        return self.made
+
+
+STORAGE = torch.arange(4.0).untyped_storage()
+TYPED = torch.storage.TypedStorage(wrap_storage=STORAGE, dtype=torch.float32, _internal=True)
+PLACE = TYPED, 0, (2,), (1,)
+WRONG_CALLS = {
+    "two arguments too few": ("_rebuild_tensor_v2", PLACE),
+    "one too many": ("_rebuild_tensor_v2", (*PLACE, False, OrderedDict(), None, 1)),
+    "a flag that is none": ("_rebuild_tensor_v2", (*PLACE, 1, OrderedDict())),
+    "metadata that are none": ("_rebuild_tensor_v2", (*PLACE, False, OrderedDict(), "neg")),
+    "no dtype": ("_rebuild_tensor_v3", (*PLACE, False, OrderedDict(), 3)),
+    "a parameter without its flag": ("_rebuild_parameter", (torch.arange(2.0),)),
+    "a state of three": (
+        "_rebuild_parameter_with_state",
+        (torch.arange(2.0), False, OrderedDict(), (1, 2, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("call", WRONG_CALLS)
+def test_what_torch_cannot_rebuild_is_refused(call, tmp_path):
+    function, arguments = WRONG_CALLS[call]
+    torch.save({"a": Rebuilt(getattr(torch._utils, function), arguments)}, tmp_path / "a.pt")
+    with pytest.raises(BadInputError, match=r"other arguments than torch\.save does"):
+        TorchFile(tmp_path / "a.pt")
+
+
+def test_integers_that_require_gradients_are_refused(tmp_path):
+    storage = torch.storage.TypedStorage(
+        wrap_storage=torch.arange(4).untyped_storage(), dtype=torch.int64, _internal=True
+    )
+    call = torch._utils._rebuild_tensor_v2, (storage, *PLACE[1:], True, OrderedDict())
+    torch.save({"a": Rebuilt(*call)}, tmp_path / "a.pt")
+    with pytest.raises(BadInputError, match="cannot require gradients"):
+        TorchFile(tmp_path / "a.pt")
