@@ -72,7 +72,8 @@ def target_of(argv: Sequence[str], folder: Path) -> str:
     writing = {"convert", "merge", "export", "train", "record", "infer"}
     if not set(argv[:2]) & writing:
         return ""
-    new = [it for it in argv[2:] if it[:1] != "-" and not os.path.lexists(folder / it)]
+    first = 1 if argv[0] == "train" else 2
+    new = [it for it in argv[first:] if it[:1] != "-" and not os.path.lexists(folder / it)]
     called = (it for it in argv[1:] if it.startswith(("out", "new/deep")))
     return next(called, unnamed(argv, folder, new[-1] if new else ""))
 
