@@ -17,6 +17,17 @@ import torch
 import transformers
 from safetensors.numpy import load_file, save_file
 
+from tests.support.small_configs import (
+    CLIP_TEXT,
+    CLIP_VISION,
+    CODES,
+    CONVNEXT,
+    RESNET,
+    T5,
+    VIT,
+    WAV2VEC2,
+    WHISPER,
+)
 from weighbridge.converters.checkpoints.base import Header
 from weighbridge.converters.common.arrays import to_torch
 from weighbridge.converters.maps import apply
@@ -54,86 +65,13 @@ MODERN = (
     | dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1)
 )
 BIASED = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
-T5 = {
-    "vocab_size": 61,
-    "d_model": 24,
-    "d_kv": 7,
-    "d_ff": 40,
-    "num_layers": 2,
-    "num_decoder_layers": 3,
-    "num_heads": 3,
-    "relative_attention_num_buckets": 14,
-}
 GATED = {"feed_forward_proj": "gated-gelu"}
-CLIP_TEXT = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "max_position_embeddings": 11,
-    "bos_token_id": 59,
-    "eos_token_id": 60,
-}
-CLIP_VISION = {
-    "hidden_size": 20,
-    "intermediate_size": 36,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "image_size": 12,
-    "patch_size": 4,
-}
-WHISPER = {
-    "vocab_size": 61,
-    "num_mel_bins": 6,
-    "d_model": 24,
-    "encoder_layers": 2,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 3,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 96,
-    "decoder_ffn_dim": 96,
-    "max_source_positions": 9,
-    "max_target_positions": 13,
-} | {f"{it}_token_id": 1 for it in ("pad", "bos", "eos", "decoder_start")}
-VIT = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "image_size": (12, 8),
-    "patch_size": (4, 2),
-    "num_channels": 5,
-}
-WAV2VEC2 = {
-    "vocab_size": 31,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "conv_dim": (10, 12),
-    "conv_stride": (5, 2),
-    "conv_kernel": (9, 3),
-    "num_conv_pos_embeddings": 6,
-    "num_conv_pos_embedding_groups": 2,
-}
 LARGE = {"feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True}
-CODES = {"codevector_dim": 8, "proj_codevector_dim": 6, "num_codevectors_per_group": 5}
 ADAPTERS = {
     "add_adapter": True,
     "adapter_attn_dim": 4,
     "output_hidden_size": 18,
     "num_adapter_layers": 1,
-}
-RESNET = {"embedding_size": 8, "hidden_sizes": [12, 20], "depths": [1, 2], "num_channels": 5}
-CONVNEXT = {
-    "num_stages": 2,
-    "hidden_sizes": [12, 20],
-    "depths": [1, 2],
-    "num_channels": 5,
-    "image_size": 16,
-    "patch_size": 3,
-    "layer_scale_init_value": 0.5,
 }
 LABELS = {"num_labels": 5}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -20,35 +20,15 @@ import torch
 import transformers
 from mlx import nn
 
+from tests.support import small_configs
 from weighbridge.converters.checkpoints.base import Header
 from weighbridge.converters.maps import apply
 from weighbridge.converters.maps.sources.variants import table_of
 from weighbridge.converters.models.families import known_family
 from weighbridge.converters.values import Dense
 
-T5 = {
-    "vocab_size": 61,
-    "d_model": 24,
-    "d_kv": 7,
-    "d_ff": 40,
-    "num_layers": 2,
-    "num_decoder_layers": 3,
-    "num_heads": 3,
-    "relative_attention_num_buckets": 32,
-}
-WHISPER = {
-    "vocab_size": 61,
-    "num_mel_bins": 6,
-    "d_model": 24,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 3,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 96,
-    "decoder_ffn_dim": 96,
-    "max_source_positions": 9,
-    "max_target_positions": 13,
-} | {f"{it}_token_id": 1 for it in ("pad", "bos", "eos", "decoder_start")}
+T5 = small_configs.T5 | {"relative_attention_num_buckets": 32}
+WHISPER = small_configs.WHISPER | {"decoder_layers": 2}
 
 
 class Weights(dict):
@@ -292,19 +272,9 @@ def test_whisper_maps_as_mlx_audio_does(small_whisper):
 
 def test_wav2vec2_maps_as_mlx_audio_does(tmp_path):
     library = without_package("mlx_audio.stt.models.wav2vec.wav2vec")
-    sizes = {
-        "vocab_size": 31,
-        "hidden_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "intermediate_size": 40,
-        "conv_dim": (10, 12),
-        "conv_stride": (5, 2),
-        "conv_kernel": (9, 3),
-        "num_conv_pos_embeddings": 6,
-        "num_conv_pos_embedding_groups": 2,
-    }
-    model = shaken(transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(**sizes)))
+    model = shaken(
+        transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(**small_configs.WAV2VEC2))
+    )
     weights, arrays, config = mapped(model, tmp_path)
     kept = {field.name for field in dataclasses.fields(library.ModelConfig)}
     made = library.ModelConfig(**{k: v for k, v in config.items() if k in kept})
