@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 # Module -> public names in it, imported at their first use: importing weighbridge imports no framework.
 _PUBLIC = {
     ".converters.planning.opening": "open",
-    ".converters.runtimes.class_runner": "mlx_model",
+    ".converters.runtimes.native.runner": "mlx_model",
     ".jobs.api": "convert convert_adapter merge check record train export capture inspect Options Outcome",
     ".parity.check.live": "assert_parity",
     ".converters.models": "Signature",

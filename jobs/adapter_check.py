@@ -243,7 +243,7 @@ def peft_run(model: Model, folder: Path) -> Runner:
 
 def mlx_run(model: Model, folder: Path) -> Runner:
     """Return MODEL run by MLX with the adapter of FOLDER, loaded by mlx-lm."""
-    from ..converters.runtimes.mlx_lm import mlx_lm_runner
+    from ..converters.runtimes.native.mlx_lm import mlx_lm_runner
 
     return mlx_lm_runner(model, folder)
 

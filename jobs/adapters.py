@@ -213,7 +213,7 @@ def write_dialect(carried: Carried, request: AdapterRequest, folder: Path) -> No
 
 def facts_of(carried: Carried, to: str) -> dict[str, Any]:
     """Return what ``weighbridge.json`` says of the converted adapter."""
-    from ..parity.weights.recorded import weight_records
+    from ..parity.weights.sketches.recorded import weight_records
 
     model, changed = carried.model, sorted(carried.adapter.updates)
     return {

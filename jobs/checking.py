@@ -106,8 +106,8 @@ def read_natively(model: Model) -> str | None:
     An architecture with a table is captured, so there no library is asked. A class of ours is run
     besides: by the table's names the files must fit it, by a user's map they may.
     """
-    from ..converters.runtimes.native import layout_reader, misfits
-    from ..converters.runtimes.own_class import has_own_class, refusal
+    from ..converters.runtimes.native.classes import layout_reader, misfits
+    from ..converters.runtimes.native.own_class import has_own_class, refusal
 
     if model.library is None or model.family is None:
         return None
@@ -120,8 +120,8 @@ def read_natively(model: Model) -> str | None:
 
 def no_class(model: Model) -> str:
     """Return why no class of a library or of ours runs MODEL, to be put before more."""
-    from ..converters.runtimes.native import misfits
-    from ..converters.runtimes.own_class import has_own_class, refusal
+    from ..converters.runtimes.native.classes import misfits
+    from ..converters.runtimes.native.own_class import has_own_class, refusal
 
     why = refusal(model) if has_own_class(model) and model.family else ""
     if not why and model.library and model.family and not model.family.map:

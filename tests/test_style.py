@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import statistics
 import tomllib
+from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -22,6 +23,7 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 LONGEST = 40  # lines
 LONGEST_FILE, LONGEST_INIT, MEDIAN = 400, 30, 8  # lines
+FULLEST = 15  # files of a folder besides its __init__.py
 
 
 def functions():
@@ -55,6 +57,11 @@ def test_a_file_holds_one_concept(path):
     longest = LONGEST_INIT if path.name == "__init__.py" else LONGEST_FILE
     length = len(path.read_text().splitlines())
     assert length <= longest
+
+
+def test_no_folder_is_full():
+    held = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    assert {folder: number for folder, number in held.items() if number > FULLEST} == {}
 
 
 def module_level(tree: ast.Module) -> set[str]:

@@ -14,7 +14,7 @@ from ..converters.common.hints import command, unused
 from ..converters.models import MANIFEST
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank
-from ..parity.weights.recorded import weight_records
+from ..parity.weights.sketches.recorded import weight_records
 from .adapters import updates_of
 from .config import AdapterSection, TrainConfig
 from .tasks import PREFIX, Task

@@ -25,8 +25,7 @@ from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
 from .blas import blas_in_use
 from .mlx_adapters import attach_adapter
-from .mlx_sites import watching
-from .native import (
+from .native.classes import (
     call_native,
     differences,
     library_module,
@@ -36,6 +35,7 @@ from .native import (
     sixteen_bit_experts,
     unread,
 )
+from .native.sites import watching
 from .streamed.mlx import put_on_disk, readers_of, reads_weights
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ...converters.planning.adapter_names import carried, crossing
 from ...converters.planning.manifest import manifest_of
 from ...converters.values import Array, LowRank
 from ...errors import BadInputError, MismatchError, WeighbridgeError
-from ...parity.weights.sketches import PROJECTIONS, projections, signs
+from ...parity.weights.sketches.sketch import PROJECTIONS, projections, signs
 
 KEY: Final = "adapters"
 CANONICAL: Final = (

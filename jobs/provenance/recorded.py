@@ -21,7 +21,7 @@ from ...converters.values import Array
 from ...errors import WeighbridgeError
 
 if TYPE_CHECKING:
-    from ...parity.weights.recorded import Likeness
+    from ...parity.weights.sketches.recorded import Likeness
 
 WIDEST: Final = "F32"  # no weights are trained in a wider dtype, so nothing was rounded to this one
 USUAL: Final = ("F32", "BF16", "F16")  # dtypes that weights are cast to
@@ -96,7 +96,7 @@ class View:
 
     def likeness(self, name: str) -> Likeness:
         """Say what the weight NAME, of which the bytes differ, is to the recorded one."""
-        from ...parity.weights.recorded import Likeness, likeness, quantized_likeness
+        from ...parity.weights.sketches.recorded import Likeness, likeness, quantized_likeness
 
         if name not in self.seen.headers:
             return Likeness.UNCLEAR if self.legs else Likeness.OTHER
@@ -131,14 +131,14 @@ class View:
 
 def casts(array: Array) -> list[Array]:
     """Return ARRAY in the dtypes that weights are cast to, besides its own."""
-    from ...parity.weights.casts import cast
+    from ...parity.weights.sketches.casts import cast
 
     return [cast(array, code) for code in USUAL if NUMPY[code] != array.dtype]
 
 
 def records_on_disk(adapter: Adapter) -> Mapping[str, Any]:
     """Return what is known of the weights recorded by ADAPTER, if its base lies where it did."""
-    from ...parity.weights.recorded import weight_records
+    from ...parity.weights.sketches.recorded import weight_records
 
     spec, recorded = adapter.base.get("spec"), adapter.base["tensors"]
     try:

@@ -14,7 +14,7 @@ from ...converters.models import Model, Signature
 from ...converters.runtimes import Runner, load
 from ...converters.values import Array
 from ...errors import BadInputError, UsersCodeError, WeighbridgeError
-from ..weights.sketches import Weights
+from ..weights.sketches.sketch import Weights
 from ..weights.weights import own_copy, program_weights, storage_dtype, weights_of
 from .verdict import Stage
 

@@ -29,7 +29,7 @@ def running_class(candidate: Candidate) -> Target | None:
     model = candidate.model
     if candidate.runtime != "mlx" or model.family is None or model.family.map:
         return None
-    from ...converters.runtimes.native import misfits
+    from ...converters.runtimes.native.classes import misfits
 
     return None if misfits(model) else model.library
 

@@ -21,7 +21,7 @@ from ...errors import BadInputError, MismatchError
 from ..check.distances import Distance
 from ..probes.probes import Probe, describe_probe
 from ..text.side import TextSide
-from ..weights.sketches import Sketch, from_record, to_record
+from ..weights.sketches.sketch import Sketch, from_record, to_record
 from ..weights.weights import file_hashes
 from .fields import FIELDS
 

@@ -27,8 +27,8 @@ from ..configuration.settings import with_agreed_ids
 from ..probes.probes import Probe, describe_probe, make_probes, masks_of
 from ..reference.routing import RUNS, has_experts, has_few, is_few, other_rounding, worst_of
 from ..text.side import read_text_side
-from ..weights.at_hand import sketches_at_hand
-from ..weights.sketches import sketches
+from ..weights.sketches.at_hand import sketches_at_hand
+from ..weights.sketches.sketch import sketches
 from ..weights.weights import base_weights, model_hashes, storage_dtype
 from .golden import SCHEMA, Golden, Rows, is_golden
 

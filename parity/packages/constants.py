@@ -14,7 +14,7 @@ from ...converters.captures.mlprogram.arithmetic import evaluate, rounds_to, ten
 from ...converters.values import Array
 from ..weights.assembly import carried
 from ..weights.reference_index import Explanation, is_constant
-from ..weights.sketches import Sketch, Weights
+from ..weights.sketches.sketch import Sketch, Weights
 from .source import SourceTensors
 
 PARTIAL: Final = frozenset({"split", "cropped"})  # zeros are rows of any zeros

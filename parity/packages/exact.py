@@ -13,9 +13,9 @@ import numpy as np
 
 from ...converters.captures.mlprogram.arithmetic import rounds_to
 from ...converters.values import Array
-from ..weights.casts import clamp
 from ..weights.reference_index import Explanation
-from ..weights.sketches import Weights
+from ..weights.sketches.casts import clamp
+from ..weights.sketches.sketch import Weights
 from .constants import exact_by_rule, rules_of
 from .source import SourceTensors
 

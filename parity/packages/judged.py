@@ -11,7 +11,7 @@ from ...converters.values import Array
 from ...errors import BadInputError
 from ..goldens.recorder import unused_of
 from ..weights.reference_index import Explanation
-from ..weights.sketches import Sketch, Weights
+from ..weights.sketches.sketch import Sketch, Weights
 from .constants import contradictions, explain_made
 from .exact import exact_constants, exact_scalars
 from .source import SourceTensors

@@ -12,13 +12,13 @@ import numpy as np
 from ...converters.common.dtypes import CODE, NUMPY
 from ...converters.values import Array
 from .candidate_tensor import CLOSE, CandidateTensor, row_tolerance
-from .casts import cast, fingerprint, roundoff
 from .differences import describe_differences
 from .folding import explain_folded
 from .layered import flipped, part_of_stack
 from .orders import describe_order, match_rows
 from .reference_index import Explanation, ReferenceIndex, lossless, unit
-from .sketches import Sketch, sketch, squeeze
+from .sketches.casts import cast, fingerprint, roundoff
+from .sketches.sketch import Sketch, sketch, squeeze
 
 Test = Callable[[CandidateTensor], Explanation | None]
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.values import Array
-from .casts import cast, fingerprint
 from .orders import ranges, shorten
 from .places import Place, Whole, describe_rows, find_place, may_hold, whole_of
 from .reference_index import Explanation, ReferenceIndex, ranked
-from .sketches import Sketch, Weights, row_shape, row_sums
+from .sketches.casts import cast, fingerprint
+from .sketches.sketch import Sketch, Weights, row_shape, row_sums
 
 TRIES: Final = 24  # tensors opened in vain to look for one; the likeliest by name come first
 KEPT: Final = 3  # wholes kept open

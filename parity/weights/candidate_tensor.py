@@ -11,7 +11,7 @@ import numpy as np
 
 from ...converters.values import Array
 from .reference_index import Explanation, ReferenceIndex, nearest, ranked
-from .sketches import Sketch, sketch
+from .sketches.sketch import Sketch, sketch
 
 # In unit roundoffs, on the scale of the norm: rounding to nearest errs by at most one, sums that
 # an exporter forms in float32 by a few more.

@@ -7,9 +7,9 @@ import numpy as np
 from ...converters.common.dtypes import CODE
 from ...converters.values import Array
 from .candidate_tensor import CandidateTensor, row_tolerance
-from .casts import cast
 from .orders import ranges
 from .reference_index import unit
+from .sketches.casts import cast
 
 
 def describe_differences(tensor: CandidateTensor, source: str) -> str:

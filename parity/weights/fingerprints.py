@@ -13,10 +13,10 @@ from typing import Final
 from ...converters.values import Array, LowRank
 from .alterations import explain_altered
 from .assembly import Cutter, assemble, carried, with_inconclusive
-from .casts import fingerprint
 from .expectations import disagreements
 from .reference_index import Explanation, ReferenceIndex
-from .sketches import Sketch, Weights, sketch
+from .sketches.casts import fingerprint
+from .sketches.sketch import Sketch, Weights, sketch
 
 __all__ = ["Explanation", "Weights", "disagreements", "explain"]
 
@@ -50,7 +50,7 @@ def explain(
         ``unused`` per reference tensor that no candidate tensor carries.
 
     >>> import numpy as np
-    >>> from weighbridge.parity.weights.sketches import ArrayWeights, sketch
+    >>> from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketch
     >>> square = np.arange(9, dtype=np.float32).reshape(3, 3)
     >>> found = explain({"w": sketch(square)}, ArrayWeights({"w": square.T.copy()}))
     >>> [(it.kind, it.axes, it.ok) for it in found]

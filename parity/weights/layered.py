@@ -9,9 +9,9 @@ import numpy as np
 
 from ...converters.values import Array
 from .candidate_tensor import CandidateTensor
-from .casts import fingerprint
 from .orders import shorten
 from .reference_index import Explanation, ranked
+from .sketches.casts import fingerprint
 
 Explain = Callable[[CandidateTensor], Explanation]
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.values import Array, LowRank
-from .casts import cast, fingerprint, roundoff
-from .sketches import Sketch, sketch, squeeze
+from .sketches.casts import cast, fingerprint, roundoff
+from .sketches.sketch import Sketch, sketch, squeeze
 
 
 class Explanation(NamedTuple):

@@ -19,7 +19,7 @@ from ...converters.models.factories import copied
 from ...converters.quantization.rounding import round_once
 from ...converters.values import Array, LowRank
 from .reference_index import Explanation
-from .sketches import ArrayWeights, Weights
+from .sketches.sketch import ArrayWeights, Weights
 
 if TYPE_CHECKING:
     from ...converters.captures.mlprogram.program import Program

@@ -16,7 +16,7 @@ from weighbridge.jobs.options import Options
 from weighbridge.jobs.parity import check
 from weighbridge.parity.weights.alterations import is_offset, near_scaled
 from weighbridge.parity.weights.fingerprints import explain
-from weighbridge.parity.weights.sketches import ArrayWeights, sketches
+from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketches
 from weighbridge.tests.support.atlas.tiny import make
 
 # Published Mixtrals have no window; mlx-lm's class has none either.

@@ -18,7 +18,7 @@ from weighbridge.converters.adapters.adapter import Adapter
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.live import live_difference
-from weighbridge.converters.runtimes.mlx_lm import mlx_lm_runner
+from weighbridge.converters.runtimes.native.mlx_lm import mlx_lm_runner
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import MismatchError, UnsupportedError
 from weighbridge.parity.probes.probes import Probe
@@ -140,7 +140,7 @@ def test_what_mlx_lm_refuses_is_passed_on(adapted):
 def test_a_class_without_layers_is_wrapped_by_path():
     from mlx import nn
 
-    from weighbridge.converters.runtimes.mlx_lm import with_layers
+    from weighbridge.converters.runtimes.native.mlx_lm import with_layers
 
     module = nn.Sequential(nn.Linear(2, 3))
     del module.layers

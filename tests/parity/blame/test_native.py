@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.runtimes.mlx_sites import watching
+from weighbridge.converters.runtimes.native.sites import watching
 from weighbridge.jobs.api import convert
 from weighbridge.parity.blame.blame import blame
 from weighbridge.parity.blame.pairing import Paired, paired_sites
@@ -23,7 +23,7 @@ from weighbridge.parity.check.candidate import Candidate
 from weighbridge.parity.goldens.recorder import Recorder
 from weighbridge.parity.probes.probes import make_probes
 from weighbridge.parity.weights.fingerprints import explain
-from weighbridge.parity.weights.sketches import sketches
+from weighbridge.parity.weights.sketches.sketch import sketches
 from weighbridge.parity.weights.weights import base_weights
 
 pytestmark = pytest.mark.heavy

@@ -6,7 +6,7 @@ import pytest
 from weighbridge.parity.packages.constants import contradictions, explain_made
 from weighbridge.parity.packages.exact import exact_constants, exact_scalars
 from weighbridge.parity.weights.fingerprints import explain
-from weighbridge.parity.weights.sketches import ArrayWeights, sketch
+from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketch
 
 RANDOM = np.random.default_rng(0)
 STATE = {

@@ -11,7 +11,7 @@ import pytest
 from weighbridge.parity.check.stages import fingerprint_stage
 from weighbridge.parity.weights.expectations import Expectation, disagreements, with_programs
 from weighbridge.parity.weights.fingerprints import explain
-from weighbridge.parity.weights.sketches import ArrayWeights, sketches
+from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketches
 
 HEADS, NOPE, VALUE, RANK = 3, 4, 5, 7
 RANDOM = np.random.default_rng(0)

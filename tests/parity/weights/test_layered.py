@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from weighbridge.parity.weights.fingerprints import explain
-from weighbridge.parity.weights.sketches import ArrayWeights, sketch
+from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketch
 
 RANDOM = np.random.default_rng(0)
 EXPERTS = {

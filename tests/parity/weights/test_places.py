@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weighbridge.parity.weights.assembly import outline
 from weighbridge.parity.weights.places import describe_rows, find_place, may_hold, whole_of
-from weighbridge.parity.weights.sketches import sketch
+from weighbridge.parity.weights.sketches.sketch import sketch
 
 RANDOM = np.random.default_rng(0)
 

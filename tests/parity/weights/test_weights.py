@@ -13,7 +13,7 @@ import weighbridge
 from weighbridge.converters.adapters import Adapter, merge
 from weighbridge.converters.models import Model, Signature
 from weighbridge.converters.values import LowRank
-from weighbridge.parity.weights.sketches import ArrayWeights
+from weighbridge.parity.weights.sketches.sketch import ArrayWeights
 from weighbridge.parity.weights.weights import (
     MergedWeights,
     base_weights,

@@ -9,8 +9,8 @@ from typing import Any, Final
 import mlx.core as mx
 from mlx import nn
 
-from ..common.arrays import from_mlx, to_mlx
-from ..values import Array
+from ...common.arrays import from_mlx, to_mlx
+from ...values import Array
 
 INPUT: Final = "|in"
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import MismatchError, UnsupportedError
-from ..common.policy import Policy
-from ..models import Model
-from .mlx_adapters import layers
-from .native import misfits
+from ....errors import MismatchError, UnsupportedError
+from ...common.policy import Policy
+from ...models import Model
+from ..mlx_adapters import layers
+from .classes import misfits
 
 if TYPE_CHECKING:
     from mlx import nn
 
-    from .mlx import MlxRunner
+    from ..mlx import MlxRunner
 
 LEAVES: Final = ("lora_a", "lora_b", "m")  # what mlx-lm's layers add to a module
 
@@ -44,7 +44,7 @@ def mlx_lm_runner(model: Model, folder: Path) -> MlxRunner:
     bare = replace(model, adapter=None)
     if problems := misfits(bare):
         raise UnsupportedError(f"no class of an MLX library runs {model.spec}: {problems[0]}")
-    from .mlx import MlxRunner, from_library
+    from ..mlx import MlxRunner, from_library
 
     module = from_library(bare, "float32", whole=True)
     load(module, folder, model.spec)

@@ -10,11 +10,11 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...errors import MismatchError, WeighbridgeError
-from ..checkpoints import Header
-from ..common.arrays import to_mlx
-from ..models import Model
-from ..values import Array
+from ....errors import MismatchError, WeighbridgeError
+from ...checkpoints import Header
+from ...common.arrays import to_mlx
+from ...models import Model
+from ...values import Array
 from .own_class import class_config
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def unread(head: Header) -> mx.array:
     """Return an array with the dtype and shape of HEAD that takes no memory until it is read."""
     import mlx.core as mx
 
-    from ..libraries.target import CODES
+    from ...libraries.target import CODES
 
     names = {code: name for name, code in CODES.items()}
     return mx.zeros(head.shape, getattr(mx, names.get(head.dtype, "float32")))

@@ -9,16 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import UnsupportedError
-from ..common.policy import Policy
-from ..models import Model
-from ..models.specs import open as open_model
-from .native import library_module
+from ....errors import UnsupportedError
+from ...common.policy import Policy
+from ...models import Model
+from ...models.specs import open as open_model
+from .classes import library_module
 
 if TYPE_CHECKING:
     from mlx import nn
 
-    from .mlx import MlxRunner
+    from ..mlx import MlxRunner
 
 
 def class_runner(model: Model, policy: Policy) -> MlxRunner:
@@ -28,7 +28,7 @@ def class_runner(model: Model, policy: Policy) -> MlxRunner:
         MismatchError: its tensors are not those that the class has; all that differ are listed.
         BadInputError: the class does not take its configuration.
     """
-    from .mlx import MlxRunner, from_library
+    from ..mlx import MlxRunner, from_library
 
     runner = MlxRunner(model, policy, from_library(model, policy.parameter_dtype))
     runner.kind, runner.library = "library", str(model.library)

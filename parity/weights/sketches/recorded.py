@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...converters.checkpoints import Checkpoint
-from ...converters.common.dtypes import CODE
-from ...converters.quantization import Dequantized
-from ...converters.values import Array
+from ....converters.checkpoints import Checkpoint
+from ....converters.common.dtypes import CODE
+from ....converters.quantization import Dequantized
+from ....converters.values import Array
 from .casts import casts, roundoff
-from .sketches import projections
+from .sketch import projections
 
 QUANTIZED: Final = 0.5  # of a weight's size: 4 bits move it by a tenth, 2 bits by less than a half
 ARITHMETIC: Final = 4.0  # roundings that carrying by arithmetic, rather than by moving, may cost

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from ...converters.common.dtypes import CODE, FLOATS, NUMPY, unit_roundoff
-from ...converters.values import Array
+from ....converters.common.dtypes import CODE, FLOATS, NUMPY, unit_roundoff
+from ....converters.values import Array
 
 CLAMPED: Final = "F16 without zeros"  # float16 as coremltools writes it, see :func:`clamp`
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import WeighbridgeError
-from ..libraries.target import OWN
-from ..models import Model
+from ....errors import WeighbridgeError
+from ...libraries.target import OWN
+from ...models import Model
 
 
 def has_own_class(model: Model) -> bool:

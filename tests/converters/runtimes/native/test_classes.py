@@ -13,7 +13,7 @@ import pytest
 from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
-from weighbridge.converters.runtimes.native import (
+from weighbridge.converters.runtimes.native.classes import (
     layout_reader,
     misfits,
     parameter_names,

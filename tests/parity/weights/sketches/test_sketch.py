@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from weighbridge.converters.common.dtypes import CODE, NUMPY
-from weighbridge.parity.weights.casts import CLAMPED, cast, clamp, fingerprint
-from weighbridge.parity.weights.sketches import (
+from weighbridge.parity.weights.sketches.sketch import (
     LONGEST_ROW,
     from_record,
     row_shape,
     sketch,
     to_record,
 )
+from weighbridge.parity.weights.sketches.casts import CLAMPED, cast, clamp, fingerprint
 
 SHAPES = [(), (0,), (1,), (7,), (5, 3), (4, 3, 2), (2, 3, 2, 5), (1, 6, 4)]
 TORCH = {"F16": torch.float16, "BF16": torch.bfloat16}
@@ -102,7 +102,7 @@ def test_projections_estimate_the_norm(shape: tuple[int, ...]) -> None:
 def test_sketch_does_not_depend_on_how_it_is_cut(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("weighbridge.parity.weights.sketches")
+    module = importlib.import_module("weighbridge.parity.weights.sketches.sketch")
     array = random(103, 37)
     whole = sketch(array)
     monkeypatch.setattr(module, "BLOCK", block)

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from ...converters.checkpoints.base import Header
-from ...converters.common.dtypes import CODE
-from ...converters.values import Array
+from ....converters.checkpoints.base import Header
+from ....converters.common.dtypes import CODE
+from ....converters.values import Array
 from .casts import CLAMPED, casts
 
 PROJECTIONS: Final = 16
@@ -83,7 +83,7 @@ class Sketch(NamedTuple):
         dtype: safetensors code.
         shape: its shape.
         hashes: xxh3 of the little-endian bytes at its own dtype and, for floats, at every common
-            one, by code; see :func:`weighbridge.parity.weights.casts.casts`.
+            one, by code; see :func:`weighbridge.parity.weights.sketches.casts.casts`.
         moments: order-free figures.
         projections: 16 random signed sums, float64; their mean square estimates the sum of squares.
         rows: one signed sum per row (:func:`row_shape`), empty where there are too many.

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import xxhash
 
-from ...converters.checkpoints.base import Header
-from ...converters.common.dtypes import FLOATS
-from ...converters.values import Array
+from ....converters.checkpoints.base import Header
+from ....converters.common.dtypes import FLOATS
+from ....converters.values import Array
 from .casts import CASTS, CLAMPED, fingerprint
 from .casts import cast as cast_to
-from .sketches import Sketch, Weights, sketch, squeeze
+from .sketch import Sketch, Weights, sketch, squeeze
 
 Stream = Callable[[], Iterator[memoryview]]
 INTEGERS = ("I64", "I32")
