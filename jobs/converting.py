@@ -26,6 +26,7 @@ from ..converters.planning.fitting import (
     require_dense,
 )
 from ..converters.planning.job import Job, plan_job
+from ..converters.planning.joined import with_restored
 from ..converters.planning.manifest import facts_of, manifest_of
 from ..converters.planning.memory import require_memory
 from ..converters.planning.prefetch import prefetch
@@ -136,6 +137,7 @@ def move(
         return Written(facts, job.lines())
 
     live = replace(job.model, tensors=model.tensors) if whole else job.model
+    live = with_restored(live, job.restored)
     check = None if not options.checks else judged(live, absolute(target.path), provenance, options)
     return publish(target, f"{job.key}-{options.max_shard_size}-{options.sidecar}", write, check)
 

@@ -13,7 +13,8 @@ from ..results.sources import job_key
 from .conversion import Conversion
 from .dense import Headers, Unpacked, as_dense, reason_of
 from .fitting import blamed, require_loadable, require_possible
-from .sidecar import Restored, in_order, join, map_for, restore
+from .joined import in_order, join
+from .sidecar import Restored, map_for, restore
 
 NOTHING = Restored({}, ())
 

@@ -13,10 +13,8 @@ from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ..checkpoints import Checkpoint, Header, Writer, open_checkpoint
 from ..checkpoints.formats.safetensors import SafetensorsFile
 from ..common.repositories import local
-from ..maps import Dropped, Plan, Step, WeightMap, apply
-from ..maps.binding.plan import Bound
-from ..maps.notation.names import Name
-from ..maps.notation.rules import POLICIES, Pairing, Term
+from ..maps import Plan, Step, WeightMap, apply
+from ..maps.notation.rules import POLICIES
 from ..maps.programs.computed import Computed
 from ..maps.programs.preimages import source_header
 from ..maps.sources.choose import map_from, origin_of
@@ -28,7 +26,6 @@ from .fitting import require_made, require_read
 from .manifest import manifest_of, recorded_headers
 
 SMALL: Final = 1 << 20  # bytes of a tensor that a sidecar keeps unasked
-MARK: Final = "original:"  # before the names of tensors that another checkpoint gives
 Source = tuple[Checkpoint, str]
 
 
@@ -39,6 +36,7 @@ class Restored(NamedTuple):
         taken: where each tensor comes from.
         trained: tensors that are kept but no longer what the weights come from: training wins.
         left_out: tensors that only the original has, and that the user goes without.
+        dropped: tensors that MLX's class leaves out.
         aliases: second names of a tensor, and the name of that tensor.
         notes: what a person should know of it.
         unpacked: the weights that were packed blocks in the origin, if those do not lead to all of them
@@ -48,6 +46,7 @@ class Restored(NamedTuple):
     taken: Mapping[str, Source]
     trained: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
     aliases: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     unpacked: Unpacked | None = None
@@ -188,7 +187,9 @@ def restore(
         )
     aliases = {item.name: item.of for item in plan.ties}
     notes = (*lost_notes(model, search.sources), *search.notes())
-    return Restored(search.taken, tuple(search.trained), tuple(search.left_out), aliases, notes)
+    dropped = tuple(item.name for item in plan.dropped)
+    trained, left_out = tuple(search.trained), tuple(search.left_out)
+    return Restored(search.taken, trained, left_out, dropped, aliases, notes)
 
 
 def lost_notes(model: Model, sources: Iterable[Checkpoint]) -> Iterator[str]:
@@ -319,72 +320,3 @@ class Search:
 def same_bits(one: Array, other: Array) -> bool:
     """Say whether two arrays are alike to the bit, dtype and shape included."""
     return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
-
-
-class Joined:
-    """A checkpoint, and beside it tensors of others under marked names."""
-
-    def __init__(self, own: Checkpoint, others: Mapping[str, Source]) -> None:
-        self.own, self.others = own, others
-        self.path, self.metadata = own.path, own.metadata
-        self.files, self.ignored = own.files, own.ignored
-        beside = {key: source.headers[name] for key, (source, name) in others.items()}
-        self.headers: Mapping[str, Header] = {**own.headers, **beside}
-
-    def _find(self, name: str) -> Source:
-        return self.others.get(name, (self.own, name))
-
-    def read(self, name: str) -> Array:
-        """Return tensor NAME."""
-        source, there = self._find(name)
-        return source.read(there)
-
-    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
-        """Yield the bytes START to STOP of tensor NAME."""
-        source, there = self._find(name)
-        return source.stream(there, start, stop)
-
-
-def in_order(plan: Plan, names: Iterable[str]) -> Plan:
-    """Return PLAN with a layout in the order of NAMES; others come last.
-
-    A checkpoint that goes back unchanged is then the same file as before.
-    """
-    first = {name: plan.layout[name] for name in names if name in plan.layout}
-    return replace(plan, layout=first | plan.layout)
-
-
-def join(plan: Plan, own: Checkpoint, restored: Restored) -> tuple[Plan, Checkpoint]:
-    """Return PLAN with what is RESTORED copied as it is, and the checkpoint it then reads."""
-    taken = restored.taken
-    marked = {f"{MARK}{name}": source for name, source in taken.items()}
-    both = Joined(own, marked)
-    kept = [step for step in plan.steps if not taken.keys() >= set(step.target_names)]
-    copied = [copy_step(key, name) for key, name in zip(marked, taken, strict=True)]
-    again = list(second_names((*kept, *copied), restored.aliases))
-    layout = plan.layout | {name: both.headers[f"{MARK}{name}"] for name in taken}
-    layout |= {step.identity: layout[restored.aliases[step.identity]] for step in again}
-    dropped = [item for item in plan.dropped if item.policy != "needed"]
-    dropped += [Dropped(name, "left out") for name in restored.left_out]
-    plan = replace(plan, steps=(*kept, *copied, *again), layout=layout, dropped=tuple(dropped))
-    return replace(plan, headers=both.headers), both
-
-
-def second_names(steps: Iterable[Step], aliases: Mapping[str, str]) -> Iterator[Step]:
-    """Yield steps that make the ALIASES as STEPS make the tensors that they equal.
-
-    A tensor that is made together with others, which no tied one is, gets no second name.
-    """
-    alone = {step.target_names[0]: step for step in steps if len(step.target_names) == 1}
-    for alias, name in aliases.items():
-        if name in alone:
-            step = alone[name]
-            targets = (step.targets[0]._replace(names=(alias,)),)
-            yield step._replace(targets=targets, identity=alias)
-
-
-def copy_step(source: str, target: str) -> Step:
-    """Return the step that copies SOURCE to TARGET byte for byte."""
-    old, new = Term(Name((source,))), Term(Name((target,)))
-    bounds = (Bound(old, (source,), (), ()),), (Bound(new, (target,), (), ()),)
-    return Step(Pairing((old,), (new,)), *bounds, {}, {}, target, copies=True, exact=True)

@@ -59,3 +59,37 @@ def test_one_that_takes_an_adapter_with_it(mlx, tmp_path):
     (adapter / "adapter_config.json").write_text(json.dumps(settings))
     home = jobs.convert(str(mlx), tmp_path / "out", "torch", adapter=adapter)
     assert home.status == "PASS"
+
+
+@pytest.fixture(params=["zero", "trained"])
+def ernie(request, tmp_path):
+    """Return a checkpoint whose routing biases are so, and the directory that mlx-lm writes of it."""
+    from mlx_lm.utils import load_model, save_config, save_model
+
+    hub, own = make("ernie4_5_moe", tmp_path / "hub").folder, tmp_path / "own"
+    weights = load_file(hub / "model.safetensors")
+    for name in [name for name in weights if name.endswith("correction_bias")]:
+        weights[name] = weights[name] * (request.param == "trained")
+    save_file(weights, hub / "model.safetensors", metadata={"format": "pt"})
+    model, config = load_model(hub, model_config={"rope_theta": 500_000.0})
+    save_model(own, model)
+    save_config(config, own / "config.json")
+    return hub, own, request.param
+
+
+@pytest.mark.heavy
+def test_one_whose_class_drops_tensors_goes_back_with_those_of_its_original(ernie, tmp_path):
+    hub, own, biases = ernie
+    options = jobs.Options(original=str(hub))
+    verdict = jobs.convert(str(own), tmp_path / "back", "torch", options=options).verdict
+    layout = verdict.stage("layout")
+    if biases == "zero":
+        assert (verdict.status, layout.status) == ("PASS", "pass")
+        assert (
+            load_file(tmp_path / "back" / "model.safetensors").keys()
+            == load_file(hub / "model.safetensors").keys()
+        )
+    else:  # mlx-lm routes without them, and so computes something else
+        assert (verdict.status, verdict.stage("structure").status) == ("DIFFERS", "pass")
+        assert layout.status == "fail"
+        assert "mlx_lm.models.ernie4_5_moe" in layout.detail

@@ -27,7 +27,7 @@ from .variants import table_of
 
 def with_torch_side(model: Model) -> Model:
     """Return MODEL so that it can be run in PyTorch, whosever names its tensors have."""
-    return replace(model, torch_side=torch_side)
+    return model if model.torch_side else replace(model, torch_side=torch_side)
 
 
 def torch_side(model: Model) -> TorchSide:

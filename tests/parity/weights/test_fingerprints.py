@@ -17,8 +17,8 @@ from torch import nn
 from weighbridge.converters.values import LowRank
 from weighbridge.parity.weights.fingerprints import disagreements, explain
 from weighbridge.parity.weights.reference_index import KINDS, Explanation
-from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketches
 from weighbridge.parity.weights.sketches.casts import clamp
+from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketches
 
 Arrays = dict[str, np.ndarray]
 Change = Callable[[np.ndarray], np.ndarray]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from weighbridge.converters.common.dtypes import CODE, NUMPY
+from weighbridge.parity.weights.sketches.casts import CLAMPED, cast, clamp, fingerprint
 from weighbridge.parity.weights.sketches.sketch import (
     LONGEST_ROW,
     from_record,
@@ -21,7 +22,6 @@ from weighbridge.parity.weights.sketches.sketch import (
     sketch,
     to_record,
 )
-from weighbridge.parity.weights.sketches.casts import CLAMPED, cast, clamp, fingerprint
 
 SHAPES = [(), (0,), (1,), (7,), (5, 3), (4, 3, 2), (2, 3, 2, 5), (1, 6, 4)]
 TORCH = {"F16": torch.float16, "BF16": torch.bfloat16}
