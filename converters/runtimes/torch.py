@@ -209,22 +209,24 @@ def call(
     return require_outputs(type(module).__name__, named, outputs, torch.Tensor)
 
 
-def _first_tensor(value: Any) -> torch.Tensor | None:
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """Return the first tensor of VALUE, what a module took or returned; ``None`` where there is none."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, Mapping):
         value = tuple(value.values())
-    return _first_tensor(value[0]) if isinstance(value, tuple | list) and value else None
+    return first_tensor(value[0]) if isinstance(value, tuple | list) and value else None
 
 
-def _replace_first(value: Any, new: torch.Tensor) -> Any:
+def replace_first(value: Any, new: torch.Tensor) -> Any:
+    """Return VALUE with NEW in place of its first tensor."""
     if isinstance(value, torch.Tensor):
         return new
     if isinstance(value, Mapping):
         first = next(iter(value))
-        value[first] = _replace_first(value[first], new)  # type: ignore[index]
+        value[first] = replace_first(value[first], new)  # type: ignore[index]
         return value
-    return type(value)((_replace_first(value[0], new), *value[1:]))
+    return type(value)((replace_first(value[0], new), *value[1:]))
 
 
 class Recorder:
@@ -240,13 +242,13 @@ class Recorder:
 
     def record(self, site: str, value: Any) -> Any:
         """Record the first floating-point tensor in VALUE; return VALUE corrected, or ``None``."""
-        tensor = _first_tensor(value)
+        tensor = first_tensor(value)
         if tensor is None or not tensor.is_floating_point():
             return None
         self.sites[site] = from_torch(tensor)
         if site not in self.corrections or self.corrections[site].shape != tuple(tensor.shape):
             return None
-        return _replace_first(value, to_torch(self.corrections[site]).to(tensor.dtype))
+        return replace_first(value, to_torch(self.corrections[site]).to(tensor.dtype))
 
     def hooks(self, path: str, child: nn.Module) -> tuple[Any, Any]:
         """Watch the submodule CHILD at PATH; a second call of it is another site, ``PATH@1``."""

@@ -229,7 +229,8 @@ class Check:
         if stages[-1].name == "outputs":
             return stages
         probes = [self.golden.probes[index] for index in self.probes]
-        return [*with_lengths(self.golden, self.candidate, probes, stages), *self.precision()]
+        found = with_lengths(self.golden, self.candidate, probes, stages, self.storage)
+        return [*found, *self.precision()]
 
     def structure(self) -> list[Stage]:
         """Run the candidate in float32 against float64."""

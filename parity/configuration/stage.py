@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ...converters.libraries import Target
 from ...errors import WeighbridgeError
 from ..check.stages import join
 from ..check.verdict import Stage
+from ..probes.thresholds import Threshold
+from .blocks import crossed_by_blocks
 from .lengths import lengths_stage, parting, tokens_of
 from .settings import differences, limits, unread
 
@@ -77,15 +79,27 @@ def shorter(golden: Golden, chosen: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def with_lengths(
-    golden: Golden, candidate: Candidate, probes: Sequence[Probe], stages: list[Stage]
+    golden: Golden, candidate: Candidate, probes: Sequence[Probe], stages: list[Stage], storage: str
 ) -> list[Stage]:
     """Return STAGES with what PROBES say of the lengths that the reference's configuration names.
 
-    Where the last of STAGES, ``structure``, fails beyond one of them alone, it says which.
+    Where the last of STAGES, ``structure``, fails beyond one of them alone, it says which. Where it
+    passes, one block of each kind is run past what the probes do not reach.
+
+    Args:
+        golden: the reference.
+        candidate: what is judged.
+        probes: those that ran.
+        stages: what they gave.
+        storage: how the candidate keeps its weights.
     """
     named, structure = golden.provenance.get("lengths", ()), stages[-1]
     if structure.status != "fail":
-        return [*stages, *lengths_stage(named, candidate.signature or golden.signature, probes)]
+        seen = lengths_stage(named, candidate.signature or golden.signature, probes)
+        missed = [Threshold(*it) for stage in seen for it in stage.figures.get("missed", ())]
+        if missed and structure.status == "pass":
+            seen = [crossed_by_blocks(golden, candidate, storage, missed)]
+        return [*stages, *seen]
     lengths = {probe.name: tokens_of(golden.signature, probe) for probe in probes}
     found = parting(named, lengths, structure)
     if found is None:
@@ -118,11 +132,11 @@ def upstream_of(stages: Sequence[Stage], explanations: Collection[Explanation]) 
     failed = {stage.name for stage in stages if stage.status == "fail"}
     asked = ("fingerprints", "layout")
     proven = all(by_name[name].status == "pass" for name in asked if name in by_name)
-    if not proven or not failed or not failed <= {"structure", "precision"}:
+    if not proven or not failed or not failed <= {"structure", "lengths", "precision"}:
         return ""
-    figures: dict[str, Any] = by_name["structure"].figures if "structure" in by_name else {}
-    if figures.get("upstream"):
-        return str(figures["upstream"])
+    for name in ("structure", "lengths"):
+        if name in by_name and by_name[name].figures.get("upstream"):
+            return str(by_name[name].figures["upstream"])
     plain = all(it.kind in PLAIN for it in explanations)
     about = by_name["configuration"].figures if "configuration" in by_name else {}
     return str(about.get("class", "")) if plain else ""

@@ -124,6 +124,7 @@ class Cost(NamedTuple):
 
 QUICK: Final = Cost(4e11, 2e9)
 FULL: Final = Cost(4e12, 6e9)
+BLOCK: Final = Cost(4e12, 2e9)  # for one block of a model
 
 
 def cost(config: Any, parameters: int, tokens: int) -> Cost:
