@@ -56,7 +56,9 @@ def test_a_window_that_the_class_honours_passes_on_one_block_of_each_kind(kind, 
 @pytest.mark.usefixtures("dear")
 def test_a_captured_model_has_no_blocks_and_stays_unverified(tmp_path, monkeypatch):
     monkeypatch.setattr("weighbridge.converters.runtimes.mlx.misfits", lambda _: ["no class"])
-    monkeypatch.setattr("weighbridge.converters.runtimes.native.classes.misfits", lambda _: ["no class"])
+    monkeypatch.setattr(
+        "weighbridge.converters.runtimes.native.classes.misfits", lambda _: ["no class"]
+    )
     source = make(
         "mistral", tmp_path / "mistral", own={"sliding_window": 32, "num_hidden_layers": 1}
     ).folder
