@@ -187,9 +187,7 @@ def restore(
         )
     aliases = {item.name: item.of for item in plan.ties}
     notes = (*lost_notes(model, search.sources), *search.notes())
-    dropped = tuple(item.name for item in plan.dropped)
-    trained, left_out = tuple(search.trained), tuple(search.left_out)
-    return Restored(search.taken, trained, left_out, dropped, aliases, notes)
+    return search.restored(aliases, notes)
 
 
 def lost_notes(model: Model, sources: Iterable[Checkpoint]) -> Iterator[str]:
@@ -224,6 +222,12 @@ class Search:
         self.lost = False
         self.hashes: Mapping[str, str] = {}
         self.unknown: list[str] = []
+
+    def restored(self, aliases: Mapping[str, str], notes: tuple[str, ...]) -> Restored:
+        """Return what was found, with second names of tensors and NOTES of it."""
+        dropped = tuple(item.name for item in self.plan.dropped)
+        trained, left_out = tuple(self.trained), tuple(self.left_out)
+        return Restored(self.taken, trained, left_out, dropped, aliases, notes)
 
     def locate(self, name: str) -> Source | None:
         """Return which source has tensor NAME, in the shape it had, and not packed unless it was."""
