@@ -104,8 +104,7 @@ class Checkpoints:
         for file in (staged / TENSORS, staged / FACTS, staged):
             _flush(file)
         if path.exists():  # from before a kill: the run has come here again
-            stale = path.with_name(f"{TEMPORARY}old-{path.name}")
-            path.rename(stale)
+            stale = _set_aside(path)
             staged.rename(path)
             _remove(stale)
         else:
@@ -135,17 +134,19 @@ class Checkpoints:
         kept = self._steps(STEP)[-self._keep :]
         bests = {self._best_of(step) for step in kept}
         for step in set(self._steps(STEP)) - set(kept):
-            _remove(self._path(STEP, step))
+            _remove(_set_aside(self._path(STEP, step)))
         for step in set(self._steps(BEST)) - bests:
-            _remove(self._path(BEST, step))
+            _remove(_set_aside(self._path(BEST, step)))
 
     def _best_of(self, step: int) -> int | None:
-        """Return the best step that the checkpoint of STEP names, if it does.
+        """Return the best step that the checkpoint of STEP names, if it does and is whole.
 
         Raises:
             BadInputError: it says something else.
         """
         path = self._path(STEP, step)
+        if path.is_dir() and not (path / FACTS).exists():
+            return None  # an older version was killed while it removed this one
         best = read_object(path / FACTS, RECORD).get("best_step")
         if best is not None and type(best) is not int:
             raise BadInputError(
@@ -153,6 +154,14 @@ class Checkpoints:
                 " on without it"
             )
         return best
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename PATH to what ``tidy`` removes: a kill on the way leaves no half of a checkpoint."""
+    stale = path.with_name(f"{TEMPORARY}old-{path.name}")
+    if os.path.lexists(stale):
+        _remove(stale)
+    return path.rename(stale)
 
 
 def _remove(path: Path) -> None:

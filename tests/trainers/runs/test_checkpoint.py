@@ -57,6 +57,34 @@ def test_what_a_killed_run_did_not_come_to_remove_is_removed_by_the_next(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best-00000002", "step-00000002"]
 
 
+@pytest.mark.parametrize("removed", ["state.json", "state.safetensors"])
+def test_one_that_a_killed_run_was_removing_hinders_no_other(removed, tmp_path, monkeypatch):
+    """Files of a folder are removed in any order, and a kill may come between two."""
+    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints.write(point(1))
+
+    def killed(path):
+        (path / removed).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.write(point(2))
+    again = Checkpoints(tmp_path, 1)
+    assert again.latest().step == 2
+    again.tidy()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def test_one_that_an_older_version_left_half_removed_hinders_no_other(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 2)
+    for step in (1, 2):
+        checkpoints.write(point(step))
+    (tmp_path / "step-00000001" / "state.json").unlink()
+    assert Checkpoints(tmp_path, 2).latest().step == 2
+
+
 @pytest.mark.parametrize("moment", ["save_tensors", "_flush"])
 def test_a_crash_while_writing_leaves_the_one_before(moment, tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, 2)
