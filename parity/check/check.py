@@ -15,7 +15,13 @@ from ...converters.models import Model
 from ...converters.runtimes import Runner, native_runtime
 from ...converters.runtimes.base import run_all
 from ...converters.values import Array
-from ..configuration.stage import configuration_stage, shorter, upstream_of, with_lengths
+from ..configuration.stage import (
+    configuration_stage,
+    shorter,
+    upstream_of,
+    with_lengths,
+    with_reach,
+)
 from ..goldens.again import record_again
 from ..goldens.golden import Golden
 from ..goldens.recorder import unused_of
@@ -230,6 +236,10 @@ class Check:
             return stages
         probes = [self.golden.probes[index] for index in self.probes]
         found = with_lengths(self.golden, self.candidate, probes, stages, self.storage)
+        found, notes = with_reach(
+            self.golden, self.candidate, found, self.storage, quick=self.quick
+        )
+        self.unchecked += notes
         return [*found, *self.precision()]
 
     def structure(self) -> list[Stage]:
@@ -378,6 +388,7 @@ class Check:
             "probes": [probe.name for probe in probes],
             "not_checked": [
                 *self.golden.notes,
+                *self.golden.provenance.get("unreached", ()),
                 *self.unchecked,
                 *coverage.gaps(self.golden.signature, probes),
                 *(["everything but one small probe (quick)"] if self.quick else []),

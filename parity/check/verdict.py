@@ -25,6 +25,7 @@ STAGES: Final = (
     "outputs",
     "structure",
     "lengths",
+    "reach",
     "live",
     "precision",
 )  # in the order in which the first failure explains the later ones

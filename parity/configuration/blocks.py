@@ -10,7 +10,7 @@ import contextlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,9 @@ from ..check.verdict import Stage
 from ..goldens.golden import Golden
 from ..probes.probes import Probe, make_probes
 from ..probes.thresholds import BEYOND, BLOCK, Cost, Threshold
+from .effects import block_count
 from .lengths import NAME, config_of
 
-COUNTS: Final = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 Run = Callable[
     [int, Probe], Array
 ]  # number of a block, and what is asked -> its output at the rows
@@ -105,8 +105,7 @@ def sides_of(golden: Golden, runner: Runner | None, storage: str) -> Sides:
     from ..reference.reference import stored_as
 
     config = config_of(golden.model)
-    part = vars(config).get("text_config", config)
-    count = next((getattr(part, key) for key in COUNTS if hasattr(part, key)), 0)
+    part, count = vars(config).get("text_config", config), block_count(config)
     own = stored_as(golden.model, "float32", storage)
     source = in_torch.blocks_of(own, count)
     wide = stored_as(golden.model, "float64", storage)

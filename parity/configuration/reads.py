@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ...converters.models.signature import LENGTHS
 
-Reads = set[tuple[type, str]]  # class of the configuration, or of the part of it, and key
+# Class of the configuration, or of the part of it, and key -> modules whose code reads it.
+Reads = dict[tuple[type, str], set[str]]
 # Files of transformers that compute; others read keys to save, load or generate.
 COMPUTING: Final = re.compile(
     r"transformers\.(models\..*\.modeling_|masking_utils|modeling_rope_utils|modeling_layers"
@@ -26,24 +27,49 @@ ALWAYS: Final = (*LENGTHS, "tie_word_embeddings")  # read by what feeds a model 
 
 
 @contextlib.contextmanager
-def recorded_reads() -> Iterator[Reads]:
-    """Record what code of models reads of any configuration of transformers, until left."""
+def reading(through: Callable[[Any, str, Any, str], Any]) -> Iterator[None]:
+    """Let THROUGH see, and return, each value that code of models reads, until left.
+
+    It is given the configuration, the key, its value, and the module whose code reads it.
+    """
     from transformers import PreTrainedConfig
 
     plain: Any = PreTrainedConfig.__getattribute__
-    found: Reads = set()
 
-    def recording(self: Any, key: str) -> Any:
-        if COMPUTING.match(sys._getframe(1).f_globals.get("__name__", "")):
-            found.add((type(self), plain(self, "attribute_map").get(key, key)))
-        return plain(self, key)
+    def reads(self: Any, key: str) -> Any:
+        value, file = plain(self, key), sys._getframe(1).f_globals.get("__name__", "")
+        if not COMPUTING.match(file):
+            return value
+        return through(self, plain(self, "attribute_map").get(key, key), value, file)
 
     patched: Any = PreTrainedConfig
-    patched.__getattribute__ = recording
+    patched.__getattribute__ = reads
     try:
-        yield found
+        yield
     finally:
         patched.__getattribute__ = plain
+
+
+@contextlib.contextmanager
+def recorded_reads() -> Iterator[Reads]:
+    """Record what code of models reads of any configuration of transformers, until left."""
+    found: Reads = {}
+
+    def record(config: Any, key: str, value: Any, file: str) -> Any:
+        found.setdefault((type(config), key), set()).add(file)
+        return value
+
+    with reading(record):
+        yield found
+
+
+def read_as(kind: type, key: str, value: Any) -> contextlib.AbstractContextManager[None]:
+    """Let code of models read VALUE for KEY of configurations of class KIND, until left."""
+
+    def other(config: Any, name: str, own: Any, _: str) -> Any:
+        return value if (type(config), name) == (kind, key) else own
+
+    return reading(other)
 
 
 def parts(config: Any) -> dict[type, str]:

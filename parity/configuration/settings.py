@@ -23,15 +23,6 @@ IDS: Final = tuple(f"{kind}_token_id" for kind in KINDS)
 # Names of the kind of rotary scaling and what the class reads beside it, from its own fields.
 ROTARY: Final = frozenset(("type", "rope_type", "rope_theta", "partial_rotary_factor"))
 
-# Keys that show on any probe: they act on every token, or are sizes, which weights have.
-SHOWN: Final = re.compile(
-    r".*(act|activation|activation_function|bias|_act_fn|feed_forward_proj)|layer_types|tie_.*"
-    r"|.*(multiplier|scal(e|ing)|softcap).*|.*(softmax|upcast|interleave|layernorm|norm_topk).*"
-    r"|.*(size|_dim|_rank|heads|inner|experts|_step|layers|kernel|groups|per_tok|_proj|pattern)"
-    r"|.*expand|residual_in_fp32|time_step_.*|rope_.*|use_associative_scan|(n|num|d)_.*|ignore_keys.*|(pad|bos|eos)_token_id|.*window.*|.*chunk.*|index_topk|floor_scale"
-    rf"|relative_attention_max_distance|local_attention|{'|'.join(LENGTHS)}"
-)
-
 TOWER: Final = re.compile(r"(vision|audio|image|video)_")  # no text goes there
 
 
@@ -118,10 +109,9 @@ def limits(target: Target, wanted: Config) -> list[str]:
 
 
 def unread(target: Target, wanted: Config, reads: Collection[str]) -> list[str]:
-    """Return what of READS, which the source's code reads, TARGET's class does not, and may matter.
+    """Return which keys of READS, which the source's code reads, TARGET's class does not read.
 
-    A key that is off matters to nobody. One that acts on every token shows in what the probes give, one
-    that is a size in the shapes of the weights; a length is crossed by a probe or said not to be.
+    Keys that are off are left out, and those of towers, where no text goes.
     """
     filled = known(wanted)
     source, seen = Source(wanted, filled), set[str]()
@@ -130,17 +120,13 @@ def unread(target: Target, wanted: Config, reads: Collection[str]) -> list[str]:
         for field in part.read:
             place = f"{part.reader.part}." if part.reader.part else ""
             seen |= {place + key for key in keys_behind(field, part.reader, own)}
-    found = [
-        (key, value_at(filled, key))
-        for key in sorted(set(reads) - seen)
-        if key.partition(".")[0] not in seen and not TOWER.match(key)
-        if not SHOWN.fullmatch(key.rpartition(".")[2])
-    ]
-    return [
-        f"{target} does not read {key}, which is {value!r}"
-        for key, value in found
-        if value and value is not ABSENT
-    ]
+    found = (key for key in sorted(set(reads) - seen) if key.partition(".")[0] not in seen)
+    return [key for key in found if not TOWER.match(key) and is_on(value_at(filled, key))]
+
+
+def is_on(value: Any) -> bool:
+    """Say whether VALUE of a setting asks for anything."""
+    return bool(value) and value is not ABSENT
 
 
 def dotted(of: Arguments, name: str) -> str:

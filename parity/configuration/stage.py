@@ -6,14 +6,20 @@ import importlib.util
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
+from ...converters.configs.to_mlx import known
 from ...converters.libraries import Target
 from ...errors import WeighbridgeError
+from ..check.distances import Distance
 from ..check.stages import join
 from ..check.verdict import Stage
 from ..probes.thresholds import Threshold
+from ..reference.floors import floor
 from .blocks import crossed_by_blocks
+from .effects import NOTHING, measured, smallest
+from .lengths import NAME as LENGTHS_STAGE
 from .lengths import lengths_stage, parting, tokens_of
-from .settings import differences, limits, unread
+from .reach import far, reach_stage
+from .settings import differences, limits, unread, value_at
 
 if TYPE_CHECKING:
     from ..check.candidate import Candidate
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from ..weights.reference_index import Explanation
 
 NAME: Final = "configuration"
+UNMEASURED: Final = "what other values of it do could not be measured"
 # How a weight may be the reference's without any choice of how it lies.
 PLAIN: Final = frozenset(("equal", "cast", "unused"))
 
@@ -58,7 +65,7 @@ def configuration_stage(golden: Golden, candidate: Candidate) -> Stage:
         target = running_class(candidate)
         found = differences(wanted, reads, candidate.model, target)
         missed = [] if target is None else limits(target, wanted)
-        unknown = [] if target is None else unread(target, wanted, reads)
+        unknown = [] if target is None else doubts(golden, candidate, target)
     except WeighbridgeError as error:
         return Stage(NAME, "unverified", f"it could not be compared: {error}")
     if found:
@@ -69,6 +76,40 @@ def configuration_stage(golden: Golden, candidate: Candidate) -> Stage:
         return Stage(NAME, "unverified", join([*missed, *unknown]), figures)
     reader = str(target or f"transformers' {wanted.get('model_type')}")
     return Stage(NAME, "pass", f"{len(reads)} settings that code reads are the same; by {reader}")
+
+
+def doubts(golden: Golden, candidate: Candidate, target: Target) -> list[str]:
+    """Return what the source's code reads, TARGET's class does not, and probes would not show.
+
+    A key whose other values change no output matters to nobody. One whose other values change more than
+    a correct candidate may err is judged by the outputs: a class with another value in mind differs.
+    """
+    wanted, reads = golden.provenance["config"], golden.provenance.get("config_reads", ())
+    keys = unread(target, wanted, reads)
+    effects = golden.provenance.get("effects", {})
+    if golden.model is not None and importlib.util.find_spec("torch"):
+        asked = [key for key in keys if key not in effects]
+        about = (golden.model, golden.signature, golden.probes, known(wanted), asked)
+        effects = effects | measured(*about)
+    values = {key: value_at(known(wanted), key) for key in keys}
+    return [
+        f"{target} does not read {key}, which is {values[key]!r}; {reason}"
+        for key in keys
+        if (reason := hidden(effects.get(key), golden, candidate))
+    ]
+
+
+def hidden(effect: Sequence[float] | None, golden: Golden, candidate: Candidate) -> str:
+    """Return why probes would not show what a setting with EFFECT does; empty where they would."""
+    if effect is None:
+        told = golden.model is not None or "effects" in golden.provenance
+        return UNMEASURED if told else f"{UNMEASURED}: record the golden again"
+    found, policy = Distance(*map(float, effect)), candidate.policy
+    study = floor(candidate.runtime, policy.device, "float32", policy.accumulate)
+    own = max(golden.errors["stored/float32"][smallest(golden.probes)].values())
+    if found.whole <= NOTHING or study is None or study.allowed(found, own) > 1:
+        return ""
+    return f"other values of it change outputs by {found.whole:.1g}, less than rounding may"
 
 
 def shorter(golden: Golden, chosen: tuple[int, ...]) -> tuple[int, ...]:
@@ -96,7 +137,7 @@ def with_lengths(
     named, structure = golden.provenance.get("lengths", ()), stages[-1]
     if structure.status != "fail":
         seen = lengths_stage(named, candidate.signature or golden.signature, probes)
-        missed = [Threshold(*it) for stage in seen for it in stage.figures.get("missed", ())]
+        missed = missed_by(seen)
         if missed and structure.status == "pass":
             seen = [crossed_by_blocks(golden, candidate, storage, missed)]
         return [*stages, *seen]
@@ -110,6 +151,31 @@ def with_lengths(
     words = f"{from_on} does not do what {found} says; {structure.detail}"
     figures = {**structure.figures, "from_tokens": first, "upstream": library}
     return [*stages[:-1], structure._replace(detail=words, figures=figures)]
+
+
+def with_reach(
+    golden: Golden, candidate: Candidate, stages: list[Stage], storage: str, *, quick: bool
+) -> tuple[list[Stage], list[str]]:
+    """Return STAGES with that of ids and positions at the edges, and what was not reached.
+
+    A length at which a rotary scaling changes is crossed by a text that begins there.
+    """
+    if not any(it.name == "structure" and it.status == "pass" for it in stages):
+        return stages, []
+    missed = missed_by(stages)
+    switches = [it for it in missed if "rope_parameters" in it.key]
+    found, notes = reach_stage(golden, candidate, storage, switches, quick=quick)
+    ran = {row["probe"] for stage in found for row in stage.figures.get("rows", ())}
+    if missed and {far(it.tokens) for it in missed} <= ran:
+        words = f"a text that begins at {', '.join(map(str, missed))} was run; see reach"
+        stages = [it for it in stages if it.name != LENGTHS_STAGE]
+        stages.append(Stage(LENGTHS_STAGE, "pass", words))
+    return [*stages, *found], notes
+
+
+def missed_by(stages: Sequence[Stage]) -> list[Threshold]:
+    """Return the lengths that one of STAGES says were not crossed."""
+    return [Threshold(*it) for stage in stages for it in stage.figures.get("missed", ())]
 
 
 def first_wrong(structure: Stage, tokens: int) -> int:
@@ -132,10 +198,10 @@ def upstream_of(stages: Sequence[Stage], explanations: Collection[Explanation]) 
     failed = {stage.name for stage in stages if stage.status == "fail"}
     asked = ("fingerprints", "layout")
     proven = all(by_name[name].status == "pass" for name in asked if name in by_name)
-    if not proven or not failed or not failed <= {"structure", "lengths", "precision"}:
+    if not proven or not failed or not failed <= {"structure", "lengths", "reach", "precision"}:
         return ""
-    for name in ("structure", "lengths"):
-        if name in by_name and by_name[name].figures.get("upstream"):
+    for name in ("structure", "lengths", "reach"):
+        if name in failed and by_name[name].figures.get("upstream"):
             return str(by_name[name].figures["upstream"])
     plain = all(it.kind in PLAIN for it in explanations)
     about = by_name["configuration"].figures if "configuration" in by_name else {}

@@ -21,11 +21,23 @@ from ...converters.models import Model, Signature
 from ...converters.values import Array
 from ...errors import BadInputError
 from ..check.distances import Distance, distance, select_tokens
+from ..check.verdict import plain
+from ..configuration.effects import of_unread
 from ..configuration.lengths import recorded, to_cross
 from ..configuration.reads import Reads, read_keys, recorded_reads
 from ..configuration.settings import with_agreed_ids
+from ..configuration.unlisted import unlisted_lengths
 from ..probes.probes import Probe, describe_probe, make_probes, masks_of
-from ..reference.routing import RUNS, has_experts, has_few, is_few, other_rounding, worst_of
+from ..reference.routing import (
+    RUNS,
+    chosen_experts,
+    has_experts,
+    has_few,
+    is_few,
+    never_chosen,
+    other_rounding,
+    worst_of,
+)
 from ..text.side import read_text_side
 from ..weights.sketches.at_hand import sketches_at_hand
 from ..weights.sketches.sketch import sketches
@@ -83,14 +95,16 @@ class Recorder:
         model: the source.
         chosen: a user's own probes.
         reads: the keys of the configuration that the source's code reads, once it has run.
+        unreached: the experts that no probe chose, in words, once it has run.
         outlives: whether the golden outlives its source: then all of its weights are sketched, and what
             no output needs is found out.
     """
 
     model: Model
     chosen: Sequence[Probe] | None = None
-    reads: Reads = field(default_factory=set)
+    reads: Reads = field(default_factory=dict)
     outlives: bool = True
+    unreached: list[str] = field(default_factory=list)
 
     @property
     def signature(self) -> Signature:
@@ -145,8 +159,10 @@ class Recorder:
 
         step("checking: float64 reference")
         module = stored_as(self.model, "float64", storage)
-        with constants_of(storage), running(self.model.spec):
-            return float64_outputs(module, self.signature, probes)
+        with constants_of(storage), running(self.model.spec), chosen_experts(module) as chosen:
+            found = float64_outputs(module, self.signature, probes)
+        self.unreached = never_chosen(module, chosen)
+        return found
 
     def outputs(self, storage: str) -> Rows:
         """Return float64 outputs with the weights as a target stores them."""
@@ -209,6 +225,7 @@ class Recorder:
             "storage": storage_dtype(weights),
             "adapter": str(self.model.adapter.path) if self.model.adapter else None,
             "rejected_probes": rejected,
+            "unreached": self.unreached,
             **({"unused": self.unused()} if self.outlives else {}),
             **self.configuration(),
         }
@@ -218,9 +235,15 @@ class Recorder:
         if self.model.factory is not None or not self.model.config:
             return {}
         config = with_agreed_ids(self.model)
-        found = known(config)
+        found, about = known(config), (self.model, self.signature, self.probes)
         reads = [] if found is None else read_keys(found, self.reads)
-        return {"config": dict(config), "config_reads": reads, "lengths": recorded(self.model)}
+        unlisted = [] if found is None else unlisted_lengths(*about, found, self.reads)
+        return {
+            "config": dict(config),
+            "config_reads": reads,
+            "lengths": recorded(self.model) + [list(it) for it in unlisted],
+            **({"effects": plain(of_unread(*about, reads))} if self.outlives else {}),
+        }
 
     def unused(self) -> list[str]:
         """Return the weights, by the source's own names, that no output needs."""

@@ -49,6 +49,13 @@ class Tokenizer(NamedTuple):
     rust: Any
     filed: Mapping[str, Any] = {}
 
+    @property
+    def added(self) -> list[int]:
+        """The ids of every added token, the lowest first."""
+        if self.rust is not None:
+            return sorted(self.rust.get_added_tokens_decoder())
+        return sorted(getattr(self.own, "added_tokens_decoder", {}))
+
 
 def has_tokenizer(folder: Path | None) -> bool:
     """Say whether FOLDER holds a tokenizer's files."""

@@ -17,7 +17,7 @@ from ...common.memory import pass_on_shortage
 from ...common.users_code import described
 from ...values import Array
 from ..torch import first_tensor, replace_first
-from .kinds import Found, Given, outermost
+from .kinds import Found, Given, one_of_each, outermost, traits
 
 ATTENTION: Final = "eager_attention_forward"  # transformers' name of it, in every file of models
 SAMPLE: Final = 12  # positions on which it is seen whether a part works token by token
@@ -88,6 +88,22 @@ def forward_as(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]
 def skipped(block: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Let BLOCK return the hidden states that it takes."""
     return forward_as(block, lambda *args, **kwargs: first_tensor(args or kwargs))
+
+
+@contextlib.contextmanager
+def one_of_each_kind(module: nn.Module, count: int) -> Iterator[None]:
+    """Let MODULE, which has COUNT blocks, run the first of each kind alone.
+
+    Raises:
+        UnsupportedError: there is no one list of so many submodules.
+    """
+    blocks = blocks_of(module, count)
+    kept = one_of_each([traits(block) for block in blocks])
+    with contextlib.ExitStack() as stack:
+        for number, block in enumerate(blocks):
+            if number not in kept:
+                stack.enter_context(skipped(block))
+        yield
 
 
 @contextlib.contextmanager

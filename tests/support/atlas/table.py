@@ -20,7 +20,7 @@ no two sizes alike, goes to MLX and back. Written by `python benchmarks/atlas/ru
 | forward | our MLX weights are, byte for byte, what the class's own `sanitize` makes of the checkpoint |
 | home | MLX to Hugging Face gives the checkpoint's bytes and its config.json (*original*: with `--original`, for what the class drops) |
 | trained | after every MLX weight was changed: MLX to Hugging Face to MLX gives the same bytes (*n*: all but n weights, which no checkpoint gives because the class adds or multiplies) |
-| logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g} |
+| logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g}; on texts of 12 tokens, which cross no window: [a check](parity.md#stages) does, and some of these classes differ there |
 
 A row is an **upstream** fault only if mlx-lm, given the same checkpoint without us, computes with the same
 weights bit for bit, or refuses it in the same words; `tests/support/atlas/faults.py` says why, with the smallest

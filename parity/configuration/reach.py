@@ -1,0 +1,236 @@
+"""What ordinary probes do not reach: ids at the edges of the vocabulary, positions far on.
+
+Both sides are run on short texts of such ids, and on one that begins where the positions of a model end or
+where a rotary scaling changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ...converters.common.memory import pass_on_shortage
+from ...converters.common.steps import step
+from ...converters.common.users_code import described
+from ...converters.models import Model, Signature
+from ...converters.runtimes.offsets import run_at, torch_at
+from ...converters.values import Array
+from ...errors import UnsupportedError
+from ..check.candidate import Candidate, unrunnable
+from ..check.distances import distance
+from ..check.stages import error_stage, unstudied
+from ..check.verdict import Stage
+from ..goldens.golden import Golden
+from ..goldens.rounding import parse_storage
+from ..probes.probes import Probe, make_probes, masks_of, sequence_limit
+from ..probes.thresholds import Threshold
+from ..reference.floors import floor
+from ..text.tokenizers import load_tokenizer
+from .effects import LARGE
+
+NAME: Final = "reach"
+TEXTS: Final = 8  # of ids at the edges, at most
+# Ids that stand for an image or sound: alone in a text they mean nothing.
+STANDS_FOR: Final = re.compile(r".*(image|video|audio|vision|boi|eoi).*_(token_id|token_index)")
+
+
+class Asked(NamedTuple):
+    """A short text.
+
+    Attributes:
+        probe: its inputs.
+        offset: the position of its first token.
+    """
+
+    probe: Probe
+    offset: int = 0
+
+
+def edge_ids(model: Model, vocabulary: int) -> list[int]:
+    """Return the first and last id of a VOCABULARY, the padding id, and every special and added one."""
+    folder = model.path if model.path is not None and model.path.is_dir() else None
+    tokenizer, config = load_tokenizer(folder), model.config
+    named = [config.get(f"{kind}_token_id") for kind in ("pad", "bos", "eos")]
+    found = [0, vocabulary - 1, *(it for it in named if type(it) is int)]
+    found += [*tokenizer.special.values(), *tokenizer.added] if tokenizer else []
+    parts = [config, *(it for it in config.values() if isinstance(it, Mapping))]
+    other = {value for part in parts for key, value in part.items() if STANDS_FOR.fullmatch(key)}
+    return [it for it in dict.fromkeys(found) if 0 <= it < vocabulary and it not in other]
+
+
+def edge_texts(small: Probe, signature: Signature, ids: Sequence[int]) -> Iterator[Asked]:
+    """Yield texts like SMALL with IDS in the place of its first tokens, as many as it takes."""
+    ports = {port.name: port for port in signature.inputs}
+    tokens = [name for name in small.inputs if ports[name].role == "token_ids"]
+    masks = [array for name, array in small.inputs.items() if ports[name].role == "attention_mask"]
+    shape = small.inputs[tokens[0]].shape
+    places = np.argwhere(masks[0] if masks else np.ones(shape))
+    for start in range(0, len(ids), len(places)):
+        some = ids[start : start + len(places)]
+        arrays = {name: small.inputs[name].copy() for name in tokens}
+        for array in arrays.values():
+            array[tuple(places[: len(some)].T)] = some
+        yield Asked(Probe(f"ids {some[0]} to {some[-1]}", {**small.inputs, **arrays}))
+
+
+def far_texts(small: Probe, signature: Signature, switches: Sequence[Threshold]) -> Iterator[Asked]:
+    """Yield SMALL at the end of the positions of a model, and where rotary scalings SWITCH."""
+    limit, length = sequence_limit(signature), max(it.shape[-1] for it in small.inputs.values())
+    for at in dict.fromkeys([*(it.tokens for it in switches), limit - length]):
+        if length < at <= limit - length:
+            yield Asked(Probe(far(at), small.inputs), at)
+
+
+def far(at: int) -> str:
+    """Return the name of the text that begins AT a position."""
+    return f"from position {at:,} on"
+
+
+class Sides:
+    """Both sides of a check, ready to run short texts.
+
+    Attributes:
+        golden: the reference, its source at hand.
+        candidate: what is judged.
+        storage: how the candidate keeps its weights.
+    """
+
+    def __init__(self, golden: Golden, candidate: Candidate, storage: str) -> None:
+        self.golden, self.candidate, self.storage = golden, candidate, storage
+        self.names = tuple(port.name for port in golden.signature.outputs)
+
+    @cached_property
+    def modules(self) -> Mapping[str, Any]:
+        """The source by the dtype in which it runs."""
+        from ..reference.reference import stored_as
+
+        model: Any = self.golden.model
+        return {it: stored_as(model, it, self.storage) for it in ("float64", "float32")}
+
+    def of_source(self, asked: Asked) -> list[dict[str, Array]]:
+        """Return what the source computes in float64, and in float32.
+
+        Raises:
+            UnsupportedError: it does not take what is ASKED, or its answer is NaN.
+        """
+        try:
+            found = [self.source(asked, it) for it in ("float64", "float32")]
+        except UnsupportedError:
+            raise
+        except Exception as error:
+            pass_on_shortage(error)
+            reason = f"the source does not take it: {described(error)}"
+            raise UnsupportedError(reason) from error
+        if any(np.isnan(it).any() for it in found[0].values() if it.dtype.kind == "f"):
+            raise UnsupportedError("the source gives NaN")
+        return found
+
+    def source(self, asked: Asked, dtype: str) -> dict[str, Array]:
+        """Return what the source computes in DTYPE."""
+        import torch
+
+        from ...converters.common.arrays import from_torch
+        from ..reference.float64 import true_float64
+        from ..reference.reference import feed
+
+        mode = true_float64() if dtype == "float64" else contextlib.nullcontext()
+        with mode, torch.no_grad():
+            inputs = feed(self.golden.signature, asked.probe, dtype)
+            found = torch_at(self.modules[dtype], inputs, self.names, asked.offset)
+        return {name: from_torch(tensor) for name, tensor in found.items()}
+
+    def found(self, asked: Asked) -> dict[str, Array]:
+        """Return what the candidate computes in float32."""
+        return run_at(self.candidate.structure, asked.probe.inputs, asked.offset)
+
+
+def vocabulary_of(signature: Signature) -> int:
+    """Return how many ids every input of SIGNATURE takes that takes ids; 0 where that is not known."""
+    tokens = (port for port in signature.inputs if port.role == "token_ids")
+    return min((port.limit("vocabulary", 0) for port in tokens), default=0)
+
+
+def questions(golden: Golden, switches: Sequence[Threshold], *, quick: bool) -> list[Asked]:
+    """Return the short texts on which both sides are run; a QUICK check asks one of edges."""
+    signature, model = golden.signature, golden.model
+    if model is None:
+        return []
+    small, *_ = make_probes(signature, tokenizer=None, quick=True)
+    edges = [*edge_texts(small, signature, edge_ids(model, vocabulary_of(signature)))]
+    return [*edges[: 1 if quick else TEXTS], *far_texts(small, signature, switches)]
+
+
+def reach_stage(
+    golden: Golden,
+    candidate: Candidate,
+    storage: str,
+    switches: Sequence[Threshold],
+    *,
+    quick: bool,
+) -> tuple[list[Stage], list[str]]:
+    """Run both sides at the edges; return the stage, if anything was run, and what was not reached.
+
+    Args:
+        golden: the reference.
+        candidate: what is judged.
+        storage: how the candidate keeps its weights.
+        switches: lengths at which rotary scalings change and that no probe crossed.
+        quick: whether only a little time may be spent.
+    """
+    if not vocabulary_of(golden.signature):
+        return [], []
+    if reason := not_asked(golden, candidate, storage):
+        return [], [f"ids at the edges of the vocabulary, positions far on ({reason})"]
+    step("checking: edges of the vocabulary, positions far on")
+    sides, rows, notes = Sides(golden, candidate, storage), [], list[str]()
+    for asked in questions(golden, switches, quick=quick):
+        try:
+            wanted, own = sides.of_source(asked)
+            rows.append((asked.probe, sides.found(asked), wanted, own))
+        except UnsupportedError as error:
+            notes.append(f"{asked.probe.name}: {error}")
+        except Exception as error:
+            return [unrunnable(error)._replace(name=NAME)], notes
+    return ([judged(golden, candidate, rows)] if rows else []), notes
+
+
+def not_asked(golden: Golden, candidate: Candidate, storage: str) -> str:
+    """Return why the edges are not run; empty where they are."""
+    if golden.model is None or importlib.util.find_spec("torch") is None:
+        return "the source is not at hand"
+    if golden.model.path is None:
+        return "the source is in memory alone"
+    if candidate.program is not None or candidate.structure is None:
+        return "the candidate takes sizes of its own"
+    sizes = (math.prod(it.shape) for it in golden.model.checkpoint.headers.values())
+    if sum(sizes) > LARGE:
+        return "the model is large"
+    plain = parse_storage(storage).dtype in ("stored", "float32", "float16", "bfloat16")
+    return "" if plain else "the candidate keeps other digits than the source"
+
+
+def judged(golden: Golden, candidate: Candidate, rows: Sequence[tuple[Any, ...]]) -> Stage:
+    """Return whether the candidate errs in ROWS (probe, its output, float64 and float32) no more than it may."""
+    probes, found, wanted, own = ([*column] for column in zip(*rows, strict=True))
+    about: Any = candidate.structure.describe() if candidate.structure else {}
+    key = (about["runtime"], about["device"], about["dtype"], about["accumulate"])
+    study = floor(*key, blas=about.get("blas", ""))
+    if study is None:
+        return unstudied(NAME, about)
+    errors = [
+        {
+            name: distance(it[name], right[name], masks_of(golden.signature, probe).get(name))
+            for name in right
+        }
+        for probe, it, right in zip(probes, own, wanted, strict=True)
+    ]
+    stage = error_stage(NAME, golden, probes, found, wanted, (study, errors))
+    library = str(getattr(candidate.structure, "library", ""))
+    return stage._replace(figures={**stage.figures, "upstream": library})

@@ -1,0 +1,75 @@
+"""Ids at the edges of the vocabulary, positions far on and experts that nobody chose are run, or named."""
+
+from __future__ import annotations
+
+import json
+
+import mlx.core as mx
+import pytest
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+from weighbridge.parity.configuration.reach import edge_ids
+from weighbridge.tests.support.atlas.tiny import make
+
+
+def converted(kind, folder, **own):
+    """Return the verdict of converting a tiny model of a KIND, and its stages by name."""
+    source = make(kind, folder / kind, own=own).folder
+    arguments = ["convert", "torch-to-mlx", str(source), str(folder / "out"), "--json"]
+    verdict = json.loads(CliRunner().invoke(main, arguments).stdout)["verdict"]
+    return verdict, {it["name"]: it for it in verdict["stages"]}
+
+
+def test_edges_of_the_vocabulary_and_the_last_positions_are_run(tmp_path):
+    verdict, stages = converted("llama", tmp_path)
+    assert (verdict["status"], stages["reach"]["status"]) == ("PASS", "pass")
+    names = [row["probe"] for row in stages["reach"]["figures"]["rows"]]
+    assert names == ["ids 0 to 2", "from position 240 on"]
+
+
+def test_a_class_that_takes_the_first_id_for_another_differs(tmp_path, monkeypatch):
+    from mlx_lm.models import llama
+
+    plain = llama.LlamaModel.__call__
+
+    def wrong(self, inputs, *args, **kwargs):
+        return plain(self, mx.where(inputs == 0, 7, inputs), *args, **kwargs)
+
+    monkeypatch.setattr(llama.LlamaModel, "__call__", wrong)
+    verdict, stages = converted("llama", tmp_path)
+    assert (verdict["status"], stages["structure"]["status"]) == ("DIFFERS", "pass")
+    assert "ids 0 to 2" in stages["reach"]["detail"]
+
+
+def test_a_class_that_is_wrong_at_far_positions_differs(tmp_path, monkeypatch):
+    from mlx_lm.models import gpt2
+
+    plain = gpt2.GPT2Model.__call__
+
+    def wrong(self, inputs, cache=None):
+        for it in cache or ():
+            it.offset = min(it.offset, 100)
+        return plain(self, inputs, cache)
+
+    monkeypatch.setattr(gpt2.GPT2Model, "__call__", wrong)
+    verdict, stages = converted("gpt2", tmp_path)
+    assert (verdict["status"], stages["structure"]["status"]) == ("DIFFERS", "pass")
+    assert "from position 240 on" in stages["reach"]["detail"]
+
+
+def test_ids_that_stand_for_an_image_are_no_text(tmp_path):
+    made = make("llama", tmp_path / "llama")
+
+    class Model:
+        path, config = made.folder, {"image_token_id": 135, "pad_token_id": 3, "bos_token_id": [4]}
+
+    assert edge_ids(Model, 136) == [0, 3]
+
+
+@pytest.mark.parametrize(("experts", "named"), [(64, True), (2, False)])
+def test_experts_that_no_token_chose_are_named(experts, named, tmp_path):
+    own = {"num_experts": experts, "num_experts_per_tok": 1}
+    verdict, _ = converted("qwen3_moe", tmp_path, **own)
+    lines = [it for it in verdict["provenance"]["not_checked"] if "no token of a probe chose" in it]
+    assert bool(lines) == named
