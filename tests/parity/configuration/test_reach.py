@@ -53,7 +53,7 @@ def test_a_class_that_is_wrong_at_far_positions_differs(tmp_path, monkeypatch):
         return plain(self, inputs, cache)
 
     monkeypatch.setattr(gpt2.GPT2Model, "__call__", wrong)
-    verdict, stages = converted("gpt2", tmp_path)
+    verdict, stages = converted("gpt2", tmp_path, n_inner=192)
     assert (verdict["status"], stages["structure"]["status"]) == ("DIFFERS", "pass")
     assert "from position 240 on" in stages["reach"]["detail"]
 
@@ -67,9 +67,9 @@ def test_ids_that_stand_for_an_image_are_no_text(tmp_path):
     assert edge_ids(Model, 136) == [0, 3]
 
 
-@pytest.mark.parametrize(("experts", "named"), [(64, True), (2, False)])
-def test_experts_that_no_token_chose_are_named(experts, named, tmp_path):
-    own = {"num_experts": experts, "num_experts_per_tok": 1}
+@pytest.mark.parametrize(("chosen", "named"), [(1, True), (6, False)])
+def test_experts_that_no_token_chose_are_named(chosen, named, tmp_path):
+    own = {"num_experts_per_tok": chosen}
     verdict, _ = converted("qwen3_moe", tmp_path, **own)
     lines = [it for it in verdict["provenance"]["not_checked"] if "no token of a probe chose" in it]
     assert bool(lines) == named
