@@ -102,8 +102,8 @@ def doubts(golden: Golden, candidate: Candidate, target: Target) -> list[str]:
 def hidden(effect: Sequence[float] | None, golden: Golden, candidate: Candidate) -> str:
     """Return why probes would not show what a setting with EFFECT does; empty where they would."""
     if effect is None:
-        told = golden.model is not None or "effects" in golden.provenance
-        return UNMEASURED if told else f"{UNMEASURED}: record the golden again"
+        asked = golden.model is not None or "effects" in golden.provenance
+        return UNMEASURED if asked else f"{UNMEASURED}: record the golden again"
     found, policy = Distance(*map(float, effect)), candidate.policy
     study = floor(candidate.runtime, policy.device, "float32", policy.accumulate)
     own = max(golden.errors["stored/float32"][smallest(golden.probes)].values())
