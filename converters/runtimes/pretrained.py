@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import MismatchError
+from ...errors import MismatchError, UnsupportedError
 from ..libraries.transformers import torch_class, transformers_config
 from ..models import Model
 
@@ -29,7 +29,7 @@ def empty_pretrained(model: Model) -> Any:
 
     Raises:
         BadInputError: transformers does not take the configuration.
-        UnsupportedError: transformers does not know the ``model_type``.
+        UnsupportedError: transformers does not know the ``model_type``, or needs a package for it.
     """
     import transformers
 
@@ -40,7 +40,11 @@ def empty_pretrained(model: Model) -> Any:
     if not row:
         config._attn_implementation = PLAIN["attn_implementation"]
         config._experts_implementation = PLAIN["experts_implementation"]
-    return cls(config)
+    try:
+        return cls(config)
+    except ImportError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UnsupportedError(f"{model.spec}: {cls.__name__} cannot be built: {reason}") from error
 
 
 def torch_config(model: Model) -> Mapping[str, Any]:

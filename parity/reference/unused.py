@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import nn
@@ -33,7 +34,7 @@ def unneeded(model: Model, probe: Probe) -> set[str]:
 def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> list[str]:
     """Return the parameters of MODULE on which no output depends, and its integer buffers.
 
-    The graph that PyTorch keeps for gradients says it; nothing that a gradient would need is kept.
+    So are other buffers in submodules that did not run, such as a tower that no input needs. The graph that PyTorch keeps for gradients says it; nothing that a gradient would need is kept.
 
     Args:
         module: built in float32.
@@ -47,15 +48,56 @@ def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> lis
     module.requires_grad_(requires_grad=True)
     nothing = torch.empty(0)
     forget = torch.autograd.graph.saved_tensors_hooks(lambda _: nothing, lambda _: nothing)
-    with torch.enable_grad(), forget:
+    with torch.enable_grad(), forget, calls_of(module) as called:
         results = call(module, feed(signature, probe, "float32"), names)
     reached = {*map(id, sources(results.values()))}
     module.requires_grad_(requires_grad=False)
     for tensor in tensors_of(module).values():
         tensor.mark = None
     there = {name for name, it in leaves.items() if id(it) in reached}
-    counters = [name for name, it in module.named_buffers() if not it.is_floating_point()]
-    return unreached(list(leaves), there) + counters
+    buffers = dict(module.named_buffers())
+    counters = [name for name, it in buffers.items() if not it.is_floating_point()]
+    unused = unreached(list(leaves), there)
+    resting = idle(unused, there, called)
+    others = (name for name in buffers.keys() - {*counters} if not resting.isdisjoint(above(name)))
+    return unused + counters + sorted(others)
+
+
+@contextlib.contextmanager
+def calls_of(module: nn.Module) -> Iterator[set[str]]:
+    """Yield the paths of those submodules of MODULE that are called."""
+    called: set[str] = set()
+
+    def note(path: str) -> Callable[..., None]:
+        return lambda *_: called.add(path)
+
+    handles = [it.register_forward_pre_hook(note(path)) for path, it in module.named_modules()]
+    try:
+        yield called
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def idle(names: Collection[str], reached: Collection[str], called: Collection[str]) -> set[str]:
+    """Return the paths of submodules that have some of NAMES, and of which nothing was REACHED or CALLED.
+
+    >>> sorted(idle(["a.b.weight", "c.weight"], ["c.weight"], ["", "c"]))
+    ['a', 'a.b']
+    """
+    busy = {path for name in reached for path in above(name)}
+    busy |= {path for it in called for path in (it, *above(it))}
+    return {path for name in names for path in above(name)} - busy
+
+
+def above(name: str) -> list[str]:
+    """Return the paths of the submodules that NAME is in.
+
+    >>> above("tower.layers.0.bound")
+    ['tower', 'tower.layers', 'tower.layers.0']
+    """
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def sources(results: Collection[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -15,7 +15,7 @@ from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
 from weighbridge.converters.runtimes.pretrained import load_pretrained, places
 from weighbridge.converters.runtimes.torch import build, build_module
-from weighbridge.errors import MismatchError
+from weighbridge.errors import MismatchError, UnsupportedError
 from weighbridge.parity.check.distances import distance
 from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.reference.reference import float64_module, float64_outputs
@@ -155,3 +155,12 @@ def test_a_sixteen_bit_checkpoint_becomes_a_float64_reference_without_loss(tiny,
     stored = load_file(narrow.path / "model.safetensors")[name]
     assert module.get_parameter(name).dtype is torch.float64
     assert torch.equal(module.get_parameter(name), stored.double())
+
+
+def test_a_package_that_a_class_needs_is_named(tiny_bert_dir, monkeypatch):
+    def needs(*_):
+        raise ImportError("BertModel requires the timm library\nbut it was not found")
+
+    monkeypatch.setattr(transformers.BertModel, "__init__", needs)
+    with pytest.raises(UnsupportedError, match="BertModel requires the timm library$"):
+        build_module(open_model(tiny_bert_dir))

@@ -198,13 +198,16 @@ class Chosen(nn.Module):
         self.layers = nn.ModuleList([nn.Module()])
         self.layers[0].experts = nn.ModuleList(nn.Linear(6, 6, bias=False) for _ in range(2))
         self.layers[0].idle = nn.Linear(6, 6, bias=False)
+        for module in (self, *self.layers[0].experts, self.layers[0].idle):
+            module.register_buffer("bound", torch.ones(()))
 
     def forward(self, x):
-        return self.layers[0].experts[0](x)
+        return self.layers[0].experts[0](x) * self.bound
 
 
 def test_an_expert_that_was_not_chosen_is_needed_all_the_same():
-    assert unused_weights(Chosen().eval(), SIGNATURE, PROBE) == ["layers.0.idle.weight"]
+    unused = unused_weights(Chosen().eval(), SIGNATURE, PROBE)
+    assert unused == ["layers.0.idle.weight", "layers.0.idle.bound"]
 
 
 def test_an_adapter_is_folded_once_and_then_rounded(monkeypatch):
