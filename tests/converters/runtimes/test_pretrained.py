@@ -162,5 +162,5 @@ def test_a_package_that_a_class_needs_is_named(tiny_bert_dir, monkeypatch):
         raise ImportError("BertModel requires the timm library\nbut it was not found")
 
     monkeypatch.setattr(transformers.BertModel, "__init__", needs)
-    with pytest.raises(UnsupportedError, match="BertModel requires the timm library$"):
+    with pytest.raises(UnsupportedError, match=r"BertModel requires the timm library$"):
         build_module(open_model(tiny_bert_dir))
