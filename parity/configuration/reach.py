@@ -68,9 +68,11 @@ def edge_ids(model: Model, vocabulary: int) -> list[int]:
 def edge_texts(small: Probe, signature: Signature, ids: Sequence[int]) -> Iterator[Asked]:
     """Yield texts like SMALL with IDS in the place of its first tokens, as many as it takes."""
     ports = {port.name: port for port in signature.inputs}
-    tokens = [name for name in small.inputs if ports[name].role == "token_ids"]
-    masks = [array for name, array in small.inputs.items() if ports[name].role == "attention_mask"]
-    shape = small.inputs[tokens[0]].shape
+    first = next(it.name for it in signature.inputs if it.role == "token_ids")
+    shape = small.inputs[first].shape
+    alike = {name: ports[name].role for name, it in small.inputs.items() if it.shape == shape}
+    tokens = [name for name, role in alike.items() if role == "token_ids"]
+    masks = [small.inputs[name] for name, role in alike.items() if role == "attention_mask"]
     places = np.argwhere(masks[0] if masks else np.ones(shape))
     for start in range(0, len(ids), len(places)):
         some = ids[start : start + len(places)]
@@ -190,7 +192,11 @@ def reach_stage(
         return [], [f"ids at the edges of the vocabulary, positions far on ({reason})"]
     step("checking: edges of the vocabulary, positions far on")
     sides, rows, notes = Sides(golden, candidate, storage), [], list[str]()
-    for asked in questions(golden, switches, quick=quick):
+    try:
+        texts = questions(golden, switches, quick=quick)
+    except UnsupportedError as error:
+        return [], [f"ids at the edges of the vocabulary, positions far on ({error})"]
+    for asked in texts:
         try:
             wanted, own = sides.of_source(asked)
             rows.append((asked.probe, sides.found(asked), wanted, own))

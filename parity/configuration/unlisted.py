@@ -11,7 +11,7 @@ from ...converters.models.signature import LENGTHS
 from ..probes.probes import Probe
 from ..probes.thresholds import WINDOWS, Threshold, as_sizes
 from .effects import NOTHING, measured
-from .reads import Reads, parts
+from .reads import HARMLESS, Reads, parts
 from .settings import value_at
 
 MASKS: Final = "transformers.masking_utils"  # every length that this reads is one of attention
@@ -40,7 +40,7 @@ def unlisted_lengths(
     found = []
     places = parts(config)
     for (kind, key), files in reads.items():
-        if kind not in places or key in WINDOWS or key in LENGTHS:
+        if kind not in places or key in WINDOWS or key in LENGTHS or HARMLESS.fullmatch(key):
             continue
         if (MASKS in files or NAMED.fullmatch(key)) and as_sizes(
             value_at(config, places[kind] + key)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from weighbridge.cli import main
-from weighbridge.parity.configuration.reach import edge_ids
+from weighbridge.converters.models import Port, Signature
+from weighbridge.parity.configuration.reach import edge_ids, edge_texts
+from weighbridge.parity.probes.probes import Probe
 from weighbridge.tests.support.atlas.tiny import make
 
 
@@ -56,6 +59,21 @@ def test_a_class_that_is_wrong_at_far_positions_differs(tmp_path, monkeypatch):
     verdict, stages = converted("gpt2", tmp_path, n_inner=192)
     assert (verdict["status"], stages["structure"]["status"]) == ("DIFFERS", "pass")
     assert "from position 240 on" in stages["reach"]["detail"]
+
+
+def test_ids_are_put_where_tokens_are_and_into_inputs_of_that_shape_alone():
+    shape, other = ("batch", "sequence"), ("batch", "decoded")
+    ports = (
+        Port("ids", "int64", shape, "token_ids"),
+        Port("mask", "int64", shape, "attention_mask"),
+        Port("decoded", "int64", other, "token_ids"),
+    )
+    arrays = {"ids": np.full((2, 3), 9), "mask": np.array([[1, 1, 1], [1, 0, 0]])}
+    small = Probe("small", arrays | {"decoded": np.full((2, 2), 8)})
+    first, second = edge_texts(small, Signature(ports, ()), [0, 1, 2, 3, 4])
+    assert first.probe.inputs["ids"].tolist() == [[0, 1, 2], [3, 9, 9]]
+    assert second.probe.inputs["ids"].tolist() == [[4, 9, 9], [9, 9, 9]]
+    assert (first.probe.inputs["decoded"] == 8).all()
 
 
 def test_ids_that_stand_for_an_image_are_no_text(tmp_path):
