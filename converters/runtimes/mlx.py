@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -25,6 +25,7 @@ from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
 from .blas import blas_in_use
 from .mlx_adapters import attach_adapter
+from .native.caches import kinds, new_cache, takes_cache
 from .native.classes import (
     call_native,
     differences,
@@ -36,6 +37,7 @@ from .native.classes import (
     unread,
 )
 from .native.sites import watching
+from .pieces import joined, pieces
 from .streamed.mlx import put_on_disk, readers_of, reads_weights
 
 if TYPE_CHECKING:
@@ -274,13 +276,26 @@ class MlxRunner:
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by port name, in the compute dtype."""
-        feed = self._feed(inputs)
-        if self.kind != "library":
-            outputs = name_outputs(run_module(self.module, feed), self.signature, self.name)
+        return self._call(self._feed(inputs))
+
+    def _call(self, feed: dict[str, Any]) -> dict[str, Array]:
+        native = self.kind == "library"
+        with sixteen_bit_experts() if native else contextlib.nullcontext():
+            result = call_native(self.module, feed) if native else run_module(self.module, feed)
+            outputs = name_outputs(result, self.signature, self.name)
             return {name: from_mlx(array) for name, array in outputs.items()}
-        with sixteen_bit_experts():
-            outputs = name_outputs(call_native(self.module, feed), self.signature, self.name)
-            return {name: from_mlx(array) for name, array in outputs.items()}
+
+    @property
+    def cache(self) -> str:
+        """The classes in which the module keeps a text between calls; empty where it keeps none."""
+        takes = not is_captured(self.module) and takes_cache(self.module)
+        return kinds(new_cache(self.module)) if takes else ""
+
+    def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, Array]:
+        """Return the outputs of each token, read with a cache, so many at a time as SIZES says."""
+        kept = new_cache(self.module)
+        feeds = map(self._feed, pieces(self.signature, inputs, sizes))
+        return joined(self.signature, [self._call({**it, "cache": kept}) for it in feeds])
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every site: of a native module, by the paths of its own submodules."""

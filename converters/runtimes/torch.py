@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...errors import BadInputError, MismatchError
+from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..checkpoints import Header
 from ..checkpoints.arrays import FileArrays
 from ..common.arrays import from_torch, to_torch
@@ -21,10 +22,12 @@ from ..models.factories import copied, run_module
 from ..models.torch_side import TorchSide
 from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
+from .pieces import joined, pieces
 from .pretrained import empty_pretrained, load_pretrained
 from .streamed.together import READINGS, together
 from .torch_adapters import Places, attach_adapter, whole_places
 
+CACHE = "past_key_values"  # what transformers' classes keep of a text between calls
 INPUT = "|in"  # marks what reaches a site, beside the site's own name
 DTYPES = {
     name: getattr(torch, name)
@@ -200,7 +203,13 @@ def call(
     Raises:
         BadInputError: MODULE returns something else.
     """
-    result = run_module(module, inputs)
+    return named_outputs(module, run_module(module, inputs), outputs)
+
+
+def named_outputs(
+    module: nn.Module, result: Any, outputs: tuple[str, ...]
+) -> dict[str, torch.Tensor]:
+    """Return the OUTPUTS in what MODULE returned, by name."""
     if isinstance(result, Mapping):
         named = {name: result[name] for name in outputs if name in result}
     else:
@@ -291,6 +300,7 @@ class TorchRunner:
 
     Attributes:
         module: the torch module that runs.
+        users: whether its class is a user's own, none of transformers'.
     """
 
     runtime = "torch"
@@ -298,6 +308,7 @@ class TorchRunner:
     def __init__(self, model: Model, policy: Policy, module: nn.Module | None = None) -> None:
         self.signature = model.signature
         self.policy = policy
+        self.users = model.factory is not None
         self.module = build_module(model, policy.parameter_dtype) if module is None else module
 
     def _feed(self, inputs: Arrays) -> dict[str, torch.Tensor]:
@@ -318,6 +329,30 @@ class TorchRunner:
     def run_all(self, rows: Sequence[Arrays]) -> list[dict[str, Array]]:
         """Return the outputs of each of ROWS; all share one reading of weights that are on disk."""
         return together(self.module, [partial(self.run, inputs) for inputs in rows])
+
+    @property
+    def cache(self) -> str:
+        """What a user's module keeps a text in between calls; empty where it keeps none."""
+        taken = inspect.signature(self.module.forward).parameters
+        return CACHE if self.users and {CACHE, "use_cache"} <= taken.keys() else ""
+
+    def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, Array]:
+        """Return the outputs of each token, read with a cache, so many at a time as SIZES says.
+
+        Raises:
+            UnsupportedError: the module returns no cache.
+        """
+        names, calls, kept = tuple(port.name for port in self.signature.outputs), [], None
+        for piece in pieces(self.signature, inputs, sizes):
+            feed = {**self._feed(piece), CACHE: kept, "use_cache": True}
+            with torch.no_grad():
+                result = run_module(self.module, feed)
+            kept = result.get(CACHE) if isinstance(result, Mapping) else None
+            if kept is None:
+                raise UnsupportedError(f"{type(self.module).__name__} returns no {CACHE}")
+            found = named_outputs(self.module, result, names)
+            calls.append({name: from_torch(tensor) for name, tensor in found.items()})
+        return joined(self.signature, calls)
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every submodule that returns a floating-point tensor."""

@@ -37,6 +37,7 @@ from ..weights.expectations import Expected, changed_names, disagreements, with_
 from ..weights.fingerprints import Explanation, explain
 from ..weights.weights import as_kept, base_weights, model_hashes
 from .candidate import Candidate, unrunnable
+from .decoding import decoding_stages
 from .distances import Distance
 from .layout import layout_stage
 from .modes import notes_on_modes
@@ -90,8 +91,7 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
         if isinstance(reference, Golden)
         else record_for(reference, judged, quick=quick, probes=probes, cache=cache)
     )
-    made = Check(golden, judged, expected or {}, layout, quick, unchecked=notes)
-    return made.verdict()
+    return Check(golden, judged, expected or {}, layout, quick, unchecked=notes).verdict()
 
 
 @dataclass
@@ -166,9 +166,8 @@ class Check:
         step("checking: weights by their values")
         source = self.golden.model
         if not self.golden.sketches:
-            return Stage(
-                "fingerprints", "unverified", "the golden holds no sketches; record it again"
-            )
+            reason = "the golden holds no sketches; record it again"
+            return Stage("fingerprints", "unverified", reason)
         readable = base_weights(source).read if source else None
         found = explain(
             self.golden.sketches,
@@ -240,7 +239,15 @@ class Check:
             self.golden, self.candidate, found, self.storage, quick=self.quick
         )
         self.unchecked += notes
-        return [*found, *self.precision()]
+        return [*found, *self.pieces(stages[-1]), *self.precision()]
+
+    def pieces(self, structure: Stage) -> list[Stage]:
+        """Read texts piece by piece, where STRUCTURE says that they are right read at once."""
+        runner = self.candidate.structure
+        if structure.status != "pass" or runner is None:
+            return []
+        judge = partial(self.calibrated, "decoding", runner)
+        return decoding_stages(self.golden, self.candidate, self.storage, self.probes, judge)
 
     def structure(self) -> list[Stage]:
         """Run the candidate in float32 against float64."""
@@ -249,9 +256,7 @@ class Check:
             reason = f"{self.candidate.runtime} cannot run this model in float32"
             return [Stage("structure", "unverified", reason)]
         if self.candidate.mixed and not self.candidate.exact:
-            reason = (
-                "needs the source at hand: what the package rounds and what not is known from it"
-            )
+            reason = "needs the source at hand: what the package rounds is known from it alone"
             return [Stage("structure", "unverified", reason)]
         if not self.recorded(self.storage):
             reason = f"the golden has no recording with {self.storage} weights; record it again"
@@ -347,9 +352,8 @@ class Check:
             return unstudied(name, about)
         here = f"{platform.system()} {platform.machine()}"
         if not any(here in place for place in study.studied_on):
-            self.unchecked.append(
-                f"the null study ran on {'; '.join(study.studied_on)}, not {here}"
-            )
+            line = f"the null study ran on {'; '.join(study.studied_on)}, not {here}"
+            self.unchecked += [line] if line not in self.unchecked else []
         found, wanted, own = runs
         return error_stage(name, self.golden, probes, found, wanted, (study, own))
 

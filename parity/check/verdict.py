@@ -26,6 +26,7 @@ STAGES: Final = (
     "structure",
     "lengths",
     "reach",
+    "decoding",
     "live",
     "precision",
 )  # in the order in which the first failure explains the later ones

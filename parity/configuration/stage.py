@@ -191,16 +191,18 @@ def first_wrong(structure: Stage, tokens: int) -> int:
 def upstream_of(stages: Sequence[Stage], explanations: Collection[Explanation]) -> str:
     """Return the class of a library that alone is at fault, the weights being right; empty for none.
 
-    It is where all agrees on texts up to a length that the configuration names, and parts beyond; or
-    where a limit of the class was measured before, and every weight is the reference's as it lies.
+    It is where all agrees on texts up to a length that the configuration names, and parts beyond; where
+    texts read at once agree, and those read with its cache part; or where a limit of the class was
+    measured before, and every weight is the reference's as it lies.
     """
     by_name = {stage.name: stage for stage in stages}
     failed = {stage.name for stage in stages if stage.status == "fail"}
     asked = ("fingerprints", "layout")
     proven = all(by_name[name].status == "pass" for name in asked if name in by_name)
-    if not proven or not failed or not failed <= {"structure", "lengths", "reach", "precision"}:
+    seen = ("structure", "lengths", "reach", "decoding")
+    if not proven or not failed or not failed <= {*seen, "precision"}:
         return ""
-    for name in ("structure", "lengths", "reach"):
+    for name in seen:
         if name in failed and by_name[name].figures.get("upstream"):
             return str(by_name[name].figures["upstream"])
     plain = all(it.kind in PLAIN for it in explanations)

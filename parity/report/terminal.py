@@ -50,6 +50,7 @@ QUESTIONS: Final = {
     "outputs": "names, shapes, finite",
     "structure": "float32 against float64",
     "lengths": "past windows, chunks and scalings",
+    "decoding": "piece by piece with its cache",
     "live": "live against live",
     "precision": "the dtype that ships",
 }
