@@ -1,10 +1,10 @@
 """Convert large Llamas with their checks: peak memory, and processor time against no check.
 
-    python benchmarks/streamed_checks.py [--size small large] [--folder DIR]
+    python benchmarks/streamed_checks.py [--size small large] [--levels none quick full] [--folder DIR]
 
 ``small`` is a Llama of 1 GB, ``large`` one of 13.5 GB with the shape of a 7B; bfloat16, random weights
 of realistic gain. Each is converted without a check, with the default (quick) one and with
-``--check full``. In the last conversion's copy one layer is damaged, which a quick check must name. The peak
+``--check full``, or with those of ``--levels``. In the last conversion's copy one layer is damaged, which a quick check must name. The peak
 is the largest sum of the resident memory of all processes, looked at every 20 ms. Models are made
 in DIR and removed. Writes ``results/streamed_checks.json``.
 """
@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +38,9 @@ SEVEN: Final = {
     "num_attention_heads": 32,
     "num_key_value_heads": 32,
 }
+
+
+LEVELS: Final = ("none", "quick", "full")
 
 
 class Size(NamedTuple):
@@ -143,24 +146,24 @@ def damage(folder: Path, layer: int) -> str:
     return name
 
 
-def measured(folder: Path, size: Size) -> dict[str, Any]:
-    """Return the figures of a model of SIZE."""
+def measured(folder: Path, size: Size, levels: Sequence[str]) -> dict[str, Any]:
+    """Return the figures of a model of SIZE, converted at each of LEVELS."""
     source, runs = folder / "source", {}
     nbytes = make(source, size)
-    for check in ("none", "quick", "full"):
+    for check in levels:
         shutil.rmtree(folder / "out", ignore_errors=True)
         words = ("convert", "torch-to-mlx", source, folder / "out", "--check", check)
         runs[check] = run(*words)
         print(check, runs[check]._replace(output=runs[check].output[-2000:]), flush=True)
     name = damage(folder / "out", size.layers // 2)
     found = run("parity", "check", source, folder / "out", "--quick")
-    quick, full = runs["quick"], runs["full"]
+    quick, full = runs["quick"], runs.get("full")
     return {
         "gigabytes": nbytes / 1e9,
         "runs": {check: it._replace(output="")._asdict() for check, it in runs.items()},
         "peak_of_bar": quick.peak / size.peak,
         "processor_ratio": quick.processor / runs["none"].processor,
-        "full_of_quick": full.seconds / quick.seconds,
+        "full_of_quick": full.seconds / quick.seconds if full else None,
         "bars": {"peak": size.peak, "processor": size.times, "full": size.full},
         "damage_named": found.code == 1 and name in found.output.replace("\n", ""),
         "damaged_check": found._replace(output="")._asdict(),
@@ -171,12 +174,13 @@ def main() -> None:
     """Measure, print and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", nargs="+", default=list(SIZES), choices=SIZES)
+    parser.add_argument("--levels", nargs="+", default=LEVELS, choices=LEVELS)
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
     rows = json.loads(RESULT.read_text())["sizes"] if RESULT.is_file() else {}
     for size in arguments.size:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            rows[size] = measured(Path(folder), SIZES[size])
+            rows[size] = measured(Path(folder), SIZES[size], arguments.levels)
         print(size, json.dumps(rows[size], indent=1), flush=True)
         document = {"sizes": rows, "machine": machine()}
         RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
