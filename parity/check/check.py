@@ -42,6 +42,7 @@ from .distances import Distance
 from .layout import layout_stage
 from .modes import notes_on_modes
 from .recording import compared_storage, record_for
+from .smallest import with_smallest, with_smallest_change
 from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
 from .towers import tower_stages
 from .verdict import Stage, Verdict, decide
@@ -179,7 +180,9 @@ class Check:
         )
         found, self.untrue = judge(self.golden, self.candidate, found)
         self.explanations = self.without_needless(with_programs(found, self.expected))
-        return fingerprint_stage(self.explanations, disagreements(self.explanations, self.expected))
+        wrong = disagreements(self.explanations, self.expected)
+        stage = fingerprint_stage(self.explanations, wrong)
+        return with_smallest_change(stage, self.golden, self.candidate, self.explanations)
 
     def without_needless(self, explanations: Sequence[Explanation]) -> Sequence[Explanation]:
         """Return EXPLANATIONS, those excused that a torch candidate has and no output of it needs.
@@ -355,7 +358,8 @@ class Check:
             line = f"the null study ran on {'; '.join(study.studied_on)}, not {here}"
             self.unchecked += [line] if line not in self.unchecked else []
         found, wanted, own = runs
-        return error_stage(name, self.golden, probes, found, wanted, (study, own))
+        stage = error_stage(name, self.golden, probes, found, wanted, (study, own))
+        return with_smallest(stage, self.golden, probes, (study, own))
 
     def blame(self, stages: Sequence[Stage]) -> tuple[Fault, ...]:
         """Name the sites at which the two sides part, where both expose theirs."""

@@ -98,6 +98,7 @@ class Recorder:
         unreached: the experts that no probe chose, in words, once it has run.
         outlives: whether the golden outlives its source: then all of its weights are sketched, and what
             no output needs is found out.
+        slopes: how far outputs move when one layer's is off; see ``sensitivity``.
     """
 
     model: Model
@@ -105,6 +106,7 @@ class Recorder:
     reads: Reads = field(default_factory=dict)
     outlives: bool = True
     unreached: list[str] = field(default_factory=list)
+    slopes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def signature(self) -> Signature:
@@ -173,12 +175,14 @@ class Recorder:
     def structure_errors(self, storage: str, wanted: Rows) -> Errors:
         """Return the source's own float32 errors."""
         from ..reference.float64 import constants_of
-        from ..reference.reference import module_outputs, stored_as
+        from ..reference.reference import stored_as
+        from ..reference.sensitivity import outputs_and_slopes
 
         step("checking: the source's own float32")
         module = stored_as(self.model, "float32", storage)
         with constants_of(storage), running(self.model.spec):
-            found = module_outputs(module, self.signature, self.probes, "float32")
+            found, slopes = outputs_and_slopes(module, self.signature, self.probes)
+        self.slopes = self.slopes or slopes
         return own_errors(found, wanted, self.masks)
 
     def precision_errors(self, dtype: str, wanted: Rows) -> Errors:
@@ -226,6 +230,7 @@ class Recorder:
             "adapter": str(self.model.adapter.path) if self.model.adapter else None,
             "rejected_probes": rejected,
             "unreached": self.unreached,
+            "slopes": self.slopes,
             **({"unused": self.unused()} if self.outlives else {}),
             **self.configuration(),
         }
