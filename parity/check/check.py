@@ -30,7 +30,7 @@ from ..packages.finite import finite_stage
 from ..packages.judged import judge, refuse_untrue
 from ..probes import coverage
 from ..probes.probes import Probe, compared
-from ..reference.floors import floor
+from ..reference.floors import floor, studied_elsewhere
 from ..text.compare import compare_sides
 from ..text.side import read_text_side
 from ..weights.expectations import Expected, changed_names, disagreements, with_programs
@@ -353,13 +353,9 @@ class Check:
         study = floor(*key, blas=about.get("blas", ""))
         if study is None:
             return unstudied(name, about)
-        here = f"{platform.system()} {platform.machine()}"
-        if not any(here in place for place in study.studied_on):
-            line = f"the null study ran on {'; '.join(study.studied_on)}, not {here}"
-            self.unchecked += [line] if line not in self.unchecked else []
-        found, wanted, own = runs
-        stage = error_stage(name, self.golden, probes, found, wanted, (study, own))
-        return with_smallest(stage, self.golden, probes, (study, own))
+        self.unchecked += [it for it in studied_elsewhere(study) if it not in self.unchecked]
+        stage = error_stage(name, self.golden, probes, runs[0], runs[1], (study, runs[2]))
+        return with_smallest(stage, self.golden, probes, (study, runs[2]))
 
     def blame(self, stages: Sequence[Stage]) -> tuple[Fault, ...]:
         """Name the sites at which the two sides part, where both expose theirs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ...converters.common.dtypes import unit_roundoff
 from ..goldens.golden import Golden
@@ -15,6 +15,10 @@ from ..weights.weights import base_weights
 from .candidate import Candidate
 from .distances import Distance
 from .verdict import Stage
+
+MEASURED: Final = frozenset(
+    {"structure", "precision"}
+)  # others compare other runs than were perturbed
 
 
 def caught_from(floor: Floor, own: Distance, slope: Distance) -> float:
@@ -53,7 +57,7 @@ def with_smallest(
     """
     about: Mapping[str, Any] = golden.provenance.get("slopes") or {}
     at = next((i for i, it in enumerate(probes) if it.name == about.get("probe")), None)
-    if stage.status != "pass" or at is None:
+    if stage.status != "pass" or at is None or stage.name not in MEASURED:
         return stage
     floor, errors = calibration
     sizes = [

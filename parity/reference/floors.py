@@ -7,6 +7,7 @@ implementations of the same models and records how their errors compare with the
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -154,3 +155,10 @@ def floor(
         dtype=dtype,
         studied_on=tuple(study["studied_on"]),
     )
+
+
+def studied_elsewhere(study: Floor) -> list[str]:
+    """Return what is to be said where STUDY ran on no machine like this one."""
+    here = f"{platform.system()} {platform.machine()}"
+    known = any(here in place for place in study.studied_on)
+    return [] if known else [f"the null study ran on {'; '.join(study.studied_on)}, not {here}"]
