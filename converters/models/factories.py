@@ -18,7 +18,6 @@ from ..common.users_code import (
     described,
     fault_of,
     innermost,
-    is_users,
     kept_apart,
     name_module,
     shown,
@@ -205,13 +204,12 @@ def run_module(module: Any, inputs: Mapping[str, Any]) -> Any:
     """Return what MODULE makes of INPUTS, by name.
 
     Raises:
-        UsersCodeError: it is of a user's class, which does not take them.
+        UsersCodeError: it does not take them.
     """
     try:
         return module(**inputs)
     except TypeError:
-        if is_users(inspect.getfile(type(module))):
-            require_taking(module, [*inputs])
+        require_taking(module, [*inputs])
         raise
 
 

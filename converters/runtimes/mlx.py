@@ -19,7 +19,7 @@ from ..common.arrays import from_mlx, to_mlx, to_torch
 from ..common.dtypes import dtype_of
 from ..common.policy import Policy
 from ..models import Model
-from ..models.factories import run_module
+from ..models.factories import copied, run_module
 from ..models.signature import Signature
 from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
@@ -195,7 +195,7 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
         UnsupportedError: neither does it, nor can torch's computation be captured.
     """
     if isinstance(model.factory, nn.Module):
-        return native_module(model), "user"
+        return widened(native_module(model), dtype), "user"
     ours = not model.family or (model.family.map and (has_torch() or misfits(model)))
     if model.framework != "mlx" or model.factory or ours:
         return captured_module(model, dtype), "captured"
@@ -211,6 +211,16 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
             f"{model.spec} does not fit {model.library} ({problems[0]}; {len(problems)} in all),"
             f" and torch's computation cannot run in its place: {error}"
         ) from error
+
+
+def widened(module: nn.Module, dtype: str) -> nn.Module:
+    """Return MODULE; where it keeps weights in 16 bits and is to run in float32, a copy with wider ones."""
+    kept: Any = tree_flatten(module.parameters())
+    if dtype != "float32" or not any(it.dtype in (mx.float16, mx.bfloat16) for _, it in kept):
+        return module
+    wide: nn.Module = copied(module)
+    wide.set_dtype(mx.float32)
+    return wide
 
 
 def has_torch() -> bool:

@@ -49,6 +49,7 @@ QUESTIONS: Final = {
     "auxiliary": "same inputs",
     "outputs": "names, shapes, finite",
     "structure": "float32 against float64",
+    "reach": "ids at the edges, positions far on",
     "lengths": "past windows, chunks and scalings",
     "decoding": "piece by piece with its cache",
     "live": "live against live",

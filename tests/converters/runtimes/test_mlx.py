@@ -86,3 +86,19 @@ def test_a_convolution_is_captured_in_sixteen_bits(series, dtype):
     wide = load(model, "mlx").run(inputs)["forecast"]
     assert narrow.dtype.name == dtype
     assert np.linalg.norm(narrow.astype(np.float32) - wide) < 0.05 * np.linalg.norm(wide)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_module_with_weights_in_16_bits_is_widened_to_run_in_float32(dtype):
+    import mlx.core as mx
+    from mlx import nn
+
+    from weighbridge.converters.runtimes.mlx import widened
+
+    module = nn.Linear(5, 3)
+    module.set_dtype(getattr(mx, dtype))
+    x = mx.random.normal((2, 5))
+    wanted = x @ module.weight.T.astype(mx.float32) + module.bias.astype(mx.float32)
+    assert mx.array_equal(widened(module, "float32")(x), wanted)
+    assert module.weight.dtype == getattr(mx, dtype)  # a user's module stays as it is
+    assert widened(module, dtype) is module

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from weighbridge.parity.blame.blame import Fault
-from weighbridge.parity.check.verdict import STATUSES, Stage, Verdict
+from weighbridge.parity.check.verdict import STAGES, STATUSES, Stage, Verdict
 from weighbridge.parity.report import render
+from weighbridge.parity.report.terminal import QUESTIONS
 
 ROW = {
     "probe": "beyond-half",
@@ -32,6 +33,10 @@ FIGURES = {
     "rows": [ROW],
 }
 FAULT = Fault("encoder.layer.3.output.dense", "transposed", "equals the source transposed", 3.2e5)
+
+
+def test_every_stage_has_the_question_that_it_asks():
+    assert {*STAGES} <= {*QUESTIONS}
 
 
 def verdict_of(status, **changes):
