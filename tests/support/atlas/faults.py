@@ -27,10 +27,14 @@ class Fault:
     )  # a change of the transformers configuration with which both agree
     mend: str = ""  # or a function of mends.py that changes mlx-lm's class so that both agree
     raises: str = ""  # what mlx-lm says when it loads or runs the checkpoint
+    long: bool = False  # whether it takes a text past a threshold of the configuration to show
     layouts: tuple[str, ...] = ("saved", "hub")  # the layouts of the checkpoint that show it
 
 
 TANH = {"rope_type": "default", "rope_theta": 10000.0}
+WIDE = {"sliding_window": 4096}  # wider than the text is long
+WINDOWLESS = "past sliding_window tokens the class attends to those that transformers leaves out"
+INDEXER = "past index_topk tokens the two indexers choose other keys"
 SAVED = ("saved",)  # the hub has another layout
 
 KIMI_LINEAR: dict[str, Any] = {
@@ -214,9 +218,19 @@ FAULTS = (
         "starcoder2",
         "mlx-lm",
         "hidden_act is not read: always the exact gelu; the config's default, and StarCoder 2's,"
-        " is gelu_pytorch_tanh",
+        f" is gelu_pytorch_tanh; {WINDOWLESS}",
         mlx={"rope_theta": 10000.0},
-        agree={"hidden_act": "gelu"},
+        agree={"hidden_act": "gelu", **WIDE},
+        long=True,
+    ),
+    *(
+        Fault(kind, "mlx-lm", WINDOWLESS, agree=WIDE, long=True)
+        for kind in ("gemma2", "ministral3", "mistral", "mixtral", "phi3", "phimoe")
+    ),
+    Fault("mistral3", "mlx-lm", WINDOWLESS, agree={"text_config": WIDE}, long=True),
+    *(
+        Fault(kind, "both", INDEXER, agree={"index_topk": 256}, long=True)
+        for kind in ("deepseek_v32", "glm_moe_dsa")
     ),
     # Checkpoints that mlx-lm's loader refuses.
     Fault(

@@ -14,6 +14,8 @@ Logits = npt.NDArray[np.float64]
 # transformers in float64 where the model is well conditioned, and otherwise at most four times as
 # far as transformers itself in float32 is.
 FLOOR, TIMES = 2e-6, 4.0
+# Rows and tokens; the long text is past every window, chunk and number of keys in sizes.py.
+SHORT, LONG = (2, 12), (2, 96)
 
 
 class Reference(NamedTuple):
@@ -33,28 +35,28 @@ class Reference(NamedTuple):
         return max(FLOOR, TIMES * self.own)
 
 
-def tokens(vocabulary: int = 100, shape: tuple[int, int] = (2, 12)) -> npt.NDArray[np.int64]:
+def tokens(shape: tuple[int, int] = SHORT, vocabulary: int = 100) -> npt.NDArray[np.int64]:
     """Return the token ids that every model reads, none of them special."""
     return np.random.default_rng(3).integers(3, vocabulary, shape)
 
 
-def reference(model: Any) -> Reference:
+def reference(model: Any, shape: tuple[int, int] = SHORT) -> Reference:
     """Run the torch MODEL in float32, then in float64; MODEL stays in float64."""
     import torch
 
-    ids = torch.from_numpy(tokens())
+    ids = torch.from_numpy(tokens(shape))
     with torch.no_grad():
-        single = model(ids, use_cache=False).logits.numpy()
+        single = model.float()(ids, use_cache=False).logits.numpy()
         double = model.double()(ids, use_cache=False).logits.numpy()
     return Reference(np.asarray(single, np.float64), np.asarray(double, np.float64))
 
 
-def native(model: Any) -> Logits:
+def native(model: Any, shape: tuple[int, int] = SHORT) -> Logits:
     """Run an mlx-lm MODEL as mlx-lm does, with a cache: some classes share keys through it."""
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache
 
-    found = model(mx.array(tokens()), cache=make_prompt_cache(model))
+    found = model(mx.array(tokens(shape)), cache=make_prompt_cache(model))
     return np.array(found.astype(mx.float32)).astype(np.float64)
 
 

@@ -53,6 +53,9 @@ class Row:
     accepted: str = ""  # mlx-lm's strict loader on our directory: exact, or what it says
     error: float | None = None  # of mlx-lm's logits, relative to the largest of transformers'
     bar: float | None = None
+    long_error: float | None = None  # the same on a text past every threshold
+    long_bar: float | None = None
+    check: str = ""  # what our own check says of it, or why it refuses
     control: str = ""  # mlx-lm loads the checkpoint itself: same weights, or what it says
     failed: str = ""  # the step that stopped, and why
     seconds: float = 0.0
@@ -64,9 +67,9 @@ def measure(kind: str, layout: str, folder: Path) -> Row:
     row, start = Row(kind, layout), time.monotonic()
     step = "make"
     try:
-        made = tiny.make(kind, folder / "hub", layout)
+        made = tiny.make(kind, folder / "hub", layout, gain=tiny.GAIN)
         row.parameters = sum(value.numel() for value in made.model.parameters())
-        for step in ("go", "come_back", "train", "run"):
+        for step in ("go", "come_back", "train", "run", "judge"):
             globals()[step](row, folder, made)
     except (Exception, SystemExit) as error:
         row.failed = f"{step}: {said(error)}"
@@ -134,16 +137,33 @@ def singles(folder: Path) -> dict[str, npt.NDArray[np.float32]]:
 
 def run(row: Row, folder: Path, made: tiny.Tiny) -> None:
     """Load our directory with mlx-lm, strictly, and compare the logits with transformers."""
-    wanted = logits.reference(made.model)
-    row.bar = wanted.bar
+    wanted, long = (logits.reference(made.model, it) for it in (logits.SHORT, logits.LONG))
+    row.bar, row.long_bar = wanted.bar, long.bar
     try:
         model = logits.mlx_lm(folder / "mlx")
         row.accepted = EXACT
         row.error = logits.error(logits.native(model), wanted.double)
+        row.long_error = logits.error(logits.native(model, logits.LONG), long.double)
     except Exception as error:
         row.accepted = said(error)
-    if row.error is None or row.error > row.bar:
+    if not agrees(vars(row)):
         row.control = control(folder)
+
+
+def agrees(row: Mapping[str, Any]) -> bool:
+    """Say whether mlx-lm computes what transformers does, on both texts."""
+    pairs = ((row["error"], row["bar"]), (row["long_error"], row["long_bar"]))
+    return all(error is not None and error <= bar for error, bar in pairs)
+
+
+def judge(row: Row, folder: Path, _: tiny.Tiny) -> None:
+    """Convert as a user does, with the check at its defaults, and note its verdict."""
+    from weighbridge.jobs.converting import convert
+
+    try:
+        row.check = convert(str(folder / "hub"), folder / "judged", "mlx").status
+    except WeighbridgeError as error:
+        row.check = said(error)
 
 
 def control(folder: Path) -> str:

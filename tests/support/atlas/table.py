@@ -12,7 +12,7 @@ HEAD = """\
 # Atlas
 
 Every `model_type` that transformers {transformers} and mlx-lm {mlx-lm} both implement: a tiny random checkpoint,
-no two sizes alike, goes to MLX and back. Written by `python benchmarks/atlas/run.py`; do not edit.
+no two sizes alike, matrices with a gain of {gain:g}, goes to MLX and back. Written by `python benchmarks/atlas/run.py`; do not edit.
 
 | what | means |
 |---|---|
@@ -20,7 +20,9 @@ no two sizes alike, goes to MLX and back. Written by `python benchmarks/atlas/ru
 | forward | our MLX weights are, byte for byte, what the class's own `sanitize` makes of the checkpoint |
 | home | MLX to Hugging Face gives the checkpoint's bytes and its config.json (*original*: with `--original`, for what the class drops) |
 | trained | after every MLX weight was changed: MLX to Hugging Face to MLX gives the same bytes (*n*: all but n weights, which no checkpoint gives because the class adds or multiplies) |
-| logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g}; on texts of 12 tokens, which cross no window: [a check](parity.md#stages) does, and some of these classes differ there |
+| logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g} |
+| long | the same for {long} tokens, past every window, chunk and number of keys that the configurations name |
+| check | what `convert` says at its defaults; a row whose check contradicts the two forwards is a gap |
 
 A row is an **upstream** fault only if mlx-lm, given the same checkpoint without us, computes with the same
 weights bit for bit, or refuses it in the same words; `tests/support/atlas/faults.py` says why, with the smallest
@@ -45,12 +47,11 @@ def write_table(source: Path, target: Path) -> None:
 
 def page(result: Mapping[str, Any]) -> str:
     """Return the page of a result."""
-    from weighbridge.tests.support.atlas.logits import FLOOR, TIMES
+    from weighbridge.tests.support.atlas.logits import FLOOR, LONG, TIMES
+    from weighbridge.tests.support.atlas.tiny import GAIN
 
-    rows = result["rows"]
-    head = HEAD.format(
-        **result["versions"], floor=FLOOR, times=TIMES, counts="\n".join(counts(rows))
-    )
+    rows, numbers = result["rows"], {"floor": FLOOR, "times": TIMES, "long": LONG[1], "gain": GAIN}
+    head = HEAD.format(**result["versions"], **numbers, counts="\n".join(counts(rows)))
     return head + "\n".join([*table(rows), "", *reasons(rows)]) + "\n"
 
 
@@ -64,11 +65,12 @@ def counts(rows: list[Mapping[str, Any]]) -> Iterator[str]:
 
 def table(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of the table."""
-    yield "| type | layout | forward | home | trained | logits | verdict |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| type | layout | forward | home | trained | logits | long | check | verdict |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for row in rows:
         cells = (row["kind"], row["layout"], short(row["forward"]), going_home(row))
-        cells = (*cells, short(row["trained"]), errors(row), TOTALS[row["status"]])
+        figures = (errors(row), errors(row, "long_"), checked(row["check"]))
+        cells = (*cells, short(row["trained"]), *figures, TOTALS[row["status"]])
         yield f"| {' | '.join(cells)} |"
 
 
@@ -86,11 +88,17 @@ def going_home(row: Mapping[str, Any]) -> str:
     return f"{found}, original" if "--original" in row["notes"] else found
 
 
-def errors(row: Mapping[str, Any]) -> str:
-    """Return the error of the logits and its bar."""
-    if row["error"] is None:
+def errors(row: Mapping[str, Any], text: str = "") -> str:
+    """Return the error of the logits of the short TEXT, or the long one, and its bar."""
+    error = row[f"{text}error"]
+    if error is None:
         return "-" if not row["accepted"] else "refused"
-    return f"{row['error']:.1e} of {row['bar']:.1e}"
+    return f"{error:.1e} of {row[f'{text}bar']:.1e}"
+
+
+def checked(check: str) -> str:
+    """Return what the cell of a check says: its status, or that it refuses."""
+    return check if check in ("PASS", "DIFFERS", "UNVERIFIED") else "refused" if check else "-"
 
 
 def reasons(rows: list[Mapping[str, Any]]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from weighbridge.tests.support.atlas import hub, sizes
 
 LAYOUTS = ("saved", "hub")
+GAIN = 1.5  # of a matrix that is drawn like trained ones, times the root of its inputs
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py
 STEPS = ("A_log", "dt_bias", "dt_proj.bias")  # keep their scale: exponents and time steps
 
@@ -50,7 +51,12 @@ def layouts(model_type: str) -> tuple[str, ...]:
 
 
 def make(
-    model_type: str, folder: Path, layout: str = "saved", own: Mapping[str, Any] | None = None
+    model_type: str,
+    folder: Path,
+    layout: str = "saved",
+    own: Mapping[str, Any] | None = None,
+    *,
+    gain: float = 0,
 ) -> Tiny:
     """Build a tiny random model of MODEL_TYPE and save it in FOLDER.
 
@@ -60,6 +66,7 @@ def make(
         layout: ``saved``, as ``save_pretrained`` of transformers 5 writes it, or ``hub``, as the
             published checkpoints of that type have it; one of `layouts(model_type)`.
         own: values for the configuration, on top of those in `sizes.OVERRIDES`; parts nest.
+        gain: of every matrix, such as `GAIN`; 0 leaves them as small as transformers draws them.
 
     Raises:
         Whatever transformers raises where no such model can be built.
@@ -71,9 +78,9 @@ def make(
     if layout == "hub":
         own = merged(hub.SIZES.get(model_type, {}), own)
     if model_type in sizes.BORROWED:
-        made = borrow(sizes.BORROWED[model_type], model_type, folder, own)
+        made = borrow(sizes.BORROWED[model_type], model_type, folder, own, gain)
     else:
-        made = build(model_type, folder, own)
+        made = build(model_type, folder, own, gain)
     if layout == "hub":
         hub.publish(model_type, folder)
     return reread(made) if layout == "hub" and model_type in hub.REREAD else made
@@ -88,7 +95,7 @@ def reread(made: Tiny) -> Tiny:
     return made._replace(model=model.eval())
 
 
-def build(model_type: str, folder: Path, own: Mapping[str, Any]) -> Tiny:
+def build(model_type: str, folder: Path, own: Mapping[str, Any], gain: float) -> Tiny:
     """Build a random model of MODEL_TYPE and save it in FOLDER as transformers does."""
     import torch
 
@@ -98,16 +105,19 @@ def build(model_type: str, folder: Path, own: Mapping[str, Any]) -> Tiny:
     model = torch_class(settings).from_config(settings, **plain)
     model = model.eval().float()
     perturb(model)
+    amplify(model, gain)
     model.save_pretrained(folder)
     return Tiny(folder, model.config, model)
 
 
-def borrow(how: sizes.Borrowed, model_type: str, folder: Path, own: Mapping[str, Any]) -> Tiny:
+def borrow(
+    how: sizes.Borrowed, model_type: str, folder: Path, own: Mapping[str, Any], gain: float
+) -> Tiny:
     """Build the donor of MODEL_TYPE in FOLDER, then rewrite the files as this type has them."""
     from safetensors.torch import load_file, save_file
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    made = build(how.donor, folder, own)
+    made = build(how.donor, folder, own, gain)
     tensors = {
         re.sub(f"^{re.escape(how.prefix[0])}", how.prefix[1], name): tensor
         for name, tensor in load_file(folder / "model.safetensors").items()
@@ -180,6 +190,17 @@ def perturb(model: Any, seed: int = 1) -> None:
             if value.is_floating_point() and not name.endswith(STEPS):
                 scale = 0.2 if value.ndim == 1 else 0.1
                 value.add_(torch.randn(value.shape, generator=noise) * scale)
+
+
+def amplify(model: Any, gain: float) -> None:
+    """Scale every matrix of MODEL to GAIN over the root of the number of its inputs; 0 leaves it."""
+    import torch
+
+    with torch.no_grad():
+        for value in model.parameters():
+            if gain and value.ndim > 1 and value.is_floating_point() and value.std() > 0:
+                inputs = value.shape[-1] if value.ndim == 3 else value[0].numel()
+                value.mul_(gain / inputs**0.5 / value.std())
 
 
 if __name__ == "__main__":

@@ -65,13 +65,14 @@ def refused(fault: Fault, layout: str) -> Measured:
 def compare(fault: Fault, layout: str, change: Mapping[str, Any], mend: str) -> tuple[float, float]:
     """Return the relative error of mlx-lm's logits and its bar, after CHANGE and MEND."""
     with tempfile.TemporaryDirectory() as folder:
-        made = tiny.make(fault.kind, Path(folder), layout, change)
+        made = tiny.make(fault.kind, Path(folder), layout, change, gain=tiny.GAIN)
         add(Path(folder), tiny.merged(fault.mlx, kept(change, fault.mlx)))
         model = logits.mlx_lm(Path(folder))
     if mend:
         getattr(mends, mend)(made.model if mend in mends.OF_TORCH else model)
-    wanted = logits.reference(made.model)
-    return logits.error(logits.native(model), wanted.double), wanted.bar
+    shape = logits.LONG if fault.long else logits.SHORT
+    wanted = logits.reference(made.model, shape)
+    return logits.error(logits.native(model, shape), wanted.double), wanted.bar
 
 
 def kept(change: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:

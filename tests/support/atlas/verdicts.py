@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weighbridge.tests.support.atlas.faults import FAULTS, Fault
+from weighbridge.tests.support.atlas.row import agrees
 
 # Types that have no pair of classes, so that there is nothing to convert.
 UNPAIRED = {
@@ -25,9 +26,8 @@ def verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     if row["kind"] in UNPAIRED:
         return "unpaired", UNPAIRED[row["kind"]]
     ours = list(broken(row))
-    agrees = row["error"] is not None and row["error"] <= row["bar"]
-    fault = known(row)
-    if not ours and row["accepted"] == "exact" and agrees:
+    agreed, fault = agrees(row), known(row)
+    if not ours and row["accepted"] == "exact" and agreed:
         return "pass", ""
     if fault and not ours and is_theirs(row):
         return "upstream", fault.why
@@ -48,6 +48,8 @@ def broken(row: Mapping[str, Any]) -> Iterator[str]:
     for step in OURS:
         if row[step] and not row[step].startswith("exact"):
             yield f"{step}: {row[step]}"
+    if row["check"] == ("DIFFERS" if agrees(row) else "PASS"):
+        yield f"the check says {row['check']}, and an independent forward says otherwise"
 
 
 def is_theirs(row: Mapping[str, Any]) -> bool:
@@ -61,5 +63,7 @@ def theirs(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield what of the other part differs."""
     if row["accepted"] not in ("", "exact"):
         yield row["accepted"]
-    if row["error"] is not None and row["error"] > row["bar"]:
-        yield f"logits differ by {row['error']:.1e}, mlx-lm alone has the {row['control']}"
+    for text in ("", "long_"):
+        error = row[f"{text}error"]
+        if error is not None and error > row[f"{text}bar"]:
+            yield f"{text}logits differ by {error:.1e}, mlx-lm alone has the {row['control']}"
