@@ -17,11 +17,22 @@ EXACT = dict.fromkeys(("forward", "inverse", "trained", "config", "accepted"), "
 
 
 def row(kind="llama", layout="saved", **values):
-    return asdict(Row(kind, layout, **{**EXACT, "error": 1e-7, "bar": 2e-6, **values}))
+    figures = {"error": 1e-7, "bar": 2e-6, "long_error": 1e-7, "long_bar": 2e-6, "check": ""}
+    return asdict(Row(kind, layout, **{**EXACT, **figures, **values}))
 
 
 def test_a_row_passes_when_all_of_it_is_exact_and_the_logits_agree():
     assert verdict(row()) == ("pass", "")
+
+
+def test_a_text_past_a_threshold_counts_too():
+    assert verdict(row(long_error=1.0, control="same weights"))[0] == "gap"
+
+
+@pytest.mark.parametrize(("check", "errors"), [("PASS", {"long_error": 1.0}), ("DIFFERS", {})])
+def test_a_check_that_contradicts_the_two_forwards_is_a_gap(check, errors):
+    status, why = verdict(row("mistral", check=check, control="same weights", **errors))
+    assert (status, why.startswith(f"the check says {check}")) == ("gap", True)
 
 
 @pytest.mark.parametrize("step", ["forward", "inverse", "trained", "config"])
