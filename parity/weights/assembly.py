@@ -31,7 +31,7 @@ def assemble(index: ReferenceIndex, name: str, array: Array) -> Explanation | No
     """Explain ARRAY as whole reference tensors along one of its axes, by hashes alone.
 
     >>> import numpy as np
-    >>> from .sketches import sketch
+    >>> from .sketches.sketch import sketch
     >>> experts = {f"e.{i}.w": np.arange(6.0).reshape(2, 3) + 10 * i for i in range(2)}
     >>> index = ReferenceIndex({k: sketch(a) for k, a in experts.items()}, None, {}, frozenset())
     >>> assemble(index, "e.w", np.stack(list(experts.values()))).kind

@@ -73,7 +73,7 @@ def sketches_at_hand(weights: Weights) -> Mapping[str, Sketch]:
     """Return what ``sketches`` does of WEIGHTS, of which nothing is read yet.
 
     >>> import numpy as np
-    >>> from .sketches import ArrayWeights
+    >>> from .sketch import ArrayWeights
     >>> sketches_at_hand(ArrayWeights({"w": np.ones((2, 3))}))["w"].moments.mean
     1.0
     """

@@ -46,17 +46,17 @@ def test_a_class_that_takes_the_first_id_for_another_differs(tmp_path, monkeypat
 
 
 def test_a_class_that_is_wrong_at_far_positions_differs(tmp_path, monkeypatch):
-    from mlx_lm.models import gpt2
+    from mlx_lm.models import llama
 
-    plain = gpt2.GPT2Model.__call__
+    plain = llama.LlamaModel.__call__
 
-    def wrong(self, inputs, cache=None):
+    def wrong(self, inputs, cache=None, *others):
         for it in cache or ():
             it.offset = min(it.offset, 100)
-        return plain(self, inputs, cache)
+        return plain(self, inputs, cache, *others)
 
-    monkeypatch.setattr(gpt2.GPT2Model, "__call__", wrong)
-    verdict, stages = converted("gpt2", tmp_path, n_inner=192)
+    monkeypatch.setattr(llama.LlamaModel, "__call__", wrong)
+    verdict, stages = converted("llama", tmp_path)
     assert (verdict["status"], stages["structure"]["status"]) == ("DIFFERS", "pass")
     assert "from position 240 on" in stages["reach"]["detail"]
 
