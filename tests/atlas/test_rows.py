@@ -13,7 +13,7 @@ from weighbridge.tests.support.atlas import row, rows, tiny, verdicts
 ROOT = Path(__file__).parents[2]
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "atlas.json").read_text())
 ROWS = {f"{found['kind']}:{found['layout']}": found for found in RESULT["rows"]}
-QUICK = ["mixtral:saved", "qwen3_vl_moe:hub"]
+QUICK = ["qwen3_moe:saved", "qwen3_vl_moe:hub"]
 MEASURED = [name for name, found in ROWS.items() if found["status"] != "unpaired"]
 
 
