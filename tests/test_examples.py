@@ -197,7 +197,8 @@ def made_by(command: click.Command, line: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "line"), CASES)
-def test_an_example_runs_as_printed(name, line, here):
+def test_an_example_runs_as_printed(name, line, here, monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path_factory.mktemp("cache")))
     command = dict(verbs())[name]
     target = made_by(command, line.partition(" > ")[0])
     here(line, target)

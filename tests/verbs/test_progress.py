@@ -81,6 +81,7 @@ def test_an_export_says_its_steps(told, tiny_bert_dir, tmp_path):
 @pytest.mark.heavy
 def test_a_preflight_says_its_steps(told, tiny_bert_dir, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path / "cache"))
     pairs = "\n".join(json.dumps({"query": f"of {n}", "document": f"one {n}"}) for n in range(40))
     (tmp_path / "pairs").mkdir()
     for part in ("train", "validation", "test"):
