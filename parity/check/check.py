@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from ...converters.common.policy import Policy
 from ...converters.common.steps import step
 from ...converters.models import Model
 from ...converters.runtimes import Runner, native_runtime
-from ...converters.runtimes.base import run_all
 from ...converters.values import Array
 from ..configuration.stage import (
     configuration_stage,
@@ -22,28 +21,24 @@ from ..configuration.stage import (
     with_lengths,
     with_reach,
 )
-from ..goldens.again import record_again
 from ..goldens.golden import Golden
 from ..goldens.recorder import unused_of
-from ..goldens.rounding import CONSTANTS, SCALARS
-from ..packages.finite import finite_stage
 from ..packages.judged import judge, refuse_untrue
 from ..probes import coverage
-from ..probes.probes import Probe, compared
-from ..reference.floors import floor, studied_elsewhere
+from ..probes.probes import Probe
 from ..text.compare import compare_sides
 from ..text.side import read_text_side
 from ..weights.expectations import Expected, changed_names, disagreements, with_programs
 from ..weights.fingerprints import Explanation, explain
-from ..weights.weights import as_kept, base_weights, model_hashes
-from .candidate import Candidate, unrunnable
+from ..weights.weights import base_weights, model_hashes
+from .candidate import Candidate
 from .decoding import decoding_stages
-from .distances import Distance
 from .layout import layout_stage
 from .modes import notes_on_modes
-from .recording import compared_storage, record_for
-from .smallest import with_smallest, with_smallest_change
-from .stages import auxiliary_stage, error_stage, fingerprint_stage, outputs_stage, unstudied
+from .recording import record_for
+from .runs import Runs
+from .smallest import with_smallest_change
+from .stages import auxiliary_stage, fingerprint_stage
 from .towers import tower_stages
 from .verdict import Stage, Verdict, decide
 
@@ -92,31 +87,21 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
         if isinstance(reference, Golden)
         else record_for(reference, judged, quick=quick, probes=probes, cache=cache)
     )
-    return Check(golden, judged, expected or {}, layout, quick, unchecked=notes).verdict()
+    return Check(golden, judged, expected or {}, layout, quick=quick, unchecked=notes).verdict()
 
 
 @dataclass
-class Check:
+class Check(Runs):
     """One check on its way: stages are added in order.
 
     Attributes:
-        golden: the reference.
-        candidate: the judged side.
         expected: what a map says.
         layout: the independent layout check: whether there is one, and what it is.
-        quick: whether only the cheap questions are asked.
-        unchecked: what this check could not see, for the report.
-        explanations: of the candidate's weights, once the fingerprints were compared.
         untrue: what a package says of itself and is not so.
     """
 
-    golden: Golden
-    candidate: Candidate
     expected: Expectations
     layout: tuple[bool, str] | None = None
-    quick: bool = False
-    unchecked: list[str] = field(default_factory=list)
-    explanations: Sequence[Explanation] = ()
     untrue: list[str] = field(default_factory=list)
 
     def verdict(self) -> Verdict:
@@ -132,27 +117,6 @@ class Check:
         faults = self.blame(stages) if status == "DIFFERS" else ()
         upstream = upstream_of(stages, self.explanations)
         return Verdict(status, tuple(stages), faults, self.provenance(stages), upstream)
-
-    @cached_property
-    def storage(self) -> str:
-        """Which recording holds the candidate's weights: ``stored``, or rounded to a dtype."""
-        put_back = bool(self.candidate.exact)  # its constants, to what they were before rounding
-        return "stored" if put_back else compared_storage(self.golden.provenance, self.candidate)
-
-    @cached_property
-    def probes(self) -> tuple[int, ...]:
-        """Indices of the golden's probes that the candidate's sizes allow."""
-        signature = self.candidate.signature
-        fitting = tuple(
-            index
-            for index, probe in enumerate(self.golden.probes)
-            if signature is None or coverage.fits(signature, probe)
-        )
-        left_out = [p.name for i, p in enumerate(self.golden.probes) if i not in fitting]
-        if left_out:
-            self.unchecked.append(f"probes larger than the candidate takes: {', '.join(left_out)}")
-        quick = (*fitting[:1], *(it for it in fitting[1:] if self.golden.probes[it].rows))
-        return quick if self.quick and not self.candidate.program else fitting
 
     def text(self) -> Stage:
         """Compare the text sides."""
@@ -251,111 +215,6 @@ class Check:
             return []
         judge = partial(self.calibrated, "decoding", runner)
         return decoding_stages(self.golden, self.candidate, self.storage, self.probes, judge)
-
-    def structure(self) -> list[Stage]:
-        """Run the candidate in float32 against float64."""
-        runner = self.candidate.structure
-        if runner is None:
-            reason = f"{self.candidate.runtime} cannot run this model in float32"
-            return [Stage("structure", "unverified", reason)]
-        if self.candidate.mixed and not self.candidate.exact:
-            reason = "needs the source at hand: what the package rounds is known from it alone"
-            return [Stage("structure", "unverified", reason)]
-        if not self.recorded(self.storage):
-            reason = f"the golden has no recording with {self.storage} weights; record it again"
-            return [Stage("structure", "unverified", reason)]
-        return self.measure_variants("structure", runner, self.candidate)
-
-    def measure_variants(self, name: str, runner: Runner, ran: Candidate) -> list[Stage]:
-        """Measure RUNNER of RAN in float32, against another recording too where the first is not met."""
-        stages = self.measure(name, runner, self.storage, "float32")
-        for storage, words in self.variants(ran) if stages[-1].status == "fail" else ():
-            again = self.measure(name, runner, storage, "float32")
-            if again[-1].status != "fail" or storage.endswith(CONSTANTS):
-                self.storage = storage
-                return [*again[:-1], again[-1]._replace(detail=f"{again[-1].detail}; {words}")]
-        return stages
-
-    def variants(self, ran: Candidate) -> Iterator[tuple[str, str]]:
-        """Yield other recordings that RAN may be compared with, and what they are.
-
-        They differ from the source in what the format or class rounds and the source, in the same 16
-        bits, rounds too or cannot tell.
-        """
-        if self.candidate.exact:
-            return
-        if self.candidate.program and self.recorded(f"{self.storage}{CONSTANTS}"):
-            words = f"constants rounded to {ran.storage} on both sides"
-            yield f"{self.storage}{CONSTANTS}", words
-        source, rounded = self.golden.model, ran.storage
-        if source is None or source.path is None or rounded == "float32":
-            return
-        kept = as_kept(source, self.explanations, ran.weights) if ran is self.candidate else None
-        if kept:
-            words = (
-                f"against the source with the {rounded} digits that the candidate keeps of 1 + w"
-            )
-            yield self.record_again(kept, self.storage, "kept"), words
-        scalars = f"{self.storage}{SCALARS}{rounded}"
-        words = f"scalars such as an embedding's scale rounded to {rounded} on both sides"
-        yield self.record_again(kept or source, scalars, "scalars"), words
-
-    def recorded(self, storage: str) -> bool:
-        """Say whether there is a recording with weights in STORAGE, for a package made now."""
-        known, model = storage in self.golden.outputs, self.golden.model
-        if model and self.candidate.program and not known:
-            self.record_again(model, storage, storage)
-        return storage in self.golden.outputs
-
-    def record_again(self, model: Model, storage: str, name: str) -> str:
-        """Record MODEL's outputs with weights kept in STORAGE as NAME, and return that."""
-        self.golden = record_again(self.golden, model, storage, name)
-        return name
-
-    def precision(self) -> list[Stage]:
-        """Run the candidate in the dtype that ships, against the source in that dtype."""
-        shipped = self.candidate.shipped
-        if shipped == "float32":
-            return [Stage("precision", "skipped", "ships in float32, which structure covers")]
-        runner = self.candidate.precision
-        if runner is None or f"stored/{shipped}" not in self.golden.errors:
-            reason = f"the golden has no recording of the source in {shipped}; record it again"
-            return [Stage("precision", "unverified", reason)]
-        (stage,) = self.measure("precision", runner, "stored", shipped)
-        return [finite_stage(stage, runner, self.candidate.structure)]
-
-    def measure(self, name: str, runner: Runner, storage: str, compute: str) -> list[Stage]:
-        """Run RUNNER on the probes and measure its errors, unless its outputs are wrong already."""
-        probes = [self.golden.probes[index] for index in self.probes]
-        wanted = [self.golden.outputs[storage][index] for index in self.probes]
-        own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
-        try:
-            ran = run_all(runner, "checking: probe", [probe.inputs for probe in probes])
-            found = [compared(self.golden.signature, *it) for it in zip(probes, ran, strict=True)]
-        except Exception as error:
-            return [unrunnable(error)]
-        outputs = outputs_stage(self.golden, probes, found, wanted)
-        if outputs.status == "fail":
-            return [outputs]
-        judged = self.calibrated(name, runner, probes, (found, wanted, own))
-        return [outputs, judged] if name == "structure" else [judged]
-
-    def calibrated(
-        self,
-        name: str,
-        runner: Runner,
-        probes: Sequence[Probe],
-        runs: tuple[Outputs, Outputs, list[dict[str, Distance]]],
-    ) -> Stage:
-        """Judge errors by the floor of RUNNER's runtime, device, dtype and accumulation."""
-        about = runner.describe()
-        key = (about["runtime"], about["device"], about["dtype"], about["accumulate"])
-        study = floor(*key, blas=about.get("blas", ""))
-        if study is None:
-            return unstudied(name, about)
-        self.unchecked += [it for it in studied_elsewhere(study) if it not in self.unchecked]
-        stage = error_stage(name, self.golden, probes, runs[0], runs[1], (study, runs[2]))
-        return with_smallest(stage, self.golden, probes, (study, runs[2]))
 
     def blame(self, stages: Sequence[Stage]) -> tuple[Fault, ...]:
         """Name the sites at which the two sides part, where both expose theirs."""
