@@ -162,8 +162,25 @@ def bare(model: Model, dtype: str = "float32") -> Bare:
         side = torch_side(model)
         found = fill(module, model, side)
         updates = updates_of(module, model, side, found)
-    module = module.to(DTYPES[dtype]).requires_grad_(requires_grad=False)
+    module = cast(module, dtype).requires_grad_(requires_grad=False)
     return Bare(module, updates, found)
+
+
+def cast(module: nn.Module, dtype: str) -> nn.Module:
+    """Cast MODULE to DTYPE, in place; in 16 bits, what it computes itself stays as it is.
+
+    So does ``from_pretrained(dtype=...)``: rotary frequencies in 16 bits would be another model.
+    """
+    owners = [*module.modules()] if DTYPES[dtype].itemsize == 2 else []
+    computed = [
+        (owner, name, owner._buffers[name])
+        for owner in owners
+        for name in owner._non_persistent_buffers_set
+    ]
+    module.to(DTYPES[dtype])
+    for owner, name, buffer in computed:
+        owner._buffers[name] = buffer
+    return module
 
 
 def updates_of(

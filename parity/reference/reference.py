@@ -42,16 +42,8 @@ def float32_module(model: Model) -> nn.Module:
 
 
 def narrow_module(model: Model, dtype: str) -> nn.Module:
-    """Build MODEL as it runs in DTYPE: buffers that it computes itself stay in float32.
-
-    So does ``from_pretrained(dtype=...)``; rotary frequencies in 16 bit would be another model.
-    """
-    module, exact = open_module(own_copy(model), dtype), float32_module(model)
-    originals = dict(exact.named_modules())
-    for path, child in module.named_modules():
-        for name in child._non_persistent_buffers_set:
-            setattr(child, name, getattr(originals[path], name))
-    return module
+    """Build MODEL as it runs in DTYPE."""
+    return open_module(own_copy(model), dtype)
 
 
 def fold(module: nn.Module, updates: Mapping[str, LowRank], storage: str = "float64") -> None:

@@ -102,10 +102,12 @@ def put(module: nn.Module, weights: Mapping[str, Weight], dtype: torch.dtype) ->
             parameter.requires_grad = False
     for path, buffer in list(module.named_buffers(remove_duplicate=False)):
         owner, _, leaf = path.rpartition(".")
+        holder = module.get_submodule(owner)
         value = weights[path].whole() if path in weights else buffer
-        if buffer.is_floating_point():
+        computed = leaf in holder._non_persistent_buffers_set  # stays as it is, see ``whole.cast``
+        if buffer.is_floating_point() and not (computed and dtype.itemsize == 2):
             value = value.to(dtype)
-        module.get_submodule(owner)._buffers[leaf] = value
+        holder._buffers[leaf] = value
     vars(module)[READINGS] = readings
 
 

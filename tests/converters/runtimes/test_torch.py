@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from torch import nn
-from transformers import BertModel
+from transformers import AutoModelForCausalLM, BertModel
 
 from weighbridge.converters.adapters import read_adapter, write_adapter
 from weighbridge.converters.checkpoints import open_checkpoint
@@ -14,7 +14,8 @@ from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import Model, Port, Signature
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
-from weighbridge.converters.runtimes.torch import build_module, load_weights
+from weighbridge.converters.runtimes.streamed.modules import open_module
+from weighbridge.converters.runtimes.torch import build_module, call, load_weights
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import MismatchError, UnsupportedError
 
@@ -95,6 +96,30 @@ def test_perfect_corrections_change_nothing(tiny_bert_dir, inputs):
 def test_the_policy_sets_the_dtype_of_the_whole_run(tiny_bert_dir, inputs, dtype):
     out = load(open_model(tiny_bert_dir), "torch", Policy(compute=dtype)).run(inputs)
     assert out["last_hidden_state"].dtype.name == dtype
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
+def test_16_bits_compute_what_transformers_own_loader_in_16_bits_does(tiny, kind, dtype):
+    model, ids = open_model(tiny(kind)), {"input_ids": torch.arange(96)[None] % 60}
+    names = tuple(port.name for port in model.signature.outputs)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        tiny(kind), dtype=dtype, attn_implementation="eager"
+    ).eval()
+    wanted = call(theirs, ids, names)
+    for build in (build_module, open_module):
+        found = call(build(model, dtype), ids, names)
+        assert all(torch.equal(found[name], wanted[name]) for name in names), build
+
+
+def test_a_capture_in_16_bits_turns_by_the_angles_of_transformers(tiny):
+    ids = np.arange(96)[None] % 60
+    theirs = AutoModelForCausalLM.from_pretrained(tiny("llama"), dtype="bfloat16").eval()
+    _, sin = theirs.model.rotary_emb(torch.zeros(1, dtype=torch.bfloat16), torch.arange(96)[None])
+    captured = load(open_model(tiny("llama")), "mlx", Policy(compute="bfloat16"))
+    sites = captured.trace({"input_ids": ids}).sites
+    off = sites["model.rotary_emb"].astype(np.float32) - sin.float().numpy()  # the last output
+    assert np.abs(off).max() <= 2**-8  # one rounding of a number below 1
 
 
 def test_missing_weights_are_listed_together(tiny_bert_dir, tmp_path):
