@@ -206,7 +206,8 @@ def distance(one: Runner, other: Runner, probes: list[Probe]) -> float:
 
 def probes_of(model: Model, options: CheckOptions) -> list[Probe]:
     """Return the inputs that both sides run on."""
-    from ..parity.probes.probes import make_probes, probes_from_file
+    from ..parity.probes.given import probes_from_file
+    from ..parity.probes.probes import make_probes
 
     if options.inputs:
         return probes_from_file(options.inputs, model.signature)

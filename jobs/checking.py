@@ -45,7 +45,7 @@ def compare(
     """
     from ..parity.check.check import check
     from ..parity.goldens.golden import Golden
-    from ..parity.probes.probes import probes_from_file
+    from ..parity.probes.given import probes_from_file
 
     candidate = with_torch_side(with_signature(candidate, reference))
     if isinstance(reference, Model):

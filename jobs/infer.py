@@ -212,7 +212,7 @@ class Bench:
         signature = signature_for(torch_model, candidate, options)
         if signature is None:
             return None
-        from ..parity.probes.probes import probes_from_file
+        from ..parity.probes.given import probes_from_file
 
         probes = probes_from_file(options.inputs, signature) if options.inputs else None
         declared = replace(torch_model, declared=signature)

@@ -23,7 +23,7 @@ def record(
 ) -> Outcome:
     """Record a golden of SOURCE at TARGET."""
     from ..parity.goldens.recorder import record as record_golden
-    from ..parity.probes.probes import probes_from_file
+    from ..parity.probes.given import probes_from_file
 
     place = options.begin(target, "golden", source)
     model = options.open(source)

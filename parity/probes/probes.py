@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...converters.checkpoints.formats.npz import read_npz
-from ...converters.common.contents import ZIP, require
 from ...converters.models import Port, Signature
 from ...converters.values import Array
 from ...errors import MismatchError, UnsupportedError
@@ -298,7 +296,7 @@ def crossing(past: Sequence[Threshold], signature: Signature) -> Iterator[Layout
 
 def _unknown_ids(probe: Probe, signature: Signature) -> Iterator[str]:
     for port in signature.inputs:
-        yield from _range_problems(probe.name, port, probe.inputs[port.name])
+        yield from range_problems(probe.name, port, probe.inputs[port.name])
 
 
 def _identity(layout: Layout, inputs: Mapping[str, Array]) -> str:
@@ -307,52 +305,7 @@ def _identity(layout: Layout, inputs: Mapping[str, Array]) -> str:
     return f"{layout.lengths} {layout.left and len(set(layout.lengths)) > 1} {shapes}"
 
 
-def probes_from_file(path: Path, signature: Signature) -> list[Probe]:
-    """Return a user's own inputs: an ``.npz`` with one array per input.
-
-    Several probes are named ``PROBE/INPUT``.
-
-    Raises:
-        BadInputError: PATH is not a readable ``.npz`` file.
-        UnsupportedError: an array of it has a dtype that no input has.
-        MismatchError: names, ranks or dtypes do not fit the signature.
-    """
-    grouped: dict[str, dict[str, Array]] = {}
-    require(path, "a NumPy archive (.npz) with one array per input", {ZIP})
-    for name, array in read_npz(path).items():
-        probe, _, port = name.rpartition("/")
-        grouped.setdefault(probe or "inputs", {})[port] = array
-    if problems := _input_problems(grouped, signature):
-        raise MismatchError(f"{path} does not fit the model's inputs", problems)
-    return [Probe(name, inputs) for name, inputs in grouped.items()]
-
-
-def _input_problems(grouped: Mapping[str, Mapping[str, Array]], signature: Signature) -> list[str]:
-    names = {port.name for port in signature.inputs}
-    problems = []
-    for probe, inputs in grouped.items():
-        problems += [f"{probe}: {name} is missing" for name in sorted(names - inputs.keys())]
-        problems += [f"{probe}: {name} is unexpected" for name in sorted(inputs.keys() - names)]
-        for port in signature.inputs:
-            if port.name in inputs:
-                problems += _port_problems(probe, port, inputs[port.name])
-    return problems
-
-
-def _port_problems(probe: str, port: Port, array: Array) -> list[str]:
-    sizes = zip(port.shape, array.shape, strict=False)
-    fits = len(port.shape) == array.ndim and all(
-        isinstance(wanted, str) or wanted == found for wanted, found in sizes
-    )
-    problems = [] if fits else [f"{probe}: {port.name} has shape {array.shape}, not {port.shape}"]
-    if np.dtype(port.dtype).kind in "iu" and array.dtype.kind not in "iub":
-        problems.append(f"{probe}: {port.name} holds {array.dtype}, not {port.dtype}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        problems.append(f"{probe}: {port.name} is not finite")
-    return problems + _range_problems(probe, port, array)
-
-
-def _range_problems(probe: str, port: Port, array: Array) -> list[str]:
+def range_problems(probe: str, port: Port, array: Array) -> list[str]:
     """Say which ids of ARRAY the model has no row for; a lookup would fail, or read what is not there."""
     rows = port.limit("vocabulary", 0) if port.role == "token_ids" else 0
     if not rows or not array.size or (array.min() >= 0 and array.max() < rows):
