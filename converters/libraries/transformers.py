@@ -124,6 +124,21 @@ def transformers_config(config: Config) -> Any:
 
 
 @contextmanager
+def no_progress_bar() -> Iterator[None]:
+    """Keep transformers from drawing progress bars of its own."""
+    from transformers.utils import logging as transformers_logging
+
+    library: Any = transformers_logging
+    shown = library.is_progress_bar_enabled()
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            library.enable_progress_bar()
+
+
+@contextmanager
 def quiet() -> Iterator[None]:
     """Keep transformers from logging warnings about a model that is built for its shapes alone."""
     from transformers.utils.logging import get_verbosity, set_verbosity

@@ -7,14 +7,13 @@ projections and renames on loading. Its own conversion does that here, so the mo
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MismatchError, UnsupportedError
-from ..libraries.transformers import torch_class, transformers_config
+from ..libraries.transformers import no_progress_bar, torch_class, transformers_config
 from ..models import Model
 
 if TYPE_CHECKING:
@@ -131,21 +130,6 @@ def heads(name: str) -> list[str]:
     """
     parts = name.split(".")[:-1]
     return [".".join(parts[:end]) for end in range(1, min(len(parts), 2) + 1)]
-
-
-@contextlib.contextmanager
-def no_progress_bar() -> Iterator[None]:
-    """Keep transformers from drawing progress bars of its own."""
-    from transformers.utils import logging as transformers_logging
-
-    logging: Any = transformers_logging
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def places(module: Any, names: Iterable[str]) -> dict[str, str | None]:

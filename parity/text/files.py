@@ -12,14 +12,10 @@ import xxhash
 from ...converters.configs.special_tokens import GENERATION, KINDS, as_ids
 from ...converters.documents import TOKENIZER, parse_json, read_optional
 from ...converters.documents.fields import read_fields
+from .tokenizers import TOKENIZER_FILES
 
 FILES: Final = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "vocab.txt",
-    "vocab.json",
+    *TOKENIZER_FILES,
     "merges.txt",
     "tokenizer_config.json",
     "special_tokens_map.json",

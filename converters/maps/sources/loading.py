@@ -7,7 +7,6 @@ checkpoint that it is made of; so the table need not be understood, only what co
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -17,7 +16,7 @@ import torch
 
 from ....errors import UnsupportedError
 from ...checkpoints.base import Header
-from ...libraries.transformers import meta_model, quiet
+from ...libraries.transformers import meta_model, no_progress_bar, quiet
 from ..learn.trace.forms import Form, whole
 from ..learn.trace.pieces import Unfit
 from .traced import Traced
@@ -98,21 +97,6 @@ def last_line(text: str) -> str:
 
 
 MARK: Final = f"{Unfit.__module__}.{Unfit.__qualname__}: "
-
-
-@contextlib.contextmanager
-def no_progress_bar() -> Any:
-    """Keep transformers from drawing progress bars of its own."""
-    from transformers.utils import logging as transformers_logging
-
-    logging: Any = transformers_logging
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def loaded(model: Any, aliases: Mapping[str, str]) -> dict[str, Form]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ....errors import UnsupportedError
+from ...common.memory import pass_on_shortage
+from ...common.users_code import described
 from ...values import Array
 
 PLAIN: Final = (str, bool, int, type(None))
 Given = Callable[[tuple[int, ...]], Array]  # hidden states (batch, positions, width) of a shape
 Traits = Mapping[str, Any]
+Change = contextlib.AbstractContextManager[None]
 
 
 class Found(Exception):  # noqa: N818  # no error: it carries a block's output past what follows
@@ -19,6 +23,25 @@ class Found(Exception):  # noqa: N818  # no error: it carries a block's output p
     def __init__(self, value: Any) -> None:
         super().__init__()
         self.value = value
+
+
+def output_of(number: int, changes: Iterable[Change], run: Callable[[], object]) -> Any:
+    """Return what the block NUMBER returns, taken out by ``Found`` while RUN runs under CHANGES.
+
+    Raises:
+        UnsupportedError: it raises something else, or never gets there.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            for change in changes:
+                stack.enter_context(change)
+            run()
+    except Found as found:
+        return found.value
+    except Exception as error:
+        pass_on_shortage(error)
+        raise UnsupportedError(f"block {number} does not run alone: {described(error)}") from error
+    raise UnsupportedError(f"block {number} was never run")
 
 
 def outermost(lists: Iterable[tuple[str, Any]], count: int) -> Sequence[Any]:

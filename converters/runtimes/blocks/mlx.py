@@ -11,10 +11,8 @@ from mlx import nn
 
 from ....errors import UnsupportedError
 from ...common.arrays import from_mlx, to_mlx
-from ...common.memory import pass_on_shortage
-from ...common.users_code import described
 from ...values import Array
-from .kinds import Found, Given, outermost
+from .kinds import Found, Given, outermost, output_of
 
 
 def blocks_of(module: nn.Module, count: int) -> Sequence[nn.Module]:
@@ -40,20 +38,11 @@ def run_block(
     rows: Sequence[int],
 ) -> Array:
     """Return what the block NUMBER of BLOCKS makes of hidden states, at ROWS; as for PyTorch."""
-    try:
-        with contextlib.ExitStack() as stack:
-            for block in blocks[:number]:
-                stack.enter_context(called_as(block, lambda _, *args, **__: args[0]))
-            stack.enter_context(some_queries(rows))
-            stack.enter_context(called_as(blocks[number], taking_out(given, rows)))
-            run()
-    except Found as found:
-        array: Array = from_mlx(found.value[:, mx.array(list(rows))])
-        return array
-    except Exception as error:
-        pass_on_shortage(error)
-        raise UnsupportedError(f"block {number} does not run alone: {described(error)}") from error
-    raise UnsupportedError(f"block {number} was never run")
+    skipped = [called_as(block, lambda _, *args, **__: args[0]) for block in blocks[:number]]
+    last = called_as(blocks[number], taking_out(given, rows))
+    out = output_of(number, [*skipped, some_queries(rows), last], run)
+    array: Array = from_mlx(out[:, mx.array(list(rows))])
+    return array
 
 
 @contextlib.contextmanager

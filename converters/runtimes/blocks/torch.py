@@ -13,11 +13,9 @@ from torch import nn
 from ....errors import UnsupportedError
 from ...common.arrays import from_torch, to_torch
 from ...common.dtypes import dtype_of
-from ...common.memory import pass_on_shortage
-from ...common.users_code import described
 from ...values import Array
 from ..torch import first_tensor, replace_first
-from .kinds import Found, Given, one_of_each, outermost, traits
+from .kinds import Found, Given, one_of_each, outermost, output_of, traits
 
 ATTENTION: Final = "eager_attention_forward"  # transformers' name of it, in every file of models
 SAMPLE: Final = 12  # positions on which it is seen whether a part works token by token
@@ -56,20 +54,10 @@ def run_block(
         UnsupportedError: the module does not run so; why.
     """
     chosen = blocks[number]
-    try:
-        with contextlib.ExitStack() as stack:
-            for block in blocks[:number]:
-                stack.enter_context(skipped(block))
-            stack.enter_context(some_queries(chosen, rows))
-            stack.enter_context(taken_out(chosen, given, rows))
-            run()
-    except Found as found:
-        array: Array = from_torch(found.value[:, list(rows)])
-        return array
-    except Exception as error:
-        pass_on_shortage(error)
-        raise UnsupportedError(f"block {number} does not run alone: {described(error)}") from error
-    raise UnsupportedError(f"block {number} was never run")
+    before = [skipped(block) for block in blocks[:number]]
+    changes = [*before, some_queries(chosen, rows), taken_out(chosen, given, rows)]
+    array: Array = from_torch(output_of(number, changes, run)[:, list(rows)])
+    return array
 
 
 @contextlib.contextmanager
