@@ -348,9 +348,11 @@ def test_minilm_computes_what_torch_computes(compute, tmp_path):
 
 
 class Picked(nn.Module):
-    """Rows picked by ids, which torch's ``one_hot`` wants in 64 bits."""
+    """Rows picked by ids, which must come in 64 bits."""
 
     def forward(self, x, ids):
+        if ids.dtype != torch.int64:
+            raise TypeError(f"ids of 64 bits, not {ids.dtype}")
         return nn.functional.one_hot(ids, 5).float() @ x
 
 

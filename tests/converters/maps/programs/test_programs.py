@@ -131,6 +131,11 @@ def test_a_program_gives_the_bits_of_the_function_that_was_traced(name):
     assert program.flaw(len(arrays), len(expected)) is None
 
 
+def test_a_reshape_is_written_with_the_length_that_was_left_to_it():
+    program = traced(lambda x: [x.reshape(2, -1)], mx.zeros((4, 3)))
+    assert "Reshape(#0) [2 6]" in str(program)
+
+
 def test_what_mlx_cannot_export_has_an_operation_of_its_own():
     codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
     [made] = run(Program.parse("a = Contiguous(#0); $0 = FromFP8(a) bfloat16"), [codes])
@@ -198,6 +203,7 @@ FLAWS = [
     ("$0 = AsType(#0) float33", "AsType takes a dtype, not 0 arguments"),
     ("$0 = Reshape(#0) 3", "Reshape takes integers in brackets where it has 3"),
     ("$0 = Reshape(#0) [1.5]", "Reshape takes integers in brackets where it has [1.5]"),
+    ("$0 = Arange() 0 1e999 1 float32", "Arange takes a number where it has inf"),
     ("$0 = Reshape(#0) [x]", "expected a number or `]`, found `x`"),
     ("$0 = Square(a)", "`$0 = Square(a)`: a is not known"),
     ("a = Square(#0)", "the program does not make $0"),
