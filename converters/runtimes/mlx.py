@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -25,7 +25,7 @@ from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
 from .blas import blas_in_use
 from .mlx_adapters import attach_adapter
-from .native.caches import kinds, new_cache, takes_cache
+from .native.caches import kinds, new_cache, reason_unread, taken, with_cache
 from .native.classes import (
     call_native,
     differences,
@@ -286,26 +286,34 @@ class MlxRunner:
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by port name, in the compute dtype."""
-        return self._call(self._feed(inputs))
+        return self._named(self._call(self._feed(inputs)))
 
-    def _call(self, feed: dict[str, Any]) -> dict[str, Array]:
-        native = self.kind == "library"
-        with sixteen_bit_experts() if native else contextlib.nullcontext():
-            result = call_native(self.module, feed) if native else run_module(self.module, feed)
-            outputs = name_outputs(result, self.signature, self.name)
-            return {name: from_mlx(array) for name, array in outputs.items()}
+    def _call(self, feed: Mapping[str, Any]) -> Any:
+        if self.kind != "library":
+            return run_module(self.module, feed)
+        with sixteen_bit_experts():
+            return call_native(self.module, feed)
+
+    def _named(self, result: Any) -> dict[str, Array]:
+        outputs = name_outputs(result, self.signature, self.name)
+        return {name: from_mlx(array) for name, array in outputs.items()}
 
     @property
     def cache(self) -> str:
         """The classes in which the module keeps a text between calls; empty where it keeps none."""
-        takes = not is_captured(self.module) and takes_cache(self.module)
-        return kinds(new_cache(self.module)) if takes else ""
+        none = is_captured(self.module) or not taken(self.module) or self.cache_unread
+        return "" if none else kinds(new_cache(self.module))
+
+    @property
+    def cache_unread(self) -> str:
+        """Why a cache that the module's call takes cannot be given to it; empty where it can."""
+        return "" if is_captured(self.module) else reason_unread(self.module)
 
     def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, Array]:
         """Return the outputs of each token, read with a cache, so many at a time as SIZES says."""
-        kept = new_cache(self.module)
+        read = with_cache(self.module, self._call)
         feeds = map(self._feed, pieces(self.signature, inputs, sizes))
-        return joined(self.signature, [self._call({**it, "cache": kept}) for it in feeds])
+        return joined(self.signature, [self._named(read(it)) for it in feeds])
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every site: of a native module, by the paths of its own submodules."""

@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from inspect import signature
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
+from ...errors import WeighbridgeError
 from ..models import Port, Signature
 from ..values import Array
 from .base import Arrays
 
 ROLES = ("token_ids", "positions", "token_types")  # what a call takes of its own piece alone
+KEPT = "past_key_values"  # what transformers' classes keep of a text
+NO_CACHES = ("use_cache", "cache_position")  # say how a cache is used
+
+
+class NothingKeptError(WeighbridgeError):
+    """A module was asked to keep what it reads, and returned nothing that it kept."""
+
+
+def names_a_cache(parameter: str) -> bool:
+    """Say whether what a call takes as PARAMETER is what was kept of a text.
+
+    >>> [it for it in ("x", "past_key_values", "use_cache", "cache_params") if names_a_cache(it)]
+    ['past_key_values', 'cache_params']
+    """
+    return ("cache" in parameter or "past_" in parameter) and parameter not in NO_CACHES
+
+
+def kept_by(module: Any) -> tuple[str, str]:
+    """Return by which name a PyTorch MODULE takes and returns what it keeps, and why it cannot be used.
+
+    Both are empty where it keeps nothing, and where it is transformers' code alone, by another name.
+    """
+    taken = [*signature(module.forward).parameters]
+    if {KEPT, "use_cache"} <= {*taken}:
+        return KEPT, ""
+    owners = {type(it).__module__.partition(".")[0] for it in module.modules()}
+    name = next(filter(names_a_cache, taken), "") if owners - {"torch", "transformers"} else ""
+    return "", name and f"it takes {name}; what can be passed on is {KEPT}, beside use_cache"
 
 
 def stepped(signature: Signature) -> Port | None:

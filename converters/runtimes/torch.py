@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...errors import BadInputError, MismatchError, UnsupportedError
+from ...errors import BadInputError, MismatchError
 from ..checkpoints import Header
 from ..checkpoints.arrays import FileArrays
 from ..common.arrays import from_torch, to_torch
@@ -22,12 +21,11 @@ from ..models.factories import copied, run_module
 from ..models.torch_side import TorchSide
 from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
-from .pieces import joined, pieces
+from .pieces import KEPT, NothingKeptError, joined, kept_by, pieces
 from .pretrained import empty_pretrained, load_pretrained
 from .streamed.together import READINGS, together
 from .torch_adapters import Places, attach_adapter, whole_places
 
-CACHE = "past_key_values"  # what transformers' classes keep of a text between calls
 INPUT = "|in"  # marks what reaches a site, beside the site's own name
 DTYPES = {
     name: getattr(torch, name)
@@ -350,23 +348,27 @@ class TorchRunner:
     @property
     def cache(self) -> str:
         """What a user's module keeps a text in between calls; empty where it keeps none."""
-        taken = inspect.signature(self.module.forward).parameters
-        return CACHE if self.users and {CACHE, "use_cache"} <= taken.keys() else ""
+        return kept_by(self.module)[0] if self.users else ""
+
+    @property
+    def cache_unread(self) -> str:
+        """Why a cache that a user's module takes cannot be given to it; empty where it can."""
+        return kept_by(self.module)[1] if self.users else ""
 
     def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, Array]:
         """Return the outputs of each token, read with a cache, so many at a time as SIZES says.
 
         Raises:
-            UnsupportedError: the module returns no cache.
+            NothingKeptError: the module returns no cache.
         """
         names, calls, kept = tuple(port.name for port in self.signature.outputs), [], None
         for piece in pieces(self.signature, inputs, sizes):
-            feed = {**self._feed(piece), CACHE: kept, "use_cache": True}
+            feed = {**self._feed(piece), KEPT: kept, "use_cache": True}
             with torch.no_grad():
                 result = run_module(self.module, feed)
-            kept = result.get(CACHE) if isinstance(result, Mapping) else None
+            kept = result.get(KEPT) if isinstance(result, Mapping) else None
             if kept is None:
-                raise UnsupportedError(f"{type(self.module).__name__} returns no {CACHE}")
+                raise NothingKeptError(f"it takes {KEPT} and returns none")
             found = named_outputs(self.module, result, names)
             calls.append({name: from_torch(tensor) for name, tensor in found.items()})
         return joined(self.signature, calls)

@@ -12,9 +12,8 @@ import numpy as np
 from ...converters.common.dtypes import unit_roundoff
 from ...converters.models import Port, Signature
 from ...converters.runtimes import Runner
-from ...converters.runtimes.pieces import per_token, stepped
+from ...converters.runtimes.pieces import NothingKeptError, per_token, stepped
 from ...converters.values import Array
-from ...errors import UnsupportedError
 from ..goldens.golden import Golden
 from ..probes.probes import Probe, compared
 from .candidate import Candidate, unrunnable
@@ -29,7 +28,6 @@ LAST: Final = 7  # tokens at the end: one by one, some together as in a chat's n
 TURN: Final = 3
 ABOUT: Final = 2  # tokens read one by one on each side of a length at which the model changes
 NO_CACHE: Final = "not checked: the candidate has no cache"
-SEEN_TOO: Final = "not checked: nobody reads texts with the caches of mlx-vlm's classes yet"
 SAME: Final = "both sides are read piece by piece by the same code of transformers"
 Judge = Callable[[Sequence[Probe], tuple[Any, Any, Any]], Stage]
 
@@ -90,31 +88,33 @@ def decoding_stages(
     port, runner = stepped(golden.signature), candidate.structure
     if port is None or runner is None:
         return []
-    if not keeps_texts(golden.signature, port, runner):
-        return (
-            [Stage(NAME, "skipped", why_not(runner))] if continues(golden.signature, port) else []
-        )
+    try:
+        cache = cache_of(golden.signature, port, runner)
+    except Exception as error:
+        return [unrunnable(error)._replace(name=NAME)]
+    if not cache:
+        return [not_read(runner)] if continues(golden.signature, port) else []
     few = sum(prod(it.shape) for it in candidate.weights.headers.values()) > LARGE
     chosen = chosen_of(golden, port, probes)
     texts = [text_of(golden, storage, port, it, few=few) for it in chosen]
     return [stage_of(golden, runner, texts, judge)] if texts else []
 
 
-def keeps_texts(signature: Signature, port: Port, runner: Runner) -> bool:
-    """Say whether RUNNER has a cache for the text of PORT.
+def cache_of(signature: Signature, port: Port, runner: Runner) -> str:
+    """Return what RUNNER keeps the text of PORT in between calls; empty where it keeps none.
 
     Classes in MLX take no mask together with one; encoders of transformers take one and need it not.
     """
     masks = [it.shape for it in signature.inputs if it.role == "attention_mask"]
     usable = continues(signature, port) if runner.runtime == "torch" else port.shape not in masks
-    return usable and bool(getattr(runner, "cache", ""))
+    return getattr(runner, "cache", "") if usable else ""
 
 
-def why_not(runner: Runner) -> str:
-    """Return why RUNNER reads no text piece by piece."""
-    if getattr(runner, "library", "").startswith("mlx-vlm"):
-        return SEEN_TOO
-    return NO_CACHE if getattr(runner, "users", True) else SAME
+def not_read(runner: Runner) -> Stage:
+    """Return the stage of a RUNNER that reads no text piece by piece: whether it could, and why not."""
+    if reason := getattr(runner, "cache_unread", ""):
+        return Stage(NAME, "unverified", f"not checked: {reason}")
+    return Stage(NAME, "skipped", NO_CACHE if getattr(runner, "users", True) else SAME)
 
 
 def continues(signature: Signature, port: Port) -> bool:
@@ -157,8 +157,8 @@ def stage_of(golden: Golden, runner: Any, texts: Sequence[Text], judge: Judge) -
         ran = [runner.run_in_pieces(it.probe.inputs, it.plan) for it in texts]
         found = [compared(golden.signature, *it) for it in zip(probes, ran, strict=True)]
         stage = outputs_stage(golden, probes, found, wanted)
-    except UnsupportedError:  # it takes a cache, and keeps none
-        return Stage(NAME, "skipped", NO_CACHE)
+    except NothingKeptError as error:
+        return Stage(NAME, "unverified", f"not checked: {error}")
     except Exception as error:
         stage = unrunnable(error)
     if stage.status == "fail":

@@ -287,6 +287,19 @@ class AtOnce(nn.Module):
         return logits
 
 
+class Closed(nn.Module):
+    """A model whose call takes a cache that only it can make."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def __call__(self, input_ids: mx.array, cache: Any = None) -> mx.array:
+        """Return logits, shape ``(batch, tokens, vocabulary)``."""
+        logits: mx.array = self.model(input_ids, cache=cache)
+        return logits
+
+
 def reader(folder: Path, make: Make) -> Reader:
     """Return the model of the MLX directory FOLDER with a cache of MAKE's."""
     return Reader(load_model(folder)[0], make)

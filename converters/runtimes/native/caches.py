@@ -1,31 +1,84 @@
-"""What a module in MLX keeps of a text between calls, as mlx-lm's generation makes it."""
+"""What a module in MLX keeps of a text between calls, as generation with it makes it."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from ..pieces import names_a_cache
+
 if TYPE_CHECKING:
+    import mlx.core as mx
     from mlx import nn
 
 SEES: Final = "mlx_vlm"  # its generation calls the language model inside, with caches of its own
+Call = Callable[[Mapping[str, Any]], Any]
 
 
-def takes_cache(module: nn.Module) -> bool:
-    """Say whether generation calls MODULE with a cache that mlx-lm makes."""
-    makes = hasattr(module, "make_cache") or hasattr(module, "layers")
-    takes = "cache" in inspect.signature(type(module).__call__).parameters
-    seeing = type(module).__module__.partition(".")[0] == SEES
-    return makes and takes and not seeing and find_spec("mlx_lm") is not None
+def taken(module: nn.Module) -> list[str]:
+    """Return the parameters by which MODULE's call takes what was kept of a text."""
+    return [it for it in inspect.signature(type(module).__call__).parameters if names_a_cache(it)]
+
+
+def sees(module: nn.Module) -> bool:
+    """Say whether MODULE is a class of mlx-vlm, which generates by its language model."""
+    return type(module).__module__.partition(".")[0] == SEES
+
+
+def reason_unread(module: nn.Module) -> str:
+    """Return why no cache can be made for MODULE although its call takes one; empty where it can, or takes none."""
+    if not (names := taken(module)):
+        return ""
+    if sees(module):
+        lacks = [it for it in ("get_input_embeddings", "language_model") if not hasattr(module, it)]
+        return f"its class has no {lacks[0]}, which generation calls" if lacks else ""
+    if "cache" not in names:
+        return f"its call takes {names[0]}, which nobody here can make; call it cache"
+    if not (hasattr(module, "make_cache") or hasattr(module, "layers")):
+        return "its call takes cache, and it has neither make_cache nor layers to make one"
+    return "" if find_spec("mlx_lm") else "mlx-lm, which makes caches, is not installed"
 
 
 def new_cache(module: nn.Module) -> list[Any]:
-    """Return an empty cache for MODULE, which takes one."""
-    from mlx_lm.models.cache import make_prompt_cache
+    """Return an empty cache for MODULE, or for the language model in it."""
+    if sees(module):
+        from mlx_vlm.models.cache import make_prompt_cache
 
-    cache: list[Any] = make_prompt_cache(module)
-    return cache
+        made: list[Any] = make_prompt_cache(module.language_model)
+        return made
+    from mlx_lm.models import cache
+
+    kept: list[Any] = cache.make_prompt_cache(module)
+    return kept
+
+
+def with_cache(module: nn.Module, call: Call) -> Call:
+    """Return what reads the next tokens of one text with MODULE, beginning with an empty cache.
+
+    Args:
+        module: takes a cache.
+        call: calls it with inputs by name.
+    """
+    kept = new_cache(module)
+    if not sees(module):
+        return lambda feed: call({**feed, "cache": kept})
+    calls = iter((module.get_input_embeddings,))
+    return lambda feed: read_on(module, feed, kept, next(calls, None))
+
+
+def read_on(
+    module: nn.Module, feed: Mapping[str, mx.array], kept: list[Any], embed: Any | None
+) -> Any:
+    """Read the tokens of FEED with the language model in MODULE, as mlx-vlm's generation does.
+
+    The beginning of a text goes through EMBED, which puts images between the words.
+    """
+    ids = next(iter(feed.values()))
+    found = embed(ids, None, mask=None).to_dict() if embed else {}
+    given = {name: value for name, value in found.items() if value is not None}
+    return module.language_model(ids, cache=kept, **given)
 
 
 def kinds(cache: list[Any]) -> str:

@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from weighbridge.cli import main
+from weighbridge.errors import UnsupportedError
 from weighbridge.tests.support.atlas.tiny import make
 from weighbridge.tests.support.cache_faults import FAULTS, RIGHT, Standing
 
-OWN = {"cohere2": {"sliding_window": 32}}
+OWN = {"cohere2": {"sliding_window": 32}, "idefics3": {"text_config": {"head_dim": 12}}}
 QUICK = {"Standing", "Sinks"}  # the others take as long and show no more of the code
 CASES = [
     pytest.param(kind, fault, marks=() if fault in QUICK else pytest.mark.heavy)
@@ -21,7 +22,8 @@ CASES = [
 ]
 MODULE = """
     from pathlib import Path
-    from weighbridge.tests.support.cache_faults import FAULTS, RIGHT, AtOnce, reader
+    from weighbridge.tests.support.cache_faults import FAULTS, RIGHT, AtOnce, Closed, reader
+    from weighbridge.tests.support.torch_caches import Forgetful, Stateful, read
 
     def fault():
         return reader(Path({folder!r}), FAULTS[{kind!r}][{fault!r}])
@@ -31,6 +33,15 @@ MODULE = """
 
     def without():
         return AtOnce(reader(Path({folder!r}), RIGHT[{kind!r}]))
+
+    def closed():
+        return Closed(reader(Path({folder!r}), RIGHT[{kind!r}]))
+
+    def forgetful():
+        return Forgetful(read(Path({folder!r}).parent / "source"))
+
+    def stateful():
+        return Stateful(read(Path({folder!r}).parent / "source"))
     """
 
 
@@ -114,6 +125,47 @@ def test_a_cache_that_raises_differs(pairs, monkeypatch):
     code, verdict = run("parity", "check", *pairs("llama"), "--quick")
     assert (code, verdict["status"]) == (1, "DIFFERS")
     assert "update_and_fetch" in stage(verdict)["detail"]
+
+
+def refuse(*_, **__):
+    raise UnsupportedError("this cache keeps no more")
+
+
+@pytest.mark.parametrize("where", ["KVCache.update_and_fetch", "make_prompt_cache"])
+def test_a_cache_that_refuses_differs_with_its_message(pairs, monkeypatch, where):
+    monkeypatch.setattr(f"mlx_lm.models.cache.{where}", refuse)
+    code, verdict = run("parity", "check", *pairs("llama"), "--quick")
+    assert (code, verdict["status"], stage(verdict)["status"]) == (1, "DIFFERS", "fail")
+    assert "this cache keeps no more" in stage(verdict)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("closed", "neither make_cache nor layers"),
+        ("forgetful", "takes past_key_values and returns none"),
+        ("stateful", "takes past_states"),
+    ],
+)
+def test_a_cache_that_could_not_be_used_is_unverified(factory, function, said):
+    code, verdict = factory("llama", function, None, "--quick")
+    assert (code, verdict["status"]) == (4, "UNVERIFIED")
+    assert stage(verdict)["status"] == "unverified"
+    assert said in stage(verdict)["detail"]
+
+
+@pytest.mark.heavy  # imports mlx-vlm
+def test_the_cache_of_a_class_of_mlx_vlm_is_read(pairs):
+    _, verdict = run("parity", "check", *pairs("idefics3"), "--quick")
+    assert stage(verdict)["status"] == "pass"
+
+
+@pytest.mark.heavy
+def test_a_fault_in_the_cache_of_a_class_of_mlx_vlm_differs(pairs, monkeypatch):
+    monkeypatch.setattr("mlx_vlm.models.cache.KVCache", Standing)
+    code, verdict = run("parity", "check", *pairs("idefics3"), "--quick")
+    assert (code, stage(verdict)["status"]) == (1, "fail")
+    assert verdict["upstream"].startswith("mlx-vlm")
 
 
 def test_a_candidate_without_a_cache_says_so_and_may_pass(factory):
