@@ -17,6 +17,7 @@ from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import Model
 from weighbridge.converters.runtimes.torch import TorchRunner, build_module
 from weighbridge.parity.check import check as checking
+from weighbridge.parity.check import runs
 from weighbridge.parity.check.check import check
 from weighbridge.parity.goldens.golden import Golden
 from weighbridge.parity.goldens.recorder import record
@@ -207,7 +208,7 @@ def test_the_precision_of_the_policy_is_asked_for(reference, golden):
 
 
 def test_a_key_that_nobody_studied_is_unverified(reference, golden, monkeypatch):
-    monkeypatch.setattr(checking, "floor", lambda *key, **_: None)
+    monkeypatch.setattr(runs, "floor", lambda *key, **_: None)
     verdict = check(golden, candidate(reference))
     assert verdict.status == "UNVERIFIED"
     assert verdict.exit_code() == 4
