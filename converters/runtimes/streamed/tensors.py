@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from .readings import Readings
 from .weights import Weight, nbytes
 
-BLOCK: Final = 24 << 20  # bytes, in the dtype of the computation, that are read at a time
+BLOCK: Final = 8 << 20  # bytes read at a time, in the computation's dtype: more leave the cache
 SEPARATE: Final = 2048  # rows of an embedding that are looked up one by one
 
 
