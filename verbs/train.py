@@ -39,7 +39,7 @@ def train(
 
     Example: weighbridge train run --recipe minilm-lora --backend mlx --set model=minilm-mlx
     """
-    prepare_mlx()
+    prepare_mlx(training=True)
     from ..jobs.training import train as run_training
     from .output import show_training
 
@@ -56,7 +56,7 @@ def preflight(
 
     Example: weighbridge preflight --recipe minilm-lora --set model=all-MiniLM-L6-v2
     """
-    prepare_mlx()
+    prepare_mlx(training=True)
     from ..jobs.training import preflight as run_preflight
     from .output import show_preflight
 

@@ -25,6 +25,7 @@ from ..probes.probes import Probe, masks_of
 from .reference import Outputs, arrays, feed
 
 SIZES: Final = (2.0**-7, 2.0**-10)  # far above float32's rounding, small enough to be in proportion
+LARGE: Final = 1 << 26  # parameters from which on one size is tried: each runs the whole model again
 
 
 def middle_site(module: nn.Module) -> str:
@@ -85,7 +86,8 @@ def outputs_and_slopes(
     )
     feeds = [feed(signature, probe, "float32") for probe in probes]
     runs = [partial(call, module, tensors, names) for tensors in feeds]
-    moved = [partial(scaled.run, size, runs[0]) for size in SIZES if site]
+    sizes = SIZES[: 1 if sum(it.numel() for it in module.parameters()) > LARGE else None]
+    moved = [partial(scaled.run, size, runs[0]) for size in sizes if site]
     handle = module.get_submodule(site).register_forward_hook(scaled)
     try:
         with torch.no_grad():

@@ -22,7 +22,7 @@ from ...common.dtypes import NUMPY
 from ...values import Array
 
 READERS: Final = "_weighbridge_readers"  # an attribute, none of MLX's parameters
-BLOCK: Final = 8 << 20  # bytes read at a time, in the computation's dtype: more leave the cache
+BLOCK: Final = 8 << 20  # bytes in float32 that are read at a time: more leave the cache
 
 NARROW: Final = (mx.bfloat16, mx.float16)
 
@@ -32,7 +32,7 @@ class Stored:
 
     Attributes:
         shape: its shape.
-        nbytes: what it takes in the dtype of the computation.
+        nbytes: what it takes in float32, or in the dtype of the computation where that is wider.
     """
 
     def __init__(self, checkpoint: Checkpoint, name: str, dtype: mx.Dtype | None) -> None:
@@ -41,7 +41,7 @@ class Stored:
         self._header = checkpoint.headers[name]
         self.shape = self._header.shape
         width = dtype.size if dtype else NUMPY[self._header.dtype].itemsize
-        self.nbytes = math.prod(self.shape) * width
+        self.nbytes = math.prod(self.shape) * max(width, mx.float32.size)
 
     def __call__(self) -> mx.array:
         """Return all of it."""
