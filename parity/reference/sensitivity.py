@@ -25,7 +25,9 @@ from ..probes.probes import Probe, masks_of
 from .reference import Outputs, arrays, feed
 
 SIZES: Final = (2.0**-7, 2.0**-10)  # far above float32's rounding, small enough to be in proportion
-LARGE: Final = 1 << 26  # parameters from which on one size is tried: each runs the whole model again
+LARGE: Final = (
+    1 << 26
+)  # parameters from which on one size is tried: each runs the whole model again
 
 
 def middle_site(module: nn.Module) -> str:
