@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import permutations
 from typing import Final
 
@@ -18,7 +19,7 @@ from .layered import flipped, part_of_stack
 from .orders import describe_order, match_rows
 from .reference_index import Explanation, ReferenceIndex, lossless, unit
 from .sketches.casts import cast, fingerprint, roundoff
-from .sketches.sketch import Sketch, sketch, squeeze
+from .sketches.sketch import Sketch, projections, row_sums, squeeze
 
 Test = Callable[[CandidateTensor], Explanation | None]
 
@@ -122,7 +123,7 @@ def _rounded(tensor: CandidateTensor) -> Explanation | None:
 
 def _permuted(tensor: CandidateTensor) -> Explanation | None:
     shape = tensor.array.shape
-    if not 2 <= len(squeeze(shape)) <= len(shape) <= 5:
+    if not 2 <= len(squeeze(shape)) <= len(shape) <= 5 or tensor.kept:
         return None
     for back in permutations(range(len(shape))):
         turned = tensor.array.transpose(back)
@@ -255,13 +256,18 @@ def _affine_fit(tensor: CandidateTensor, name: str) -> tuple[float, str, float, 
 def _offset_fit(tensor: CandidateTensor, name: str, limit: float) -> tuple[float, str, float, str]:
     other = tensor.index.sketches[name]
     offset = tensor.sketch.moments.mean - other.moments.mean
-    ones = sketch(np.ones(squeeze(tensor.array.shape), np.float32)).projections
+    ones = _projections_of_ones(squeeze(tensor.array.shape))
     # An offset of 1 takes as many digits from the smaller side as it is smaller.
     lost = min(1.0, tensor.sketch.norm / max(other.norm, 1e-300))
     whole = float(round(offset))  # rounding in 16 bits moves the mean too
     gaps = {it: lost * tensor.gap(other, shift=it * ones) for it in (whole, offset) if it}
     best = whole if gaps.get(whole, math.inf) <= limit else offset
     return gaps.get(best, math.inf), "offset", best, name
+
+
+@lru_cache(maxsize=8)
+def _projections_of_ones(shape: tuple[int, ...]) -> Array:
+    return projections(np.ones(shape, np.float32))
 
 
 def _rows_scaled(tensor: CandidateTensor) -> Explanation | None:
@@ -287,6 +293,8 @@ def _cropped(tensor: CandidateTensor) -> Explanation | None:
     length = squeeze(tensor.array.shape)[1:] or squeeze(tensor.array.shape)
     for name, other in tensor.index.sketches.items():
         if len(other.squeezed) != len(length) + 1 or other.squeezed[1:] != length:
+            continue
+        if math.prod(other.shape) <= tensor.array.size:
             continue
         starts = _windows(tensor.sketch, other, unit(tensor.array, other))
         if len(starts):
@@ -327,8 +335,7 @@ def _column_order(tensor: CandidateTensor, name: str, limit: float) -> Array | N
     if tensor.index.arrays is None or tensor.array.ndim < 2:
         return None
     wanted, found = (
-        sketch(it.reshape(it.shape[0], -1).T).rows
-        for it in (tensor.index.arrays(name), tensor.array)
+        row_sums(it.reshape(it.shape[0], -1).T) for it in (tensor.index.arrays(name), tensor.array)
     )
     return match_rows(found, wanted, limit * math.sqrt(len(tensor.sketch.rows)))
 

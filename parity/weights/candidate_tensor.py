@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
+from .places import bits
 from .reference_index import Explanation, ReferenceIndex, nearest, ranked
-from .sketches.sketch import Sketch, sketch
+from .sketches.sketch import Sketch, figures
 
 # In unit roundoffs, on the scale of the norm: rounding to nearest errs by at most one, sums that
 # an exporter forms in float32 by a few more.
@@ -28,13 +29,35 @@ class CandidateTensor:
 
     @cached_property
     def sketch(self) -> Sketch:
-        """The sketch of the tensor."""
-        return sketch(self.array)
+        """The sketch of the tensor, without hashes: none explains it."""
+        return figures(self.array)
 
     @cached_property
     def peers(self) -> list[str]:
-        """References of the same shape."""
-        return self.index.same_shape(self.array.shape)
+        """References of the same shape; that one alone of which most rows are this tensor's."""
+        return [self.kept] if self.kept else self.index.same_shape(self.array.shape)
+
+    @cached_property
+    def kept(self) -> str | None:
+        """The reference of which most rows are this tensor's, bit for bit, where its values are at hand.
+
+        It is the one with the nearest name; then no other one needs to be read.
+        """
+        names = self.index.same_shape(self.array.shape) if self.array.size else []
+        likely = nearest(self.name, names) if len(names) > 1 and self.index.arrays else None
+        return (
+            likely
+            if likely and self.index.arrays and self._keeps(self.index.arrays(likely))
+            else None
+        )
+
+    def _keeps(self, reference: Array) -> bool:
+        if reference.dtype != self.array.dtype or self.array.ndim < 2:
+            return False
+        found, wanted = (bits(it).reshape(len(self.array), -1) for it in (self.array, reference))
+        telling = (wanted != wanted[:, :1]).any(axis=1)  # a row of one number may be anybody's
+        same = (found == wanted).all(axis=1)
+        return 2 * int((same & telling).sum()) > len(found)
 
     @cached_property
     def by_name(self) -> str | None:

@@ -11,9 +11,9 @@ import xxhash
 from ....converters.checkpoints.base import Header
 from ....converters.common.dtypes import FLOATS
 from ....converters.values import Array
-from .casts import CASTS, CLAMPED, fingerprint
+from .casts import CASTS, CLAMPED, casts, fingerprint
 from .casts import cast as cast_to
-from .sketch import Sketch, Weights, sketch, squeeze
+from .sketch import Sketch, Weights, figures, squeeze
 
 Stream = Callable[[], Iterator[memoryview]]
 INTEGERS = ("I64", "I32")
@@ -38,14 +38,19 @@ class AtHand:
         self._hashes: dict[str, tuple[str, ...]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the sketch has: hashes, moments, projections, rows, norm."""
+        """Return what the sketch has: moments, projections, rows, norm."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._whole, name)
 
     @cached_property
     def _whole(self) -> Sketch:
-        return sketch(self._read())
+        return figures(self._read())
+
+    @cached_property
+    def hashes(self) -> Mapping[str, str]:
+        """The hashes at every common dtype."""
+        return casts(self._read())
 
     def hashes_at(self, code: str) -> tuple[str, ...]:
         """Return the hashes that the weight has at dtype CODE, as ``Sketch.hashes_at``."""

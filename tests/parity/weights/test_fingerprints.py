@@ -17,6 +17,7 @@ from torch import nn
 from weighbridge.converters.values import LowRank
 from weighbridge.parity.weights.fingerprints import disagreements, explain
 from weighbridge.parity.weights.reference_index import KINDS, Explanation
+from weighbridge.parity.weights.sketches.at_hand import sketches_at_hand
 from weighbridge.parity.weights.sketches.casts import clamp
 from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketches
 
@@ -444,3 +445,28 @@ def test_real_encoder_is_explained_at_every_dtype(minilm_dir: Any) -> None:
         candidate = {n: a.astype(dtype) if a.dtype == np.float32 else a for n, a in arrays.items()}
         found = explain(known, ArrayWeights(candidate))
         assert all(it.ok and it.source == it.name for it in found)
+
+
+def test_a_tensor_with_a_few_other_rows_is_compared_with_its_own_reference_alone():
+    generator = np.random.default_rng(0)
+    layers = {f"layers.{n}.w": generator.normal(size=(32, 16)).astype(np.float32) for n in range(4)}
+    damaged = {name: array.copy() for name, array in layers.items()}
+    damaged["layers.2.w"][5] = 0
+    read = []
+
+    def reference(name):
+        read.append(name)
+        return layers[name]
+
+    class Weights(ArrayWeights):
+        def read(self, name):
+            read.append(name)
+            return super().read(name)
+
+    found = explain(
+        sketches_at_hand(Weights(layers)), ArrayWeights(damaged), reference_arrays=reference
+    )
+    [wrong] = [it for it in found if it.name == "layers.2.w"]
+    assert wrong.kind == "unexplained"
+    assert "rows 5 (1 of 32) are zeros" in wrong.detail
+    assert all(read.count(name) == 1 for name in layers if name != "layers.2.w")  # its hash
