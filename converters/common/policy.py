@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+WHOLE: Final = 100_000_000  # weights up to which a full check reads every probe
+PROBES: Final = 1700  # tokens in all of them together
+FEWEST: Final = 128  # ... that it reads of any model, however large
+
+
+def full_tokens(weights: int) -> int | None:
+    """Return how many tokens a full check reads of a model with WEIGHTS; ``None`` for all probes.
+
+    Each weight is read once or twice for all of them, so it is the large model's tokens that take time.
+
+    >>> full_tokens(100_000_000), full_tokens(200_000_000), full_tokens(7_000_000_000)
+    (None, 425, 128)
+    """
+    return None if weights <= WHOLE else max(FEWEST, int(PROBES * (WHOLE / weights) ** 2))
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,17 @@ from ...errors import TooLittleMemoryError, WeighbridgeError
 from ..checkpoints import Header
 from ..common import memory
 from ..common.memory import VARIABLE, Room, shown
+from ..common.policy import PROBES, full_tokens
 from ..common.steps import step
 from ..models import Model
 
 PACKED: Final = 2  # weights in a byte of a packed tensor, at 4 bits
-TOKENS: Final = {True: 32, False: 1700}  # of all probes together, by whether a check is quick
+QUICK: Final = 32  # tokens that a quick check reads
 COPIES: Final = (
     40  # bytes for each output: the reference's, the source's and the candidate's, compared
 )
-SECONDS: Final = {True: 3e-8, False: 3e-7}  # of a processor for each weight, likewise
+SECONDS: Final = 2.5e-8  # of a processor for each weight, to read it for every run
+PER_TOKEN: Final = 1.6e-10  # ... and for each token
 
 
 def weights_of(headers: Iterable[Header]) -> int:
@@ -139,14 +141,15 @@ def require_memory(work: str, *models: Model, quick: bool = False) -> None:
     cost = COSTS["check by pieces" if pieces else work]
     weights, model = max(((cost.count(it), it) for it in models), key=lambda pair: pair[0])
     need = cost.base + cost.each * weights
-    need += outputs_of(model, TOKENS[quick]) if pieces else 0
+    tokens = QUICK if quick else full_tokens(size_of(model)) or PROBES
+    need += outputs_of(model, tokens) if pieces else 0
     message = (
         f"to {work} {model.spec} needs about {shown(need)} of memory at once"
         f" ({weights / 1e6:,.0f} million weights: {cost.what})"
     )
     memory.expect(message)
     if pieces:
-        seconds = size_of(model) * SECONDS[quick] / (os.cpu_count() or 1)
+        seconds = size_of(model) * (SECONDS + PER_TOKEN * tokens) / (os.cpu_count() or 1)
         step(f"{message} and about {max(1, round(seconds / 60))} min")
     there = memory.room()
     if need > there.limit:

@@ -35,7 +35,7 @@ from .candidate import Candidate
 from .decoding import decoding_stages
 from .layout import layout_stage
 from .modes import notes_on_modes
-from .recording import record_for
+from .recording import left_out, record_for
 from .runs import Runs
 from .smallest import with_smallest_change
 from .stages import auxiliary_stage, fingerprint_stage
@@ -82,6 +82,7 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     """
     notes = [*notes_on_modes(None if isinstance(reference, Golden) else reference, candidate)]
     judged = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
+    notes += [] if quick or probes else left_out(reference, judged)
     golden = (
         reference
         if isinstance(reference, Golden)

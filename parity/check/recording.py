@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ...converters.common.policy import full_tokens
 from ...converters.models import Model
 from ..configuration.lengths import to_cross
 from ..probes import coverage
@@ -33,7 +35,10 @@ def record_for(
     signature = coverage.restrict(reference.signature, candidate.signature)
     past, folder = to_cross(reference, signature, quick=quick), text_folder(reference)
     reach = REACH if candidate.program else 0
-    chosen = probes or make_probes(signature, tokenizer=folder, quick=quick, past=past, reach=reach)
+    tokens = tokens_for(reference, candidate)
+    chosen = probes or make_probes(
+        signature, tokenizer=folder, quick=quick, past=past, reach=reach, tokens=tokens
+    )
     precisions = {candidate.storage, candidate.shipped} - {"float32"}
     kept = storage_dtype(base_weights(reference))
     about = {"storage": kept, "adapter": reference.adapter}
@@ -41,6 +46,20 @@ def record_for(
     storages = storages if candidate.program is None else set()  # recorded where it is asked for
     recorder = Recorder(reference, chosen, outlives=False)
     return recorder.record("verdict", tuple(sorted(precisions)), cache, tuple(sorted(storages)))
+
+
+def tokens_for(reference: Model, candidate: Candidate) -> int | None:
+    """Return how many tokens a full check reads of REFERENCE in all; ``None`` for every probe."""
+    headers = base_weights(reference).headers.values()
+    weights = sum(math.prod(it.shape) for it in headers)
+    return None if candidate.program else full_tokens(weights)
+
+
+def left_out(reference: Model | Golden, candidate: Candidate) -> list[str]:
+    """Return what a full check leaves out because REFERENCE is large, in words."""
+    if not isinstance(reference, Model) or (tokens := tokens_for(reference, candidate)) is None:
+        return []
+    return [f"texts of more than {tokens:,} tokens together (fewer, the larger the model)"]
 
 
 def compared_storage(source: Mapping[str, Any], candidate: Candidate) -> str:

@@ -14,6 +14,7 @@ from ...converters.models import Port, Signature
 from ...converters.values import Array
 from ...errors import MismatchError, UnsupportedError
 from ..text.tokenizers import load_tokenizer
+from .budget import within
 from .sentences import SENTENCES
 from .signals import Context, Layout, hidden, pixels, series, spectrogram, waveform
 from .thresholds import BEYOND, Threshold
@@ -235,7 +236,7 @@ def _check_roles(signature: Signature) -> None:
         )
 
 
-def make_probes(
+def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
     signature: Signature,
     *,
     tokenizer: Path | None,
@@ -243,6 +244,7 @@ def make_probes(
     quick: bool = False,
     past: Sequence[Threshold] = (),
     reach: int = 0,
+    tokens: int | None = None,
 ) -> list[Probe]:
     """Return probes for SIGNATURE, the same ones for the same arguments.
 
@@ -253,6 +255,7 @@ def make_probes(
         quick: one small probe only, and one that is longer than all of PAST.
         past: the lengths that one more probe is to cross.
         reach: if not 0, one more row of so many tokens, or as many as the model takes.
+        tokens: how many those of a check that is not quick have together; ``None`` for any number.
 
     Raises:
         UnsupportedError: an input has a role that no probe is known for.
@@ -264,17 +267,27 @@ def make_probes(
     encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
     pad, probes = source.special.get("pad", 0) if source else 0, dict[str, Probe]()
     limit = min(sequence_limit(signature), _affordable(signature))
-    small = Layout("small", tuple(min(length, limit) for length in QUICK))
     far = [Layout("far", (min(limit, reach),))] if reach else []
-    for layout in [*((small,) if quick else layouts(limit)), *far, *crossing(past, signature)]:
+    usual = [small(limit)] if quick else within(layouts(limit), tokens)
+    for layout in [*usual, *far, *crossing(past, signature)]:
         adapted = _adapt(layout, signature)
         texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random)
         inputs = _inputs(signature, Context(adapted, (), texts, random, pad))
         rows = positions_past(past, max(layout.lengths)) if layout.name.startswith(PAST) else ()
         probes.setdefault(f"{_identity(adapted, inputs)} {rows}", Probe(layout.name, inputs, rows))
-    if problems := [it for probe in probes.values() for it in _unknown_ids(probe, signature)]:
+    return _fitting(tokenizer, [*probes.values()], signature)
+
+
+def small(limit: int) -> Layout:
+    """Return the one small layout of a quick check, for a position range of LIMIT."""
+    return Layout("small", tuple(min(length, limit) for length in QUICK))
+
+
+def _fitting(tokenizer: Path | None, probes: list[Probe], signature: Signature) -> list[Probe]:
+    """Return PROBES if SIGNATURE has a row for every id that TOKENIZER gave."""
+    if problems := [it for probe in probes for it in _unknown_ids(probe, signature)]:
         raise MismatchError(f"{tokenizer}: its tokenizer does not fit the model", problems)
-    return [*probes.values()]
+    return probes
 
 
 def _inputs(signature: Signature, context: Context) -> dict[str, Array]:
