@@ -15,6 +15,7 @@ from ..converters.common.hints import command, dequantizing, unused
 from ..converters.common.repositories import origin, recorded
 from ..converters.models import Model
 from ..converters.planning.adapter_names import Side, side_of
+from ..converters.planning.dequantized import dense_view
 from ..converters.planning.memory import require_memory
 from ..converters.planning.opening import fitted_to
 from ..converters.quantization.fingerprints import fingerprints
@@ -28,7 +29,6 @@ from .options import WriteOptions
 from .pipeline import Check, Checked, Facts, Outcome, Written, publish
 from .provenance.base import (
     Provenance,
-    dense_view,
     provenance_of,
     quantization_of,
     require_right_base,

@@ -21,6 +21,7 @@ from ..converters.models import open as open_model
 from ..converters.planning.config import rewrite_config
 from ..converters.planning.conversion import conversion_of
 from ..converters.planning.dense import fitting
+from ..converters.planning.dequantized import dequantized
 from ..converters.planning.fitting import (
     reading,
     require_dense,
@@ -101,6 +102,8 @@ def convert(
     base, adapter = base_and_adapter(source, adapter)
     prefetch(base, options.map, options.trust_code)
     model = options.open(base)
+    if options.dequantize:
+        model = dequantized(model, options.dequantize)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
     live, provenance = live_on(model, adapter) if adapter else (model, None)
@@ -138,8 +141,9 @@ def move(
 
     live = replace(job.model, tensors=model.tensors) if whole else job.model
     live = with_restored(live, job.restored)
+    key = f"{job.key}-{options.max_shard_size}-{options.sidecar}-{options.dequantize}"
     check = None if not options.checks else judged(live, absolute(target.path), provenance, options)
-    return publish(target, f"{job.key}-{options.max_shard_size}-{options.sidecar}", write, check)
+    return publish(target, key, write, check)
 
 
 def written(model: Model) -> tuple[Model, dict[str, Survival]]:

@@ -112,7 +112,9 @@ class Options(WriteOptions):
         sidecar: which tensors the way back to PyTorch may need are kept: ``small``, ``all`` or
             ``none``.
         max_shard_size: bytes per weights file.
+        dequantize: what quantized weights of an MLX model become: ``bf16``, ``fp16`` or ``fp32``.
     """
 
     sidecar: Literal["small", "all", "none"] = "small"
     max_shard_size: int = 5_000_000_000
+    dequantize: Literal["bf16", "fp16", "fp32"] | None = None

@@ -84,6 +84,12 @@ original = click.option(
     metavar="DIR|HUB-NAME|none",
     help="Where the model comes from: has what MLX's classes drop, such as a vision tower.",
 )
+dequantize = click.option(
+    "--dequantize",
+    type=click.Choice(("bf16", "fp16", "fp32")),
+    help="SOURCE is quantized: make its weights dense, each rounded once to this dtype.",
+)
+to_torch = together(original, dequantize)
 sidecar = click.option(
     "--sidecar",
     type=click.Choice(("small", "all", "none")),

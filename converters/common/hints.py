@@ -19,9 +19,13 @@ def command(*words: str | os.PathLike[str], program: str = "weighbridge") -> str
 
 
 def dequantizing(spec: str) -> str:
-    """Return the command of mlx-lm that makes dense weights of the quantized model SPEC."""
-    words = ("--hf-path", spec, "--mlx-path", unused(spec, "-dense"), "--dequantize")
-    return command(*words, program="mlx_lm.convert")
+    """Return the command that makes a PyTorch model with dense weights of the quantized model SPEC.
+
+    >>> dequantizing("llama-4bit")
+    'weighbridge convert mlx-to-torch llama-4bit llama-4bit-dense --dequantize bf16'
+    """
+    words = ("mlx-to-torch", spec, unused(spec, "-dense"), "--dequantize", "bf16")
+    return command("convert", *words)
 
 
 def unused(path: str | os.PathLike[str], ending: str) -> str:

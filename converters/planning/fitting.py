@@ -7,7 +7,7 @@ that lacks some, has others or other shapes is no model, whatever a map could do
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
@@ -16,21 +16,21 @@ from ..common.hints import dequantizing
 from ..libraries import Target
 from ..maps.sources.choose import different
 from ..models import Model
+from ..quantization.view import is_packed
 from .manifest import manifest_of
 
 Headers = Mapping[str, Header]
 LAYERS: Final = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 
 
-def packed(headers: Iterable[str]) -> list[str]:
-    """Return the weights that MLX's affine quantization made: beside each are scales and biases.
+def packed(headers: Headers) -> list[str]:
+    """Return the weights that MLX quantized: words of codes, with scales beside them.
 
-    >>> packed(["a.weight", "a.scales", "a.biases", "b.weight", "b.scales"])
+    >>> words, scales = Header("U32", (2, 8)), Header("U8", (2, 2))
+    >>> packed({"a.weight": words, "a.scales": scales, "b.weight": scales, "b.scales": scales})
     ['a.weight']
     """
-    names = frozenset(headers)
-    stems = [name.removesuffix("biases") for name in names if name.endswith(".biases")]
-    return sorted(f"{s}weight" for s in stems if {f"{s}weight", f"{s}scales"} <= names)
+    return sorted(name for name in headers if is_packed(headers, name))
 
 
 def require_dense(model: Model) -> None:
@@ -52,10 +52,9 @@ def quantized(model: Model) -> str:
     bits = settings.get("bits") if isinstance(settings, Mapping) else None
     what = f"{len(found)} weight{'s' * (len(found) > 1)} such as {found[0]}"
     return (
-        f"{model.spec} is quantized ({what}{f', {bits} bits' if bits else ''}), and rounded weights"
-        " are not converted. Take the model that it was made from, or dequantize it first:"
-        f" {dequantizing(model.spec)}. An adapter that was trained on it is merged into that model"
-        f" with --trained-on {shlex.quote(model.spec)}"
+        f"{model.spec} is quantized ({what}{f', {bits} bits' if bits else ''}). Take the model that"
+        f" it was made from, or make its weights dense: {dequantizing(model.spec)}. An adapter that"
+        f" was trained on it is merged into that model with --trained-on {shlex.quote(model.spec)}"
     )
 
 

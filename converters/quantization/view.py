@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...errors import BadInputError, MismatchError
+from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..checkpoints import Checkpoint, Header
 from ..checkpoints.derived import Derived
 from ..checkpoints.formats.ranges import chunks
@@ -22,7 +23,7 @@ COMPANIONS: Final = ("scales", "biases", "global_scale")
 
 
 class Dequantized(Derived):
-    """A checkpoint whose quantized weights are read as float32, each at its canonical value.
+    """A checkpoint whose quantized weights are read dense, each at its canonical value.
 
     The names are those of the modules: ``x.weight`` is dense, ``x.scales`` and ``x.biases`` are
     not seen. A checkpoint without quantized weights is seen as it is.
@@ -38,6 +39,7 @@ class Dequantized(Derived):
         raw: Checkpoint,
         config: Mapping[str, Any],
         dense: Mapping[str, tuple[int, ...]] | None = None,
+        dtype: str = "F32",
     ) -> None:
         """Read the headers of RAW with CONFIG, the model's.
 
@@ -46,13 +48,14 @@ class Dequantized(Derived):
             config: of ``config.json``.
             dense: shapes of dense weights by name, where somebody knows them; they tell how a
                 weight is packed that CONFIG does not name.
+            dtype: that quantized weights are read in, rounded to it from float32.
 
         Raises:
             MismatchError: tensors do not fit what the config says; tells all of them.
             BadInputError: there are quantized tensors and the config says nothing of them.
         """
         super().__init__(raw, raw.headers)
-        self.raw, self.recipe = raw, Recipe.parse(config)
+        self.raw, self.recipe, self._dtype = raw, Recipe.parse(config), dtype
         self.schemes: Mapping[str, Scheme] = _schemes(raw, self.recipe, dense or {})
         self._names = {name: _part_names(raw, name) for name in self.schemes}
         hidden = {it for parts in self._names.values() for it in parts.values()}
@@ -66,7 +69,7 @@ class Dequantized(Derived):
         if name not in self.schemes:
             return self.raw.headers[name]
         groups = self.raw.headers[self._names[name]["scales"]].shape
-        return Header("F32", (*groups[:-1], groups[-1] * self.schemes[name].group_size))
+        return Header(self._dtype, (*groups[:-1], groups[-1] * self.schemes[name].group_size))
 
     def parts(self, name: str) -> dict[str, Array]:
         """Return what the weight NAME is stored as: ``weight``, ``scales`` and so on."""
@@ -77,10 +80,14 @@ class Dequantized(Derived):
         return self._names[name]
 
     def read(self, name: str) -> Array:
-        """Return tensor NAME; a quantized weight at its canonical value in float32."""
+        """Return tensor NAME; a quantized weight at its canonical value.
+
+        Raises:
+            UnsupportedError: that is too large for the dtype it is read in.
+        """
         if name not in self.schemes:
             return self.raw.read(name)
-        return dequantize(self.parts(name), self.schemes[name])
+        return self._rounded(name, dequantize(self.parts(name), self.schemes[name]))
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME as :meth:`read` returns it."""
@@ -89,15 +96,29 @@ class Dequantized(Derived):
             return
         header = self.headers[name]
         stop = header.nbytes if stop is None else stop
-        width = header.shape[-1] * 4
-        for rows in _covering(start, stop, width):
+        width = header.shape[-1] * NUMPY[header.dtype].itemsize
+        for rows in _covering(start, stop, width, header.shape[-1]):
             first, last = max(start - rows.start * width, 0), stop - rows.start * width
             yield from chunks(self._dense_rows(name, rows), first, last)
 
     def _dense_rows(self, name: str, rows: slice) -> Array:
         """Return ROWS of the weight NAME, all axes but the last taken as one."""
         count = math.prod(self.headers[name].shape[:-1])
-        return dequantize(self._part_rows(name, rows, count), self.schemes[name])
+        return self._rounded(
+            name, dequantize(self._part_rows(name, rows, count), self.schemes[name])
+        )
+
+    def _rounded(self, name: str, values: NDArray[np.float32]) -> Array:
+        """Return VALUES of the weight NAME in the dtype that it is read in."""
+        if self._dtype == "F32":
+            return values
+        with np.errstate(over="ignore"):
+            rounded: Array = values.astype(NUMPY[self._dtype])
+        if not np.array_equal(np.isfinite(rounded), np.isfinite(values)):
+            raise UnsupportedError(
+                f"{name} holds numbers beyond {NUMPY[self._dtype]}; dequantize to a wider dtype"
+            )
+        return rounded
 
     def _part_rows(self, name: str, rows: slice, count: int) -> Parts:
         names = dict(self._names[name])
@@ -117,12 +138,12 @@ class Dequantized(Derived):
         return np.frombuffer(data, dtype).reshape(-1, header.shape[-1])
 
 
-def _covering(start: int, stop: int, width: int) -> Iterator[slice]:
-    """Yield rows of WIDTH bytes, a few at a time, that cover the bytes START to STOP."""
+def _covering(start: int, stop: int, width: int, columns: int) -> Iterator[slice]:
+    """Yield rows of WIDTH bytes and COLUMNS, a few at a time, that cover the bytes START to STOP."""
     if start >= stop:
         return
     first, last = start // width, -(-stop // width)
-    for block in row_blocks(last - first, width // 4):
+    for block in row_blocks(last - first, columns):
         yield slice(first + block.start, min(first + block.stop, last))
 
 
@@ -131,7 +152,7 @@ def stored_as(raw: Checkpoint, name: str) -> dict[str, str]:
 
     Read from the headers alone: a weight of 32-bit words with scales beside it is quantized.
     """
-    return _part_names(raw, name) if _is_packed(raw, name) else {"weight": name}
+    return _part_names(raw, name) if is_packed(raw.headers, name) else {"weight": name}
 
 
 def _part_names(raw: Checkpoint, name: str) -> dict[str, str]:
@@ -143,7 +164,7 @@ def _schemes(
     raw: Checkpoint, recipe: Recipe | None, dense: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Scheme]:
     """Return the scheme of every quantized weight of RAW; refuse what does not fit, together."""
-    packed = [name for name in raw.headers if _is_packed(raw, name)]
+    packed = [name for name in raw.headers if is_packed(raw.headers, name)]
     if recipe is None:
         if packed:
             raise BadInputError(
@@ -163,12 +184,12 @@ def _schemes(
     return schemes
 
 
-def _is_packed(raw: Checkpoint, name: str) -> bool:
-    """Whether NAME is a weight in words of codes, with scales beside it."""
-    if not name.endswith(SUFFIX) or raw.headers[name].dtype != "U32":
+def is_packed(headers: Mapping[str, Header], name: str) -> bool:
+    """Whether NAME of HEADERS is a weight in words of codes, with scales beside it."""
+    if not name.endswith(SUFFIX) or headers[name].dtype != "U32":
         return False
-    scales = raw.headers.get(f"{stem(name)}.scales")
-    return scales is not None and len(scales.shape) == len(raw.headers[name].shape)
+    scales = headers.get(f"{stem(name)}.scales")
+    return scales is not None and len(scales.shape) == len(headers[name].shape)
 
 
 def _described(raw: Checkpoint, recipe: Recipe, packed: list[str]) -> Iterator[str]:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ...converters.models import Model
+from ...converters.planning.dequantized import dense_view
 from ...converters.quantization import Dequantized
 from ...errors import BadInputError
 from ..adapter_check import change_of_base
 from ..converting import move
 from ..options import Options
 from ..pipeline import Outcome
-from ..provenance.base import Provenance, adapter_for, dense_view, provenance_of
+from ..provenance.base import Provenance, adapter_for, provenance_of
 from ..provenance.placement import base_and_adapter, placed
 from ..provenance.trained_on import proven
 from .quantized import merge_quantized

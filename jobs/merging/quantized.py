@@ -8,13 +8,14 @@ from pathlib import Path
 from ...converters.maps.sources.torch_side import with_torch_side
 from ...converters.models import Model
 from ...converters.models import open as open_model
+from ...converters.planning.dequantized import dense_view
 from ...converters.planning.memory import require_memory
 from ...converters.results.targets import absolute
 from ...errors import BadInputError
 from ..converting import forget_side_files, require_apart
 from ..options import Options
 from ..pipeline import Checked, Facts, Outcome, Target, Written, publish
-from ..provenance.base import Provenance, dense_view, with_provenance
+from ..provenance.base import Provenance, with_provenance
 from .check import check_merge
 from .from_original import error_note
 from .plan import Merge, plan, require_kept

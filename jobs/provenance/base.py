@@ -12,14 +12,13 @@ from ...converters.adapters import Adapter, read_adapter
 from ...converters.adapters.config import read_config
 from ...converters.models import Model
 from ...converters.planning.adapter_names import side_of
-from ...converters.quantization import Dequantized, Recipe
+from ...converters.quantization import Dequantized
 from ...errors import MismatchError, WeighbridgeError
 from .recorded import held
 
 if TYPE_CHECKING:
     from ...parity.check.verdict import Stage, Verdict
 
-QUANTIZATION = ("quantization", "quantization_config")
 MISMATCH = "mismatch"
 
 
@@ -48,15 +47,6 @@ def quantization_of(model: Model) -> Mapping[str, Any] | None:
         recipe = model.tensors.recipe
         return recipe.recorded() if recipe else None
     return None
-
-
-def dense_view(model: Model) -> Model:
-    """Return MODEL with quantized weights shown as the numbers that they stand for, in float32."""
-    recipe = Recipe.parse(model.config)
-    if recipe is None or model.framework != "mlx":
-        return model
-    config = {key: value for key, value in model.config.items() if key not in QUANTIZATION}
-    return replace(model, config=config, tensors=Dequantized(model.checkpoint, model.config))
 
 
 def provenance_of(base: Model, adapter: Adapter, *others: Model) -> Provenance:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ...converters.adapters import Adapter
 from ...converters.models import Model
+from ...converters.planning.dequantized import dense_view
 from ...converters.planning.view import converted_view
 from ...converters.quantization import Dequantized
 from ...converters.quantization.provenance.made_from import provenance_from
 from ...errors import BadInputError
 from ..options import ReadOptions
-from .base import MISMATCH, Provenance, dense_view, provenance_of
+from .base import MISMATCH, Provenance, provenance_of
 
 
 def proven(base: Model, adapter: Adapter, trained_on: str, options: ReadOptions) -> Provenance:

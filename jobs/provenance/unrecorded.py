@@ -21,12 +21,13 @@ from ...converters.models import Model
 from ...converters.models import open as open_model
 from ...converters.models.specs import exists, split_adapter
 from ...converters.planning.adapter_names import crossing
+from ...converters.planning.dequantized import dense_view
 from ...converters.planning.manifest import manifest_of
 from ...converters.quantization import Dequantized
 from ...converters.quantization.rounding import round_once
 from ...converters.values import LowRank
 from ...errors import MismatchError, WeighbridgeError
-from .base import Provenance, dense_view
+from .base import Provenance
 from .merged_before import adapters_in
 
 ENOUGH: Final = 8  # weights that are looked at, the smallest ones
