@@ -36,6 +36,7 @@ from ..converters.planning.sidecar import (
     sidecar_tensors,
     write_sidecar,
 )
+from ..converters.quantization import Dequantized
 from ..converters.results.targets import absolute
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
 from ..errors import BadInputError, MismatchError
@@ -262,11 +263,24 @@ def judged(
     def check(folder: Path, facts: Facts) -> Checked:
         verdict = as_forced(compared(model, folder, target, options), facts["merged"])
         verdict = with_provenance(verdict, provenance) if provenance else verdict
+        verdict = with_dequantized(verdict, model) if options.dequantize else verdict
         layout = verdict.stage("layout")
         passed = layout is not None and layout.status == "pass"
         return Checked(verdict, {"layout_check": layout.detail} if layout and passed else {})
 
     return check
+
+
+def with_dequantized(verdict: Verdict, model: Model) -> Verdict:
+    """Return VERDICT and what MLX itself makes of the codes of MODEL, which is seen dense."""
+    from ..parity.weights.dequantized import dequantized_stage
+
+    tensors = model.tensors
+    return (
+        verdict.preceded_by(dequantized_stage(tensors))
+        if isinstance(tensors, Dequantized)
+        else verdict
+    )
 
 
 def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verdict:

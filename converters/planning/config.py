@@ -53,11 +53,14 @@ def with_tokens(translation: Translation, model: Model) -> Translation:
 
 
 def rewrite_config(folder: Path, translation: Translation | None) -> dict[str, Any]:
-    """Write the translated ``config.json`` into FOLDER; return what the manifest says of it."""
+    """Write the translated ``config.json`` into FOLDER; return what the manifest says of it.
+
+    The file that lies there, copied from the source, stays byte for byte where it says the same already.
+    """
     if translation is None:
         return {}
     recorded = {key: value for key, value in translation.recorded().items() if value}
-    if recorded:  # else the file stays byte for byte as it was
+    if recorded or read_config(folder) != translation.config:
         text = json.dumps(translation.config, indent=2) + "\n"
         (folder / CONFIG).write_text(text, encoding="utf-8")
     return recorded | ({"notes": list(translation.notes)} if translation.notes else {})

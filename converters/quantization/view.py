@@ -101,6 +101,20 @@ class Dequantized(Derived):
             first, last = max(start - rows.start * width, 0), stop - rows.start * width
             yield from chunks(self._dense_rows(name, rows), first, last)
 
+    def pieces(self, name: str) -> Iterator[tuple[Parts, NDArray[np.float32], Array]]:
+        """Yield rows of the quantized weight NAME, all axes but the last taken as one.
+
+        Yields:
+            Some rows as they are stored, by part (a global scale for each row); their canonical
+            values; and these as they are read.
+        """
+        *lead, columns = self.headers[name].shape
+        count = math.prod(lead)
+        for rows in row_blocks(count, columns):
+            parts = self._part_rows(name, rows, count)
+            exact = dequantize(parts, self.schemes[name])
+            yield parts, exact, self._rounded(name, exact)
+
     def _dense_rows(self, name: str, rows: slice) -> Array:
         """Return ROWS of the weight NAME, all axes but the last taken as one."""
         count = math.prod(self.headers[name].shape[:-1])

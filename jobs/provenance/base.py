@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,13 +79,8 @@ def provenance_of(base: Model, adapter: Adapter, *others: Model) -> Provenance:
 
 def with_provenance(verdict: Verdict, provenance: Provenance) -> Verdict:
     """Return VERDICT, which does not pass where PROVENANCE was not established."""
-    from ...parity.check.verdict import decide
-
     stage = provenance_stage(provenance)
-    if stage.status != "unverified":
-        return verdict
-    stages = (stage, *verdict.stages)
-    return replace(verdict, stages=stages, status=decide(stages, ""))
+    return verdict.preceded_by(stage) if stage.status == "unverified" else verdict
 
 
 def provenance_stage(provenance: Provenance) -> Stage:

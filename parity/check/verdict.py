@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...converters.common.exits import Exit
@@ -16,6 +16,7 @@ SCHEMA: Final = 1
 STATUSES: Final = ("PASS", "PASS-REFERENCE", "PASS-PRECISION-ONLY", "DIFFERS", "UNVERIFIED")
 STAGES: Final = (
     "base",
+    "dequantized",
     "pairs",
     "text",
     "configuration",
@@ -78,6 +79,16 @@ class Verdict:
     def stage(self, name: str) -> Stage | None:
         """Return the stage called NAME, if it ran."""
         return next((stage for stage in self.stages if stage.name == name), None)
+
+    def preceded_by(self, stage: Stage) -> Verdict:
+        """Return this verdict with STAGE before the others: it does not pass where STAGE does not.
+
+        >>> Verdict("PASS", ()).preceded_by(Stage("base", "unverified", "")).status
+        'UNVERIFIED'
+        """
+        capped = {"fail": "DIFFERS", "unverified": "UNVERIFIED" if self.passed else self.status}
+        status = capped.get(stage.status, self.status)
+        return replace(self, stages=(stage, *self.stages), status=status)
 
     def exit_code(self, accept: str | Collection[str] = ()) -> int:
         """Return the exit code; a level named in ACCEPT counts as success.

@@ -22,6 +22,7 @@ from .reach import far, reach_stage
 from .settings import differences, limits, unread, value_at
 
 if TYPE_CHECKING:
+    from ...converters.models import Model
     from ..check.candidate import Candidate
     from ..goldens.golden import Golden
     from ..probes.probes import Probe
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "configuration"
 UNMEASURED: Final = "what other values of it do could not be measured"
+PACKING: Final = "quantization_config"
+REFUSED: Final = "that is MLX's, and transformers' from_pretrained refuses the directory"
 # How a weight may be the reference's without any choice of how it lies.
 PLAIN: Final = frozenset(("equal", "cast", "unused"))
 
@@ -56,10 +59,18 @@ def not_asked(golden: Golden, candidate: Candidate) -> str:
     return ""
 
 
+def foreign_quantization(model: Model) -> bool:
+    """Say whether MODEL is PyTorch's and its configuration has MLX's section of quantized weights."""
+    settings = model.config.get(PACKING)
+    return model.framework == "torch" and settings is not None and "quant_method" not in settings
+
+
 def configuration_stage(golden: Golden, candidate: Candidate) -> Stage:
     """Say whether every setting that code reads is the same on both sides."""
     if reason := not_asked(golden, candidate):
         return Stage(NAME, "skipped", reason)
+    if foreign_quantization(candidate.model):
+        return Stage(NAME, "fail", f"config.json has a {PACKING} without quant_method: {REFUSED}")
     wanted, reads = golden.provenance["config"], golden.provenance.get("config_reads", ())
     try:
         target = running_class(candidate)
