@@ -31,6 +31,7 @@ from ..text.side import read_text_side
 from ..weights.expectations import Expected, changed_names, disagreements, with_programs
 from ..weights.fingerprints import Explanation, explain
 from ..weights.weights import base_weights, model_hashes
+from .batches import batch_stages
 from .candidate import Candidate
 from .decoding import decoding_stages
 from .layout import layout_stage
@@ -207,7 +208,17 @@ class Check(Runs):
             self.golden, self.candidate, found, self.storage, quick=self.quick
         )
         self.unchecked += notes
-        return [*found, *self.pieces(stages[-1]), *self.precision()]
+        asked = (*self.batches(stages[-1]), *self.pieces(stages[-1]))
+        return [*found, *asked, *self.precision()]
+
+    def batches(self, structure: Stage) -> list[Stage]:
+        """Say whether rows padded, among others and alone are what STRUCTURE says of all together."""
+        runner = self.candidate.structure
+        if runner is None or self.ran is None:
+            return []
+        judge, ran = partial(self.calibrated, "batch", runner), self.ran
+        self.ran = None  # outputs take memory
+        return batch_stages(self.golden, self.candidate, self.storage, ran, judge, structure)
 
     def pieces(self, structure: Stage) -> list[Stage]:
         """Read texts piece by piece, where STRUCTURE says that they are right read at once."""

@@ -35,14 +35,13 @@ def record_for(
     signature = coverage.restrict(reference.signature, candidate.signature)
     past, folder = to_cross(reference, signature, quick=quick), text_folder(reference)
     reach = REACH if candidate.program else 0
-    tokens = tokens_for(reference, candidate)
-    chosen = probes or make_probes(
-        signature, tokenizer=folder, quick=quick, past=past, reach=reach, tokens=tokens
-    )
+    about: dict[str, Any] = {"quick": quick, "past": past, "reach": reach}
+    about |= {"tokens": tokens_for(reference, candidate), "pad": pad_of(reference.config)}
+    chosen = probes or make_probes(signature, tokenizer=folder, **about)
     precisions = {candidate.storage, candidate.shipped} - {"float32"}
     kept = storage_dtype(base_weights(reference))
-    about = {"storage": kept, "adapter": reference.adapter}
-    storages = {compared_storage(about, candidate)} - {"stored"} if not cache else precisions
+    source = {"storage": kept, "adapter": reference.adapter}
+    storages = {compared_storage(source, candidate)} - {"stored"} if not cache else precisions
     storages = storages if candidate.program is None else set()  # recorded where it is asked for
     recorder = Recorder(reference, chosen, outlives=False)
     return recorder.record("verdict", tuple(sorted(precisions)), cache, tuple(sorted(storages)))
@@ -60,6 +59,18 @@ def left_out(reference: Model | Golden, candidate: Candidate) -> list[str]:
     if not isinstance(reference, Model) or (tokens := tokens_for(reference, candidate)) is None:
         return []
     return [f"texts of more than {tokens:,} tokens together (fewer, the larger the model)"]
+
+
+def pad_of(config: Mapping[str, Any]) -> int:
+    """Return the id of padding in CONFIG, 0 where it names none.
+
+    >>> pad_of({"pad_token_id": 1, "vocab_size": 9}), pad_of({"pad_token_id": None})
+    (1, 0)
+    """
+    pad, vocabulary = config.get("pad_token_id"), config.get("vocab_size", 0)
+    if not isinstance(pad, int) or not isinstance(vocabulary, int):
+        return 0
+    return pad if 0 <= pad < vocabulary else 0
 
 
 def compared_storage(source: Mapping[str, Any], candidate: Candidate) -> str:

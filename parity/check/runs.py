@@ -19,6 +19,7 @@ from ..probes.probes import Probe, compared
 from ..reference.floors import floor, studied_elsewhere
 from ..weights.fingerprints import Explanation
 from ..weights.weights import as_kept
+from .batches import Ran, alone_of
 from .candidate import Candidate, unrunnable
 from .distances import Distance
 from .recording import compared_storage
@@ -39,6 +40,7 @@ class Runs:
         quick: whether only the cheap questions are asked.
         unchecked: what the runs could not see, for the report.
         explanations: of the candidate's weights, once the fingerprints were compared.
+        ran: what the candidate made of the probes in float32, once it was measured.
     """
 
     golden: Golden
@@ -47,6 +49,7 @@ class Runs:
     quick: bool = False
     unchecked: list[str] = field(default_factory=list)
     explanations: Sequence[Explanation] = ()
+    ran: Ran | None = None
 
     @cached_property
     def storage(self) -> str:
@@ -146,14 +149,20 @@ class Runs:
         probes = [self.golden.probes[index] for index in self.probes]
         wanted = [self.golden.outputs[storage][index] for index in self.probes]
         own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
+        taken, signature = self.candidate.signature, self.golden.signature
+        alone = alone_of(signature, taken, probes) if name == "structure" else None
+        asked = [*probes, *([alone.probe] if alone else ())]
         try:
-            ran = run_all(runner, "checking: probe", [probe.inputs for probe in probes])
-            found = [compared(self.golden.signature, *it) for it in zip(probes, ran, strict=True)]
+            ran = run_all(runner, "checking: probe", [probe.inputs for probe in asked])
+            single = ran.pop() if alone else None
+            found = [compared(signature, *it) for it in zip(probes, ran, strict=True)]
         except Exception as error:
             return [unrunnable(error)]
         outputs = outputs_stage(self.golden, probes, found, wanted)
         if outputs.status == "fail":
             return [outputs]
+        if name == "structure":
+            self.ran = Ran(probes, found, wanted, own, alone, single)
         judged = self.calibrated(name, runner, probes, (found, wanted, own))
         return [outputs, judged] if name == "structure" else [judged]
 

@@ -27,6 +27,7 @@ STAGES: Final = (
     "structure",
     "lengths",
     "reach",
+    "batch",
     "decoding",
     "live",
     "precision",

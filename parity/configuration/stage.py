@@ -210,7 +210,7 @@ def upstream_of(stages: Sequence[Stage], explanations: Collection[Explanation]) 
     failed = {stage.name for stage in stages if stage.status == "fail"}
     asked = ("fingerprints", "layout")
     proven = all(by_name[name].status == "pass" for name in asked if name in by_name)
-    seen = ("structure", "lengths", "reach", "decoding")
+    seen = ("structure", "lengths", "reach", "batch", "decoding")
     if not proven or not failed or not failed <= {*seen, "precision"}:
         return ""
     for name in seen:

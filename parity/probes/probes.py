@@ -51,6 +51,7 @@ Fill = Callable[[Port, Context], Array]
 
 PAST: Final = "past"  # begins the name of a probe that is longer than a threshold
 QUICK: Final = (16, 7)  # lengths of the one small probe of a quick check
+PADDED: Final = ((16, 7, 7), (False, False, True))  # where masks say so: one row each way
 
 
 def layouts(limit: int) -> tuple[Layout, ...]:
@@ -68,7 +69,7 @@ def layouts(limit: int) -> tuple[Layout, ...]:
         Layout("long", (min(80, limit),)),
         Layout("beyond-half", (beyond,)),
         Layout("right-padded", padded),
-        Layout("left-padded", padded, left=True),
+        Layout("left-padded", padded, left=(True,) * len(padded)),
     )
 
 
@@ -82,9 +83,9 @@ def _fit(length: int, texts: Iterator[list[int]]) -> list[int]:
 
 def _rows(context: Context) -> Iterator[tuple[int, slice]]:
     """Yield each row's number and the columns that its tokens take."""
-    width = context.shape[-1]
-    for row, length in enumerate(context.layout.lengths):
-        yield row, slice(width - length, None) if context.layout.left else slice(length)
+    width, left = context.shape[-1], context.layout.left or cycle([False])
+    for row, (length, ahead) in enumerate(zip(context.layout.lengths, left, strict=False)):
+        yield row, slice(width - length, None) if ahead else slice(length)
 
 
 def token_ids(port: Port, context: Context) -> Array:
@@ -206,10 +207,23 @@ def _adapt(layout: Layout, signature: Signature) -> Layout:
     if batch is None and (rows := _rows_needed(signature)) > len(layout.lengths):
         upper = [p.limit(str(p.shape[0]), rows) for p in signature.inputs if p.shape]
         batch = min([rows, *upper])
-    lengths = layout.lengths if batch is None else tuple(islice(cycle(layout.lengths), batch))
-    if not any(port.role == "attention_mask" for port in signature.inputs):
+    rows = batch or len(layout.lengths)
+    lengths = tuple(islice(cycle(layout.lengths), rows))
+    left = tuple(islice(cycle(layout.left), rows))
+    if not takes_mask(signature):
         lengths = (max(lengths),) * len(lengths)
-    return layout._replace(lengths=lengths)
+    return layout._replace(lengths=lengths, left=left)
+
+
+def takes_mask(signature: Signature) -> bool:
+    """Say whether SIGNATURE has an input that says which tokens count."""
+    return any(port.role == "attention_mask" for port in signature.inputs)
+
+
+def small_layout(signature: Signature, limit: int) -> Layout:
+    """Return the layout of the one small probe of a quick check, for texts of up to LIMIT tokens."""
+    lengths, left = PADDED if takes_mask(signature) else (QUICK, ())
+    return Layout("small", tuple(min(length, limit) for length in lengths), left)
 
 
 def _shape(port: Port, layout: Layout) -> tuple[int, ...]:
@@ -245,6 +259,7 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
     past: Sequence[Threshold] = (),
     reach: int = 0,
     tokens: int | None = None,
+    pad: int = 0,
 ) -> list[Probe]:
     """Return probes for SIGNATURE, the same ones for the same arguments.
 
@@ -253,9 +268,10 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
         tokenizer: model directory with a tokenizer; without one, ids are drawn at random.
         seed: of everything that is drawn.
         quick: one small probe only, and one that is longer than all of PAST.
-        past: the lengths that one more probe is to cross.
+        past: lengths that one more probe is to cross.
         reach: if not 0, one more row of so many tokens, or as many as the model takes.
         tokens: how many those of a check that is not quick have together; ``None`` for any number.
+        pad: the id of padding where no tokenizer says it.
 
     Raises:
         UnsupportedError: an input has a role that no probe is known for.
@@ -265,11 +281,9 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
     random, source = np.random.default_rng(seed), load_tokenizer(tokenizer)
     vocabulary = min((p.limit("vocabulary", 256) for p in signature.inputs), default=256)
     encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
-    pad, probes = source.special.get("pad", 0) if source else 0, dict[str, Probe]()
-    limit = min(sequence_limit(signature), _affordable(signature))
-    far = [Layout("far", (min(limit, reach),))] if reach else []
-    usual = [small(limit)] if quick else within(layouts(limit), tokens)
-    for layout in [*usual, *far, *crossing(past, signature)]:
+    pad, probes = source.special.get("pad", 0) if source else pad, dict[str, Probe]()
+    usual = ordinary(signature, reach, tokens, quick=quick)
+    for layout in [*usual, *crossing(past, signature)]:
         adapted = _adapt(layout, signature)
         texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random)
         inputs = _inputs(signature, Context(adapted, (), texts, random, pad))
@@ -278,9 +292,14 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
     return _fitting(tokenizer, [*probes.values()], signature)
 
 
-def small(limit: int) -> Layout:
-    """Return the one small layout of a quick check, for a position range of LIMIT."""
-    return Layout("small", tuple(min(length, limit) for length in QUICK))
+def ordinary(
+    signature: Signature, reach: int, tokens: int | None, *, quick: bool
+) -> Iterator[Layout]:
+    """Yield the layouts of probes that every model gets; see ``make_probes``."""
+    limit = min(sequence_limit(signature), _affordable(signature))
+    yield from [small_layout(signature, limit)] if quick else within(layouts(limit), tokens)
+    if reach:
+        yield Layout("far", (min(limit, reach),))
 
 
 def _fitting(tokenizer: Path | None, probes: list[Probe], signature: Signature) -> list[Probe]:
@@ -315,7 +334,7 @@ def _unknown_ids(probe: Probe, signature: Signature) -> Iterator[str]:
 def _identity(layout: Layout, inputs: Mapping[str, Array]) -> str:
     """Return what makes a probe worth its run: layouts that came out alike are run once."""
     shapes = {name: array.shape for name, array in inputs.items()}
-    return f"{layout.lengths} {layout.left and len(set(layout.lengths)) > 1} {shapes}"
+    return f"{layout.lengths} {any(layout.left) and len(set(layout.lengths)) > 1} {shapes}"
 
 
 def range_problems(probe: str, port: Port, array: Array) -> list[str]:

@@ -17,12 +17,12 @@ class Layout(NamedTuple):
     Attributes:
         name: the probe's name.
         lengths: tokens in each row.
-        left: whether shorter rows are padded on the left.
+        left: of each row, whether it is padded on the left where it is shorter; none for no row.
     """
 
     name: str
     lengths: tuple[int, ...]
-    left: bool = False
+    left: tuple[bool, ...] = ()
 
 
 class Context(NamedTuple):

@@ -52,6 +52,7 @@ QUESTIONS: Final = {
     "structure": "float32 against float64",
     "reach": "ids at the edges, positions far on",
     "lengths": "past windows, chunks and scalings",
+    "batch": "rows padded, among others, alone",
     "decoding": "piece by piece with its cache",
     "live": "live against live",
     "precision": "the dtype that ships",

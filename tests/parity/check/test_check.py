@@ -125,7 +125,7 @@ def eager(module):
 FAULTS = {  # mutation -> stages that must catch it
     "GELU tanh for erf": (tanh_gelu, {"structure"}),
     "norm epsilon 1e-5 for 1e-12": (wide_epsilon, {"structure"}),
-    "mask dropped": (WithoutMask, {"structure"}),
+    "mask dropped": (WithoutMask, {"structure", "batch"}),
     "bias zeroed": (zero_bias, {"fingerprints", "structure"}),
     "key bias zeroed, which no output shows": (zero_key_bias, {"fingerprints"}),
     "embedding row at the edge": (lost_row, {"fingerprints", "reach"}),
@@ -179,6 +179,7 @@ def test_a_directory_passes_against_itself_in_every_stage(reference):
         "outputs": "pass",
         "structure": "pass",
         "reach": "pass",
+        "batch": "pass",
         "precision": "skipped",
     }
 

@@ -118,10 +118,10 @@ def test_a_large_vocabulary_gets_shorter_probes():
     assert longest(wide) * wide <= LARGEST < longest(8) * wide
 
 
-def test_a_quick_check_has_one_small_padded_probe():
+def test_a_quick_check_has_one_small_probe_padded_both_ways():
     (probe,) = make_probes(ENCODER, tokenizer=None, quick=True)
-    assert probe.inputs["input_ids"].shape == (2, 16)
-    assert mask_of(probe).sum() < 32
+    assert mask_of(probe).sum(1).tolist() == [16, 7, 7]
+    assert mask_of(probe)[:, 0].tolist() == [1, 1, 0]
 
 
 def test_an_unknown_role_is_refused_by_name():
