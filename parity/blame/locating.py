@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ...converters.common.memory import pass_on_shortage
+from ...converters.common.policy import full_tokens
 from ...converters.common.users_code import described
 from ...converters.runtimes.base import Runner
 from ..goldens.golden import Golden
 from ..goldens.recorder import Recorder
 from ..probes.probes import Probe
 from ..weights.reference_index import Explanation
+from ..weights.weights import base_weights
 from .blame import Fault, Recording, blame
 from .pairing import Paired, paired_sites
+
+MEMORY: Final = 800_000_000  # bytes that all recordings of inner sites may take together
+# Bytes for each row and column of a weight, per token: what enters and leaves it and what else has its
+# width, in float64 and float32 of the source, as corrections, and of the candidate.
+COPIES: Final = 40
+LEAST: Final = 8  # tokens: fewer tell no kind of fault
+MATRIX: Final = 2
 
 
 class Located(NamedTuple):
@@ -48,6 +58,7 @@ def locate(
     if getattr(runner, "kind", "captured") != "captured":
         runner = Paired(runner, paired_sites(explanations))
     try:
+        chosen = affordable(golden, chosen)
         probes, reference, own = sites_of(golden, storage, chosen)
         if not reference:
             note = "no inner sites: the golden is of level verdict (--level blame)"
@@ -57,6 +68,44 @@ def locate(
         pass_on_shortage(error)
         note = f"inner sites: looking for the place at fault failed ({described(error)})"
         return Located(notes=(note,))
+
+
+def affordable(golden: Golden, chosen: Sequence[Probe]) -> Sequence[Probe]:
+    """Return of CHOSEN what fits into memory with all inner sites: of a large model a part of one."""
+    model = golden.model
+    if model is None or model.path is None or model.framework == "mlprogram":
+        return chosen
+    shapes = [it.shape for it in base_weights(model).headers.values()]
+    widths = sum(sum(shape) for shape in shapes if len(shape) == MATRIX)
+    tokens = max(LEAST, MEMORY // max(COPIES * widths, 1))
+    sizes = [max((it.size for it in probe.inputs.values()), default=0) for probe in chosen]
+    if full_tokens(sum(map(math.prod, shapes))) is None or sum(sizes) <= tokens:
+        return chosen
+    masks = [port.name for port in golden.signature.inputs if port.role == "attention_mask"]
+    return [part(probe, tokens, masks) for probe in chosen[-1:]]
+
+
+def part(probe: Probe, tokens: int, masks: Sequence[str] = ()) -> Probe:
+    """Return the beginning of the rows of PROBE, or of the first, with TOKENS in all.
+
+    Where one of MASKS begins with padding it is the end.
+
+    >>> import numpy as np
+    >>> rows = {"ids": np.arange(64).reshape(2, 32)}
+    >>> [part(Probe("p", rows), tokens).inputs["ids"].shape for tokens in (20, 15)]
+    [(2, 10), (1, 15)]
+    """
+    rows = max((len(array) for array in probe.inputs.values()), default=1)
+    kept = rows if rows * LEAST <= tokens else 1
+    padded = any(not probe.inputs[name][:, 0].all() for name in masks if name in probe.inputs)
+    columns = slice(-(tokens // kept), None) if padded else slice(tokens // kept)
+    cut = {
+        name: array[:kept, columns]
+        if array.ndim == MATRIX and array.dtype.kind in "iu"
+        else array[:kept]
+        for name, array in probe.inputs.items()
+    }
+    return probe._replace(inputs=cut)
 
 
 def sites_of(
