@@ -13,8 +13,8 @@ from mlx_lm.utils import load_model, quantize_model
 from weighbridge import jobs
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.models import open as open_model
+from weighbridge.converters.planning.dequantized import dense_view
 from weighbridge.errors import BadInputError, MismatchError
-from weighbridge.jobs.provenance.base import dense_view
 from weighbridge.tests.support.atlas import tiny
 from weighbridge.tests.support.quantized_bases import (
     LLAMA,
