@@ -19,7 +19,7 @@ def within(layouts: Sequence[Layout], tokens: int | None) -> list[Layout]:
     """Return LAYOUTS, if they have more than TOKENS the smallest, and the first that does not fit made shorter.
 
     >>> [it.lengths for it in within([Layout("a", (9,)), Layout("b", (80, 40)), Layout("c", (99,))], 89)]
-    [(9,), (40, 20)]
+    [(9,), (80,)]
     """
     if tokens is None or sum(map(tokens_of, layouts)) <= tokens:
         return [*layouts]
