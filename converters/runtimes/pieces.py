@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import WeighbridgeError
 from ..models import Port, Signature
 from ..values import Array
 from .base import Arrays
@@ -19,7 +18,7 @@ KEPT = "past_key_values"  # what transformers' classes keep of a text
 NO_CACHES = ("use_cache", "cache_position")  # say how a cache is used
 
 
-class NothingKeptError(WeighbridgeError):
+class NothingKeptError(Exception):
     """A module was asked to keep what it reads, and returned nothing that it kept."""
 
 

@@ -34,6 +34,7 @@ from ..probes.thresholds import Threshold
 from ..reference.floors import floor
 from ..text.tokenizers import load_tokenizer
 from .effects import LARGE
+from .token_types import NOT_TAKEN, runner_for, signature_for, takes_types, types_of, with_types
 
 NAME: Final = "reach"
 TEXTS: Final = 8  # of ids at the edges, at most
@@ -144,13 +145,14 @@ class Sides:
 
         mode = true_float64() if dtype == "float64" else contextlib.nullcontext()
         with mode, torch.no_grad():
-            inputs = feed(self.golden.signature, asked.probe, dtype)
+            inputs = feed(signature_for(self.golden.signature, asked.probe), asked.probe, dtype)
             found = torch_at(self.modules[dtype], inputs, self.names, asked.offset)
         return {name: from_torch(tensor) for name, tensor in found.items()}
 
     def found(self, asked: Asked) -> dict[str, Array]:
         """Return what the candidate computes in float32."""
-        return run_at(self.candidate.structure, asked.probe.inputs, asked.offset)
+        runner = runner_for(self.candidate.structure, asked.probe)
+        return run_at(runner, asked.probe.inputs, asked.offset)
 
 
 def vocabulary_of(signature: Signature) -> int:
@@ -196,6 +198,9 @@ def reach_stage(
         texts = questions(golden, switches, quick=quick)
     except UnsupportedError as error:
         return [], [f"ids at the edges of the vocabulary, positions far on ({error})"]
+    if count := types_of(golden):
+        texts, words = typed(texts, golden.signature, count, candidate)
+        notes += words
     for asked in texts:
         try:
             wanted, own = sides.of_source(asked)
@@ -205,6 +210,19 @@ def reach_stage(
         except Exception as error:
             return [unrunnable(error)._replace(name=NAME)], notes
     return ([judged(golden, candidate, rows)] if rows else []), notes
+
+
+def typed(
+    texts: Sequence[Asked], signature: Signature, count: int, candidate: Candidate
+) -> tuple[list[Asked], list[str]]:
+    """Return TEXTS with COUNT token types where CANDIDATE takes them, and what is left out."""
+    if not takes_types(candidate.structure):
+        return [*texts], [NOT_TAKEN]
+    found = [
+        it if it.offset else it._replace(probe=with_types(signature, it.probe, count))
+        for it in texts
+    ]
+    return found, []
 
 
 def not_asked(golden: Golden, candidate: Candidate, storage: str) -> str:

@@ -31,6 +31,45 @@ class Right(nn.Module):
         return {name: found[name] for name in kept if found.get(name) is not None}
 
 
+class TakesTypes(Right):
+    """The encoder, given token types too."""
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Return hidden states, shape ``(batch, tokens, features)``."""
+        found = self.model(input_ids, attention_mask, token_type_ids=token_type_ids)
+        return {name: found[name] for name in ("last_hidden_state", "pooler_output")}
+
+
+class IgnoresTypes(TakesTypes):
+    """Takes token types and leaves them."""
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        return super().forward(input_ids, attention_mask)
+
+
+class TurnsTypes(TakesTypes):
+    """Takes the first text for the second."""
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        turned = None if token_type_ids is None else 1 - token_type_ids
+        return super().forward(input_ids, attention_mask, turned)
+
+
 class IgnoresMask(Right):
     """Every token sees padding."""
 

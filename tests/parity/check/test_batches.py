@@ -109,6 +109,25 @@ def test_a_row_that_is_wrong_alone_differs(check, fault):
     assert "alone" in found["detail"]
 
 
+def reach(verdict):
+    return next(it for it in verdict["stages"] if it["name"] == "reach")
+
+
+@pytest.mark.parametrize("fault", [batch_faults.IgnoresTypes, batch_faults.TurnsTypes])
+def test_token_types_that_a_class_takes_and_treats_otherwise_differ(check, fault):
+    code, verdict, _ = check(fault, "bert", "--quick")
+    assert (code, reach(verdict)["status"]) == (1, "fail")
+    assert "token types 0 to 1" in reach(verdict)["detail"]
+
+
+def test_token_types_are_given_where_the_class_takes_them(check):
+    code, verdict, _ = check(batch_faults.TakesTypes, "bert", "--quick")
+    assert (code, verdict["status"]) == (0, "PASS")
+    assert "token types 0 to 1" in reach(verdict)["detail"]
+    missed = check(batch_faults.Right, "bert", "--quick")[1]["provenance"]["not_checked"]
+    assert "token_type_ids other than 0: the candidate takes none" in missed
+
+
 def test_a_short_row_is_cut_out_without_its_padding():
     (probe,) = make_probes(ENCODER, tokenizer=None, quick=True)
     alone = alone_of(ENCODER, None, [probe])
