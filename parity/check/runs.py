@@ -128,6 +128,10 @@ class Runs:
                 f"against the source with the {rounded} digits that the candidate keeps of 1 + w"
             )
             yield self.record_again(kept, self.storage, "kept"), words
+        from ..reference.reference import float32_module, scalars_of
+
+        if not scalars_of(float32_module(source)):
+            return  # one more recording would be the same again
         scalars = f"{self.storage}{SCALARS}{rounded}"
         words = f"scalars such as an embedding's scale rounded to {rounded} on both sides"
         yield self.record_again(kept or source, scalars, "scalars"), words

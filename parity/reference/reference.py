@@ -128,10 +128,14 @@ def stored_as(
 
 def round_scalars(module: nn.Module, dtype: str) -> nn.Module:
     """Round the floating-point buffers of one element through DTYPE, in place; none if it is empty."""
-    for tensor in module.buffers() if dtype else ():
-        if tensor.numel() == 1 and tensor.is_floating_point():
-            tensor.copy_(rounded(tensor, dtype))
+    for tensor in scalars_of(module) if dtype else ():
+        tensor.copy_(rounded(tensor, dtype))
     return module
+
+
+def scalars_of(module: nn.Module) -> list[torch.Tensor]:
+    """Return the floating-point buffers of MODULE that have one element."""
+    return [it for it in module.buffers() if it.numel() == 1 and it.is_floating_point()]
 
 
 def feed(signature: Signature, probe: Probe, dtype: str) -> dict[str, torch.Tensor]:

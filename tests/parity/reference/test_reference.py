@@ -14,6 +14,7 @@ from weighbridge.converters.adapters import Adapter, merge
 from weighbridge.converters.common.arrays import to_torch
 from weighbridge.converters.common.dtypes import dtype_of
 from weighbridge.converters.models import Model, Port, Signature
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes.torch import build_module
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import UnsupportedError
@@ -21,15 +22,18 @@ from weighbridge.parity.check.distances import distance
 from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.reference.float64 import RoundedConstants, TrueFloat64
 from weighbridge.parity.reference.reference import (
+    float32_module,
     float64_module,
     float64_outputs,
     float64_sites,
     forced_sites,
     module_outputs,
     round_weights,
+    scalars_of,
     stored_as,
 )
 from weighbridge.parity.reference.unused import unused_weights
+from weighbridge.tests.support.atlas.tiny import make
 
 SIGNATURE = Signature(
     (Port("x", "float32", ("batch", 6), "hidden"),),
@@ -253,3 +257,9 @@ def test_experts_are_folded_one_by_one():
     ]
     reference.fold(module, {"experts.down": update})
     assert torch.equal(module.experts.down, torch.stack(expected).float())
+
+
+@pytest.mark.parametrize(("kind", "count"), [("llama", 0), ("gemma3_text", 1)])
+def test_scalars_are_looked_for_before_a_model_is_run_with_them_rounded(tmp_path, kind, count):
+    model = open_model(make(kind, tmp_path / kind).folder)
+    assert len(scalars_of(float32_module(model))) == count
