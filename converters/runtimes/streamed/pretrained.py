@@ -31,6 +31,7 @@ def parameters_on_meta() -> Iterator[None]:
     def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         if parameter is not None:
             parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+            vars(parameter)["_is_hf_initialized"] = True  # transformers' own mark: draw no values
         register(module, name, parameter)
 
     kind.register_parameter = without_memory
