@@ -25,11 +25,33 @@ with contextlib.suppress(ImportError):  # before the first import of mlx
 import pytest
 from hypothesis import HealthCheck, settings
 
+from weighbridge.converters.checkpoints.base import CHUNK
+from weighbridge.converters.checkpoints.buffers import Buffers
+
+ANYTHING = b"\xaa" * CHUNK  # what another thread may have put into a buffer that came back
 SLOW = 10.0  # seconds: an unmarked test above this is listed at the end of the run
 
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _returned_buffers_are_overwritten():
+    """Let no test pass that reads a piece of a tensor after it asked for the next one, or for the end."""
+    plain = Buffers.lend
+
+    @contextlib.contextmanager
+    def lend(self):
+        with plain(self) as view:
+            try:
+                yield view
+            finally:
+                view[:] = ANYTHING
+
+    Buffers.lend = lend
+    yield
+    Buffers.lend = plain
 
 
 def pytest_addoption(parser):

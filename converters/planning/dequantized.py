@@ -34,10 +34,12 @@ def dequantized(model: Model, dtype: str) -> Model:
     """Return MODEL with its quantized weights shown in DTYPE, a key of ``DTYPES``.
 
     Raises:
-        BadInputError: none of them is quantized as MLX does it.
+        BadInputError: none of them is quantized as MLX does it, or its config does not say how.
         MismatchError: its tensors do not fit what its config says of their quantization.
     """
     dense = dense_view(model, DTYPES[dtype])
+    if dense is model and model.framework == "mlx":
+        Dequantized(model.checkpoint, {})  # says what is missing, where codes are there
     if not isinstance(dense.tensors, Dequantized) or not dense.tensors.schemes:
         raise BadInputError(
             f"{model.spec} has no weights that MLX quantized; leave --dequantize out"

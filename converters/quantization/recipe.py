@@ -46,7 +46,10 @@ class Recipe:
         >>> str(recipe.default), recipe.named
         ('4-bit affine, groups of 64', {'head': None})
         """
-        section = config.get(KEY) or _copied(config)
+        section, copied = config.get(KEY), _copied(config)
+        if section and copied and section != copied:
+            raise BadInputError(f"config.json: {KEY} and {COPY} differ; keep the one that is true")
+        section = section or copied
         if section is None:
             return None
         if not isinstance(section, Mapping):

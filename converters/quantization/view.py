@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..checkpoints import Checkpoint, Header
 from ..checkpoints.derived import Derived
-from ..checkpoints.formats.ranges import chunks
-from ..common.dtypes import NUMPY
+from ..checkpoints.formats.ranges import chunks, gather
+from ..common.dtypes import FLOATS, NUMPY
 from ..values import Array
 from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
 from .recipe import Recipe
@@ -147,9 +147,9 @@ class Dequantized(Derived):
         header = self.raw.headers[name]
         dtype = NUMPY[header.dtype]
         width = header.shape[-1] * dtype.itemsize
-        stop = min(rows.stop * width, header.nbytes)
-        data = b"".join(self.raw.stream(name, rows.start * width, stop))
-        return np.frombuffer(data, dtype).reshape(-1, header.shape[-1])
+        start, stop = rows.start * width, min(rows.stop * width, header.nbytes)
+        data = gather(self.raw.stream(name, start, stop), stop - start)
+        return data.view(dtype).reshape(-1, header.shape[-1])
 
 
 def _covering(start: int, stop: int, width: int, columns: int) -> Iterator[slice]:
@@ -226,6 +226,11 @@ def _scheme(raw: Checkpoint, recipe: Recipe, name: str, dense: tuple[int, ...] |
         f"{full} is {headers.get(full) or 'missing'}, expected {header}"
         for full, header in wanted.items()
         if full not in headers or headers[full].shape != header.shape
+    ]
+    wrong += [
+        f"{full} is {headers[full]}, expected floating-point numbers"
+        for part, full in names.items()
+        if scheme.affine and part in ("scales", "biases") and headers[full].dtype not in FLOATS
     ]
     wrong += [f"{full} is not part of {scheme}" for full in names.values() if full not in wanted]
     if wrong:

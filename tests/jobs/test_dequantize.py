@@ -132,3 +132,73 @@ def test_a_model_that_is_not_quantized_is_refused_with_the_option(tmp_path):
     save(tmp_path / "source", CONFIG)
     said = run(tmp_path / "source", tmp_path / "made", "--dequantize", "bf16", code=3)
     assert "no weights that MLX quantized" in " ".join(said.split())
+
+
+def edited(folder, change):
+    """CHANGE the configuration in FOLDER."""
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def without_section(folder):
+    edited(folder, lambda config: (config.pop("quantization"), config.pop("quantization_config")))
+
+
+def contradictory(folder):
+    edited(folder, lambda config: config["quantization_config"].update(bits=8))
+
+
+def other_override(folder):
+    edited(folder, lambda config: config["quantization"].update({QUERY: {"bits": 8}}))
+    edited(folder, lambda config: config.pop("quantization_config"))
+
+
+def other_method(folder):
+    edited(folder, lambda config: config.pop("quantization"))
+    edited(folder, lambda config: config["quantization_config"].update(quant_method="gptq"))
+
+
+def unknown_mode(folder):
+    edited(folder, lambda config: config["quantization"].update(mode="q4_k"))
+    edited(folder, lambda config: config.pop("quantization_config"))
+
+
+def changed_tensor(part, change):
+    def apply(folder):
+        weights = mx.load(str(folder / "model.safetensors"))
+        name = f"{QUERY}.{part}"
+        weights[name] = change(weights[name])
+        if weights[name] is None:
+            del weights[name]
+        mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+        (folder / "model.safetensors.index.json").unlink()
+
+    return apply
+
+
+QUERY = "model.layers.0.self_attn.q_proj"
+DAMAGE = {
+    "no section": (without_section, "config.json has no `quantization`"),
+    "two sections that differ": (contradictory, "quantization and quantization_config differ"),
+    "an override that does not fit": (other_override, f"{QUERY}: config.json says 8-bit affine"),
+    "another library's method": (other_method, "config.json has no `quantization`"),
+    "a mode that MLX lacks": (unknown_mode, "q4_k"),
+    "integer scales": (
+        changed_tensor("scales", lambda it: it.astype(mx.int32)),
+        f"{QUERY}.scales is I32",
+    ),
+    "fewer scales": (changed_tensor("scales", lambda it: it[:10]), f"{QUERY}.weight is U32"),
+    "no biases": (changed_tensor("biases", lambda _: None), f"{QUERY}.biases is missing"),
+    "no scales": (changed_tensor("scales", lambda _: None), f"{QUERY}"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_source_is_refused_in_plain_words(tmp_path, name):
+    source, (damage, expected) = quantized(tmp_path / "source", "affine4"), DAMAGE[name]
+    damage(source)
+    said = run(source, tmp_path / "made", "--dequantize", "bf16", "--check", "none", code=3)
+    assert expected in " ".join(said.split())
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
