@@ -97,7 +97,19 @@ def decoding_stages(
     few = sum(prod(it.shape) for it in candidate.weights.headers.values()) > LARGE
     chosen = chosen_of(golden, port, probes)
     texts = [text_of(golden, storage, port, it, few=few) for it in chosen]
+    if texts and len(golden.signature.inputs) > 1:
+        texts.append(turned(texts[0]))
     return [stage_of(golden, runner, texts, judge)] if texts else []
+
+
+def turned(text: Text) -> Text:
+    """Return TEXT with its rows in another order, in few calls: what is kept of the first text shows."""
+    probe = text.probe._replace(
+        name=f"{text.probe.name}, rows turned",
+        inputs={name: array[::-1].copy() for name, array in text.probe.inputs.items()},
+    )
+    wanted = {name: array[::-1] for name, array in text.wanted.items()}
+    return Text(probe, sizes_of(sum(text.plan), few=True), wanted, text.own)
 
 
 def cache_of(signature: Signature, port: Port, runner: Runner) -> str:

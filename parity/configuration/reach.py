@@ -19,7 +19,7 @@ import numpy as np
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.steps import step
 from ...converters.common.users_code import described
-from ...converters.models import Model, Signature
+from ...converters.models import Model, Port, Signature
 from ...converters.runtimes.offsets import run_at, torch_at
 from ...converters.values import Array
 from ...errors import UnsupportedError
@@ -68,19 +68,25 @@ def edge_ids(model: Model, vocabulary: int) -> list[int]:
 
 def edge_texts(small: Probe, signature: Signature, ids: Sequence[int]) -> Iterator[Asked]:
     """Yield texts like SMALL with IDS in the place of its first tokens, as many as it takes."""
-    ports = {port.name: port for port in signature.inputs}
-    first = next(it.name for it in signature.inputs if it.role == "token_ids")
-    shape = small.inputs[first].shape
-    alike = {name: ports[name].role for name, it in small.inputs.items() if it.shape == shape}
-    tokens = [name for name, role in alike.items() if role == "token_ids"]
-    masks = [small.inputs[name] for name, role in alike.items() if role == "attention_mask"]
-    places = np.argwhere(masks[0] if masks else np.ones(shape))
-    for start in range(0, len(ids), len(places)):
-        some = ids[start : start + len(places)]
-        arrays = {name: small.inputs[name].copy() for name in tokens}
-        for array in arrays.values():
-            array[tuple(places[: len(some)].T)] = some
+    masks = [it for it in signature.inputs if it.role == "attention_mask"]
+    places = {
+        it.name: np.argwhere(tokens_in(small, it, masks))
+        for it in signature.inputs
+        if it.role == "token_ids"
+    }
+    count = min(map(len, places.values()))
+    for start in range(0, len(ids), count):
+        some = ids[start : start + count]
+        arrays = {name: small.inputs[name].copy() for name in places}
+        for name, array in arrays.items():
+            array[tuple(places[name][: len(some)].T)] = some
         yield Asked(Probe(f"ids {some[0]} to {some[-1]}", {**small.inputs, **arrays}))
+
+
+def tokens_in(small: Probe, port: Port, masks: Sequence[Port]) -> Array:
+    """Return the mask of the text of PORT in SMALL, ones where none of MASKS is for it."""
+    mine = (small.inputs[it.name] for it in masks if it.shape == port.shape)
+    return next(mine, np.ones(small.inputs[port.name].shape))
 
 
 def far_texts(small: Probe, signature: Signature, switches: Sequence[Threshold]) -> Iterator[Asked]:

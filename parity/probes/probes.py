@@ -311,11 +311,21 @@ def _fitting(tokenizer: Path | None, probes: list[Probe], signature: Signature) 
 
 def _inputs(signature: Signature, context: Context) -> dict[str, Array]:
     """Return every input of SIGNATURE, filled by its role."""
-    layout = context.layout
-    return {
-        port.name: ROLES[port.role](port, context._replace(shape=_shape(port, layout)))
-        for port in signature.inputs
-    }
+    found = {}
+    for port in signature.inputs:
+        layout = _layout_of(port, signature, context.layout)
+        given = context._replace(layout=layout, shape=_shape(port, layout))
+        found[port.name] = ROLES[port.role](port, given)
+    return found
+
+
+def _layout_of(port: Port, signature: Signature, layout: Layout) -> Layout:
+    """Return LAYOUT, its rows shorter where PORT is another text than the first, such as a decoder's."""
+    texts = [it.shape[1:2] for it in signature.inputs if it.role in TOKEN_ROLES]
+    same = port.role not in TOKEN_ROLES or port.shape[1:2] == texts[0] or _static(port)
+    if same or layout.name.startswith(PAST):
+        return layout
+    return layout._replace(lengths=tuple(max(1, it * 3 // 4) for it in layout.lengths))
 
 
 def crossing(past: Sequence[Threshold], signature: Signature) -> Iterator[Layout]:

@@ -61,7 +61,7 @@ def test_a_class_that_is_wrong_at_far_positions_differs(tmp_path, monkeypatch):
     assert "from position 240 on" in stages["reach"]["detail"]
 
 
-def test_ids_are_put_where_tokens_are_and_into_inputs_of_that_shape_alone():
+def test_ids_are_put_where_tokens_are_and_into_every_text():
     shape, other = ("batch", "sequence"), ("batch", "decoded")
     ports = (
         Port("ids", "int64", shape, "token_ids"),
@@ -73,7 +73,8 @@ def test_ids_are_put_where_tokens_are_and_into_inputs_of_that_shape_alone():
     first, second = edge_texts(small, Signature(ports, ()), [0, 1, 2, 3, 4])
     assert first.probe.inputs["ids"].tolist() == [[0, 1, 2], [3, 9, 9]]
     assert second.probe.inputs["ids"].tolist() == [[4, 9, 9], [9, 9, 9]]
-    assert (first.probe.inputs["decoded"] == 8).all()
+    assert first.probe.inputs["decoded"].tolist() == [[0, 1], [2, 3]]
+    assert second.probe.inputs["decoded"].tolist() == [[4, 8], [8, 8]]
 
 
 def test_ids_that_stand_for_an_image_are_no_text(tmp_path):
