@@ -80,14 +80,21 @@ class Source:
         outputs: what it computes with its own settings.
     """
 
-    def __init__(self, model: Model, signature: Signature, probe: Probe, config: Any) -> None:
+    def __init__(
+        self,
+        model: Model,
+        signature: Signature,
+        probe: Probe,
+        config: Any,
+        recorded: Mapping[str, Array] | None = None,
+    ) -> None:
         self.model, self.signature, self.probe, self.config = model, signature, probe, config
         sizes = (math.prod(it.shape) for it in model.checkpoint.headers.values())
         self.large = sum(sizes) > LARGE
         self.masks = masks_of(signature, probe)
-        self.outputs = self.run()
+        self.outputs = self.run() if recorded is None or self.large else recorded
 
-    def run(self) -> dict[str, Array]:
+    def run(self) -> Mapping[str, Array]:
         """Return its float64 outputs; of a large one those of one block of each kind."""
         from ...converters.runtimes.blocks.torch import one_of_each_kind
         from ..reference.reference import float64_outputs, stored_as
@@ -99,7 +106,7 @@ class Source:
             [found] = float64_outputs(module, self.signature, [self.probe])
         return found
 
-    def with_value(self, key: str, value: Any) -> dict[str, Array]:
+    def with_value(self, key: str, value: Any) -> Mapping[str, Array]:
         """Return its outputs where its code reads VALUE for the dotted KEY."""
         place, dot, leaf = key.rpartition(".")
         kinds = {at: kind for kind, at in parts(self.config).items()}
@@ -146,6 +153,7 @@ def measured(
     probes: Sequence[Probe],
     config: Any,
     keys: Collection[str] | Mapping[str, Sequence[Any]],
+    recorded: Sequence[Mapping[str, Array]] = (),
 ) -> Effects:
     """Return what each of KEYS does to the outputs of MODEL on the smallest of PROBES.
 
@@ -157,11 +165,14 @@ def measured(
         probes: one is chosen.
         config: transformers' object.
         keys: dotted; a mapping gives the values to try.
+        recorded: the float64 outputs of MODEL for each of PROBES, where they are known.
     """
     if not keys:
         return {}
     try:
-        source = Source(model, signature, probes[smallest(probes)], config)
+        chosen = smallest(probes)
+        known_outputs = recorded[chosen] if recorded else None
+        source = Source(model, signature, probes[chosen], config, known_outputs)
     except Exception as error:
         pass_on_shortage(error)
         return {}

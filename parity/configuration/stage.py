@@ -101,7 +101,7 @@ def doubts(golden: Golden, candidate: Candidate, target: Target) -> list[str]:
     if golden.model is not None and importlib.util.find_spec("torch"):
         asked = [key for key in keys if key not in effects]
         about = (golden.model, golden.signature, golden.probes, known(wanted), asked)
-        effects = effects | measured(*about)
+        effects = effects | measured(*about, golden.outputs["stored"])
     values = {key: value_at(known(wanted), key) for key in keys}
     return [
         f"{target} does not read {key}, which is {values[key]!r}; {reason}"
