@@ -45,6 +45,18 @@ def test_a_window_that_the_class_ignores_differs_on_one_block(tmp_path):
     assert "mlx_lm.models.llama" in upstream
 
 
+@pytest.mark.heavy
+@pytest.mark.usefixtures("dear")
+def test_what_only_the_class_gets_wrong_on_one_block_is_published_where_accepted(tmp_path):
+    source = make("mistral", tmp_path / "mistral", own={"sliding_window": 32}).folder
+    asked = ["convert", "torch-to-mlx", str(source), str(tmp_path / "out"), "--json"]
+    result = CliRunner().invoke(main, [*asked, "--accept", "UPSTREAM"])
+    verdict = json.loads(result.stdout)["verdict"]
+    assert (result.exit_code, verdict["status"]) == (0, "DIFFERS")
+    assert "mlx_lm.models.llama" in verdict["upstream"]
+    assert (tmp_path / "out" / "config.json").is_file()
+
+
 @pytest.mark.usefixtures("dear")
 @pytest.mark.parametrize("kind", ["exaone4", "cohere2"])
 def test_a_window_that_the_class_honours_passes_on_one_block_of_each_kind(kind, tmp_path):

@@ -45,8 +45,8 @@ def test_a_class_that_takes_the_first_id_for_another_differs(tmp_path, monkeypat
     assert "ids 0 to 2" in stages["reach"]["detail"]
 
 
-def test_a_class_that_is_wrong_at_far_positions_differs(tmp_path, monkeypatch):
-    """Rotations are told apart by their difference alone, so a mere shift would be right."""
+def spoil_far_rotations(monkeypatch):
+    """Round rotations far on; they are told apart by their difference, so a mere shift would be right."""
     from mlx import nn
 
     plain = nn.RoPE.__call__
@@ -56,9 +56,27 @@ def test_a_class_that_is_wrong_at_far_positions_differs(tmp_path, monkeypatch):
         return rotated.astype(mx.bfloat16).astype(x.dtype) if offset > 100 else rotated
 
     monkeypatch.setattr(nn.RoPE, "__call__", coarse)
+
+
+def test_a_class_that_is_wrong_at_far_positions_differs(tmp_path, monkeypatch):
+    spoil_far_rotations(monkeypatch)
     verdict, stages = converted("llama", tmp_path)
     assert (verdict["status"], stages["structure"]["status"]) == ("DIFFERS", "pass")
     assert "from position 240 on" in stages["reach"]["detail"]
+
+
+@pytest.mark.heavy
+def test_what_only_the_class_gets_wrong_far_on_is_published_where_that_is_accepted(
+    tmp_path, monkeypatch
+):
+    spoil_far_rotations(monkeypatch)
+    source = make("llama", tmp_path / "llama").folder
+    asked = ["convert", "torch-to-mlx", str(source), str(tmp_path / "out"), "--json"]
+    result = CliRunner().invoke(main, [*asked, "--accept", "UPSTREAM"])
+    verdict = json.loads(result.stdout)["verdict"]
+    assert (result.exit_code, verdict["status"]) == (0, "DIFFERS")
+    assert verdict["upstream"].startswith("mlx-lm")
+    assert (tmp_path / "out" / "config.json").is_file()
 
 
 def test_ids_are_put_where_tokens_are_and_into_every_text():
