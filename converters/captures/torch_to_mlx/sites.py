@@ -1,11 +1,12 @@
 """Sites: which node of the graph is the output of which submodule.
 
 ``torch.export`` notes for every node the stack of modules that were running. The output of a module is
-the last floating-point value computed in it that is used outside of it. So these are not visible:
+the last floating-point value computed in it that is used outside of it; of several of one shape, such
+as cosines and sines, the first. So these are not visible:
 
 - modules that compute nothing (``nn.Identity``, containers that are only iterated over),
 - modules whose output is not a floating-point tensor, and all but one value of a tuple,
-- modules whose last value used outside is not what they return (none in the models tested),
+- modules whose value chosen so is not what they return (none in the models tested),
 - modules whose computation does not reach an output of the captured module.
 
 A module that is called again has another site per call: ``shared``, ``shared@1``, ...
@@ -68,7 +69,12 @@ def _output(site: str, members: list[Node], live: set[Node]) -> Node | None:
     last = leaving[-1]
     if last.target is operator.getitem:  # of several results of one operation, the first
         return next(node for node in leaving if node.args[:1] == last.args[:1])
-    return last
+    return next(node for node in leaving if _alike(node, last))
+
+
+def _alike(one: Node, other: Node) -> bool:
+    """Say whether both have the same shape, as the values of a pair such as cosines and sines have."""
+    return bool(one.meta["val"].shape == other.meta["val"].shape)
 
 
 def find_sites(nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:

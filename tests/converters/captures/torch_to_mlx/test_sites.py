@@ -149,3 +149,24 @@ def test_a_correction_of_another_shape_does_nothing(assert_same):
 @pytest.mark.parametrize("noise", ["L['self'].", "L__self__.", ""])
 def test_paths_are_cleaned_of_the_noise_of_the_tracer(noise):
     assert clean(f"{noise}layer.slice(None, 2, None).0.query") == "layer.0.query"
+
+
+class Turns(nn.Module):
+    def forward(self, x):
+        return x.cos(), x.sin()
+
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turns, self.head = Turns(), nn.Linear(3, 3)
+
+    def forward(self, x):
+        cosines, sines = self.turns(x)
+        return self.head(x * sines + x.flip(-1) * cosines)
+
+
+def test_of_two_tensors_of_one_shape_the_first_is_the_site(assert_same):
+    module, x = Turned(), torch.randn(2, 5, 3)
+    _, sites = capture(module, inputs={"x": x}).trace({"x": to_mlx(x)})
+    assert_same(sites["turns"], x.cos(), 1e-6)
