@@ -7,7 +7,7 @@ between its children: the attention core, a residual sum, a scale.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from .evidence import INPUT, Observation
 Recording = Mapping[str, Array]  # site -> output; site + "|in" -> first input
 
 # One operation at a time, correct implementations differ by more than whole models do. One model was
-# measured (benchmarks/fault_catalogue.py, "local null"): MiniLM captured in MLX, float32, two BLAS.
+# measured (benchmarks/known_faults.py, "local null"): MiniLM captured in MLX, float32, two BLAS.
 # ``null_99_9`` is the largest ratio seen, not a quantile; k leaves three times as much and was set
 # after the catalogue's faults had been seen too. A study over widths and lengths is still to be made.
 LOCAL_FLOOR: Final = Floor(k=16.0, k_token=24.0, c=1.0, null_99_9=5.4, cases=2)
@@ -102,7 +102,8 @@ def blame(
             errors.append(error)
             if error.allowed > 1 and error.allowed > _allowed(worst.get(error.site)):
                 worst[error.site] = error, _observe(error, probe, wanted, sites[error.site])
-    return _systemic(errors, worst) or _faults(worst, explanations)
+    holders = {parent(site) for wanted in reference for site in wanted}
+    return _systemic(errors, worst, holders) or _faults(worst, explanations)
 
 
 def _allowed(worst: tuple[LocalError, Observation] | None) -> float:
@@ -160,12 +161,15 @@ def culprit(site: str) -> str:
 
 
 def _systemic(
-    errors: Sequence[LocalError], worst: Mapping[str, tuple[LocalError, Observation]]
+    errors: Sequence[LocalError],
+    worst: Mapping[str, tuple[LocalError, Observation]],
+    holders: Collection[str],
 ) -> list[Fault]:
-    """Return one fault if most leaf sites err alike, else none."""
-    sites = {it.site for it in errors if not it.site.endswith(INPUT)}
-    holders = {parent(site) for site in sites}
-    leaves = sites - holders
+    """Return one fault if most leaf sites err alike, else none; the reference's HOLDERS are no leaves.
+
+    What a candidate skips has no sites of its own, yet is no leaf for that.
+    """
+    leaves = {it.site for it in errors if not it.site.endswith(INPUT)} - set(holders)
     failing = [worst[site][0] for site in leaves if site in worst]
     other_shapes = any(np.isinf(it.error.whole) for it in failing)
     if other_shapes or len(failing) < max(4, SYSTEMIC * len(leaves)):

@@ -312,6 +312,29 @@ def test_fault_is_named(name: str, encoder: nn.Module, probes: Any, recordings: 
         assert evidence in fault.evidence, fault
 
 
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.up(x).tanh())
+
+
+class Skipped(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_layers_that_are_skipped_are_named_and_not_the_whole_model() -> None:
+    right = perturb(nn.Sequential(*[Layer() for _ in range(5)], nn.Linear(8, 8)))
+    skipping = nn.Sequential(*[Skipped() for _ in range(5)], nn.Linear(8, 8))
+    skipping.load_state_dict(right.state_dict())
+    runs = [Probe("rows", {"input": np.random.default_rng(0).normal(size=(6, 8)).astype("f4")})]
+    faults = blame(*record(right, runs), TraceRunner(skipping), runs)
+    assert {it.site for it in faults} == set("01234")
+
+
 class OutputsOnly(TraceRunner):
     """A runner that sees what a site returns and not what it receives."""
 
