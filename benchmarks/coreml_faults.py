@@ -9,9 +9,10 @@ that overflow are exported in float16, and at the defaults: then a result is rig
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,16 +24,25 @@ from weighbridge.tests.support.coreml.families import HERE
 
 RESULTS: Final = Path(__file__).with_name("results") / "coreml_faults.json"
 RIGHT: Final = f"{HERE}.modules:gated"
+OPERATION: Final = re.compile(r"^(\S+ \(\w+\)) holds")
 
 
 def run(*arguments: object) -> dict[str, Any]:
-    """Run the command line; return its exit code, the status and the stages that failed."""
+    """Run the command line; return its exit code, the status, the stages that failed, what is named."""
     result = CliRunner().invoke(weighbridge, [*map(str, arguments), "--json"])
     told = json.loads(result.stdout)
     verdict = told.get("verdict") or told
     stages = verdict.get("stages", ())
-    failed = [f"{it['name']}: {it['detail'][:160]}" for it in stages if it["status"] == "fail"]
-    return {"exit": result.exit_code, "status": verdict.get("status"), "failed": failed}
+    failed = {it["name"]: it["detail"][:160] for it in stages if it["status"] == "fail"}
+    sites = [f"{it['site']}: {it['kind']}" for it in verdict.get("faults", ())]
+    about = {"exit": result.exit_code, "status": verdict.get("status"), "failed": failed}
+    return {**about, "named": named(failed) + [it for it in sites if not it.startswith("(model)")]}
+
+
+def named(failed: Mapping[str, str]) -> list[str]:
+    """Return the weights and operations that the FAILED stages name."""
+    weights = [failed["fingerprints"].split(":")[0]] if "fingerprints" in failed else []
+    return weights + [it for text in failed.values() for it in OPERATION.findall(text)]
 
 
 def rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -54,10 +64,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, row in rows(Path(folder)):
             found[name] = row
-            print(f"{name:36} {row['status']} {row['failed'][:1]}", flush=True)
+            print(f"{name:36} {row['status']} {row['named'][:2]}", flush=True)
     planted = {name: row for name, row in found.items() if not name.startswith("defaults")}
     caught = sum(row["status"] == "DIFFERS" for row in planted.values())
-    print(f"{caught} of {len(planted)} caught")
+    places = sum(bool(row["named"]) for row in planted.values())
+    print(f"{caught} of {len(planted)} caught, the place named of {places}")
     if len(sys.argv) == 1:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
