@@ -20,9 +20,11 @@ def finite_stage(precision: Stage, declared: Runner, structure: Runner | None) -
         declared: the candidate as it ships, after its runs on the probes.
         structure: the same in float32, after its own.
     """
+    narrow: Sequence[Watched] = getattr(declared, "watched", ())
+    if not narrow:  # no package: its tools need not be installed
+        return precision
     from ...converters.captures.mlprogram.watching import overflows
 
-    narrow: Sequence[Watched] = getattr(declared, "watched", ())
     wide: Sequence[Watched] = getattr(structure, "watched", ())[-len(narrow) :]
     for ran, exact in zip(narrow, wide, strict=False):
         if found := overflows(ran, exact):
