@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -43,6 +43,9 @@ from ..weights.sketches.at_hand import sketches_at_hand
 from ..weights.sketches.sketch import sketches
 from ..weights.weights import base_weights, model_hashes, storage_dtype
 from .golden import SCHEMA, Golden, Rows, is_golden
+
+if TYPE_CHECKING:
+    from torch import nn
 
 LEVELS: Final = ("verdict", "blame")
 LIBRARIES: Final = ("torch", "transformers", "numpy", "tokenizers")
@@ -182,8 +185,8 @@ class Recorder:
         module = stored_as(self.model, "float32", storage)
         with constants_of(storage), running(self.model.spec):
             found, slopes = outputs_and_slopes(module, self.signature, self.probes)
-        self.slopes = self.slopes or slopes
-        return own_errors(found, wanted, self.masks)
+            self.slopes = self.slopes or slopes
+            return self.worst_errors(module, "float32", found, wanted)
 
     def precision_errors(self, dtype: str, wanted: Rows) -> Errors:
         """Return the source's own errors where it runs in DTYPE; see ``routing``."""
@@ -192,16 +195,30 @@ class Recorder:
         step(f"checking: the source's own {dtype}")
         module = narrow_module(self.model, dtype)
         with running(f"{self.model.spec} in {dtype}"):
-            runs = [module_outputs(module, self.signature, self.probes, dtype)]
-        routed = has_experts(module)
+            found = module_outputs(module, self.signature, self.probes, dtype)
+            return self.worst_errors(module, dtype, found, wanted, routed=has_experts(module))
+
+    def worst_errors(
+        self,
+        module: nn.Module,
+        dtype: str,
+        once: list[dict[str, Array]],
+        wanted: Rows,
+        *,
+        routed: bool = False,
+    ) -> Errors:
+        """Return the errors of the run ONCE; of few numbers, or where ROUTED, the worst of several."""
+        from ..reference.reference import module_outputs
+
+        runs = [once]
         for seed in range(RUNS if routed or any(map(has_few, wanted)) else 0):
             with other_rounding(module, dtype, seed):
                 runs.append(module_outputs(module, self.signature, self.probes, dtype))
         errors = [own_errors(found, wanted, self.masks) for found in runs]
         worst = (worst_of(list(rows)) for rows in zip(*errors, strict=True))
         return tuple(
-            {name: it if routed or is_few(row[name]) else once[name] for name, it in rows.items()}
-            for rows, once, row in zip(worst, errors[0], wanted, strict=True)
+            {name: it if routed or is_few(row[name]) else first[name] for name, it in rows.items()}
+            for rows, first, row in zip(worst, errors[0], wanted, strict=True)
         )
 
     def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:

@@ -101,7 +101,7 @@ def other_rounding(module: nn.Module, dtype: str, seed: int) -> Iterator[None]:
         if not hasattr(each, "random"):
             each.random = torch.Generator().manual_seed(seed)
         noise = torch.rand(out.shape, generator=each.random, dtype=torch.float32) * 2 - 1
-        return (out.float() * (1 + unit * noise)).to(out.dtype)
+        return (out.double() * (1 + unit * noise.double())).to(out.dtype)
 
     leaves = [child for child in module.modules() if not list(child.children())]
     handles = [leaf.register_forward_hook(move) for leaf in leaves]
