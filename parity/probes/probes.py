@@ -379,14 +379,12 @@ def masks_of(signature: Signature, probe: Probe) -> dict[str, Array | None]:
 
 
 def compared(signature: Signature, probe: Probe, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return of OUTPUTS what is compared: where PROBE chooses positions, these of every token output."""
+    """Return of OUTPUTS what is compared: where PROBE chooses positions, these of outputs that have them."""
     tokens = next((it.shape for it in signature.inputs if it.role == "token_ids"), ())
     ports = {it.name for it in signature.outputs if it.shape[: len(tokens)] == tokens}
-    chosen = list(probe.rows)
-    return {
-        name: array[:, chosen] if chosen and name in ports else array
-        for name, array in outputs.items()
-    }
+    rows = tuple(probe.rows)
+    fit = {name for name in ports & outputs.keys() if rows and outputs[name].shape[1:2] > rows[-1:]}
+    return {name: array[:, rows] if name in fit else array for name, array in outputs.items()}
 
 
 def describe_probe(probe: Probe) -> dict[str, Any]:
