@@ -1,195 +1,389 @@
-"""Inject faults into a real encoder and a small convolutional network, and see who notices.
+"""Plant faults in tiny models of every kind, in every framework, and count what a check makes of them.
 
-Faults of weights and configuration are written as model directories, faults of code are made in
-modules; all of them go through ``check``. Prints which stage caught the fault and whether blame or
-the fingerprints named its place exactly. Controls are correct implementations and must pass; their
-largest local errors are the null for ``blame.LOCAL_FLOOR``, with PyTorch's BLAS and the wheel's.
+    python benchmarks/fault_catalogue.py [MODEL ...] [--rows FILE] [--seeds 3]
 
-The faults are those that the hypotheses were written for, and the floor was set after both the null
-and the faults had been seen: this is a regression test, not an estimate for unseen faults.
+Faults of weights and settings are planted in a checkpoint that is then copied or converted; faults of
+computation in classes of mlx-lm, and in torch modules that run in torch or captured in MLX. Each seed
+has weights of its own; dtypes take turns, so that every fault meets all of them in three seeds, and the
+frameworks take turns with faults of weights. A quick check is asked, and where it misses, the full one. What is counted: faults that were caught,
+crashes, and whether the place and the kind were named, by the fingerprints, the configuration or blame.
 
-    python benchmarks/fault_catalogue.py [NAME ...]
+Rows are appended to FILE as they come, and those that it has already are not measured again.
 """
 
 from __future__ import annotations
 
-import copy
+import argparse
 import json
-import subprocess
-import sys
+import os
+import re
+import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from faults import CONTROLS, FAULTS, SCRATCH, Case
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would wait for one another
 
-from weighbridge.converters.common.policy import Policy
-from weighbridge.converters.runtimes import Runner, load
+from safetensors.torch import load_file, save_file
+
+from weighbridge.converters.models import Model
+from weighbridge.converters.models import open as open_model
 from weighbridge.converters.runtimes.blas import preload_blas
-from weighbridge.converters.runtimes.torch import TorchRunner
-from weighbridge.parity.blame.blame import LOCAL_FLOOR, forced, local_errors
+from weighbridge.converters.runtimes.torch import build_module
+from weighbridge.errors import UnsupportedError, WeighbridgeError
+from weighbridge.jobs import Options, convert
+from weighbridge.jobs.checking import compare
 from weighbridge.parity.check.check import check
 from weighbridge.parity.check.verdict import Verdict
-from weighbridge.parity.goldens.recorder import Recorder
-from weighbridge.parity.probes.probes import make_probes
+from weighbridge.parity.goldens.golden import Golden
+from weighbridge.parity.goldens.recorder import record
+from weighbridge.tests.support.planted import classes, modules, weights
+from weighbridge.tests.support.planted.sources import FAMILIES, source
 
-RESULTS = Path(__file__).with_name("results") / "fault_catalogue.json"
-
-
-def lies_at(places: tuple[str, ...], named: str) -> bool:
-    """Return whether NAMED lies at one of PLACES."""
-    return any(named == place or named.startswith(f"{place}.") for place in places)
-
-
-def is_exact(places: tuple[str, ...], named: list[str]) -> bool:
-    """Return whether NAMED are all of PLACES and nothing else."""
-    return all(any(lies_at((place,), it) for it in named) for place in places) and all(
-        lies_at(places, it) for it in named
-    )
+RESULTS: Final = Path(__file__).with_name("results") / "fault_catalogue.json"
+DTYPES: Final = ("float32", "bfloat16", "float16")
+TARGETS: Final = ("torch", "mlx")
+CONTROL: Final = "no fault"
 
 
-def summarise(case: Case, verdict: Verdict) -> dict[str, Any]:
-    """Return the row of a verdict; blame and fingerprints are scored apart."""
-    stages = {stage.name: stage for stage in verdict.stages}
-    prints, structure = stages["fingerprints"], stages.get("structure")
-    problems = list(prints.figures.get("problems", ()))
-    rows = structure.figures.get("rows", ()) if structure else ()
-    named = {
-        "blame": sorted({fault.site for fault in verdict.faults}),
-        "fingerprints": sorted({it.split(":")[0].split(" ")[0] for it in problems}),
-    }
-    return {
-        "status": verdict.status,
-        "caught by": [name for name, stage in stages.items() if stage.status == "fail"],
-        "ratio": max((row["ratio"] for row in rows), default=None),
-        "named": {who: names[:8] for who, names in named.items()},
-        "exact by": [w for w, names in named.items() if names and is_exact(case.places, names)],
-        "local ratio": min((fault.ratio for fault in verdict.faults), default=None),
-        "kinds": sorted({fault.kind for fault in verdict.faults}),
-        "evidence": next((f"{it.site}: {it.evidence}" for it in verdict.faults), None)
-        or next(iter(problems), ""),
-    }
+@dataclass(frozen=True)
+class Planted:
+    """A fault that was planted.
 
-
-NOTHING = {"ratio": None, "named": {}, "exact by": [], "local ratio": None, "kinds": []}
-
-
-def weigh(name: str, case: Case, cache: Path) -> dict[str, Any]:
-    """Make, check and summarise a case.
-
-    An exception is never a catch. Where a loader is expected to refuse, the row says so; anything
-    else is an error of this script or of the product.
+    Attributes:
+        group: ``weights``, ``settings``, ``class``, ``module`` or ``control``.
+        name: what was done.
+        sites: patterns of the sites at fault; each must be named, and nothing else.
+        kind: pattern of what names the kind.
     """
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            candidate = case.candidate(Path(scratch) / "candidate")
-            verdict = check(
-                case.reference(),
-                candidate,
-                runtime=case.runtime,
-                expected=case.expected,
-                cache=cache,
-            )
-            row = summarise(case, verdict)
-        except Exception as error:
-            refused = case.refused and isinstance(error, ValueError)
-            row = {"status": "REFUSED" if refused else "ERROR", "caught by": [], **NOTHING}
-            row["evidence"] = f"{type(error).__name__}: {error}"
-    return {"name": name, **row, "seconds": round(time.perf_counter() - started, 1)}
+
+    group: str
+    name: str
+    sites: tuple[str, ...] = ()
+    kind: str = "^$"
 
 
-def local_null(case: Case) -> dict[str, Any]:
-    """Return the largest local errors of a correct candidate, in the source's own."""
-    reference = case.reference()
-    chosen = make_probes(reference.signature, tokenizer=reference.path)[-2:]
-    wanted, own = Recorder(reference, chosen).sites("float32", chosen)
-    with tempfile.TemporaryDirectory() as scratch:
-        candidate = case.candidate(Path(scratch) / "candidate")
-        runner: Runner = (
-            TorchRunner(candidate, Policy(), copy.deepcopy(candidate.factory).float())
-            if candidate.path is None and case.runtime == "torch"
-            else load(candidate, case.runtime, Policy())
-        )
-        errors = [
-            error
-            for probe, right, mine in zip(chosen, wanted, own, strict=True)
-            for error in local_errors(
-                probe, right, mine, runner.trace(probe.inputs, forced(right)).sites, LOCAL_FLOOR
-            )
-        ]
-    if not errors:
-        return {"sites": 0}
-    ratios = [LOCAL_FLOOR.ratio(it.error, it.own) for it in errors]
-    worst = max(range(len(errors)), key=lambda i: errors[i].allowed)
-    return {
-        "sites": len(errors),
-        "whole": max(it.whole for it in ratios),
-        "token": max(it.worst for it in ratios),
-        "worst site": errors[worst].site,
-        "allowed": errors[worst].allowed,
-    }
+@dataclass(frozen=True)
+class Ground:
+    """A model into which faults are planted, in a folder of its own."""
+
+    model: str
+    dtype: str
+    seed: int
+    folder: Path
+
+    @cached_property
+    def source(self) -> Path:
+        """Return the directory of the model as it should be."""
+        return source(self.model, self.folder / "source", seed=self.seed, dtype=self.dtype)
+
+    @cached_property
+    def golden(self) -> Golden:
+        """Return what it does."""
+        precisions = () if self.dtype == "float32" else (self.dtype,)
+        return record(open_model(self.source), precisions=precisions)
+
+    def candidate(self, to: str, checkpoint: Path | None = None) -> Path:
+        """Return a copy of CHECKPOINT, or of the source, in the framework TO."""
+        place = Path(tempfile.mkdtemp(dir=self.folder)) / "candidate"
+        if to == "torch":
+            return Path(shutil.copytree(checkpoint or self.source, place))
+        convert(str(checkpoint or self.source), place, to, options=Options(check="none"))
+        return place
+
+    def altered(self, fault: weights.Fault) -> tuple[Path, tuple[str, ...]] | None:
+        """Return the checkpoint with FAULT in it and the weights that changed."""
+        before = load_file(self.source / "model.safetensors")
+        tensors = dict(before)
+        if not fault.plant(tensors):
+            return None
+        changed = sorted(it for it, tensor in tensors.items() if not tensor.equal(before[it]))
+        place = Path(tempfile.mkdtemp(dir=self.folder)) / "altered"
+        shutil.copytree(self.source, place)
+        save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
+        return place, tuple(changed)
 
 
-def show(row: Mapping[str, Any]) -> None:
-    """Print a row."""
-    ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g}"
-    caught, exact = (", ".join(row[key]) or "-" for key in ("caught by", "exact by"))
-    kinds = ",".join(row["kinds"])
-    print(f"{row['name']:40} {row['status']:9} {caught:24} {ratio:>9} {exact:20} {kinds}")
-    print(f"    {str(row['evidence'])[:160]}", flush=True)
+Case = tuple[Planted, "Verdict | Exception"]
 
 
-def wheel_null() -> dict[str, Any]:
-    """Measure the null of MLX with its wheel's BLAS, which takes a process of its own."""
-    command = [sys.executable, __file__, "--wheel-null"]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    null: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return null
+def judged(ground: Ground, candidate: Path) -> Verdict | Exception:
+    """Return what a check says: a quick one, and where that finds nothing, a full one."""
+    try:
+        verdict = compare(ground.golden, open_model(candidate), quick=True)
+        if verdict.status != "DIFFERS":
+            verdict = compare(ground.golden, open_model(candidate))
+    except Exception as error:
+        return error
+    return verdict
 
 
-def score(rows: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Count; what a loader refused is neither caught nor missed by ``check``."""
-    checked = [row for row in rows["faults"] if row["status"] != "REFUSED"]
-    return {
-        "faults checked": len(checked),
-        "caught by check": sum(row["status"] == "DIFFERS" for row in checked),
-        "refused by a loader before check": len(rows["faults"]) - len(checked),
-        "errors": sum(row["status"] == "ERROR" for group in rows.values() for row in group),
-        "named exactly by blame": sum("blame" in row["exact by"] for row in checked),
-        "named exactly by fingerprints": sum("fingerprints" in row["exact by"] for row in checked),
-        "named exactly by either": sum(bool(row["exact by"]) for row in checked),
-        "controls": len(rows["controls"]),
-        "controls passed": sum(row["status"] == "PASS" for row in rows["controls"]),
-        "held out": False,
-    }
+def site_of(weight: str, to: str) -> str:
+    """Return the pattern of the module that holds WEIGHT, or of the weight; mlx-lm stacks experts."""
+    holder = re.escape(weight.rpartition(".")[0] or weight)
+    stacked = r"(experts\.\d+|switch_mlp|block_sparse_moe\.switch_mlp)"
+    return re.sub(r"experts\\\.\d+", lambda _: stacked, holder) if to == "mlx" else holder
 
 
-def main(names: list[str]) -> None:
-    """Run the catalogue, or the cases called NAMES."""
-    if names == ["--wheel-null"]:
-        print(json.dumps(local_null(CONTROLS["MLX capture"])))
+def of_weights(ground: Ground, to: str, skip: set[str]) -> Iterator[Case]:
+    """Yield faults of weights, and no fault."""
+    if CONTROL not in skip:
+        yield Planted("control", CONTROL), judged(ground, ground.candidate(to))
+    for number, (name, fault) in enumerate(weights.FAULTS.items()):
+        turn = TARGETS[(number + ground.seed) % len(TARGETS)] == to
+        made = ground.altered(fault) if turn and name not in skip else None
+        if made:
+            sites = tuple(dict.fromkeys(site_of(it, to) for it in made[1]))
+            about = Planted("weights", name, sites, fault.kind)
+            yield about, _converted(ground, to, made[0])
+
+
+def _converted(ground: Ground, to: str, checkpoint: Path) -> Verdict | Exception:
+    try:
+        candidate = ground.candidate(to, checkpoint)
+    except Exception as error:
+        return error
+    return judged(ground, candidate)
+
+
+def of_settings(ground: Ground, to: str, skip: set[str]) -> Iterator[Case]:
+    """Yield faults of the candidate's configuration."""
+    for name, change in weights.SETTINGS.items():
+        if name in skip or (to == "mlx" and "activation" in name):
+            continue
+        candidate = ground.candidate(to)
+        config = json.loads((candidate / "config.json").read_text())
+        key = change(config)
+        if key and (to == "torch" or is_read(key, candidate)):
+            (candidate / "config.json").write_text(json.dumps(config))
+            yield Planted("settings", name, (key,), key), judged(ground, candidate)
+
+
+def is_read(key: str, candidate: Path) -> bool:
+    """Say whether the class that runs CANDIDATE in MLX knows the setting KEY; a capture knows all."""
+    library = open_model(candidate).library
+    native = library is not None and library.library == "mlx-lm"
+    return not native or key in classes.text_of(classes.module_of(candidate))
+
+
+def of_classes(ground: Ground, to: str, skip: set[str]) -> Iterator[Case]:
+    """Yield faults of the class of mlx-lm that runs the candidate."""
+    candidate = ground.candidate(to)
+    library = open_model(candidate).library
+    if to != "mlx" or library is None or library.library != "mlx-lm":
         return
-    preload_blas()
-    rows: dict[str, list[dict[str, Any]]] = {"faults": [], "controls": []}
-    for group, cases in (("faults", FAULTS), ("controls", CONTROLS)):
-        for name, case in cases.items():
-            if names and name not in names:
+    for name, fault in classes.FAULTS.items():
+        if name in skip:
+            continue
+        with classes.planted(fault, candidate) as calls:
+            found = judged(ground, candidate)
+        if calls:
+            yield Planted("class", name, (fault.site,), fault.kind), found
+
+
+def of_modules(ground: Ground, to: str, skip: set[str]) -> Iterator[Case]:
+    """Yield faults of torch modules; to MLX they are captured."""
+    model = open_model(ground.source)
+    for name, fault in modules.FAULTS.items():
+        if name in skip:
+            continue
+        changed = build_module(model).float()
+        if path := fault.plant(changed):
+            found = _live(model, changed, to)
+            if not isinstance(
+                found, UnsupportedError
+            ):  # cannot be captured, with a fault or without
+                yield Planted("module", name, (re.escape(path),), fault.kind), found
+
+
+def _live(model: Model, changed: Any, to: str) -> Verdict | Exception:
+    sides = [
+        Model(name, "torch", None, {}, factory=module, declared=model.signature)
+        for name, module in (("source", build_module(model).float()), ("changed", changed))
+    ]
+    try:
+        return check(*sides, runtime=to, quick=True)
+    except Exception as error:
+        return error
+
+
+GROUPS: Final = (of_weights, of_settings, of_classes, of_modules)
+
+
+def named_by(verdict: Verdict) -> dict[str, dict[str, str]]:
+    """Return which places are named, by whom, and what is said of each."""
+    prints, settings = verdict.stage("fingerprints"), verdict.stage("configuration")
+    problems = list(prints.figures.get("problems", ())) if prints else []
+    failed = settings is not None and settings.status == "fail"
+    blamed: dict[str, str] = {it.site: f"{it.kind}: {it.evidence}" for it in verdict.faults}
+    return {
+        "fingerprints": {it.split(":")[0].split(" ")[0]: it for it in problems},
+        "configuration": {"configuration": settings.detail} if settings and failed else {},
+        "blame": blamed,
+    }
+
+
+def right_place(planted: Planted, names: Iterable[str]) -> bool:
+    """Say whether NAMES are all the places of PLANTED and nothing else."""
+    found = list(names)
+    inside = [rf"{it}(@\d+)?(\.[A-Za-z_]+)?$" for it in planted.sites]
+    each = all(any(re.search(it, name) for name in found) for it in inside)
+    return bool(found) and each and all(any(re.search(it, name) for it in inside) for name in found)
+
+
+def scored(planted: Planted, verdict: Verdict) -> dict[str, Any]:
+    """Return who names the place of PLANTED exactly, who its kind, and what was named."""
+    named = named_by(verdict)
+    if planted.group == "settings":
+        told = named["configuration"].get("configuration", "")
+        right = bool(re.search(planted.kind, told))
+        return {"site": right, "kind": right, "named": told[:160] or list(named["blame"])[:3]}
+    exact = [who for who, names in named.items() if right_place(planted, names)]
+    # Blame gives its word for the kind; the fingerprints describe what they see.
+    words = [text for who in exact for text in named[who].values()]
+    kind = any(re.search(planted.kind, text) for text in words)
+    lines = [f"{name}: {text}"[:160] for names in named.values() for name, text in names.items()]
+    return {"site": bool(exact), "kind": kind, "named": lines[:3]}
+
+
+def row(planted: Planted, found: Verdict | Exception) -> dict[str, Any]:
+    """Return the row of a fault."""
+    about: dict[str, Any] = {"group": planted.group, "fault": planted.name}
+    if isinstance(found, WeighbridgeError):
+        return {**about, "status": "refused", "named": [str(found)[:200]]}
+    if isinstance(found, Exception):
+        return {**about, "status": "crash", "named": [f"{type(found).__name__}: {found}"[:200]]}
+    failed = [stage.name for stage in found.stages if stage.status == "fail"]
+    about |= {"status": found.status, "by": failed}
+    if found.status == "DIFFERS":
+        return about | {"level": found.provenance["level"]} | scored(planted, found)
+    open_ones = [it for it in found.stages if it.status != "pass" and it.name != "text"]
+    floors = [it for it in found.stages if it.name in ("structure", "precision", "fingerprints")]
+    return about | {"floor": [f"{it.name}: {it.detail[:200]}" for it in [*floors, *open_ones]]}
+
+
+def measured(ground: Ground, done: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of GROUND that are not DONE."""
+    for to in TARGETS:
+        for group in GROUPS:
+            about = {"model": ground.model, "to": to, "dtype": ground.dtype, "seed": ground.seed}
+            if group is of_modules and ground.dtype != "float32":
                 continue
-            row = weigh(name, case, Path(SCRATCH.name) / "cache")
-            show(row)
-            rows[group].append(row)
-    if names:
-        return
-    nulls = {name: local_null(case) for name, case in CONTROLS.items()}
-    nulls["MLX capture, wheel BLAS"] = wheel_null()
-    result = {"score": score(rows), "local null": nulls, **rows}
-    print(json.dumps({"score": result["score"], "local null": nulls}, indent=1))
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+            skip = {it.rpartition("|")[2] for it in done if it.startswith(key(about))}
+            start = time.process_time()
+            for planted, found in group(ground, to, skip):
+                seconds, start = time.process_time() - start, time.process_time()
+                yield {**about, **row(planted, found), "seconds": round(seconds, 2)}
+
+
+def key(found: dict[str, Any]) -> str:
+    """Return what tells one row from the others."""
+    about = "|".join(str(found[it]) for it in ("model", "to", "dtype", "seed"))
+    return f"{about}|{found.get('fault', '')}"
+
+
+def rows_in(file: Path) -> list[dict[str, Any]]:
+    """Return the rows in FILE, the last of those measured twice."""
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return list({key(it): it for it in map(json.loads, lines)}.values())
+
+
+def share(rows: list[dict[str, Any]], part: str) -> str:
+    """Return of how many ROWS the PART is exact."""
+    return f"{sum(bool(it.get(part)) for it in rows)} of {len(rows)}"
+
+
+def score(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of ROWS."""
+    faults = [it for it in rows if it["group"] != "control"]
+    controls = [it for it in rows if it["group"] == "control"]
+    caught = [it for it in faults if it["status"] in ("DIFFERS", "refused")]
+    seen = [it for it in faults if it["status"] == "DIFFERS"]
+    native = [it for it in seen if it["group"] == "class"]
+    return {
+        "faults": len(faults),
+        "distinct faults of a model": len({(it["model"], it["to"], it["fault"]) for it in faults}),
+        "caught": len(caught),
+        "of these refused by name": len(caught) - len(seen),
+        "of these by the full check only": sum(it["level"] == "full" for it in seen),
+        "crashed": sum(it["status"] == "crash" for it in rows),
+        "missed": len(faults) - len(caught) - sum(it["status"] == "crash" for it in faults),
+        "place exact": share(seen, "site"),
+        "kind exact": share(seen, "kind"),
+        "place exact, classes of mlx-lm": share(native, "site"),
+        "kind exact, classes of mlx-lm": share(native, "kind"),
+        "controls": dict(Counter(it["status"] for it in controls)),
+    }
+
+
+def by_part(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of the faults of each model, framework, dtype and group."""
+    found: dict[str, Any] = {}
+    for part in ("model", "to", "dtype", "group"):
+        for value in dict.fromkeys(it[part] for it in rows):
+            mine = [it for it in rows if it[part] == value and it["group"] != "control"]
+            differ = [it for it in mine if it["status"] in ("DIFFERS", "refused")]
+            found[value] = {
+                "caught": f"{len(differ)} of {len(mine)}",
+                "place": share(differ, "site"),
+                "kind": share(differ, "kind"),
+            }
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what is kept: figures, every fault that was missed or crashed, controls that differ."""
+    right = ("DIFFERS", "refused")
+    wrong = [it for it in rows if it["group"] != "control" and it["status"] not in right]
+    differ = [it for it in rows if it["group"] == "control" and it["status"] == "DIFFERS"]
+    unnamed = Counter(
+        f"{it['group']}: {it['fault']}"
+        for it in rows
+        if it["status"] == "DIFFERS" and not it.get("kind")
+    )
+    return {
+        "score": score(rows),
+        "parts": by_part(rows),
+        "missed or crashed": wrong,
+        "controls that differ": differ,
+        "place or kind not exact": dict(unnamed.most_common()),
+    }
+
+
+def main() -> None:
+    """Measure what FILE lacks, print each row, keep the figures."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--rows", type=Path, default=RESULTS.with_suffix(".jsonl"))
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    preload_blas()
+    models = options.models or [it for group in FAMILIES.values() for it in group]
+    done = {key(it) for it in rows_in(options.rows)}
+    for seed in range(options.seeds):
+        for number, model in enumerate(models):
+            dtype = DTYPES[(seed + number) % len(DTYPES)]
+            measure(options.rows, (model, dtype, seed), done)
+    figures = summary(rows_in(options.rows))
+    print(json.dumps({it: figures[it] for it in ("score", "place or kind not exact")}, indent=1))
+    if not options.models:
+        RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def measure(rows: Path, about: tuple[str, str, int], done: set[str]) -> None:
+    """Append the rows of one model to ROWS."""
+    with tempfile.TemporaryDirectory() as folder:
+        for found in measured(Ground(*about, Path(folder)), done):
+            with rows.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            marks = "".join("+" if found.get(it) else "-" for it in ("site", "kind"))
+            print(f"{key(found):64} {found['status']:10} {marks} {found['seconds']}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
