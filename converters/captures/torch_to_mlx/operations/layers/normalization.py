@@ -66,6 +66,11 @@ def _affine(x: mx.array, weight: Optional, bias: Optional) -> mx.array:
     return x if bias is None else x + per_channel(bias, x.ndim)
 
 
+def _wide(x: mx.array) -> mx.array:
+    """Return X in float32 where it is narrower: torch rounds a norm's output once."""
+    return x.astype(mx.float32) if x.dtype.size < mx.float32.size else x
+
+
 @operation("group_norm")
 def _group_norm(
     input_: mx.array,
@@ -76,8 +81,8 @@ def _group_norm(
 ) -> mx.array:
     """Wu and He 2018, equation 1."""
     groups = input_.reshape(input_.shape[0], num_groups, -1)
-    normal = mx.fast.layer_norm(groups, None, None, eps).reshape(input_.shape)
-    return _affine(normal, weight, bias)
+    normal = mx.fast.layer_norm(_wide(groups), None, None, eps).reshape(input_.shape)
+    return _affine(normal, weight, bias).astype(input_.dtype)
 
 
 class Statistics(NamedTuple):
@@ -121,8 +126,9 @@ def _evaluated(x: mx.array, running: Statistics, eps: float) -> BatchNorm:
     mean, variance = running
     if mean is None or variance is None:
         return _trained(x, running, 0.0, eps)
-    deviation = mx.rsqrt(variance + eps)
-    return BatchNorm(_standardized(x, mean, deviation), mean, deviation, mean, variance)
+    deviation = mx.rsqrt(_wide(variance) + eps)
+    normal = _standardized(_wide(x), mean, deviation)
+    return BatchNorm(normal, mean, deviation.astype(variance.dtype), mean, variance)
 
 
 def _batch_norm(
@@ -139,7 +145,7 @@ def _batch_norm(
     else:
         normal = _evaluated(input_, running, eps)
     output = _affine(normal.output, tensors.get("weight"), tensors.get("bias"))
-    return normal._replace(output=output)
+    return normal._replace(output=output.astype(input_.dtype))
 
 
 @operation("instance_norm")
@@ -168,4 +174,6 @@ register(
 def _weight_norm(v: mx.array, g: mx.array, dim: int = 0) -> mx.array:
     """Salimans and Kingma 2016, equation 2."""
     axes = [axis for axis in range(v.ndim) if axis != dim % v.ndim]
-    return v * (g / mx.sqrt(mx.sum(v * v, axis=axes, keepdims=True)))
+    wide = _wide(v)
+    normal = wide * (g / mx.sqrt(mx.sum(wide * wide, axis=axes, keepdims=True)))
+    return normal.astype(v.dtype)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
+from weighbridge.converters.captures import capture
 from weighbridge.converters.captures.torch_to_mlx.operations.layers import attention
+from weighbridge.converters.common.arrays import from_mlx, from_torch, to_mlx, to_torch
 
 CLASSES = torch.tensor([2, 0, -100, 4])
 PIXELS = torch.tensor([[2, 0, 1], [-100, 4, 3]])
@@ -252,3 +256,29 @@ def test_losses(agree):
 def test_recurrent_layers(agree, kind):
     layer = getattr(torch.nn, kind)(3, 4, num_layers=2, bidirectional=True, batch_first=True)
     agree({kind: (layer, (2, 5, 3))})
+
+
+class WeightNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.g = nn.Parameter(torch.ones(2, 1, 1, 1), requires_grad=False)
+
+    def forward(self, v):
+        return torch._weight_norm(v, self.g, 0)
+
+
+@pytest.mark.parametrize(
+    ("norm", "name"),
+    [(nn.BatchNorm2d(6), "input"), (nn.GroupNorm(3, 6), "input"), (WeightNorm(), "v")],
+)
+def test_a_norm_in_16_bits_rounds_as_often_as_torchs(norm, name):
+    generator = torch.Generator().manual_seed(0)
+    for tensor in norm.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+    narrow = norm.eval().bfloat16().requires_grad_(requires_grad=False)
+    x = torch.randn(2, 6, 5, 5, generator=generator).bfloat16()
+    truth = copy.deepcopy(narrow).double()(x.double())
+    found = to_torch(from_mlx(capture(narrow, inputs={name: x})(**{name: to_mlx(from_torch(x))})))
+    error, own = ((y.double() - truth).norm() for y in (found, narrow(x)))
+    assert error <= 1.05 * own
