@@ -7,8 +7,8 @@ PIP := $(RUN) -m pip --disable-pip-version-check -qq install --progress-bar off 
 KEY := $(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d ' ' -f 1)
 STAMP := $(VENV)/.installed-$(KEY)
 MAKING := $(VENV)/.making
-# Every core: make test WORKERS="--numprocesses auto --dist loadfile"
-WORKERS ?=
+# The tests run on every core; one after another: make test WORKERS=
+WORKERS ?= --numprocesses auto --dist loadfile
 HEAVY := $(if $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy-sample $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy)
 
 .DEFAULT_GOAL := help
@@ -39,7 +39,7 @@ test: install ## Run the tests that a change must pass before it is committed
 	$(RUN) -m pytest -q $(WORKERS) -m "not heavy"
 
 test-heavy: install ## Run the tests that take long (WEIGHBRIDGE_HEAVY_SAMPLE=0/8 for an eighth of them)
-	$(RUN) -m pytest -q $(WORKERS) -m heavy $(HEAVY)
+	$(RUN) -m pytest -q -m heavy $(HEAVY)
 
 fuzz: install ## Run 10,000 malformed inputs, each in a child that is watched (FUZZ="--family gguf --count 200" for some)
 	$(RUN) benchmarks/fuzz.py $(FUZZ)

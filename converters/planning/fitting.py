@@ -51,10 +51,11 @@ def quantized(model: Model) -> str:
     settings = model.config.get("quantization")
     bits = settings.get("bits") if isinstance(settings, Mapping) else None
     what = f"{len(found)} weight{'s' * (len(found) > 1)} such as {found[0]}"
+    dense = f", or make its weights dense: {dequantizing(model.spec)}"
     return (
         f"{model.spec} is quantized ({what}{f', {bits} bits' if bits else ''}). Take the model that"
-        f" it was made from, or make its weights dense: {dequantizing(model.spec)}. An adapter that"
-        f" was trained on it is merged into that model with --trained-on {shlex.quote(model.spec)}"
+        f" it was made from{dense if model.framework == 'mlx' else ''}. An adapter that was trained on"
+        f" it is merged into that model with --trained-on {shlex.quote(model.spec)}"
     )
 
 

@@ -327,8 +327,8 @@ def test_a_quantized_model_is_refused_by_name_with_what_to_do(model, side, said,
     output = refused(model)
     assert f"is quantized (1 weight such as {QUERY}" in output
     assert ("4 bits" in output) == said
-    assert "mlx_lm.convert" in output
-    assert "--dequantize" in output
+    assert ("weighbridge convert mlx-to-torch" in output) == (side != "torch")
+    assert "Take the model that it was made from" in output
 
 
 # What would run code.
