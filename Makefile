@@ -8,7 +8,7 @@ KEY := $(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d ' ' -f
 STAMP := $(VENV)/.installed-$(KEY)
 MAKING := $(VENV)/.making
 # The tests run on every core; one after another: make test WORKERS=
-WORKERS ?= --numprocesses auto --dist loadfile
+WORKERS ?= --numprocesses logical --dist loadfile
 HEAVY := $(if $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy-sample $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy)
 
 .DEFAULT_GOAL := help
