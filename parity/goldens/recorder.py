@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ...converters.configs.to_mlx import known
 from ...converters.models import Model, Signature
 from ...converters.values import Array
 from ...errors import BadInputError
-from ..check.distances import Distance, distance, select_tokens
+from ..check.distances import Distance, select_tokens
 from ..check.verdict import plain
 from ..configuration.effects import of_unread
 from ..configuration.lengths import recorded, to_cross
@@ -28,24 +28,12 @@ from ..configuration.reads import Reads, read_keys, recorded_reads
 from ..configuration.settings import with_agreed_ids
 from ..configuration.unlisted import unlisted_lengths
 from ..probes.probes import Probe, describe_probe, make_probes, masks_of
-from ..reference.routing import (
-    RUNS,
-    chosen_experts,
-    has_experts,
-    has_few,
-    is_few,
-    never_chosen,
-    other_rounding,
-    worst_of,
-)
+from ..reference.routing import chosen_experts, has_experts, never_chosen
 from ..text.side import read_text_side
 from ..weights.sketches.at_hand import sketches_at_hand
 from ..weights.sketches.sketch import sketches
 from ..weights.weights import base_weights, model_hashes, storage_dtype
 from .golden import SCHEMA, Golden, Rows, is_golden
-
-if TYPE_CHECKING:
-    from torch import nn
 
 LEVELS: Final = ("verdict", "blame")
 LIBRARIES: Final = ("torch", "transformers", "numpy", "tokenizers")
@@ -79,14 +67,6 @@ def has_nan(outputs: dict[str, Array], masks: Masks) -> bool:
     return any(
         bool(np.isnan(select_tokens(np.asarray(array, np.float64), masks.get(name))).any())
         for name, array in outputs.items()
-    )
-
-
-def own_errors(found: Sequence[dict[str, Array]], wanted: Rows, masks: list[Masks]) -> Errors:
-    """Return the distance of every output of every probe from the reference."""
-    return tuple(
-        {name: distance(array, reference[name], mask.get(name)) for name, array in row.items()}
-        for row, reference, mask in zip(found, wanted, masks, strict=True)
     )
 
 
@@ -180,46 +160,26 @@ class Recorder:
         from ..reference.float64 import constants_of
         from ..reference.reference import stored_as
         from ..reference.sensitivity import outputs_and_slopes
+        from ..reference.several import own_errors
 
         step("checking: the source's own float32")
         module = stored_as(self.model, "float32", storage)
         with constants_of(storage), running(self.model.spec):
             found, slopes = outputs_and_slopes(module, self.signature, self.probes)
             self.slopes = self.slopes or slopes
-            return self.worst_errors(module, "float32", found, wanted)
+            return own_errors(module, "float32", self.signature, self.probes, (found, wanted))
 
     def precision_errors(self, dtype: str, wanted: Rows) -> Errors:
-        """Return the source's own errors where it runs in DTYPE; see ``routing``."""
+        """Return the source's own errors where it runs in DTYPE; see ``several``."""
         from ..reference.reference import module_outputs, narrow_module
+        from ..reference.several import own_errors
 
         step(f"checking: the source's own {dtype}")
         module = narrow_module(self.model, dtype)
         with running(f"{self.model.spec} in {dtype}"):
             found = module_outputs(module, self.signature, self.probes, dtype)
-            return self.worst_errors(module, dtype, found, wanted, routed=has_experts(module))
-
-    def worst_errors(
-        self,
-        module: nn.Module,
-        dtype: str,
-        once: list[dict[str, Array]],
-        wanted: Rows,
-        *,
-        routed: bool = False,
-    ) -> Errors:
-        """Return the errors of the run ONCE; of few numbers, or where ROUTED, the worst of several."""
-        from ..reference.reference import module_outputs
-
-        runs = [once]
-        for seed in range(RUNS if routed or any(map(has_few, wanted)) else 0):
-            with other_rounding(module, dtype, seed):
-                runs.append(module_outputs(module, self.signature, self.probes, dtype))
-        errors = [own_errors(found, wanted, self.masks) for found in runs]
-        worst = (worst_of(list(rows)) for rows in zip(*errors, strict=True))
-        return tuple(
-            {name: it if routed or is_few(row[name]) else first[name] for name, it in rows.items()}
-            for rows, first, row in zip(worst, errors[0], wanted, strict=True)
-        )
+            runs, routed = (found, wanted), has_experts(module)
+            return own_errors(module, dtype, self.signature, self.probes, runs, routed=routed)
 
     def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:
         """Return the reference's sites, and the source's float32 ones from the same inputs."""

@@ -32,6 +32,17 @@ def test_a_few_numbers_that_the_source_gets_nearly_exact_by_chance_pass(tmp_path
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("nemotron", "bfloat16"), ("qwen3_5", "bfloat16"), ("qwen3_next", "float16")],
+)
+def test_a_few_tokens_that_the_source_gets_right_by_chance_do_not_differ(kind, dtype, tmp_path):
+    found = jobs.check(*converted(kind, dtype, tmp_path))
+    wrong = [it.detail for it in found.stages if it.status == "fail"]
+    assert not wrong
+
+
+@pytest.mark.heavy
 def test_a_model_in_16_bits_is_checked_without_the_tools_of_core_ml(tmp_path):
     command = ["parity", "check", *converted("llama", "bfloat16", tmp_path), "--quick"]
     done = subprocess.run(

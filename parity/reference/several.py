@@ -1,0 +1,203 @@
+"""How far correct runs of a source lie apart, where the error of one run says little.
+
+One run may be nearly exact by chance: in outputs of a few numbers, such as the logits of two images and
+two texts, in those of a few tokens, since errors within a token go together, and where a few tokens have
+most of the error, since which tokens these are is chance too. So it is where a router in 16 bits takes
+the best experts: if the last taken and the first left out differ by less than the rounding, correct
+implementations choose differently, and the outputs of that token part by much more than rounding. Such a
+source is run again, the outputs of its layers rounded in other ways, and errs as much as the worst of
+these runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...converters.common.dtypes import unit_roundoff
+from ...converters.models import Signature
+from ...converters.runtimes.streamed.together import together
+from ...converters.runtimes.torch import call
+from ...converters.values import Array
+from ..check.distances import Distance, distance, select_tokens
+from ..probes.probes import LARGEST, Probe, masks_of
+from .reference import Outputs, arrays, feed
+from .sensitivity import LARGE
+
+FEW: Final = 64  # numbers or tokens; the mean square of as many errors is known to a fifth
+RUNS: Final = 8  # a choice that is as likely as not is seen in all but one of 256 recordings
+Errors = dict[str, Distance]
+
+
+def is_few(output: Array, mask: Array | None = None) -> bool:
+    """Say whether OUTPUT has so few numbers, or tokens that MASK lets count, that one run says little.
+
+    >>> is_few(np.ones((2, 2))), is_few(np.ones((16, 24)))
+    (True, False)
+    >>> is_few(np.ones((1, 9, 1000))), is_few(np.ones((2, 40, 1000)))
+    (True, False)
+    """
+    few_tokens = output.ndim > 2 and len(select_tokens(output, mask)) < FEW
+    return output.size < FEW or few_tokens
+
+
+def is_uneven(found: Array, wanted: Array, mask: Array | None = None) -> bool:
+    """Say whether a few tokens of FOUND have most of its error.
+
+    The mean square over tokens is then known worse than that of ``FEW`` normal numbers, whose variance
+    relative to its square is ``2 / FEW``.
+
+    >>> one = np.zeros((1, 100, 4))
+    >>> is_uneven(one + 0.1, one), is_uneven(one + (np.arange(100) < 9)[:, None], one)
+    (False, True)
+    """
+    if wanted.ndim < 3:
+        return False
+    rows = (select_tokens(np.asarray(it, np.float64), mask) for it in (found, wanted))
+    squares = np.square(np.subtract(*rows)).sum(-1)
+    spread = squares.std() / squares.mean() if squares.any() else 0.0
+    return bool(spread**2 / len(squares) > 2 / FEW)
+
+
+@contextlib.contextmanager
+def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any], Any]]:
+    """Give a function of a seed and a run that runs it with the outputs of MODULE's leaves moved.
+
+    They move by up to one unit roundoff of DTYPE, at random; other runs, in other threads, do not.
+    """
+    here, unit = threading.local(), unit_roundoff(dtype)
+
+    def move(_: Any, __: Any, out: Any) -> Any:
+        random = getattr(here, "random", None)
+        if random is None or not isinstance(out, torch.Tensor) or not out.is_floating_point():
+            return None
+        noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
+        return (out.double() * (1 + unit * noise.double())).to(out.dtype)
+
+    def moved(seed: int, run: Any) -> Any:
+        here.random = torch.Generator().manual_seed(seed)
+        try:
+            return run()
+        finally:
+            here.random = None
+
+    leaves = [child for child in module.modules() if not list(child.children())]
+    handles = [leaf.register_forward_hook(move) for leaf in leaves]
+    try:
+        yield moved
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def errors_of(found: Outputs, wanted: Outputs, masks: Mapping[str, Array | None]) -> Errors:
+    """Return the distance of every output of one probe from the reference."""
+    return {name: distance(it, wanted[name], masks.get(name)) for name, it in found.items()}
+
+
+def worst_of(rows: Sequence[Errors]) -> Errors:
+    """Return the largest errors of several runs on one probe, output by output.
+
+    >>> worst_of([{"y": Distance(1.0, 4.0)}, {"y": Distance(2.0, 3.0)}])
+    {'y': Distance(whole=2.0, worst=4.0)}
+    """
+    return {
+        name: Distance(max(row[name].whole for row in rows), max(row[name].worst for row in rows))
+        for name in rows[0]
+    }
+
+
+def own_errors(
+    module: nn.Module,
+    dtype: str,
+    signature: Signature,
+    probes: Sequence[Probe],
+    runs: tuple[Sequence[Outputs], Sequence[Outputs]],
+    *,
+    routed: bool = False,
+) -> tuple[Errors, ...]:
+    """Return how far MODULE errs on PROBES: in one run, or the worst of several where one says little.
+
+    Args:
+        module: built in DTYPE.
+        dtype: of the computation.
+        signature: names of inputs and outputs.
+        probes: inputs.
+        runs: outputs of one run, and the float64 reference, per probe.
+        routed: whether every output is the worst of several runs.
+    """
+    masks = [masks_of(signature, probe) for probe in probes]
+    once = [errors_of(*it) for it in zip(*runs, masks, strict=True)]
+    large = sum(it.numel() for it in module.parameters()) > LARGE
+    unsure = [
+        {
+            name
+            for name in wanted
+            if routed or says_little(probe, name, (found, wanted), mask, large=large)
+        }
+        for probe, found, wanted, mask in zip(probes, *runs, masks, strict=True)
+    ]
+    asked = [at for at, names in enumerate(unsure) if names]
+    more = others(module, dtype, signature, [(probes[at], runs[1][at]) for at in asked])
+    worst = {at: worst_of([once[at], *rows]) for at, rows in zip(asked, more, strict=True)}
+    return tuple(
+        {name: worst[at][name] if name in unsure[at] else it for name, it in row.items()}
+        for at, row in enumerate(once)
+    )
+
+
+def says_little(
+    probe: Probe,
+    name: str,
+    runs: tuple[Outputs, Outputs],
+    masks: Mapping[str, Array | None],
+    *,
+    large: bool,
+) -> bool:
+    """Say whether the error of one run of PROBE in output NAME may be small or large by chance.
+
+    A long text of which few positions are compared, and a LARGE model on uneven ones, run but once: several
+    runs would take longer than all of the check.
+    """
+    found, wanted = (it[name] for it in runs)
+    if wanted.size < FEW:
+        return True
+    mask = masks.get(name)
+    uneven = not large and is_uneven(found, wanted, mask)
+    return not probe.rows and (is_few(wanted, mask) or uneven)
+
+
+def others(
+    module: nn.Module, dtype: str, signature: Signature, asked: Sequence[tuple[Probe, Outputs]]
+) -> list[list[Errors]]:
+    """Return for each probe, and its float64 reference, the errors of ``RUNS`` more runs.
+
+    Runs share each reading of weights that are on disk, as many as fit into memory with their outputs.
+    """
+    names = tuple(port.name for port in signature.outputs)
+    found: list[list[Errors]] = [[] for _ in asked]
+
+    def error(at: int, run: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        (probe, wanted), (outputs,) = asked[at], arrays(signature, asked[at][:1], [run()])
+        found[at].append(errors_of(outputs, wanted, masks_of(signature, probe)))
+
+    with torch.no_grad(), other_rounding(module, dtype) as moved:
+        runs: list[Callable[[], None]] = []
+        numbers = 0
+        for at, (probe, wanted) in enumerate(asked):
+            once = partial(call, module, feed(signature, probe, dtype), names)
+            for seed in range(RUNS):
+                numbers += sum(it.size for it in wanted.values())
+                if runs and numbers > LARGEST:
+                    together(module, runs)
+                    runs, numbers = [], 0
+                runs.append(partial(error, at, partial(moved, seed, once)))
+        together(module, runs)
+    return found

@@ -1,0 +1,97 @@
+"""Runs of a source that round in other ways show how far correct runs lie apart."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from weighbridge.converters.common.dtypes import unit_roundoff
+from weighbridge.converters.models import Port, Signature
+from weighbridge.parity.check.distances import Distance
+from weighbridge.parity.probes.probes import Probe
+from weighbridge.parity.reference.reference import module_outputs
+from weighbridge.parity.reference.several import other_rounding, own_errors, worst_of
+
+TOKENS = ("batch", "sequence", 16)
+SIGNATURE = Signature((Port("x", "float32", TOKENS, ""),), (Port("y", "float32", TOKENS, ""),))
+
+
+class Routed(nn.Module):
+    """Two experts, of which a router that cannot decide takes one for each token."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(2, 2, bias=False)
+        self.experts = nn.ModuleList([nn.Linear(2, 2) for _ in range(2)])
+        self.router.weight.data = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+
+    def forward(self, x):
+        chosen = self.router(x).argmax(-1, keepdim=True)
+        return torch.where(chosen == 0, self.experts[0](x), self.experts[1](x))
+
+
+class Named(nn.Module):
+    """A layer with a named input."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_every_choice_that_rounding_may_make_is_seen():
+    module, x = Routed(), torch.ones(1, 2)
+    seen = set()
+    with torch.no_grad(), other_rounding(module, "bfloat16") as moved:
+        for seed in range(8):
+            found = moved(seed, lambda: module(x))
+            seen.add(bool((found - module.experts[0](x)).abs().max() < 0.02))
+        assert torch.equal(module(x), module.experts[0](x)), "nothing stays moved"
+    assert seen == {True, False}
+
+
+def test_outputs_are_moved_by_one_rounding_at_most():
+    module = nn.Linear(3, 4)
+    x = torch.randn(50, 3)
+    with torch.no_grad(), other_rounding(module, "float16") as moved:
+        found = moved(0, lambda: module(x))
+    quotient = (found / module(x) - 1).abs().detach().numpy()
+    assert 0.5 * unit_roundoff("float16") < quotient.max() <= 1.001 * unit_roundoff("float16")
+
+
+def test_the_worst_of_several_runs_counts():
+    rows = [{"y": Distance(float(whole), 1.0)} for whole in np.arange(3)]
+    assert worst_of(rows)["y"].whole == 2.0
+
+
+def exact(tokens, rows=()):
+    """Return the error of a source that is right by chance on so many TOKENS."""
+    module, x = Named(), np.random.default_rng(0).normal(size=(1, tokens, 16)).astype("float32")
+    probe = Probe("text", {"x": x}, rows)
+    once = module_outputs(module, SIGNATURE, [probe], "float32")
+    (found,) = own_errors(module, "float32", SIGNATURE, [probe], (once, once))
+    return found["y"].whole
+
+
+def test_a_source_that_is_right_on_a_few_tokens_by_chance_is_run_again():
+    assert 0 < exact(9) < 4 * unit_roundoff("float32")
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(100, ()), (30, (3, 5, 7, 9, 11))])
+def test_many_tokens_and_long_texts_are_run_once(tokens, rows):
+    assert exact(tokens, rows) == 0.0
+
+
+def test_a_source_that_errs_in_a_few_tokens_of_many_is_run_again():
+    module, x = Named(), np.random.default_rng(0).normal(size=(1, 100, 16)).astype("float32")
+    probe = Probe("text", {"x": x})
+    (wanted,) = module_outputs(module, SIGNATURE, [probe], "float32")
+    errors = []
+    for part in (slice(None), slice(0, 3)):
+        off = np.zeros_like(wanted["y"])
+        off[:, part] = 1e-9
+        runs = ([{"y": wanted["y"] + off.astype("float64")}], [wanted])
+        errors += own_errors(module, "float32", SIGNATURE, [probe], runs)
+    assert errors[0]["y"].whole < 1e-8 < errors[1]["y"].whole
