@@ -145,7 +145,9 @@ def own_errors(
         for probe, found, wanted, mask in zip(probes, *runs, masks, strict=True)
     ]
     asked = [at for at, names in enumerate(unsure) if names]
-    more = others(module, dtype, signature, [(probes[at], runs[1][at]) for at in asked])
+    counts = [how_often(runs[1][at], masks[at]) if routed else RUNS for at in asked]
+    again = [(probes[at], runs[1][at], count) for at, count in zip(asked, counts, strict=True)]
+    more = others(module, dtype, signature, again)
     worst = {at: worst_of([once[at], *rows]) for at, rows in zip(asked, more, strict=True)}
     return tuple(
         {name: worst[at][name] if name in unsure[at] else it for name, it in row.items()}
@@ -174,10 +176,23 @@ def says_little(
     return not probe.rows and (is_few(wanted, mask) or uneven)
 
 
+def how_often(wanted: Outputs, masks: Mapping[str, Array | None]) -> int:
+    """Return how many runs see as many tokens choose their experts as ``RUNS`` of ``FEW`` tokens do.
+
+    >>> how_often({"y": np.ones((1, 16, 9))}, {}), how_often({"y": np.ones((1, 80, 9))}, {})
+    (32, 8)
+    """
+    tokens = [len(select_tokens(it, masks.get(name))) for name, it in wanted.items() if it.ndim > 2]
+    return RUNS * max(1, -(-FEW // max(1, *tokens))) if tokens else RUNS
+
+
 def others(
-    module: nn.Module, dtype: str, signature: Signature, asked: Sequence[tuple[Probe, Outputs]]
+    module: nn.Module,
+    dtype: str,
+    signature: Signature,
+    asked: Sequence[tuple[Probe, Outputs, int]],
 ) -> list[list[Errors]]:
-    """Return for each probe, and its float64 reference, the errors of ``RUNS`` more runs.
+    """Return for each probe, its float64 reference and a number, the errors of as many more runs.
 
     Runs share each reading of weights that are on disk, as many as fit into memory with their outputs.
     """
@@ -185,15 +200,16 @@ def others(
     found: list[list[Errors]] = [[] for _ in asked]
 
     def error(at: int, run: Callable[[], Mapping[str, torch.Tensor]]) -> None:
-        (probe, wanted), (outputs,) = asked[at], arrays(signature, asked[at][:1], [run()])
+        probe, wanted, _ = asked[at]
+        (outputs,) = arrays(signature, [probe], [run()])
         found[at].append(errors_of(outputs, wanted, masks_of(signature, probe)))
 
     with torch.no_grad(), other_rounding(module, dtype) as moved:
         runs: list[Callable[[], None]] = []
         numbers = 0
-        for at, (probe, wanted) in enumerate(asked):
+        for at, (probe, wanted, count) in enumerate(asked):
             once = partial(call, module, feed(signature, probe, dtype), names)
-            for seed in range(RUNS):
+            for seed in range(count):
                 numbers += sum(it.size for it in wanted.values())
                 if runs and numbers > LARGEST:
                     together(module, runs)

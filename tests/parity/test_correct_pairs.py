@@ -34,7 +34,12 @@ def test_a_few_numbers_that_the_source_gets_nearly_exact_by_chance_pass(tmp_path
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    [("nemotron", "bfloat16"), ("qwen3_5", "bfloat16"), ("qwen3_next", "float16")],
+    [
+        ("nemotron", "bfloat16"),
+        ("mellum", "bfloat16"),
+        ("qwen3_5", "bfloat16"),
+        ("qwen3_next", "float16"),
+    ],
 )
 def test_a_few_tokens_that_the_source_gets_right_by_chance_do_not_differ(kind, dtype, tmp_path):
     found = jobs.check(*converted(kind, dtype, tmp_path))
