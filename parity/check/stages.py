@@ -241,6 +241,15 @@ def _judge(name: str, floor: Floor, rows: list[dict[str, Any]]) -> Stage:
     return Stage(name, "fail", f"{detail}. {_in_words(worst, floor)}", figures)
 
 
+def share(stage: Stage) -> float:
+    """Return how much of the allowed error STAGE uses; infinity where it measured none.
+
+    >>> share(Stage("outputs", "fail", ""))
+    inf
+    """
+    return max((float(it["allowed"]) for it in stage.figures.get("rows", ())), default=math.inf)
+
+
 def _in_words(row: Mapping[str, Any], floor: Floor) -> str:
     """Say what failed for a reader who knows nothing of ratios."""
     least = floor.c * unit_roundoff(floor.dtype)

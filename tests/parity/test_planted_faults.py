@@ -176,6 +176,15 @@ def test_a_quick_check_finds_faults_in_16_bits(kind, tmp_path):
 
 
 @pytest.mark.heavy
+def test_a_fault_is_measured_on_what_16_bits_keep(tmp_path):
+    source, target = made("gemma3_text", "bfloat16", tmp_path)
+    found = verdict_of(source, planted(target, FAULTS["another epsilon"]), "quick")
+    (structure,) = (it for it in found.stages if it.name == "structure")
+    assert structure.status == "fail"
+    assert "bfloat16" in structure.detail, "what its 16 bits do not hold is no part of the error"
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
