@@ -115,7 +115,9 @@ def test_16_bits_compute_what_transformers_own_loader_in_16_bits_does(tiny, kind
 def test_a_capture_in_16_bits_turns_by_the_angles_of_transformers(tiny):
     ids = np.arange(96)[None] % 60
     theirs = AutoModelForCausalLM.from_pretrained(tiny("llama"), dtype="bfloat16").eval()
-    cosines, _ = theirs.model.rotary_emb(torch.zeros(1, dtype=torch.bfloat16), torch.arange(96)[None])
+    cosines, _ = theirs.model.rotary_emb(
+        torch.zeros(1, dtype=torch.bfloat16), torch.arange(96)[None]
+    )
     captured = load(open_model(tiny("llama")), "mlx", Policy(compute="bfloat16"))
     sites = captured.trace({"input_ids": ids}).sites
     off = sites["model.rotary_emb"].astype(np.float32) - cosines.float().numpy()  # the first output
