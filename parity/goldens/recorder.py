@@ -35,6 +35,7 @@ from ..weights.sketches.sketch import sketches
 from ..weights.weights import base_weights, model_hashes, storage_dtype
 from .golden import SCHEMA, Golden, Rows, is_golden
 
+ERRORS: Final = 2  # how those of the source are found; one kept by an older way is recorded again
 LEVELS: Final = ("verdict", "blame")
 LIBRARIES: Final = ("torch", "transformers", "numpy", "tokenizers")
 PROGRAM: Final = "float16+constants"  # how a float16 ML program keeps weights and constants
@@ -237,7 +238,7 @@ class Recorder:
     def key(self, level: str, precisions: tuple[str, ...]) -> str:
         """Return a name that changes when the recording would."""
         digest = hashlib.sha256()
-        facts = [SCHEMA, level, precisions, library_versions(), model_hashes(self.model)]
+        facts = [SCHEMA, ERRORS, level, precisions, library_versions(), model_hashes(self.model)]
         facts += [describe_probe(probe) for probe in self.asked]
         digest.update(json.dumps(facts).encode())
         for probe in self.asked:

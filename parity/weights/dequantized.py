@@ -91,7 +91,7 @@ def slack(parts: Parts, expected: Array, dense: Array) -> Array:
 
     info: Any = ml_dtypes.finfo(dense.dtype)  # type: ignore[no-untyped-call]
     sizes = np.abs(expected)
-    allowed = (2 * FLOAT32.eps + float(info.eps)) * sizes + float(info.smallest_subnormal)
+    allowed = (2 * FLOAT32.eps + float(info.eps) / 2) * sizes + float(info.smallest_subnormal)
     if "biases" in parts:
         biases = np.abs(parts["biases"].astype(np.float64))
         allowed += FLOAT32.eps * np.repeat(biases, sizes.shape[-1] // biases.shape[-1], axis=-1)

@@ -30,7 +30,8 @@ KINDS = {
     "deepseek_v3": ("deepseek_v3", {}),
 }
 # mlx-lm's class rounds the embedding's scale to bfloat16 in float32 too: a correct copy differs.
-DIFFERS_ANYWAY = {("gemma3_text", "float32")}
+# mlx-lm's class scales embeddings in bfloat16: wrong in float32, and a limit that caps the verdict in 16 bits.
+ANYWAY = {("gemma3_text", "float32"): "DIFFERS", ("gemma3_text", "bfloat16"): "UNVERIFIED"}
 SOME_NORM = r"layers\.3\.input_layernorm\.weight"
 
 
@@ -190,8 +191,7 @@ def test_a_fault_is_measured_on_what_16_bits_keep(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_planted_fault_differs(kind, dtype, part, tmp_path):
     source, target = made(kind, dtype, tmp_path)
-    anyway = (kind, dtype) in DIFFERS_ANYWAY
-    assert verdict_of(source, target).status == ("DIFFERS" if anyway else "PASS")
+    assert verdict_of(source, target).status == ANYWAY.get((kind, dtype), "PASS")
     hidden = []
     for name, fault in list(FAULTS.items())[part::PARTS]:
         folder = planted(target, fault)
