@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from .blocks import Blocks
 from .mlx import dequantize, layout, quantize, step
 from .recipe import Recipe
 from .scheme import Scheme
 from .view import Dequantized
 
 __all__ = [
+    "Blocks",
     "Dequantized",
     "Recipe",
     "Scheme",

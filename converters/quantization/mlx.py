@@ -38,6 +38,15 @@ def stem(name: str) -> str:
     return name.removesuffix(SUFFIX)
 
 
+def part_name(name: str, part: str) -> str:
+    """Return what PART of the quantized weight NAME is called.
+
+    >>> part_name("up.weight", "scales"), part_name("up.weight", "weight"), part_name("up", "scales")
+    ('up.scales', 'up.weight', 'up.scales')
+    """
+    return name if part == "weight" else f"{stem(name)}.{part}"
+
+
 def dequantize(parts: Parts, scheme: Scheme) -> NDArray[np.float32]:
     """Return the canonical value of PARTS in float32, shape ``(..., columns)``.
 
@@ -173,7 +182,7 @@ def layout(
         made["biases"] = Header(code, groups)
     if global_scale:
         made["global_scale"] = Header("F32", (lead[0],))
-    return {f"{stem(name)}.{part}": header for part, header in made.items()}
+    return {part_name(name, part): header for part, header in made.items()}
 
 
 def step(parts: Parts, scheme: Scheme) -> float:

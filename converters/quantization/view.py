@@ -200,7 +200,7 @@ def _schemes(
 
 def is_packed(headers: Mapping[str, Header], name: str) -> bool:
     """Whether NAME of HEADERS is a weight in words of codes, with scales beside it."""
-    if not name.endswith(SUFFIX) or headers[name].dtype != "U32":
+    if headers[name].dtype != "U32":
         return False
     scales = headers.get(f"{stem(name)}.scales")
     return scales is not None and len(scales.shape) == len(headers[name].shape)
