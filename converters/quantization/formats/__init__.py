@@ -1,0 +1,1 @@
+"""Quantized formats of Hugging Face, one file each: seen as MLX's parts, and written from them."""

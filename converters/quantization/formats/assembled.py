@@ -1,0 +1,94 @@
+"""A checkpoint put together from sources: each tensor is bytes of another, or rows that are computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ...checkpoints import Checkpoint, Header
+from ...checkpoints.derived import Derived
+from ...checkpoints.formats.ranges import chunks, gather
+from ...common.dtypes import NUMPY
+from ...values import Array
+from ..mlx import row_blocks
+
+Rows = Callable[[slice], Iterable[Array]]
+
+
+class Source(NamedTuple):
+    """Where a tensor comes from.
+
+    Attributes:
+        header: of the tensor.
+        stream: yields its bytes from one place to another.
+    """
+
+    header: Header
+    stream: Callable[[int, int], Iterator[memoryview]]
+
+
+class Assembled(Derived):
+    """CHECKPOINT with the tensors that SOURCES make, by name, and no others."""
+
+    def __init__(self, checkpoint: Checkpoint, sources: Mapping[str, Source]) -> None:
+        super().__init__(checkpoint, {name: it.header for name, it in sources.items()})
+        self._sources = sources
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME as an array of its own."""
+        return self._gathered(name)
+
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
+        source = self._sources[name]
+        end = source.header.nbytes
+        yield from source.stream(start, end if stop is None else min(stop, end))
+
+
+def same(checkpoint: Checkpoint, name: str, header: Header | None = None) -> Source:
+    """Return tensor NAME of CHECKPOINT as it is, or its bytes under another HEADER."""
+    return Source(
+        header or checkpoint.headers[name],
+        lambda start, stop: checkpoint.stream(name, start, stop),
+    )
+
+
+def computed(header: Header, rows: Rows) -> Source:
+    """Return a tensor with HEADER whose rows are what ROWS yields for a slice of them.
+
+    All axes but the last are taken as one. ROWS may yield them in any number of pieces.
+    """
+    width = header.shape[-1] * NUMPY[header.dtype].itemsize
+
+    def stream(start: int, stop: int) -> Iterator[memoryview]:
+        if start >= stop:
+            return
+        first = start // width
+        at = first * width
+        for piece in rows(slice(first, -(-stop // width))):
+            yield from chunks(piece, max(start - at, 0), stop - at)
+            at += piece.nbytes
+
+    return Source(header, stream)
+
+
+def each_block(rows: slice, columns: int) -> Iterator[slice]:
+    """Yield slices that cover ROWS of COLUMNS numbers, a few at a time."""
+    for block in row_blocks(rows.stop - rows.start, columns):
+        yield slice(rows.start + block.start, min(rows.start + block.stop, rows.stop))
+
+
+def read_rows(checkpoint: Checkpoint, name: str, rows: slice) -> Array:
+    """Return ROWS of tensor NAME, all axes but the last taken as one."""
+    header = checkpoint.headers[name]
+    dtype = NUMPY[header.dtype]
+    width = header.shape[-1] * dtype.itemsize
+    start, stop = rows.start * width, min(rows.stop * width, header.nbytes)
+    data = gather(checkpoint.stream(name, start, stop), stop - start)
+    return data.view(dtype).reshape(-1, header.shape[-1])
+
+
+def count_rows(header: Header) -> int:
+    """Return how many rows a tensor with HEADER has, all axes but the last taken as one."""
+    return math.prod(header.shape[:-1])
