@@ -14,14 +14,13 @@ from ..converters.adapters import Survival
 from ..converters.adapters.merging.modules_to_save import ModulesToSave
 from ..converters.adapters.merging.survival import refusal, worst_of
 from ..converters.checkpoints import Writer
-from ..converters.common.hints import command
+from ..converters.common.hints import command, unused
 from ..converters.maps import Execution, Plan, execute
 from ..converters.models import Model
 from ..converters.models import open as open_model
 from ..converters.planning.config import rewrite_config
 from ..converters.planning.conversion import conversion_of
 from ..converters.planning.dense import fitting
-from ..converters.planning.dequantized import dequantized
 from ..converters.planning.fitting import (
     reading,
     require_dense,
@@ -36,10 +35,19 @@ from ..converters.planning.sidecar import (
     sidecar_tensors,
     write_sidecar,
 )
+from ..converters.planning.transcoding import (
+    RECORDED,
+    Transcoded,
+    dequantized,
+    is_quantized,
+    quantized_view,
+    rewrite_sections,
+    transcoded,
+)
 from ..converters.quantization import Dequantized
 from ..converters.results.targets import absolute
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
-from ..errors import BadInputError, MismatchError
+from ..errors import BadInputError, MismatchError, UnsupportedError
 from .checking import compare
 from .options import CheckOptions, Options
 from .pipeline import Checked, Facts, Outcome, Target, Written, publish
@@ -103,20 +111,29 @@ def convert(
     base, adapter = base_and_adapter(source, adapter)
     prefetch(base, options.map, options.trust_code)
     model = options.open(base)
-    if options.dequantize:
-        model = dequantized(model, options.dequantize)
+    model = dequantized(model, options.dequantize) if options.dequantize else quantized_view(model)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
+    keeps_codes = is_quantized(model) and not options.dequantize
+    if keeps_codes and adapter:
+        raise merge_first(model, adapter)
     live, provenance = live_on(model, adapter) if adapter else (model, None)
-    return move(live, place, to, options, provenance)
+    return move(live, place, to, options, provenance, keeps_codes=keeps_codes)
 
 
 def move(
-    model: Model, target: Target, to: str, options: Options, provenance: Provenance | None = None
+    model: Model,
+    target: Target,
+    to: str,
+    options: Options,
+    provenance: Provenance | None = None,
+    *,
+    keeps_codes: bool = False,
 ) -> Outcome:
     """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish.
 
-    PROVENANCE is what MODEL is to the one that its adapter was trained on.
+    PROVENANCE is what MODEL is to the one that its adapter was trained on. A quantized one KEEPS CODES
+    and scales, or is written dense.
 
     Raises:
         WeighbridgeError: bad input, or an adapter that is live on MODEL would be rounded away;
@@ -124,25 +141,29 @@ def move(
     """
     cast, whole = written(model)
     job = plan_job(conversion_of(cast, to, options.original))
+    coded = coded_as(job, options) if keeps_codes else None
+    lines = (*job.lines(), *(coded.lines() if coded else ()))
     if options.dry_run:
-        return Outcome(None, job.lines())
+        return Outcome(None, lines)
     require_apart(job.model, target.path)
     if options.checks:
         require_memory("check", model, quick=options.quick)
 
     def write(folder: Path) -> Written:
         forget_side_files(folder)
-        execution = with_whole(move_weights(job, folder, options), whole)
+        execution = with_whole(move_weights(coded or job, job.to, folder, options), whole)
         require_surviving(execution.survival, force=options.force)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
         facts |= adapters_recorded(job.model) | beside_weights(job, folder, options)
         facts |= inexact(job.plan, execution, facts)
         facts |= {"base_provenance": provenance._asdict()} if provenance else {}
-        return Written(facts, job.lines())
+        facts |= quantized_facts(coded, folder) if coded else {}
+        return Written(facts, lines)
 
     live = replace(job.model, tensors=model.tensors) if whole else job.model
     live = with_restored(live, job.restored)
-    key = f"{job.key}-{options.max_shard_size}-{options.sidecar}-{options.dequantize}"
+    chosen = (options.max_shard_size, options.sidecar, options.dequantize, coded and coded.facts)
+    key = "-".join(map(str, (job.key, *chosen)))
     check = None if not options.checks else judged(live, absolute(target.path), provenance, options)
     return publish(target, key, write, check)
 
@@ -198,12 +219,34 @@ def forget_side_files(folder: Path) -> None:
             path.unlink()
 
 
-def move_weights(job: Job, folder: Path, options: Options) -> Execution:
-    """Run pass 2 of JOB into FOLDER."""
-    layout, size = job.plan.layout, options.max_shard_size
-    writer = Writer(folder, layout, metadata={"format": FORMATS[job.to]}, max_shard_size=size)
+def move_weights(moved: Job | Transcoded, to: str, folder: Path, options: Options) -> Execution:
+    """Run pass 2 of what is MOVED, into FOLDER."""
+    layout, size = moved.plan.layout, options.max_shard_size
+    writer = Writer(folder, layout, metadata={"format": FORMATS[to]}, max_shard_size=size)
     total = sum(header.nbytes for header in layout.values())
-    return execute(job.plan, job.checkpoint, writer, options.report("writing the weights", total))
+    report = options.report("writing the weights", total)
+    return execute(moved.plan, moved.checkpoint, writer, report)
+
+
+def coded_as(job: Job, options: Options) -> Transcoded:
+    """Return how JOB, of a quantized model, is written with the codes that it has."""
+    return transcoded(job, options.quant_method, allow_lossy=options.allow_lossy)
+
+
+def quantized_facts(coded: Transcoded, folder: Path) -> dict[str, Any]:
+    """Let the configuration in FOLDER say how it is quantized; return what the manifest says."""
+    rewrite_sections(folder, coded.config)
+    return {RECORDED: coded.facts}
+
+
+def merge_first(model: Model, adapter: Path) -> UnsupportedError:
+    """Return what is raised where an ADAPTER is to be merged into the codes of MODEL on the way."""
+    merged = unused(model.spec, "-merged")
+    return UnsupportedError(
+        f"{model.spec} is quantized; merge the adapter first:"
+        f" {command('merge', model.spec, str(adapter), merged)}, or into dense weights:"
+        " --dequantize bf16"
+    )
 
 
 def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
@@ -264,6 +307,7 @@ def judged(
         verdict = as_forced(compared(model, folder, target, options), facts["merged"])
         verdict = with_provenance(verdict, provenance) if provenance else verdict
         verdict = with_dequantized(verdict, model) if options.dequantize else verdict
+        verdict = with_loaded(verdict, folder) if RECORDED in facts else verdict
         layout = verdict.stage("layout")
         passed = layout is not None and layout.status == "pass"
         return Checked(verdict, {"layout_check": layout.detail} if layout and passed else {})
@@ -281,6 +325,13 @@ def with_dequantized(verdict: Verdict, model: Model) -> Verdict:
         if isinstance(tensors, Dequantized)
         else verdict
     )
+
+
+def with_loaded(verdict: Verdict, folder: Path) -> Verdict:
+    """Return VERDICT and what the library that reads FOLDER, which is quantized, makes of it."""
+    from ..parity.weights.loaded import loaded_stage
+
+    return verdict.preceded_by(loaded_stage(quantized_view(open_model(folder))))
 
 
 def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verdict:
@@ -306,5 +357,5 @@ def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verd
 def compared(model: Model, folder: Path, target: Path, options: CheckOptions) -> Verdict:
     """Compare FOLDER, to be published as TARGET, with MODEL."""
     code = options.for_candidate.trust_code
-    candidate = replace(open_model(folder, trust_code=code), spec=str(target))
+    candidate = quantized_view(replace(open_model(folder, trust_code=code), spec=str(target)))
     return compare(model, candidate, quick=options.quick)

@@ -112,9 +112,14 @@ class Options(WriteOptions):
         sidecar: which tensors the way back to PyTorch may need are kept: ``small``, ``all`` or
             ``none``.
         max_shard_size: bytes per weights file.
-        dequantize: what quantized weights of an MLX model become: ``bf16``, ``fp16`` or ``fp32``.
+        dequantize: what quantized weights become: ``bf16``, ``fp16`` or ``fp32``.
+        quant_method: Hugging Face's name of the format that a quantized model is written in; the first
+            that keeps every code and scale where none is given.
+        allow_lossy: whether that may be one that moves weights.
     """
 
     sidecar: Literal["small", "all", "none"] = "small"
     max_shard_size: int = 5_000_000_000
     dequantize: Literal["bf16", "fp16", "fp32"] | None = None
+    quant_method: str | None = None
+    allow_lossy: bool = False

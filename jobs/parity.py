@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..converters.common.policy import Policy
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
+from ..converters.planning.transcoding import quantized_view
 from .checking import compare
 from .converting import require_apart
 from .options import CheckOptions, PublishOptions
@@ -62,8 +63,8 @@ def check(
         policy: device and precision of the candidate's run.
         options: how to read both sides; with ``check="quick"`` one small probe is run.
     """
-    known = golden_at(reference) or options.open(reference)
-    judged, quick = options.for_candidate.open(candidate), options.quick
+    known = golden_at(reference) or quantized_view(options.open(reference))
+    judged, quick = quantized_view(options.for_candidate.open(candidate)), options.quick
     sides = [judged, *([known] if isinstance(known, Model) else [])]
     require_memory("check", *sides, quick=quick)
     chosen: dict[str, Any] = {"runtime": runtime, "policy": policy, "quick": quick}

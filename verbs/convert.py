@@ -9,7 +9,7 @@ import click
 
 from ..converters.routes import CONVERSIONS, Route
 from . import adapters
-from .options import ADAPTER, MODEL, shards, sidecar, to_torch, writing
+from .options import ADAPTER, MODEL, shards, to_mlx, to_torch, writing
 from .running import finish, options_of, prepare_mlx
 
 
@@ -25,7 +25,7 @@ def add_conversion(route: Route) -> None:
     @click.argument("source", type=MODEL)
     @click.argument("target", type=click.Path(path_type=Path))
     @click.option("--adapter", type=ADAPTER, help="Merge this LoRA adapter on the way.")
-    @(to_torch if route.target == "torch" else sidecar)
+    @(to_torch if route.target == "torch" else to_mlx)
     @shards
     @writing
     def command(

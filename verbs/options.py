@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 DESTINATIONS = ("vllm", "mlx-lm", "mlx-swift", "llama.cpp")  # converters.adapters.destinations
+QUANT_METHODS = ("metal", "compressed-tensors", "gptq", "awq")  # quantization.formats.registry
 LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED", "UPSTREAM")
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers"),
@@ -89,7 +90,17 @@ dequantize = click.option(
     type=click.Choice(("bf16", "fp16", "fp32")),
     help="SOURCE is quantized: make its weights dense, each rounded once to this dtype.",
 )
-to_torch = together(original, dequantize)
+quant_method = click.option(
+    "--quant-method",
+    type=click.Choice(QUANT_METHODS),
+    help="SOURCE is quantized: write this format of Hugging Face.  [default: one that loses nothing]",
+)
+allow_lossy = click.option(
+    "--allow-lossy",
+    is_flag=True,
+    help="Let quantized weights move where the format of TARGET cannot hold them, and say how far.",
+)
+to_torch = together(original, dequantize, quant_method, allow_lossy)
 sidecar = click.option(
     "--sidecar",
     type=click.Choice(("small", "all", "none")),
@@ -97,6 +108,7 @@ sidecar = click.option(
     show_default=True,
     help="Tensors to keep for an exact conversion back: those up to 1 MiB, or all it may need.",
 )
+to_mlx = together(sidecar, dequantize)
 trained_on = click.option(
     "--trained-on",
     type=MODEL,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping
+from copy import copy
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ class Dequantized(Derived):
         super().__init__(raw, raw.headers)
         self.raw, self.recipe, self._dtype = raw, Recipe.parse(config), dtype
         self.schemes: Mapping[str, Scheme] = _schemes(raw, self.recipe, dense or {})
+        self._stored = self.schemes
         self._names = {name: _part_names(raw, name) for name in self.schemes}
         hidden = {it for parts in self._names.values() for it in parts.values()}
         self.headers = {
@@ -64,6 +66,12 @@ class Dequantized(Derived):
             for name in raw.headers
             if name in self.schemes or name not in hidden
         }
+
+    def only(self, names: Collection[str]) -> Self:
+        """Return the same view, of whose weights only those NAMES count as quantized."""
+        some = copy(self)
+        some.schemes = {name: scheme for name, scheme in self.schemes.items() if name in names}
+        return some
 
     def _header(self, name: str) -> Header:
         if name not in self.schemes:
@@ -85,13 +93,13 @@ class Dequantized(Derived):
         Raises:
             UnsupportedError: that is too large for the dtype it is read in.
         """
-        if name not in self.schemes:
+        if name not in self._stored:
             return self.raw.read(name)
-        return self._rounded(name, dequantize(self.parts(name), self.schemes[name]))
+        return self._rounded(name, dequantize(self.parts(name), self._stored[name]))
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME as :meth:`read` returns it."""
-        if name not in self.schemes:
+        if name not in self._stored:
             yield from self.raw.stream(name, start, stop)
             return
         header = self.headers[name]
@@ -112,14 +120,14 @@ class Dequantized(Derived):
         count = math.prod(lead)
         for rows in row_blocks(count, columns):
             parts = self._part_rows(name, rows, count)
-            exact = dequantize(parts, self.schemes[name])
+            exact = dequantize(parts, self._stored[name])
             yield parts, exact, self._rounded(name, exact)
 
     def _dense_rows(self, name: str, rows: slice) -> Array:
         """Return ROWS of the weight NAME, all axes but the last taken as one."""
         count = math.prod(self.headers[name].shape[:-1])
         return self._rounded(
-            name, dequantize(self._part_rows(name, rows, count), self.schemes[name])
+            name, dequantize(self._part_rows(name, rows, count), self._stored[name])
         )
 
     def _rounded(self, name: str, values: NDArray[np.float32]) -> Array:

@@ -17,6 +17,7 @@ STATUSES: Final = ("PASS", "PASS-REFERENCE", "PASS-PRECISION-ONLY", "DIFFERS", "
 STAGES: Final = (
     "base",
     "dequantized",
+    "loaded",
     "pairs",
     "text",
     "configuration",

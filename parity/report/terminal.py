@@ -41,6 +41,7 @@ MARKS: Final = {
 QUESTIONS: Final = {
     "base": "the base that it was trained on",
     "dequantized": "codes as MLX itself reads them",
+    "loaded": "codes as the library loads them",
     "pairs": "every pair, every module, nothing over",
     "text": "same words, same ids",
     "configuration": "same settings, by what reads them",

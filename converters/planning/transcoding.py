@@ -1,0 +1,252 @@
+"""Quantized models on their way to another format: the same codes and scales under other names."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
+from ..checkpoints import Checkpoint
+from ..checkpoints.derived import Derived
+from ..common.dtypes import FLOATS, NUMPY
+from ..common.hints import dequantizing
+from ..libraries.modules import LINEAR, describe
+from ..maps import Plan, WeightMap
+from ..maps.binding.quantized import quantized_plan
+from ..maps.execution.view import Mapped
+from ..models import Model
+from ..models.config_fields import read_config
+from ..quantization import Dequantized, Recipe, Scheme
+from ..quantization.formats import registry
+from ..quantization.mlx import stem
+from ..quantization.recipe import COPY, KEY
+from ..values import Array
+from .config import CONFIG
+from .conversion import IDENTITY
+from .dense import METHOD, PACKING
+from .job import Job
+from .manifest import manifest_of
+
+DTYPES: Final[Mapping[str, str]] = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
+RECORDED: Final = "quantized"  # where a manifest says how codes were carried over
+DTYPE: Final = "dtype"
+FORMERLY: Final = "torch_dtype"  # what transformers called it before version 5
+# Methods whose checkpoints the classes of the MLX libraries read themselves, by their `sanitize`.
+LINEAR_ONLY: Final = frozenset(
+    {"metal"}
+)  # formats that transformers loads into linear layers alone
+LEFT_TO_THE_CLASS: Final = frozenset({"fp8", "mxfp4"})
+
+
+class Transcoded(NamedTuple):
+    """A quantized model as it will be written.
+
+    Attributes:
+        plan: what is written, from ``checkpoint``.
+        checkpoint: the tensors that are read.
+        config: the sections of ``config.json`` that say how it is quantized.
+        facts: what a manifest says of it.
+        losses: by weight, how far it moves, in steps; empty where every code and scale is kept.
+    """
+
+    plan: Plan
+    checkpoint: Checkpoint
+    config: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    losses: Mapping[str, float]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the plan, a line each."""
+        yield f"{self.facts['weights']} weights stay quantized: {self.facts['to']}"
+        yield from (f"note: {note}" for note in self.facts["notes"])
+        worst = sorted(self.losses, key=lambda name: -self.losses[name])
+        yield from (f"{name}: moves by {self.losses[name]:.2g} of a step" for name in worst)
+
+
+class Parts(Derived):
+    """A checkpoint seen dense, but its quantized weights as they are stored."""
+
+    def __init__(self, seen: Checkpoint, quantized: Dequantized) -> None:
+        self._raw = quantized.raw
+        stored = {
+            full: quantized.raw.headers[full]
+            for name in quantized.schemes
+            for full in quantized.part_names(name).values()
+        }
+        super().__init__(seen, {**seen.headers, **stored})
+        self._stored = frozenset(stored)
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME as an array of its own."""
+        return (self._raw if name in self._stored else self._own).read(name)
+
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
+        source = self._raw if name in self._stored else self._own
+        yield from source.stream(name, start, stop)
+
+
+def quantized_view(model: Model, dtype: str = "F32") -> Model:
+    """Return MODEL with its quantized weights shown in DTYPE, whatever format they are stored in.
+
+    Their codes stay at hand, ``model.tensors.raw``. A model that is not quantized is returned as it
+    is, and so is one that goes back by a map that was recorded for its packed blocks.
+
+    Raises:
+        MismatchError: the tensors do not fit what the configuration says of their quantization.
+        UnsupportedError: the method that it names is not known.
+    """
+    if model.path is None or (model.map_text and RECORDED not in manifest_of(model)):
+        return model
+    if model.framework == "mlx" and Recipe.parse(model.config):
+        dense = {k: v for k, v in model.config.items() if k not in {KEY, COPY}}
+        tensors = Dequantized(model.checkpoint, model.config, dtype=dtype)
+        return replace(model, config=dense, tensors=tensors)
+    method = (model.config.get(PACKING) or {}).get(METHOD)
+    if model.framework != "torch" or method is None or method in LEFT_TO_THE_CLASS:
+        return model
+    found = registry.read(model.checkpoint, model.config)
+    dense = {key: value for key, value in model.config.items() if key != PACKING}
+    section: dict[str, Any] = {KEY: found.section} if found.section else {}
+    return replace(model, config=dense, tensors=Dequantized(found.tensors, section, dtype=dtype))
+
+
+def dequantized(model: Model, dtype: str) -> Model:
+    """Return MODEL with its quantized weights shown in DTYPE, a key of ``DTYPES``.
+
+    Raises:
+        BadInputError: none of them is quantized, or its config does not say how.
+        MismatchError: its tensors do not fit what its config says of their quantization.
+    """
+    dense = quantized_view(model, DTYPES[dtype])
+    if dense is model and model.framework == "mlx":
+        Dequantized(model.checkpoint, {})  # says what is missing, where codes are there
+    if not isinstance(dense.tensors, Dequantized):
+        raise BadInputError(f"{model.spec} has no quantized weights; leave --dequantize out")
+    return dense
+
+
+def rewrite_sections(folder: Path, sections: Mapping[str, Any]) -> None:
+    """Let ``config.json`` of FOLDER say by SECTIONS, and by nothing else, how it is quantized."""
+    replaced = {KEY, COPY, PACKING, *([FORMERLY] if DTYPE in sections else [])}
+    config = {k: v for k, v in read_config(folder).items() if k not in replaced}
+    text = json.dumps(config | {**sections}, indent=2) + "\n"
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def is_quantized(model: Model) -> bool:
+    """Say whether MODEL is seen dense and has codes behind it."""
+    return isinstance(model.tensors, Dequantized) and bool(model.tensors.schemes)
+
+
+def transcoded(job: Job, method: str | None = None, *, allow_lossy: bool = False) -> Transcoded:
+    """Return how JOB, of a model that is seen dense, is written with the codes that it has.
+
+    Args:
+        job: planned for the dense weights.
+        method: Hugging Face's name of the target's format, for PyTorch; the first that keeps every
+            code and scale where none is given.
+        allow_lossy: whether that may be a format that moves weights.
+
+    Raises:
+        MismatchError: a weight cannot be carried over as it is, or would move and ALLOW_LOSSY is not
+            given; all of them are listed.
+        UnsupportedError: no format holds the model, or METHOD does not.
+    """
+    quantized = job.model.tensors
+    assert isinstance(quantized, Dequantized)  # noqa: S101  (`is_quantized` was asked)
+    stored = Parts(job.checkpoint, quantized)
+    moved = quantized_plan(job.plan, stored.headers, quantized.schemes)
+    section = section_of(moved.schemes)
+    facts = {"weights": len(moved.schemes), "notes": []}
+    if job.to == "mlx":
+        config = {KEY: section, COPY: section}
+        return Transcoded(moved.plan, stored, config, {**facts, "to": "mlx"}, {})
+    parts = Dequantized(Mapped(moved.plan, stored), {KEY: section})
+    chosen, written = choose(parts, linear_layers(job), method)
+    if written.losses and not allow_lossy:
+        raise lossy(chosen, written, job.model)
+    copied = WeightMap.parse(IDENTITY).bind(written.tensors.headers)
+    facts |= {"to": chosen, "notes": list(written.notes), "losses": dict(written.losses)}
+    config = {PACKING: written.section, DTYPE: dtype_of_scales(parts)}
+    return Transcoded(copied, written.tensors, config, facts, written.losses)
+
+
+def dtype_of_scales(parts: Dequantized) -> str:
+    """Return what ``dtype`` of ``config.json`` is to be, for layers that compute in that of their scales.
+
+    transformers loads a dense tensor in this dtype, and what it makes of codes in that of their scales.
+    """
+    names = [parts.part_names(name)["scales"] for name in parts.schemes]
+    found = Counter(parts.raw.headers[name].dtype for name in names)
+    [(code, _)] = found.most_common(1)
+    return NUMPY[code].name if code in FLOATS else "bfloat16"
+
+
+def linear_layers(job: Job) -> frozenset[str] | None:
+    """Return the weights that transformers' class for the target of JOB has in linear layers.
+
+    ``None`` where transformers does not know the class.
+    """
+    try:
+        kinds = describe(job.conversion.config).kinds
+    except WeighbridgeError:
+        return None
+    return frozenset(f"{path}.weight" for path, kind in kinds.items() if kind == LINEAR)
+
+
+def choose(
+    parts: Dequantized, linear: Collection[str] | None, method: str | None
+) -> tuple[str, registry.Written]:
+    """Return the format of METHOD, or else the first that moves PARTS least, and what it writes.
+
+    Args:
+        parts: under PyTorch's names.
+        linear: those in linear layers of transformers' class, where somebody knows.
+        method: as on the command line.
+
+    Raises:
+        UnsupportedError: METHOD cannot hold PARTS, or no format can.
+    """
+    found: dict[str, registry.Written] = {}
+    refusals: dict[str, str] = {}
+    for name in [method] if method else registry.METHODS:
+        own = parts if linear is None or name not in LINEAR_ONLY else parts.only(linear)
+        try:
+            found[name] = registry.write(own, name)
+        except UnsupportedError as error:
+            refusals[name] = str(error)
+    if not found:
+        reasons = [f"{name}: {why}" for name, why in refusals.items()]
+        raise UnsupportedError(
+            "the format cannot hold these weights; --dequantize bf16 makes them dense", reasons
+        )
+    best = min(found, key=lambda name: max(found[name].losses.values(), default=0.0))
+    return best, found[best]
+
+
+def lossy(method: str, written: registry.Written, model: Model) -> MismatchError:
+    """Return what is raised for weights of MODEL that would move."""
+    worst = sorted(written.losses, key=lambda name: -written.losses[name])
+    return MismatchError(
+        f"{method} would move {len(worst)} weights; --allow-lossy writes it all the same, dense"
+        f" weights keep all: {dequantizing(model.spec)}",
+        [f"{name}: by up to {written.losses[name]:.2g} of a step" for name in worst],
+    )
+
+
+def section_of(schemes: Mapping[str, Scheme]) -> dict[str, Any]:
+    """Return MLX's section of ``config.json`` for weights quantized by SCHEMES.
+
+    The commonest scheme is the default; modules with another are named.
+
+    >>> section_of({"a.weight": Scheme(4, 64), "b.weight": Scheme(4, 64), "c.weight": Scheme(8, 64)})
+    {'group_size': 64, 'bits': 4, 'mode': 'affine', 'c': {'group_size': 64, 'bits': 8, 'mode': 'affine'}}
+    """
+    [(default, _), *_] = Counter(schemes.values()).most_common(1)
+    named = {stem(name): it.record for name, it in schemes.items() if it != default}
+    return {**default.record, **named}

@@ -1,0 +1,173 @@
+"""Quantized models converted as any other: the same codes and scales, by the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+from mlx_lm.models import llama, qwen3_moe
+from mlx_lm.utils import load_model
+
+from weighbridge.cli import main
+from weighbridge.converters.checkpoints import open_checkpoint
+from weighbridge.converters.models import open as open_model
+from weighbridge.converters.planning.transcoding import quantized_view
+from weighbridge.converters.quantization.formats import registry
+from weighbridge.parity.weights.loaded import loaded_stage
+from weighbridge.tests.support.quantized_bases import LLAMA, MOE, quantized, trained
+from weighbridge.verbs.options import QUANT_METHODS
+
+DENSE = LLAMA | {"architectures": ["LlamaForCausalLM"], "head_dim": 16}
+EXPERTS = MOE | {"architectures": ["Qwen3MoeForCausalLM"]}
+IDS = [[3, 200, 17, 9, 250, 31, 4]]
+
+
+def run(verb, source, target, *more, code=0):
+    """Convert SOURCE by VERB; return what was printed."""
+    result = CliRunner().invoke(main, ["convert", verb, str(source), str(target), *map(str, more)])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.output
+
+
+@pytest.fixture(scope="module", params=[2, 4, 8])
+def there(request, tmp_path_factory):
+    """Return a quantized Llama of MLX and what it becomes in PyTorch."""
+    folder = tmp_path_factory.mktemp(f"bits{request.param}")
+    source = quantized(folder, DENSE, llama, bits=request.param)
+    verdict = json.loads(run("mlx-to-torch", source, folder / "torch", "--json"))["verdict"]
+    return source, folder / "torch", verdict
+
+
+def test_transformers_loads_the_weights_that_mlx_has(there):
+    _, _, verdict = there
+    first = verdict["stages"][0]
+    assert (verdict["status"], first["name"], first["status"]) == ("PASS", "loaded", "pass")
+    assert "transformers loads all 15 quantized weights" in first["detail"]
+
+
+def test_transformers_computes_what_mlx_computes(there):
+    source, made, _ = there
+    module = transformers.AutoModelForCausalLM.from_pretrained(made, device_map="cpu").float()
+    model, _ = load_model(source)
+    model.set_dtype(mx.float32)
+    with torch.no_grad():
+        found = module(torch.tensor(IDS)).logits.numpy()
+    expected = np.array(model(mx.array(IDS)))
+    assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()
+
+
+def test_the_way_back_gives_the_same_codes_and_scales(there, tmp_path):
+    source, made, _ = there
+    run("torch-to-mlx", made, tmp_path / "back", "--check", "none")
+    first, again = open_checkpoint(source), open_checkpoint(tmp_path / "back")
+    packed = [name for name in first.headers if "embed_tokens" not in name]
+    for name in packed:
+        assert again.read(name).tobytes() == first.read(name).tobytes(), name
+    dense = quantized_view(open_model(source)).checkpoint.read("model.embed_tokens.weight")
+    assert np.array_equal(again.read("model.embed_tokens.weight"), dense)
+    load_model(tmp_path / "back")
+
+
+def test_experts_come_back_as_they_were(tmp_path):
+    source = quantized(tmp_path, EXPERTS, qwen3_moe)
+    verdict = json.loads(run("mlx-to-torch", source, tmp_path / "torch", "--json"))["verdict"]
+    assert verdict["status"] == "PASS", verdict
+    run("torch-to-mlx", tmp_path / "torch", tmp_path / "back")
+    one, two = (quantized_view(open_model(path)).checkpoint for path in (source, tmp_path / "back"))
+    for name in one.headers:
+        assert np.array_equal(one.read(name), two.read(name)), name
+
+
+def test_a_quantized_directory_is_checked_against_its_source(there):
+    source, made, _ = there
+    result = CliRunner().invoke(main, ["parity", "check", str(source), str(made), "--quick"])
+    assert result.exit_code == 0, result.output
+
+
+def damaged(folder, target, change):
+    """Copy FOLDER to TARGET with its tensors changed by CHANGE."""
+    shutil.copytree(folder, target)
+    file = target / "model.safetensors"
+    tensors = mx.load(str(file))
+    change(tensors)
+    mx.save_safetensors(str(file), tensors, {"format": "pt"})
+    return target
+
+
+def test_one_other_code_differs(there, tmp_path):
+    source, made, _ = there
+    name = "model.layers.1.mlp.up_proj.weight"
+
+    def flip(tensors):
+        tensors[name] = tensors[name] ^ mx.array(np.eye(*tensors[name].shape, dtype=np.uint32))
+
+    wrong = damaged(made, tmp_path / "wrong", flip)
+    result = CliRunner().invoke(main, ["parity", "check", str(source), str(wrong), "--quick"])
+    assert result.exit_code == 1, result.output
+    assert "layers.1.mlp.up_proj" in result.output
+
+
+def test_a_library_that_reads_other_codes_fails_the_stage(there, monkeypatch):
+    model = quantized_view(open_model(there[1]))
+    right = model.tensors.parts
+    monkeypatch.setattr(
+        model.tensors, "parts", lambda name: right(name) | {"scales": right(name)["scales"] * 1.01}
+    )
+    stage = loaded_stage(model)
+    assert stage.status == "fail"
+    assert "other values" in stage.detail
+
+
+def test_what_no_format_holds_is_refused_and_nothing_is_left(tmp_path):
+    source = quantized(tmp_path, DENSE, llama, bits=4, group_size=32, mode="mxfp4")
+    said = run("mlx-to-torch", source, tmp_path / "torch", "--quant-method", "metal", code=3)
+    assert "metal holds linear layers of 2, 4 or 8-bit affine codes" in " ".join(said.split())
+    assert not [path for path in tmp_path.iterdir() if "torch" in path.name]
+
+
+def test_weights_that_would_move_are_refused_with_a_command_that_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = quantized(tmp_path, DENSE, llama, bits=4)
+    write = registry.write
+
+    def moving(parts, method):
+        return write(parts, method)._replace(losses={"lm_head.weight": 0.25})
+
+    monkeypatch.setattr(registry, "write", moving)
+    said = run("mlx-to-torch", source, tmp_path / "torch", code=3)
+    assert "lm_head.weight: by up to 0.25 of a step" in said
+    words = said.partition("keep all: weighbridge ")[2].splitlines()[0].rpartition(":")[0].split()
+    result = CliRunner().invoke(main, [*words, "--check", "none"])
+    assert result.exit_code == 0, result.output
+    run("mlx-to-torch", source, tmp_path / "torch", "--allow-lossy", "--check", "none")
+    facts = json.loads((tmp_path / "torch" / "weighbridge.json").read_text())["quantized"]
+    assert facts["losses"] == {"lm_head.weight": 0.25}
+
+
+def test_an_adapter_is_not_merged_into_codes_on_the_way(there, tmp_path):
+    source, *_ = there
+    adapter = trained(tmp_path / "adapter", source, 0.1)
+    said = run("mlx-to-torch", source, tmp_path / "torch", "--adapter", adapter, code=3)
+    assert "merge the adapter first: weighbridge merge" in " ".join(said.split())
+
+
+def test_a_truncated_section_is_refused_by_name(there, tmp_path):
+    _, made, _ = there
+    wrong = shutil.copytree(made, tmp_path / "wrong")
+    config = json.loads((wrong / "config.json").read_text())
+    config["quantization_config"]["quant_method"] = "xyz"
+    (wrong / "config.json").write_text(json.dumps(config))
+    said = run("torch-to-mlx", wrong, tmp_path / "back", code=3)
+    assert "'xyz' is unknown" in " ".join(said.split())
+    assert not (tmp_path / "back").exists()
+
+
+def test_methods_of_the_command_line_are_those_that_are_written():
+    written = {name for name, method in registry.METHODS.items() if method.write}
+    assert written <= set(QUANT_METHODS)
