@@ -113,7 +113,11 @@ class Check(Runs):
         towers = tower_stages(self.golden, self.candidate, self.explanations)
         self.unchecked += [stage.detail for stage in towers]
         stages += [*towers, auxiliary_stage(self.golden.signature, self.candidate.signature)]
+        before = self.golden.more
         stages += self.runs() if stages[-1].status != "fail" else []
+        if self.golden.more != before:  # bounds are wider than they were
+            golden = self.golden.in_several_runs("stored/float32")
+            stages[1] = configuration_stage(golden, self.candidate)
         status = decide(stages, self.candidate.runtime)
         refuse_untrue(self.candidate.model.spec, self.untrue if status != "DIFFERS" else ())
         faults = self.blame(stages) if status == "DIFFERS" else ()
@@ -217,8 +221,13 @@ class Check(Runs):
         if runner is None or self.ran is None:
             return []
         judge, ran = partial(self.calibrated, "batch", runner), self.ran
-        self.ran = None  # outputs take memory
-        return batch_stages(self.golden, self.candidate, self.storage, ran, judge, structure)
+        self.ran, key = None, f"{self.storage}/float32"  # outputs take memory
+
+        def ask() -> list[Stage]:
+            about = ran._replace(own=self.own_errors(key))
+            return batch_stages(self.golden, self.candidate, self.storage, about, judge, structure)
+
+        return self.with_more_runs(key, ask)
 
     def pieces(self, structure: Stage) -> list[Stage]:
         """Read texts piece by piece, where STRUCTURE says that they are right read at once."""
@@ -226,7 +235,11 @@ class Check(Runs):
         if structure.status != "pass" or runner is None:
             return []
         judge = partial(self.calibrated, "decoding", runner)
-        return decoding_stages(self.golden, self.candidate, self.storage, self.probes, judge)
+
+        def ask() -> list[Stage]:
+            return decoding_stages(self.golden, self.candidate, self.storage, self.probes, judge)
+
+        return self.with_more_runs(f"{self.storage}/float32", ask)
 
     def blame(self, stages: Sequence[Stage]) -> tuple[Fault, ...]:
         """Name the sites at which the two sides part, where both expose theirs."""

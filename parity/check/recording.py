@@ -43,7 +43,7 @@ def record_for(
     source = {"storage": kept, "adapter": reference.adapter}
     storages = {compared_storage(source, candidate)} - {"stored"} if not cache else precisions
     storages = storages if candidate.program is None else set()  # recorded where it is asked for
-    recorder = Recorder(reference, chosen, outlives=False)
+    recorder = Recorder(reference, chosen, outlives=False, once=cache is None)
     return recorder.record("verdict", tuple(sorted(precisions)), cache, tuple(sorted(storages)))
 
 

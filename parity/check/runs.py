@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 
@@ -157,7 +157,6 @@ class Runs:
         """Run RUNNER on the probes and measure its errors, unless its outputs are wrong already."""
         probes = [self.golden.probes[index] for index in self.probes]
         wanted = [self.golden.outputs[storage][index] for index in self.probes]
-        own = [self.golden.errors[f"{storage}/{compute}"][index] for index in self.probes]
         taken, signature = self.candidate.signature, self.golden.signature
         alone = alone_of(signature, taken, probes) if name == "structure" else None
         asked = [*probes, *([alone.probe] if alone else ())]
@@ -170,10 +169,29 @@ class Runs:
         outputs = outputs_stage(self.golden, probes, found, wanted)
         if outputs.status == "fail":
             return [outputs]
-        if name == "structure":
-            self.ran = Ran(probes, found, wanted, own, alone, single)
-        judged = self.calibrated(name, runner, probes, (found, wanted, own))
-        return [outputs, judged] if name == "structure" else [judged]
+        key = f"{storage}/{compute}"
+
+        def judged() -> list[Stage]:
+            runs = found, wanted, self.own_errors(key)
+            return [self.calibrated(name, runner, probes, runs, once=key in self.golden.more)]
+
+        stages = self.with_more_runs(key, judged)
+        if name != "structure":
+            return stages
+        self.ran = Ran(probes, found, wanted, self.own_errors(key), alone, single)
+        return [outputs, *stages]
+
+    def own_errors(self, key: str) -> list[dict[str, Distance]]:
+        """Return how far the source itself errs on each probe, by KEY of the golden's errors."""
+        return [self.golden.errors[key][index] for index in self.probes]
+
+    def with_more_runs(self, key: str, ask: Callable[[], list[Stage]]) -> list[Stage]:
+        """Return what ASK does; where that fails by errors called KEY of one run, by those of several."""
+        stages = ask()
+        if key in self.golden.more and any(it.status == "fail" for it in stages):
+            self.golden = self.golden.in_several_runs(key)
+            return ask()
+        return stages
 
     def calibrated(
         self,
@@ -181,8 +199,13 @@ class Runs:
         runner: Runner,
         probes: Sequence[Probe],
         runs: tuple[Outputs, Outputs, list[dict[str, Distance]]],
+        *,
+        once: bool = False,
     ) -> Stage:
-        """Judge errors by the floor of RUNNER's runtime, device, dtype and accumulation."""
+        """Judge errors by the floor of RUNNER's runtime, device, dtype and accumulation.
+
+        The source's own are of one run if ONCE, and of several before anything differs.
+        """
         about = runner.describe()
         key = (about["runtime"], about["device"], about["dtype"], about["accumulate"])
         study = floor(*key, blas=about.get("blas", ""))
@@ -190,4 +213,4 @@ class Runs:
             return unstudied(name, about)
         self.unchecked += [it for it in studied_elsewhere(study) if it not in self.unchecked]
         stage = error_stage(name, self.golden, probes, runs[0], runs[1], (study, runs[2]))
-        return with_smallest(stage, self.golden, probes, (study, runs[2]))
+        return with_smallest(stage, self.golden, probes, (study, runs[2]), once=once)

@@ -19,6 +19,7 @@ from .verdict import Stage
 MEASURED: Final = frozenset(
     {"structure", "precision"}
 )  # others compare other runs than were perturbed
+AGAIN: Final = "the source runs several times before a candidate differs"
 
 
 def caught_from(floor: Floor, own: Distance, slope: Distance) -> float:
@@ -46,6 +47,8 @@ def with_smallest(
     golden: Golden,
     probes: Sequence[Probe],
     calibration: tuple[Floor, Sequence[Mapping[str, Distance]]],
+    *,
+    once: bool = False,
 ) -> Stage:
     """Return STAGE, which passed, with the smallest fault that it would have caught.
 
@@ -54,6 +57,7 @@ def with_smallest(
         golden: recorded how outputs move with a layer; of an older one nothing is said.
         probes: those that were compared.
         calibration: floor, and the source's own errors per probe.
+        once: whether these are of one run, and of several before anything differs.
     """
     about: Mapping[str, Any] = golden.provenance.get("slopes") or {}
     at = next((i for i, it in enumerate(probes) if it.name == about.get("probe")), None)
@@ -65,7 +69,8 @@ def with_smallest(
         for name, slope in about["outputs"].items()
         if name in errors[at]
     ]
-    return in_words(stage, min(sizes, default=float("inf")), f"the output of {about['site']}")
+    size, what = min(sizes, default=float("inf")), f"the output of {about['site']}"
+    return in_words(stage, size, what, f", or more ({AGAIN})" if once else "")
 
 
 def with_smallest_change(
@@ -79,10 +84,13 @@ def with_smallest_change(
     return in_words(stage, found.size, f"an element of {found.name}") if found else stage
 
 
-def in_words(stage: Stage, size: float, what: str) -> Stage:
-    """Return STAGE with the smallest fault, WHAT off by SIZE relative to itself, in words and figures."""
+def in_words(stage: Stage, size: float, what: str, more: str = "") -> Stage:
+    """Return STAGE with the smallest fault, WHAT off by SIZE relative to itself, in words and figures.
+
+    MORE is added where the bound is not the last word.
+    """
     words = (
-        f"smallest fault that this stage would have caught: {what} off by {size:.2g}"
+        f"smallest fault that this stage would have caught: {what} off by {size:.2g}{more}"
         if size < 1
         else f"{what} may be off by as much as itself unseen"
     )

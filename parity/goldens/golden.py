@@ -6,7 +6,7 @@ Recorded where the source runs, it is checked anywhere, without the source's fra
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +34,7 @@ UNHASHED: Final = (
 )
 GOLDEN: Final = RECORD._replace(todo="record the golden again")
 Rows = tuple[dict[str, Array], ...]  # one dictionary of arrays per probe
+Errors = tuple[dict[str, Distance], ...]  # likewise
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Golden:
         source_sites: the same sites, computed by the source in float32 from the reference's inputs.
         provenance: versions, hashes, seed, rejected probes.
         model: the source itself, while it is at hand; never saved.
+        more: what finds those of ``errors`` again in several runs, where they are of one run and that
+            says little; see ``several``. Never saved.
         notes: what reading it could not establish; never saved.
     """
 
@@ -61,13 +64,14 @@ class Golden:
     signature: Signature
     probes: tuple[Probe, ...]
     outputs: Mapping[str, Rows]
-    errors: Mapping[str, tuple[dict[str, Distance], ...]]
+    errors: Mapping[str, Errors]
     sketches: Mapping[str, Sketch] = field(default_factory=dict)
     text: TextSide | None = None
     sites: Mapping[str, Rows] = field(default_factory=dict)
     source_sites: Mapping[str, Rows] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     model: Model | None = None
+    more: Mapping[str, Callable[[], Errors]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -80,6 +84,12 @@ class Golden:
         """Whose names and layouts the source's weights have; ``None`` where nobody recorded it."""
         recorded = self.provenance.get("framework")
         return self.model.framework if self.model else str(recorded) if recorded else None
+
+    def in_several_runs(self, key: str) -> Golden:
+        """Return this golden, its errors called KEY found in as many runs of the source as it takes."""
+        more = dict(self.more)
+        find = more.pop(key, None)
+        return replace(self, errors={**self.errors, key: find()}, more=more) if find else self
 
     def save(self, folder: Path) -> None:
         """Write ``golden.safetensors`` and ``golden.json`` into FOLDER."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache as remembered
+from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ...converters.configs.to_mlx import known
 from ...converters.models import Model, Signature
 from ...converters.values import Array
 from ...errors import BadInputError
-from ..check.distances import Distance, select_tokens
+from ..check.distances import select_tokens
 from ..check.verdict import plain
 from ..configuration.effects import of_unread
 from ..configuration.lengths import recorded, to_cross
@@ -33,7 +34,10 @@ from ..text.side import read_text_side
 from ..weights.sketches.at_hand import sketches_at_hand
 from ..weights.sketches.sketch import sketches
 from ..weights.weights import base_weights, model_hashes, storage_dtype
-from .golden import SCHEMA, Golden, Rows, is_golden
+from .golden import SCHEMA, Errors, Golden, Rows, is_golden
+
+if TYPE_CHECKING:
+    from ..reference.several import Once
 
 ERRORS: Final = 2  # how those of the source are found; one kept by an older way is recorded again
 LEVELS: Final = ("verdict", "blame")
@@ -42,7 +46,6 @@ PROGRAM: Final = "float16+constants"  # how a float16 ML program keeps weights a
 BLAMED_PROBES: Final = (
     2  # probes whose sites are recorded; sites are many times larger than outputs
 )
-Errors = tuple[dict[str, Distance], ...]
 Masks = Mapping[str, Array | None]
 
 
@@ -83,6 +86,8 @@ class Recorder:
         outlives: whether the golden outlives its source: then all of its weights are sketched, and what
             no output needs is found out.
         slopes: how far outputs move when one layer's is off; see ``sensitivity``.
+        once: whether a large source runs but once until its errors are asked for again; see ``several``.
+        more: what finds errors in several runs, by ``STORAGE/COMPUTE``.
     """
 
     model: Model
@@ -91,6 +96,8 @@ class Recorder:
     outlives: bool = True
     unreached: list[str] = field(default_factory=list)
     slopes: dict[str, Any] = field(default_factory=dict)
+    once: bool = False
+    more: dict[str, Callable[[], Errors]] = field(default_factory=dict)
 
     @property
     def signature(self) -> Signature:
@@ -161,26 +168,52 @@ class Recorder:
         from ..reference.float64 import constants_of
         from ..reference.reference import stored_as
         from ..reference.sensitivity import outputs_and_slopes
-        from ..reference.several import own_errors
+        from ..reference.several import in_one_run
 
         step("checking: the source's own float32")
         module = stored_as(self.model, "float32", storage)
         with constants_of(storage), running(self.model.spec):
             found, slopes = outputs_and_slopes(module, self.signature, self.probes)
             self.slopes = self.slopes or slopes
-            return own_errors(module, "float32", self.signature, self.probes, (found, wanted))
+            once = in_one_run(module, self.signature, self.probes, (found, wanted))
+            return self._own_errors(module, f"{storage}/float32", wanted, once)
 
     def precision_errors(self, dtype: str, wanted: Rows) -> Errors:
         """Return the source's own errors where it runs in DTYPE; see ``several``."""
         from ..reference.reference import module_outputs, narrow_module
-        from ..reference.several import own_errors
+        from ..reference.several import in_one_run
 
         step(f"checking: the source's own {dtype}")
         module = narrow_module(self.model, dtype)
         with running(f"{self.model.spec} in {dtype}"):
             found = module_outputs(module, self.signature, self.probes, dtype)
-            runs, routed = (found, wanted), has_experts(module)
-            return own_errors(module, dtype, self.signature, self.probes, runs, routed=routed)
+            about, routed = (self.signature, self.probes), has_experts(module)
+            once = in_one_run(module, *about, (found, wanted), routed=routed)
+            return self._own_errors(module, f"stored/{dtype}", wanted, once)
+
+    def _own_errors(self, module: Any, key: str, wanted: Rows, once: Once) -> Errors:
+        """Return how far MODULE errs: in ONCE, or in several runs where these tell more and are cheap."""
+        from ..reference.several import in_several_runs
+
+        if not any(once.more):
+            return once.errors
+        if self.once and once.dear:
+            self.more[key] = remembered(partial(self._in_several_runs, key, wanted, once))
+            return once.errors
+        dtype = key.rpartition("/")[2]
+        return in_several_runs(module, dtype, self.signature, self.probes, wanted, once)
+
+    def _in_several_runs(self, key: str, wanted: Rows, once: Once) -> Errors:
+        from ..reference.float64 import constants_of
+        from ..reference.reference import narrow_module, stored_as
+        from ..reference.several import in_several_runs
+
+        storage, _, dtype = key.rpartition("/")
+        step(f"checking: the source's own {dtype}, in several runs")
+        wide = dtype == "float32"
+        module = stored_as(self.model, dtype, storage) if wide else narrow_module(self.model, dtype)
+        with constants_of(storage), running(self.model.spec):
+            return in_several_runs(module, dtype, self.signature, self.probes, wanted, once)
 
     def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:
         """Return the reference's sites, and the source's float32 ones from the same inputs."""
@@ -292,6 +325,7 @@ class Recorder:
             source_sites={storage: source for storage, (_, source) in pairs.items()},
             provenance=self.provenance(),
             model=self.model,
+            more=self.more,
         )
 
 

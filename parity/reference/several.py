@@ -6,7 +6,8 @@ most of the error, since which tokens these are is chance too. So it is where a 
 the best experts: if the last taken and the first left out differ by less than the rounding, correct
 implementations choose differently, and the outputs of that token part by much more than rounding. Such a
 source is run again, the outputs of its layers rounded in other ways, and errs as much as the worst of
-these runs.
+these runs. A large one runs again only where a candidate errs more than one run allows: where it does
+not, more would change nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +35,22 @@ from .sensitivity import LARGE
 FEW: Final = 64  # numbers or tokens; the mean square of as many errors is known to a fifth
 RUNS: Final = 8  # a choice that is as likely as not is seen in all but one of 256 recordings
 Errors = dict[str, Distance]
+
+
+class Once(NamedTuple):
+    """How far a source errs in one run, per probe.
+
+    Attributes:
+        errors: of every output.
+        unsure: the outputs of which one run says little.
+        more: how many further runs tell enough.
+        dear: whether these would take long.
+    """
+
+    errors: tuple[Errors, ...]
+    unsure: tuple[frozenset[str], ...]
+    more: tuple[int, ...]
+    dear: bool
 
 
 def is_few(output: Array, mask: Array | None = None) -> bool:
@@ -114,44 +131,66 @@ def worst_of(rows: Sequence[Errors]) -> Errors:
     }
 
 
-def own_errors(
+def in_one_run(
     module: nn.Module,
-    dtype: str,
     signature: Signature,
     probes: Sequence[Probe],
     runs: tuple[Sequence[Outputs], Sequence[Outputs]],
     *,
     routed: bool = False,
+) -> Once:
+    """Return how far MODULE errs on PROBES in one run, and where that says little.
+
+    Args:
+        module: the source.
+        signature: names of inputs and outputs.
+        probes: inputs.
+        runs: outputs of one run, and the float64 reference, per probe.
+        routed: whether one run says little of every output, and it takes as many as see enough tokens
+            choose their experts.
+    """
+    masks = [masks_of(signature, probe) for probe in probes]
+    rows = list(zip(probes, *runs, masks, strict=True))
+    large = sum(it.numel() for it in module.parameters()) > LARGE
+    unsure = tuple(
+        frozenset(
+            name
+            for name in wanted
+            if routed or says_little(probe, name, (found, wanted), mask, large=large)
+        )
+        for probe, found, wanted, mask in rows
+    )
+    counts = [how_often(wanted, mask) if routed else RUNS for _, _, wanted, mask in rows]
+    more = tuple(count if names else 0 for count, names in zip(counts, unsure, strict=True))
+    errors = tuple(errors_of(*it) for it in zip(*runs, masks, strict=True))
+    return Once(errors, unsure, more, large)
+
+
+def in_several_runs(
+    module: nn.Module,
+    dtype: str,
+    signature: Signature,
+    probes: Sequence[Probe],
+    wanted: Sequence[Outputs],
+    once: Once,
 ) -> tuple[Errors, ...]:
-    """Return how far MODULE errs on PROBES: in one run, or the worst of several where one says little.
+    """Return how far MODULE errs on PROBES: in ONCE, or the worst of several runs where that says little.
 
     Args:
         module: built in DTYPE.
         dtype: of the computation.
         signature: names of inputs and outputs.
         probes: inputs.
-        runs: outputs of one run, and the float64 reference, per probe.
-        routed: whether every output is the worst of several runs.
+        wanted: the float64 reference, per probe.
+        once: what one run gave.
     """
-    masks = [masks_of(signature, probe) for probe in probes]
-    once = [errors_of(*it) for it in zip(*runs, masks, strict=True)]
-    large = sum(it.numel() for it in module.parameters()) > LARGE
-    unsure = [
-        {
-            name
-            for name in wanted
-            if routed or says_little(probe, name, (found, wanted), mask, large=large)
-        }
-        for probe, found, wanted, mask in zip(probes, *runs, masks, strict=True)
-    ]
-    asked = [at for at, names in enumerate(unsure) if names]
-    counts = [how_often(runs[1][at], masks[at]) if routed else RUNS for at in asked]
-    again = [(probes[at], runs[1][at], count) for at, count in zip(asked, counts, strict=True)]
+    asked = [at for at, count in enumerate(once.more) if count]
+    again = [(probes[at], wanted[at], once.more[at]) for at in asked]
     more = others(module, dtype, signature, again)
-    worst = {at: worst_of([once[at], *rows]) for at, rows in zip(asked, more, strict=True)}
+    worst = {at: worst_of([once.errors[at], *rows]) for at, rows in zip(asked, more, strict=True)}
     return tuple(
-        {name: worst[at][name] if name in unsure[at] else it for name, it in row.items()}
-        for at, row in enumerate(once)
+        {name: worst[at][name] if name in once.unsure[at] else it for name, it in row.items()}
+        for at, row in enumerate(once.errors)
     )
 
 

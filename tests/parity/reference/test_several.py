@@ -10,7 +10,12 @@ from weighbridge.converters.models import Port, Signature
 from weighbridge.parity.check.distances import Distance
 from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.reference.reference import module_outputs
-from weighbridge.parity.reference.several import other_rounding, own_errors, worst_of
+from weighbridge.parity.reference.several import (
+    in_one_run,
+    in_several_runs,
+    other_rounding,
+    worst_of,
+)
 
 TOKENS = ("batch", "sequence", 16)
 SIGNATURE = Signature((Port("x", "float32", TOKENS, ""),), (Port("y", "float32", TOKENS, ""),))
@@ -66,12 +71,17 @@ def test_the_worst_of_several_runs_counts():
     assert worst_of(rows)["y"].whole == 2.0
 
 
+def own_errors(module, probe, runs):
+    once = in_one_run(module, SIGNATURE, [probe], runs)
+    return in_several_runs(module, "float32", SIGNATURE, [probe], runs[1], once)
+
+
 def exact(tokens, rows=()):
     """Return the error of a source that is right by chance on so many TOKENS."""
     module, x = Named(), np.random.default_rng(0).normal(size=(1, tokens, 16)).astype("float32")
     probe = Probe("text", {"x": x}, rows)
     once = module_outputs(module, SIGNATURE, [probe], "float32")
-    (found,) = own_errors(module, "float32", SIGNATURE, [probe], (once, once))
+    (found,) = own_errors(module, probe, (once, once))
     return found["y"].whole
 
 
@@ -93,5 +103,5 @@ def test_a_source_that_errs_in_a_few_tokens_of_many_is_run_again():
         off = np.zeros_like(wanted["y"])
         off[:, part] = 1e-9
         runs = ([{"y": wanted["y"] + off.astype("float64")}], [wanted])
-        errors += own_errors(module, "float32", SIGNATURE, [probe], runs)
+        errors += own_errors(module, probe, runs)
     assert errors[0]["y"].whole < 1e-8 < errors[1]["y"].whole
