@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...checkpoints import Checkpoint, Header
 from ...checkpoints.derived import Derived
 from ...checkpoints.formats.ranges import chunks, gather
-from ...common.dtypes import NUMPY
+from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..mlx import row_blocks
 
@@ -51,6 +51,13 @@ def same(checkpoint: Checkpoint, name: str, header: Header | None = None) -> Sou
     return Source(
         header or checkpoint.headers[name],
         lambda start, stop: checkpoint.stream(name, start, stop),
+    )
+
+
+def fixed(array: Array) -> Source:
+    """Return a small tensor that is known already."""
+    return Source(
+        Header(CODE[array.dtype], array.shape), lambda start, stop: chunks(array, start, stop)
     )
 
 

@@ -32,7 +32,9 @@ def others(parts: Dequantized, quantized: Collection[str]) -> dict[str, Source]:
     return {name: same(parts, name) for name in parts.headers if name not in quantized}
 
 
-def left_dense(headers: Mapping[str, Header], quantized: Collection[str]) -> list[str]:
+def left_dense(
+    headers: Mapping[str, Header], quantized: Collection[str], *, plain: bool = False
+) -> list[str]:
     """Return the modules that a config must name as not quantized, as transformers reads them.
 
     A path also stands for the modules inside it and for those whose path ends with it
@@ -42,6 +44,7 @@ def left_dense(headers: Mapping[str, Header], quantized: Collection[str]) -> lis
     Args:
         headers: of the dense weights, by name.
         quantized: the names of those that are not dense after all.
+        plain: for a reader that takes a path as it is.
     """
     matrices = [
         stem(name)
@@ -51,7 +54,7 @@ def left_dense(headers: Mapping[str, Header], quantized: Collection[str]) -> lis
     packed = [stem(name) for name in quantized]
     heads = [] if HEAD in packed else [HEAD]
     return [
-        f"{re.escape(path)}$" if any(_covers(path, it) for it in packed) else path
+        f"{re.escape(path)}$" if not plain and any(_covers(path, it) for it in packed) else path
         for path in dict.fromkeys((*matrices, *heads))
     ]
 

@@ -8,13 +8,16 @@ from typing import Any, Final
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints import Checkpoint
 from ..view import Dequantized
-from . import metal
+from . import compressed_tensors, metal
 from .base import METHOD, SECTION, Format, Read, Written
 
 __all__ = ["METHODS", "Format", "Read", "Written", "read", "write"]
 
 # As `quant_method` and the command line call them.
-METHODS: Final[Mapping[str, Format]] = {"metal": metal.FORMAT}
+METHODS: Final[Mapping[str, Format]] = {
+    "metal": metal.FORMAT,
+    "compressed-tensors": compressed_tensors.FORMAT,
+}
 
 
 def read(raw: Checkpoint, config: Mapping[str, Any]) -> Read:

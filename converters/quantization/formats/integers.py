@@ -1,0 +1,201 @@
+"""Integer zero points: ``scale * (code - zero)`` is MLX's ``scale * code + bias``, and the other way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ...checkpoints import Header
+from ...checkpoints.workers import Workers
+from ...common.dtypes import NUMPY
+from ...values import Array
+from ..mlx import SUFFIX
+from ..packing import pack, unpack
+from ..scheme import OFFERED, Scheme
+from ..view import Dequantized
+from .assembled import Rows, Source, computed, count_rows, each_block, read_rows
+
+Grid = Callable[[slice], Array]  # rows of a weight -> what its groups have, (rows, groups)
+
+WIDTHS, SIZES = OFFERED["affine"]
+WIDE: Final = "F32"
+
+
+class Integers(NamedTuple):
+    """A weight of integer codes, read from any format.
+
+    Attributes:
+        shape: of the weight, rows by columns.
+        bits: of a code.
+        group: columns that share a scale and a zero point.
+        codes: rows of codes, uint8.
+        scales: of rows, in the dtype SCALED.
+        zeros: of rows, as whole numbers; ``None`` where all are the middle of the codes.
+        scaled: the dtype of the scales.
+        words: the codes as MLX packs them, where they are stored so.
+    """
+
+    shape: tuple[int, int]
+    bits: int
+    group: int
+    codes: Rows
+    scales: Grid
+    zeros: Grid | None
+    scaled: str
+    words: Source | None = None
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """The scheme of MLX that holds this exactly; a larger group is several with one scale."""
+        size = self.group if self.group in SIZES else next(_dividing(self.group), None)
+        return Scheme(self.bits, size) if size and self.bits in WIDTHS else None
+
+
+def _dividing(group: int) -> Iterator[int]:
+    return (size for size in sorted(SIZES, reverse=True) if group % size == 0)
+
+
+def as_parts(path: str, weight: Integers) -> tuple[dict[str, Source], Scheme | None]:
+    """Return the sources of WEIGHT, of the module PATH, as MLX's parts; dense without a scheme."""
+    scheme = weight.scheme
+    if scheme is None:
+        return {path + SUFFIX: computed(Header(WIDE, weight.shape), _dense(weight))}, None
+    rows, columns = weight.shape
+    words = Header("U32", (rows, columns * weight.bits // 32))
+    grid = (rows, columns // scheme.group_size)
+    repeated = weight.group // scheme.group_size
+    biased = weight.scaled if weight.zeros is None else WIDE
+    sources = {
+        path + SUFFIX: weight.words or computed(words, _packed(weight)),
+        f"{path}.scales": computed(
+            Header(weight.scaled, grid), _repeated(weight.scales, grid[1], repeated)
+        ),
+        f"{path}.biases": computed(
+            Header(biased, grid), _repeated(_biases(path, weight, biased), grid[1], repeated)
+        ),
+    }
+    return sources, scheme
+
+
+def _packed(weight: Integers) -> Rows:
+    return lambda rows: (pack(codes, weight.bits) for codes in weight.codes(rows))
+
+
+def _repeated(grid: Grid, columns: int, times: int) -> Rows:
+    """Return rows of GRID, each number TIMES times, COLUMNS in all."""
+
+    def rows_of(rows: slice) -> Iterator[Array]:
+        for block in each_block(rows, columns):
+            found = grid(block)
+            yield found if times == 1 else np.repeat(found, times, axis=-1)
+
+    return rows_of
+
+
+def _biases(path: str, weight: Integers, dtype: str) -> Grid:
+    def grid(rows: slice) -> Array:
+        scales = weight.scales(rows).astype(np.float64)
+        zeros = 1 << (weight.bits - 1) if weight.zeros is None else weight.zeros(rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            biases: Array = (scales * -np.asarray(zeros, np.float64)).astype(NUMPY[dtype])
+        if not np.array_equal(np.isfinite(scales), np.isfinite(biases)):
+            raise UnsupportedError(f"{path}.biases would be beyond {NUMPY[dtype]}")
+        return biases
+
+    return grid
+
+
+def _dense(weight: Integers) -> Rows:
+    """Return rows of the values of WEIGHT, rounded to float32 once."""
+
+    def rows_of(rows: slice) -> Iterator[Array]:
+        at = rows.start
+        for codes in weight.codes(rows):
+            block = slice(at, at + len(codes))
+            scales = weight.scales(block).astype(np.float64)
+            zeros = 1 << (weight.bits - 1) if weight.zeros is None else weight.zeros(block)
+            grouped = codes.reshape(*scales.shape, weight.group).astype(np.float64)
+            grouped -= np.broadcast_to(zeros, scales.shape)[..., None]
+            grouped *= scales[..., None]
+            yield grouped.reshape(codes.shape).astype(np.float32)
+            at = block.stop
+
+    return rows_of
+
+
+def unpacked(words: Array, bits: int, count: int) -> Array:
+    """Return COUNT codes of each row of WORDS, whose last word may be filled up."""
+    missing = -words.shape[-1] % bits if 32 % bits else 0
+    whole = np.pad(words, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(words)
+    codes: Array = unpack(whole.view(np.uint32), bits)[:, :count]
+    return codes
+
+
+class Fit(NamedTuple):
+    """How integer zero points fit the biases of a weight.
+
+    Attributes:
+        loss: the largest difference of a value, in steps.
+        symmetric: whether all zero points are the middle of the codes, and exact.
+    """
+
+    loss: float
+    symmetric: bool
+
+
+def zeros_of(scales: Array, biases: Array, bits: int) -> Array:
+    """Return the zero points that are nearest to SCALES and BIASES, uint8, within the codes.
+
+    >>> zeros_of(np.float32([[0.5, -0.5]]), np.float32([[-4, 3.9]]), 4).tolist()
+    [[8, 8]]
+    """
+    return np.asarray(_nearest(*_wide(scales, biases), bits), np.uint8)
+
+
+def _wide(scales: Array, biases: Array) -> tuple[Array, Array]:
+    kind: Any = np.float32 if scales.dtype.itemsize == biases.dtype.itemsize == 2 else np.float64
+    return scales.astype(kind), biases.astype(kind)
+
+
+def _nearest(scales: Array, biases: Array, bits: int) -> Array:
+    with np.errstate(all="ignore"):
+        zeros = np.divide(biases, scales)
+    np.negative(zeros, out=zeros)
+    np.rint(zeros, out=zeros)
+    zeros[~np.isfinite(zeros)] = 0
+    return np.clip(zeros, 0, (1 << bits) - 1, out=zeros)
+
+
+def fit_of(parts: Dequantized, name: str) -> Fit:
+    """Return how integer zero points fit the weight NAME of PARTS, which is affine."""
+    names, bits = parts.part_names(name), parts.schemes[name].bits
+    header = parts.raw.headers[names["scales"]]
+    loss, symmetric = 0.0, True
+    for rows in each_block(slice(0, count_rows(header)), header.shape[-1]):
+        scales, biases = grids_of(parts, name, rows)
+        wide, biased = _wide(scales, biases)
+        zeros = _nearest(wide, biased, bits)
+        symmetric = symmetric and bool((zeros == 1 << (bits - 1)).all())
+        off = np.abs(zeros * wide + biased)
+        with np.errstate(all="ignore"):
+            steps = off / np.abs(wide)
+        loss = max(loss, float(np.max(np.nan_to_num(np.where(off == 0, 0, steps), nan=math.inf))))
+    return Fit(loss, symmetric and loss == 0)
+
+
+def grids_of(parts: Dequantized, name: str, rows: slice) -> tuple[Array, Array]:
+    """Return the scales and biases of ROWS of the affine weight NAME of PARTS."""
+    names = parts.part_names(name)
+    return read_rows(parts.raw, names["scales"], rows), read_rows(parts.raw, names["biases"], rows)
+
+
+def fits_of(parts: Dequantized, names: Iterable[str]) -> Mapping[str, Fit]:
+    """Return how integer zero points fit the affine weights NAMES of PARTS; several at a time."""
+    found: dict[str, Fit] = {}
+    wanted = list(names)
+    Workers().each(wanted, lambda name: found.update({name: fit_of(parts, name)}))
+    return {name: found[name] for name in wanted}

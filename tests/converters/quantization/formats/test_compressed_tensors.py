@@ -1,0 +1,345 @@
+"""compressed-tensors there and back, against its own decompression written out here."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weighbridge.converters.quantization import Blocks, Dequantized, Scheme
+from weighbridge.converters.quantization.formats import assembled
+from weighbridge.converters.quantization.formats.registry import read, write
+from weighbridge.errors import BadInputError, UnsupportedError
+
+from ..conftest import AFFINE, DTYPES, FLOATS, LLAMA, Arrays, parts_of, save, weights
+from .conftest import arrays, back, canonical, loaded, opened, there
+
+METHOD = "compressed-tensors"
+
+
+def mlx(scheme, shape=(40, 256), dtype="float16", *, whole=False, seed=0):
+    """Return parts of MLX; with WHOLE zero points the biases are float32 and exact."""
+    parts = parts_of(weights(shape, dtype, seed), scheme)
+    if whole and scheme.affine:
+        scales = parts["scales"].astype(np.float32)
+        with np.errstate(all="ignore"):
+            zeros = np.clip(np.rint(-parts["biases"].astype(np.float32) / scales), 0, None)
+        parts["biases"] = -np.minimum(zeros, 2**scheme.bits - 1) * scales
+    return parts
+
+
+def view_of(parts, scheme):
+    stored = {f"up.{part}": array for part, array in parts.items()}
+    return Dequantized(Arrays(stored), {"quantization": scheme.record})
+
+
+def bits_of(row, bits, count):
+    """Return COUNT codes of a row of words: element i begins at bit ``i * bits``."""
+    number = int.from_bytes(row.tobytes(), "little")
+    return [(number >> (place * bits)) & (2**bits - 1) for place in range(count)]
+
+
+def decompressed(tensors, weights):
+    """Return the values that compressed_tensors' own compressors give, in float64.
+
+    After `compressors/pack_quantized/base.py`, `nvfp4/base.py`, `mxfp8/base.py` and
+    `quantization/lifecycle/forward.py` of 0.20.
+    """
+    scale, bits = tensors["up.weight_scale"], weights["num_bits"]
+    if weights["type"] == "float":
+        if bits == 8:
+            values = tensors["up.weight"].astype(np.float64)
+        else:
+            packed = tensors["up.weight_packed"]
+            codes = np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
+            values = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+        factor = tensors.get("up.weight_global_scale", np.ones(1))
+        worth = (
+            2.0 ** (scale.astype(np.float64) - 127) if scale.dtype == np.uint8 else scale
+        ).astype(np.float64) / factor
+        return values * np.repeat(worth, values.shape[1] // worth.shape[1], axis=1)
+    rows, columns = tensors["up.weight_shape"]
+    codes = np.array([bits_of(row, bits, columns) for row in tensors["up.weight_packed"]])
+    zeros = np.full(scale.shape, 2 ** (bits - 1))
+    if not weights["symmetric"]:
+        down = np.ascontiguousarray(tensors["up.weight_zero_point"].T)
+        zeros = np.array([bits_of(column, bits, rows) for column in down]).T
+    times = columns // scale.shape[1]
+    off = codes - np.repeat(zeros, times, axis=1)
+    return off * np.repeat(scale.astype(np.float64), times, axis=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scheme", AFFINE, ids=str)
+def test_whole_zero_points_go_there_and_back_exactly(scheme, dtype):
+    parts = mlx(scheme, dtype=dtype, whole=True)
+    view = view_of(parts, scheme)
+    written = write(view, METHOD)
+    assert not written.losses or dtype == "float32"  # zero times scale may take more digits
+    assert max(written.losses.values(), default=0) < 1e-4
+    [group] = written.section["config_groups"].values()
+    exact = decompressed(arrays(written.tensors), group["weights"])
+    values = canonical(view, "up.weight")
+    near = np.abs(values).max() * 2**-21 if dtype == "float32" else 0
+    np.testing.assert_allclose(exact, values, rtol=0, atol=near)
+    seen = read(written.tensors, {"quantization_config": written.section})
+    assert seen.section == scheme.record
+    for part, array in parts.items():
+        again = seen.tensors.read(f"up.{part}")
+        wide = part == "biases" and not group["weights"]["symmetric"]
+        assert again.dtype == (
+            np.float32 if wide else parts["scales"].dtype if part != "weight" else array.dtype
+        )
+        if part != "biases" or dtype != "float32":
+            np.testing.assert_array_equal(again.astype(np.float32), array.astype(np.float32))
+
+
+@pytest.mark.parametrize("scheme", FLOATS, ids=str)
+def test_floating_point_codes_go_there_and_back_byte_for_byte(scheme):
+    parts = mlx(scheme)
+    view = view_of(parts, scheme)
+    written = write(view, METHOD)
+    [group] = written.section["config_groups"].values()
+    exact = decompressed(arrays(written.tensors), group["weights"])
+    np.testing.assert_array_equal(exact, canonical(view, "up.weight"))
+    seen = read(written.tensors, {"quantization_config": written.section})
+    assert seen.section == scheme.record
+    for part, array in parts.items():
+        assert seen.tensors.read(f"up.{part}").tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("scheme", AFFINE, ids=str)
+def test_what_mlx_made_is_off_by_the_loss_that_is_told(scheme):
+    parts = mlx(scheme)
+    view = view_of(parts, scheme)
+    written = write(view, METHOD)
+    [group] = written.section["config_groups"].values()
+    made = decompressed(arrays(written.tensors), group["weights"])
+    steps = np.repeat(np.abs(parts["scales"].astype(np.float64)), scheme.group_size, axis=1)
+    worst = np.max(np.abs(made - canonical(view, "up.weight")) / steps)
+    np.testing.assert_allclose(worst, written.losses.get("up.weight", 0), rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [1, 31, 33, 40, 100])
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_any_number_of_rows_is_packed_down(rows, bits):
+    scheme = Scheme(bits, 32)
+    view = view_of(mlx(scheme, (rows, 64), whole=True), scheme)
+    written = write(view, METHOD)
+    [group] = written.section["config_groups"].values()
+    exact = decompressed(arrays(written.tensors), group["weights"])
+    np.testing.assert_array_equal(exact, canonical(view, "up.weight"))
+
+
+@given(st.sampled_from([2, 3, 4, 6]), st.integers(0, 4000), st.integers(0, 4000))
+def test_any_bytes_may_be_asked_for_in_blocks_of_any_size(bits, start, stop):
+    scheme = Scheme(bits, 32)
+    written = write(view_of(mlx(scheme, (100, 64), whole=True), scheme), METHOD)
+    seen = read(written.tensors, {"quantization_config": written.section}).tensors
+    for tensors in (written.tensors, seen):
+        for name in tensors.headers:
+            whole = tensors.read(name).tobytes()
+            assert b"".join(map(bytes, tensors.stream(name, start, stop))) == whole[start:stop]
+
+
+def test_small_blocks_make_the_same(monkeypatch):
+    from weighbridge.converters.quantization import mlx as blocks
+
+    scheme = Scheme(4, 32)
+    written = write(view_of(mlx(scheme, (100, 64)), scheme), METHOD)
+    before = {name: it.tobytes() for name, it in arrays(written.tensors).items()}
+    monkeypatch.setattr(blocks, "BLOCK", 200)
+    assert {name: it.tobytes() for name, it in arrays(written.tensors).items()} == before
+    assert list(assembled.each_block(slice(2, 9), 64)) == [slice(2, 5), slice(5, 8), slice(8, 9)]
+
+
+def test_symmetric_weights_are_written_without_zero_points():
+    scheme = Scheme(4, 64)
+    parts = mlx(scheme)
+    parts["biases"] = parts["scales"] * np.float16(-8)
+    written = write(view_of(parts, scheme), METHOD)
+    assert written.section["config_groups"]["group_0"]["weights"]["symmetric"]
+    assert "up.weight_zero_point" not in written.tensors.headers
+    seen = read(written.tensors, {"quantization_config": written.section})
+    for part, array in parts.items():
+        assert seen.tensors.read(f"up.{part}").tobytes() == array.tobytes()
+
+
+MIXED = {
+    "model.layers.0.mlp.up_proj": {"group_size": 32, "bits": 8},
+    "model.layers.1.mlp.up_proj": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
+    "model.layers.0.mlp.gate_proj": {"group_size": 32, "bits": 8, "mode": "mxfp8"},
+    "model.layers.1.mlp.gate_proj": {"group_size": 16, "bits": 4, "mode": "nvfp4"},
+    "model.layers.0.self_attn.q_proj": False,
+}
+
+
+def test_a_mixed_model_comes_back_module_by_module(tmp_path):
+    save(
+        tmp_path / "mlx", LLAMA, "float16", group_size=64, bits=6,
+        predicate=lambda path, _: MIXED.get(path, True),
+    )  # fmt: skip
+    parts = opened(tmp_path / "mlx")
+    written = there(parts, METHOD, tmp_path / "ct", LLAMA)
+    again = back(tmp_path / "ct")
+    assert written.section["format"] == "mixed-precision"
+    assert set(parts.schemes) - set(again.schemes) == {"model.embed_tokens.weight"}
+    for name in parts.headers:
+        assert parts.schemes.get(name) == again.schemes.get(name) or "embed" in name
+        step = written.losses.get(name, 0) * 1.0001
+        if name in parts.schemes and step:
+            scales = np.abs(parts.parts(name)["scales"].astype(np.float64))
+            step = step * np.repeat(scales, parts.schemes[name].group_size, axis=-1)
+        assert np.all(np.abs(canonical(parts, name) - canonical(again, name)) <= step)
+
+
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_transformers_with_the_library_dequantizes_what_is_written(bits, tmp_path):
+    pytest.importorskip("compressed_tensors")
+    from transformers import CompressedTensorsConfig
+
+    save(tmp_path / "mlx", LLAMA, "float16", group_size=32, bits=bits)
+    parts = opened(tmp_path / "mlx")
+    there(parts, METHOD, tmp_path / "ct", LLAMA)
+    again = back(tmp_path / "ct")
+    _, state = loaded(tmp_path / "ct", quantization_config=CompressedTensorsConfig(dequantize=True))
+    assert set(state) == set(again.headers)
+    for name, array in state.items():  # the library multiplies in the dtype of the scales
+        expected = again.read(name).astype(np.float32)
+        np.testing.assert_allclose(array, expected, rtol=2**-10)
+
+
+@pytest.mark.parametrize("scheme", AFFINE + FLOATS, ids=str)
+def test_the_library_decompresses_as_is_written_out_here(scheme):
+    pytest.importorskip("compressed_tensors")
+    import torch
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationConfig
+
+    written = write(view_of(mlx(scheme, (40, 256), "float32"), scheme), METHOD)
+    [group] = QuantizationConfig.model_validate(written.section).config_groups.values()
+    tensors = arrays(written.tensors)
+    state = {
+        name.removeprefix("up."): torch.from_numpy(array.view(np.uint8)).view(torch.float8_e4m3fn)
+        if array.dtype == ml_dtypes.float8_e4m3fn
+        else torch.from_numpy(array)
+        for name, array in tensors.items()
+    }
+    made = BaseCompressor.get_value_from_registry(group.format).decompress(state, group)["weight"]
+    [said] = written.section["config_groups"].values()
+    expected = decompressed(tensors, said["weights"])
+    digits = 2**-20 if scheme.affine else 2**-7  # bfloat16 in the library
+    np.testing.assert_allclose(made.float(), expected, rtol=digits, atol=1e-6)
+
+
+def stored(**changes):
+    scheme = Scheme(4, 32)
+    tensors = arrays(write(view_of(mlx(scheme, (40, 64)), scheme), METHOD).tensors)
+    changed = tensors | {f"up.{ending}": array for ending, array in changes.items()}
+    return Arrays({name: array for name, array in changed.items() if array is not None})
+
+
+SAYS = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 32}
+
+
+def section(**changes):
+    group = {"targets": ["Linear"], "weights": SAYS | changes}
+    return {"quantization_config": {"quant_method": METHOD, "config_groups": {"group_0": group}}}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says", "message"),
+    [
+        ({"weight_scale": None}, {}, r"no tensor is called \*.weight_scale"),
+        ({"weight_packed": None}, {}, "up.weight is missing"),
+        ({"weight_zero_point": None}, {}, "up.weight_zero_point is missing"),
+        ({"weight_shape": None}, {}, "up.weight_shape is missing"),
+        ({"weight_shape": np.array([40, 72])}, {}, r"up.weight_packed is I32\[40, 8\], expected"),
+        ({"weight_scale": np.zeros((40, 3), np.float16)}, {}, "no groups of a weight"),
+        ({"weight_scale": np.zeros((40, 2), np.int32)}, {}, "expected floats"),
+        ({"weight_scale": np.zeros((40, 1), np.float16)}, {}, "groups of 32; stored are 64"),
+        ({"weight_zero_point": np.zeros((40, 2), np.int32)}, {}, r"expected shape \[5, 2\]"),
+        ({}, {"num_bits": 8}, r"up.weight_packed is I32\[40, 8\], expected shape \[40, 16\]"),
+        ({}, {"type": "float"}, "says 4 bits of type 'float'; stored is I32"),
+        ({}, {"group_size": 64}, "says groups of 64; stored are 32"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_tensor_and_the_value(tensors, says, message):
+    with pytest.raises(BadInputError, match=message):
+        read(stored(**tensors), section(**says))
+
+
+def test_columns_in_another_order_are_refused():
+    order = np.arange(64, dtype=np.int32)[::-1] // 32
+    with pytest.raises(UnsupportedError, match="weight_g_idx puts columns into groups in another"):
+        read(stored(weight_g_idx=order.astype(np.int32)), section())
+
+
+def plain(says, **tensors):
+    tensors = {f"up.{ending}": array for ending, array in tensors.items()}
+    return read(Arrays(tensors), section(**says))
+
+
+@pytest.mark.parametrize("scales", [(40, 1), (40, 2), (1,)])
+def test_bytes_of_integers_become_codes_of_8_bits(scales):
+    random = np.random.default_rng(0)
+    weight = random.integers(-128, 128, (40, 256), dtype=np.int8)
+    scale = np.abs(random.standard_normal(scales)).astype(ml_dtypes.bfloat16)
+    says = {"num_bits": 8, "strategy": "channel", "group_size": None, "symmetric": True}
+    seen = plain(says, weight=weight, weight_scale=scale)
+    assert seen.section == Scheme(8, 128).record
+    view = Dequantized(seen.tensors, {"quantization": seen.section})
+    wide = np.broadcast_to(scale.astype(np.float64).reshape(-1, scales[-1]), (40, scales[-1]))
+    expected = weight * np.repeat(wide, 256 // scales[-1], axis=1)
+    np.testing.assert_array_equal(canonical(view, "up.weight"), expected)
+
+
+def test_groups_that_mlx_has_not_are_dense():
+    random = np.random.default_rng(0)
+    weight = random.integers(-128, 128, (40, 48), dtype=np.int8)
+    scale = random.standard_normal((40, 3)).astype(np.float16)
+    seen = plain(
+        {"num_bits": 8, "symmetric": True, "group_size": 16}, weight=weight, weight_scale=scale
+    )
+    assert seen.section is None
+    assert "dense in float32, up first" in seen.notes[0]
+    expected = weight * np.repeat(scale.astype(np.float64), 16, axis=1)
+    np.testing.assert_array_equal(seen.tensors.read("up.weight"), expected)
+
+
+def test_fp8_with_float_scales_is_dense():
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((40, 64)).astype(ml_dtypes.float8_e4m3fn)
+    scale = random.standard_normal((40, 1)).astype(ml_dtypes.bfloat16)
+    seen = plain({"num_bits": 8, "type": "float"}, weight=weight, weight_scale=scale)
+    assert seen.section is None
+    expected = weight.astype(np.float64) * scale.astype(np.float64)
+    np.testing.assert_array_equal(seen.tensors.read("up.weight"), expected)
+
+
+def test_a_scale_of_a_whole_nvfp4_tensor_makes_it_dense():
+    scheme = Scheme(4, 16, "nvfp4")
+    view = view_of(mlx(scheme), scheme)
+    written = write(view, METHOD)
+    tensors = arrays(written.tensors) | {"up.weight_global_scale": np.float32([3.0])}
+    seen = read(Arrays(tensors), {"quantization_config": written.section})
+    assert seen.section is None
+    expected = (canonical(view, "up.weight") / 3.0).astype(np.float32)
+    np.testing.assert_array_equal(seen.tensors.read("up.weight"), expected)
+
+
+def test_the_values_are_those_of_the_parts_that_are_written():
+    """The reader of this program and the one written out above agree on a weight of MLX."""
+    scheme = Scheme(5, 64)
+    view = view_of(mlx(scheme, seed=3), scheme)
+    written = write(view, METHOD)
+    seen = read(written.tensors, {"quantization_config": written.section})
+    again = Dequantized(seen.tensors, {"quantization": seen.section})
+    [group] = written.section["config_groups"].values()
+    blocks = Blocks(again.parts("up.weight"), scheme)
+    np.testing.assert_array_equal(
+        blocks.values(), decompressed(arrays(written.tensors), group["weights"])
+    )
