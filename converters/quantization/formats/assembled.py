@@ -61,6 +61,11 @@ def fixed(array: Array) -> Source:
     )
 
 
+def whole(header: Header, make: Callable[[], Array]) -> Source:
+    """Return a tensor that MAKE makes at once, each time it is asked for."""
+    return Source(header, lambda start, stop: chunks(make(), start, stop))
+
+
 def computed(header: Header, rows: Rows) -> Source:
     """Return a tensor with HEADER whose rows are what ROWS yields for a slice of them.
 

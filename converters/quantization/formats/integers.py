@@ -141,10 +141,23 @@ class Fit(NamedTuple):
     Attributes:
         loss: the largest difference of a value, in steps.
         symmetric: whether all zero points are the middle of the codes, and exact.
+        lowest: the lowest zero point, where scales are positive.
+        narrow: whether float16 holds all scales.
     """
 
-    loss: float
-    symmetric: bool
+    loss: float = 0.0
+    symmetric: bool = True
+    lowest: int = 255
+    narrow: bool = True
+
+    def joined(self, other: Fit) -> Fit:
+        """Return the fit of both together."""
+        return Fit(
+            max(self.loss, other.loss),
+            self.symmetric and other.symmetric,
+            min(self.lowest, other.lowest),
+            self.narrow and other.narrow,
+        )
 
 
 def zeros_of(scales: Array, biases: Array, bits: int) -> Array:
@@ -172,19 +185,40 @@ def _nearest(scales: Array, biases: Array, bits: int) -> Array:
 
 def fit_of(parts: Dequantized, name: str) -> Fit:
     """Return how integer zero points fit the weight NAME of PARTS, which is affine."""
-    names, bits = parts.part_names(name), parts.schemes[name].bits
-    header = parts.raw.headers[names["scales"]]
-    loss, symmetric = 0.0, True
+    bits = parts.schemes[name].bits
+    header = parts.raw.headers[parts.part_names(name)["scales"]]
+    found = Fit()
     for rows in each_block(slice(0, count_rows(header)), header.shape[-1]):
-        scales, biases = grids_of(parts, name, rows)
-        wide, biased = _wide(scales, biases)
-        zeros = _nearest(wide, biased, bits)
-        symmetric = symmetric and bool((zeros == 1 << (bits - 1)).all())
-        off = np.abs(zeros * wide + biased)
-        with np.errstate(all="ignore"):
-            steps = off / np.abs(wide)
-        loss = max(loss, float(np.max(np.nan_to_num(np.where(off == 0, 0, steps), nan=math.inf))))
-    return Fit(loss, symmetric and loss == 0)
+        found = found.joined(_fit(*grids_of(parts, name, rows), bits))
+    return found
+
+
+def _fit(scales: Array, biases: Array, bits: int) -> Fit:
+    wide, biased = _wide(scales, biases)
+    zeros = _nearest(wide, biased, bits)
+    loss = _steps(wide, biased, zeros)
+    symmetric = loss == 0 and bool((zeros == 1 << (bits - 1)).all())
+    lowest = np.where(wide < 0, (1 << bits) - 1 - zeros, zeros).min(initial=255)
+    return Fit(loss, symmetric, int(lowest), _fits_half(scales))
+
+
+def _steps(scales: Array, biases: Array, zeros: Array) -> float:
+    off = zeros * scales
+    off += biases
+    np.abs(off, out=off)
+    if not off.any():
+        return 0.0
+    with np.errstate(all="ignore"):
+        steps = off / np.abs(scales)
+    return float(np.nan_to_num(np.where(off == 0, 0, steps), nan=math.inf).max(initial=0))
+
+
+def _fits_half(scales: Array) -> bool:
+    if scales.dtype == np.float16:
+        return True
+    with np.errstate(over="ignore"):
+        half = scales.astype(np.float16)
+    return bool(np.array_equal(half.astype(np.float64), scales.astype(np.float64)))
 
 
 def grids_of(parts: Dequantized, name: str, rows: slice) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints import Checkpoint
 from ..view import Dequantized
-from . import compressed_tensors, metal
+from . import awq, compressed_tensors, gptq, metal
 from .base import METHOD, SECTION, Format, Read, Written
 
 __all__ = ["METHODS", "Format", "Read", "Written", "read", "write"]
@@ -17,6 +17,8 @@ __all__ = ["METHODS", "Format", "Read", "Written", "read", "write"]
 METHODS: Final[Mapping[str, Format]] = {
     "metal": metal.FORMAT,
     "compressed-tensors": compressed_tensors.FORMAT,
+    "gptq": gptq.FORMAT,
+    "awq": awq.FORMAT,
 }
 
 

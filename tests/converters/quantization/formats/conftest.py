@@ -10,6 +10,8 @@ from weighbridge.converters.checkpoints import open_checkpoint, save_tensors
 from weighbridge.converters.quantization import Blocks, Dequantized
 from weighbridge.converters.quantization.formats.registry import read, write
 
+from ..conftest import Arrays, parts_of, weights
+
 EXTRA = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "float32"}
 
 
@@ -62,3 +64,25 @@ def loaded(folder, **more):
         folder, device_map="cpu", dtype=torch.float32, **more
     )
     return model, {name: it.float().numpy() for name, it in model.state_dict().items()}
+
+
+def mlx(scheme, shape=(40, 256), dtype="float16", *, whole=False, seed=0):
+    """Return parts of MLX; with WHOLE zero points the biases are float32 and exact."""
+    parts = parts_of(weights(shape, dtype, seed), scheme)
+    if whole and scheme.affine:
+        scales = parts["scales"].astype(np.float32)
+        with np.errstate(all="ignore"):
+            zeros = np.clip(np.rint(-parts["biases"].astype(np.float32) / scales), 0, None)
+        parts["biases"] = -np.minimum(zeros, 2**scheme.bits - 1) * scales
+    return parts
+
+
+def view_of(parts, scheme):
+    stored = {f"up.{part}": array for part, array in parts.items()}
+    return Dequantized(Arrays(stored), {"quantization": scheme.record})
+
+
+def bits_of(row, bits, count):
+    """Return COUNT codes of a row of words: element i begins at bit ``i * bits``."""
+    number = int.from_bytes(row.tobytes(), "little")
+    return [(number >> (place * bits)) & (2**bits - 1) for place in range(count)]

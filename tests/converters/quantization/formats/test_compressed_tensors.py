@@ -13,32 +13,10 @@ from weighbridge.converters.quantization.formats import assembled
 from weighbridge.converters.quantization.formats.registry import read, write
 from weighbridge.errors import BadInputError, UnsupportedError
 
-from ..conftest import AFFINE, DTYPES, FLOATS, LLAMA, Arrays, parts_of, save, weights
-from .conftest import arrays, back, canonical, loaded, opened, there
+from ..conftest import AFFINE, DTYPES, FLOATS, LLAMA, Arrays, save
+from .conftest import arrays, back, bits_of, canonical, loaded, mlx, opened, there, view_of
 
 METHOD = "compressed-tensors"
-
-
-def mlx(scheme, shape=(40, 256), dtype="float16", *, whole=False, seed=0):
-    """Return parts of MLX; with WHOLE zero points the biases are float32 and exact."""
-    parts = parts_of(weights(shape, dtype, seed), scheme)
-    if whole and scheme.affine:
-        scales = parts["scales"].astype(np.float32)
-        with np.errstate(all="ignore"):
-            zeros = np.clip(np.rint(-parts["biases"].astype(np.float32) / scales), 0, None)
-        parts["biases"] = -np.minimum(zeros, 2**scheme.bits - 1) * scales
-    return parts
-
-
-def view_of(parts, scheme):
-    stored = {f"up.{part}": array for part, array in parts.items()}
-    return Dequantized(Arrays(stored), {"quantization": scheme.record})
-
-
-def bits_of(row, bits, count):
-    """Return COUNT codes of a row of words: element i begins at bit ``i * bits``."""
-    number = int.from_bytes(row.tobytes(), "little")
-    return [(number >> (place * bits)) & (2**bits - 1) for place in range(count)]
 
 
 def decompressed(tensors, weights):
