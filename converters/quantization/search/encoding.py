@@ -18,6 +18,7 @@ from ..scheme import Scheme
 from ..workspace import Room
 from . import affine, floats, zeros
 from .groups import Groups
+from .stored import check_finite
 
 BLOCK: Final = 1 << 19  # elements worked on at a time: fewer, and threads wait for one another
 ZEROS: Final = (None, "integer", "symmetric")
@@ -60,8 +61,8 @@ def encode(
     {'weight': ('uint32', (1, 8)), 'scales': ('float16', (1, 1)), 'biases': ('float16', (1, 1))}
     """
     check_shape(values.shape, scheme)
-    job = _Encoding(values, scheme, _dtype(dtype), zero, importance)
-    Workers(threads or _cores()).each(job.blocks(), job.encode)
+    job = _Encoding(finite(values), scheme, numpy_dtype(dtype), zero, importance)
+    Workers(threads or cores()).each(job.blocks(), job.encode)
     return job.parts()
 
 
@@ -76,8 +77,7 @@ class _Encoding:
         zero: str | None,
         importance: Array | None,
     ) -> None:
-        if zero not in ZEROS or (zero and not scheme.affine):
-            raise UnsupportedError(f"{scheme} has no {zero} zero; leave that to affine schemes")
+        check_zero(zero, scheme)
         self.shape, self.scheme, self.dtype, self.zero = values.shape, scheme, dtype, zero
         self.values = values.reshape(-1, scheme.group_size)
         self.importance = None if importance is None else _normed(importance, scheme.group_size)
@@ -96,7 +96,7 @@ class _Encoding:
     def encode(self, block: slice) -> None:
         """Encode the groups of BLOCK."""
         room = self._rooms.pop() if self._rooms else Room()
-        values, importance = self._finite(block), self._important(block)
+        values, importance = self.values[block], self._important(block)
         if self.scheme.affine:
             codes = self._affine(
                 block, Groups(values, self.scheme.bits, room, importance, self.zero)
@@ -121,24 +121,9 @@ class _Encoding:
             line = zeros.searched(groups, self.dtype, self.zero)
         else:
             line = affine.searched(groups, self.dtype)
-        if not np.isfinite(line.scales).all():
-            raise UnsupportedError(
-                f"weights as large as {np.abs(self.values[block]).max():.3g} need a scale or bias beyond"
-                f" {self.dtype.name}; store scales in bfloat16 or float32"
-            )
+        check_finite(line, self.values[block], self.dtype)
         self.scales[block], self.biases[block] = (numbers.astype(self.dtype) for numbers in line)
         return groups.codes(groups.in_steps(line)).astype(np.uint8)
-
-    def _finite(self, block: slice) -> Array:
-        """Return the values of BLOCK, float32."""
-        values = self.values[block].astype(np.float32, copy=False)
-        if np.isfinite(values.min()) and np.isfinite(values.max()):
-            return values
-        place = block.start * values.shape[1] + int(np.argmin(np.isfinite(values)))
-        index = [int(at) for at in np.unravel_index(place, self.shape)]
-        raise UnsupportedError(
-            f"the weight is {self.values.flat[place]} at {index}: no code is worth that"
-        )
 
     def _important(self, block: slice) -> Array | None:
         """Return the importance of each element of BLOCK, ``(group, groups)``."""
@@ -155,12 +140,33 @@ def _normed(importance: Array, group_size: int) -> Array:
     return np.maximum(grouped / (mean or 1.0), NEGLIGIBLE).astype(np.float32)
 
 
-def _dtype(dtype: str | np.dtype[Any]) -> np.dtype[Any]:
+def check_zero(zero: str | None, scheme: Scheme) -> None:
+    """Raise ``UnsupportedError`` if SCHEME has no such ZERO."""
+    if zero not in ZEROS or (zero and not scheme.affine):
+        raise UnsupportedError(f"{scheme} has no {zero} zero; leave that to affine schemes")
+
+
+def finite(values: Array) -> Array:
+    """Return VALUES in float32.
+
+    Raises:
+        UnsupportedError: one of them is not finite.
+    """
+    values = values.astype(np.float32, copy=False)
+    if not values.size or (np.isfinite(values.min()) and np.isfinite(values.max())):
+        return values
+    index = [int(at) for at in np.argwhere(~np.isfinite(values))[0]]
+    raise UnsupportedError(f"the weight is {values[*index]} at {index}: no code is worth that")
+
+
+def numpy_dtype(dtype: str | np.dtype[Any]) -> np.dtype[Any]:
+    """Return DTYPE, a safetensors code, a name or itself."""
     if isinstance(dtype, str):
         return NUMPY[dtype] if dtype in NUMPY else dtype_of(dtype)
     return dtype
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return how many cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(affinity(0)) if affinity else os.cpu_count() or 1

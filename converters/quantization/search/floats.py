@@ -51,6 +51,13 @@ def searched(
     return codes, chosen.astype(np.uint8)
 
 
+def nearest(values: Array, scales: Array, mode: str) -> Array:
+    """Return the codes nearest to VALUES, ``(..., groups)``, by SCALES, ``(groups,)``; uint8."""
+    codes = _codes(np.abs(values), scales, mode)
+    codes[values < 0] |= SIGN[mode]
+    return codes
+
+
 def _byte(ideal: NDArray[np.float64], mode: str) -> Bytes:
     """Return the byte whose scale is nearest to IDEAL; for powers of two by its logarithm."""
     if mode == "nvfp4":

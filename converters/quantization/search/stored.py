@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from ....errors import UnsupportedError
 from ...common.dtypes import unit_roundoff
+from ...values import Array
 from ..rounding import round_once
 from .groups import Float64, Groups, Line
 
@@ -26,6 +28,19 @@ def best(lines: Sequence[Line], groups: Groups) -> Line:
         chosen = line.where(errors < least, chosen)
         least = np.minimum(errors, least)
     return Line(np.where(least < np.inf, chosen.scales, np.inf), chosen.biases)
+
+
+def check_finite(line: Line, values: Array, dtype: np.dtype[Any]) -> None:
+    """Check that DTYPE has numbers for every group of VALUES, in any order.
+
+    Raises:
+        UnsupportedError: it has none for some.
+    """
+    if not np.isfinite(line.scales).all():
+        raise UnsupportedError(
+            f"weights as large as {np.abs(values).max():.3g} need a scale or bias beyond {dtype.name};"
+            " store scales in bfloat16 or float32"
+        )
 
 
 def rounded(numbers: Float64, dtype: np.dtype[Any]) -> Float64:
