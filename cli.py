@@ -32,6 +32,7 @@ from .verbs.inspect import doctor, inspect
 from .verbs.map import map_group
 from .verbs.parity import parity
 from .verbs.progress import shown
+from .verbs.quantize import quantize
 from .verbs.signals import unwinding
 from .verbs.stdout import keep_stdout
 from .verbs.train import preflight, train
@@ -72,6 +73,6 @@ def main() -> None:
     atexit.register(gc.freeze)  # nor is it worth a second to look for any in what ends anyway
 
 
-for verb in (convert, map_group, merge, export, parity, train, preflight, inspect, doctor):
+for verb in (convert, quantize, map_group, merge, export, parity, train, preflight, inspect, doctor):
     main.add_command(verb)
 keep_stdout(main)
