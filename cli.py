@@ -73,6 +73,17 @@ def main() -> None:
     atexit.register(gc.freeze)  # nor is it worth a second to look for any in what ends anyway
 
 
-for verb in (convert, quantize, map_group, merge, export, parity, train, preflight, inspect, doctor):
+for verb in (
+    convert,
+    quantize,
+    map_group,
+    merge,
+    export,
+    parity,
+    train,
+    preflight,
+    inspect,
+    doctor,
+):
     main.add_command(verb)
 keep_stdout(main)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..trainers.preflight import Preflight
     from ..trainers.runs.loop import TrainResult
 
+WORST = 3  # quantized weights
 MANY = 8  # dropped tensors of one reason that are listed by name
 COLOURS = {"PASS": "green", "PASS-REFERENCE": "green", "DIFFERS": "red"}
 
@@ -96,6 +97,7 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"{len(facts['tensors'])} tensors written, hashed with xxh3")
     if facts.get("merged"):
         lines += survival_lines(facts["merged"])
+    lines += quantized_lines(facts.get("quantized") or {})
     if "updates" in facts:
         lines.append(f"{facts['updates']} of {facts['updates']} updates converted")
     lines += figure_lines(facts.get("figures") or {})
@@ -114,6 +116,34 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     if side.get("left_out"):
         lines.append(f"left out: {', '.join(side['left_out'])}")
     return lines
+
+
+def quantized_lines(quantized: Mapping[str, Any]) -> list[str]:
+    """Return what quantizing took: bytes, and how far the weights were moved, the worst ones by name.
+
+    >>> error = {"of": "all numbers", "mean": 0.0976, "worst": "b", "largest": 0.11}
+    >>> weights = {"a": {"scheme": "4-bit", "error": 0.09}, "b": {"scheme": "4-bit", "error": 0.11}}
+    >>> sizes = {"before": 2000, "after": 500}
+    >>> print(*quantized_lines({"bytes": sizes, "error": error, "weights": weights}), sep="\\n")
+    2 weights quantized: 2,000 bytes before, 500 after (25.0%)
+    weights moved by 9.76% of their size on average (all numbers), the most:
+      b  11.00%  4-bit
+      a   9.00%  4-bit
+    """
+    if not quantized:
+        return []
+    sizes, error, weights = (quantized[key] for key in ("bytes", "error", "weights"))
+    before, after = sizes["before"], sizes["after"]
+    head = f"{len(weights)} weights quantized: {before:,} bytes before, {after:,} after"
+    said = (
+        f"weights moved by {error['mean']:.2%} of their size on average ({error['of']}), the most:"
+    )
+    worst = sorted(weights, key=lambda name: -weights[name]["error"])[:WORST]
+    width = max(map(len, worst))
+    named = [
+        f"  {it:<{width}}  {weights[it]['error']:6.2%}  {weights[it]['scheme']}" for it in worst
+    ]
+    return [f"{head} ({after / max(before, 1):.1%})", said, *named]
 
 
 def figure_lines(figures: Mapping[str, float]) -> list[str]:

@@ -16,7 +16,9 @@ HOW = ("bits", "group_size", "mode", "rules", "dtype", "method")
 @click.command()
 @click.argument("source", type=MODEL)
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--bits", type=int, metavar="N", help="Bits of a code: 2, 3, 4, 5, 6, 8.  [default: 4]")
+@click.option(
+    "--bits", type=int, metavar="N", help="Bits of a code: 2, 3, 4, 5, 6, 8.  [default: 4]"
+)
 @click.option(
     "--group-size",
     type=int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...errors import BadInputError
@@ -84,11 +84,25 @@ def obeying(wish: Wish, usual: Predicate | None) -> Predicate:
 
     def predicate(path: str, module: Any) -> Any:
         wanted = wish(path)
-        if isinstance(wanted, Scheme):
+        if isinstance(wanted, Scheme) and hasattr(module, "to_quantized"):
+            require_divided(path, module.weight.shape, wanted)
             return wanted.record
         return wanted and (usual is None or usual(path, module))
 
     return predicate
+
+
+def require_divided(path: str, shape: Sequence[int], scheme: Scheme) -> None:
+    """Refuse a SCHEME whose groups do not fit the weight of the module PATH.
+
+    Raises:
+        BadInputError: its columns are no multiple of them.
+    """
+    if shape[-1] % scheme.group_size:
+        raise BadInputError(
+            f"{path} {list(shape)} cannot be quantized as {scheme}: {shape[-1]} columns are no multiple"
+            f" of {scheme.group_size}; choose a smaller group for it"
+        )
 
 
 def by_mlx_lm(model: nn.Module, config: Config, scheme: Scheme, wish: Wish) -> dict[str, Any]:

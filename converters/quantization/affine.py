@@ -20,7 +20,7 @@ from .workspace import Room
 
 Float32 = NDArray[np.float32]
 
-BLOCK: Final = 1 << 17  # numbers at a time: as float32 half of a core's cache, next to no calls
+BLOCK: Final = 1 << 18  # numbers at a time: as float32 half of a core's cache, next to no calls
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 SMALLEST: Final = np.float32(1e-7)  # scale
 PAIRS: Final = OCTET // 2

@@ -34,9 +34,9 @@ class Moved(NamedTuple):
 
 def moved(values: Array, parts: Mapping[str, Array], scheme: Scheme) -> Moved:
     """Return how far PARTS are from VALUES, rows that they store."""
-    wide = values.astype(np.float32, copy=False).reshape(-1)
-    error = dequantize(parts, scheme).reshape(-1)
     with np.errstate(all="ignore"):  # infinities and NaN show in the sums
+        wide = values.astype(np.float32).reshape(-1)
+        error = dequantize(parts, scheme).reshape(-1)
         error -= wide
         return Moved(float(np.dot(error, error)), float(np.dot(wide, wide)))
 

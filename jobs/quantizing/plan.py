@@ -128,12 +128,16 @@ def require_quantizable(model: Model) -> None:
         UnsupportedError: its weights are quantized.
     """
     if model.adapter:
-        merged = command("merge", model.path or model.spec, model.adapter.path, unused(model.spec, "-merged"))
+        merged = command(
+            "merge", model.path or model.spec, model.adapter.path, unused(model.spec, "-merged")
+        )
         raise BadInputError(f"{model.spec} has an adapter, which has to be merged first: {merged}")
     there = packed(model.checkpoint.headers) if model.path else []
     sections = [key for key in (KEY, COPY) if model.config.get(key)]
     if there or sections:
-        what = f"{len(there)} weights such as {there[0]}" if there else f"config.json: {sections[0]}"
+        what = (
+            f"{len(there)} weights such as {there[0]}" if there else f"config.json: {sections[0]}"
+        )
         dense = f": {dequantizing(model.spec)}" if model.framework == "mlx" else ""
         raise UnsupportedError(
             f"{model.spec} is quantized already ({what}); take the model that it was made from, or"

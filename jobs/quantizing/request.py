@@ -76,7 +76,10 @@ class Request(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return it, a line each."""
-        return [f"quantize as {self.scheme}, method {self.method}", *(f"rule {it.text}" for it in self.rules)]
+        return [
+            f"quantize as {self.scheme}, method {self.method}",
+            *(f"rule {it.text}" for it in self.rules),
+        ]
 
 
 def request_of(  # noqa: PLR0913  # the options of a verb, by keyword

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -30,7 +31,8 @@ from .methods import METHODS
 from .plan import Plan, config_of
 
 FORMAT: Final = {"format": "mlx"}  # what safetensors files of MLX say of themselves
-SAMPLED: Final = 16  # of so many blocks one is measured; the check measures all of them
+EVERY: Final = 16  # of a large weight one group of so many in one block of so many is measured
+LARGE: Final = 1 << 20  # numbers
 
 
 def write(plan: Plan, folder: Path, options: Options) -> Written:
@@ -42,7 +44,7 @@ def write(plan: Plan, folder: Path, options: Options) -> Written:
     facts |= beside_weights(job, folder, options)
     config = config_of(plan, read_config(folder))
     (folder / CONFIG).write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
-    share = f"1 block of {SAMPLED} of each weight"
+    share = f"one number in {EVERY * EVERY} of large weights"
     facts["quantized"] = figures.facts_of(plan.sizes, plan.schemes, errors, share)
     return Written(facts, plan.lines())
 
@@ -61,7 +63,9 @@ class Quantizer:
     def run(self) -> tuple[dict[str, str], dict[str, Moved]]:
         """Write all tensors; return their hashes, and how far those lie that were measured."""
         headers = self.plan.tensors.headers
-        computed = {n for step in self.plan.job.plan.steps if not step.copies for n in step.target_names}
+        computed = {
+            n for step in self.plan.job.plan.steps if not step.copies for n in step.target_names
+        }
         names = sorted(headers, key=lambda name: -headers[name].nbytes)  # no thread is left alone
         free = [name for name in names if name not in computed]
         own = [name for name in headers if name in computed]  # MLX computes in one thread, in order
@@ -103,11 +107,13 @@ class Quantizer:
     ) -> Iterator[Array]:
         """Yield the codes of NAME, a block at a time; BESIDE gets its other parts."""
         scheme, dtype = self.plan.schemes[name], self.plan.dtype(name)
+        every = EVERY if prod(self.plan.tensors.headers[name].shape) > LARGE else 1
         found = Moved()
         for number, values in enumerate(groups(self.plan.tensors, name, stream, scheme.group_size)):
             parts = self.encode(values, scheme, dtype)
-            if number % SAMPLED == 0:
-                found += moved(values, parts, scheme)
+            if number % every == 0:
+                some = {part: array[::every] for part, array in parts.items()}
+                found += moved(values[::every], some, scheme)
             words = parts.pop("weight")
             for part, array in parts.items():
                 beside.setdefault(part, []).append(array)
@@ -149,5 +155,3 @@ def blocks(stream: Iterable[memoryview], size: int) -> Iterator[memoryview]:
         rest += piece[whole:]
     if rest:
         yield memoryview(rest)
-
-
