@@ -119,12 +119,12 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def quantized_lines(quantized: Mapping[str, Any]) -> list[str]:
-    """Return what quantizing took: bytes, and how far the weights were moved, the worst ones by name.
+    r"""Return what quantizing took: bytes, and how far the weights were moved, the worst ones by name.
 
     >>> error = {"of": "all numbers", "mean": 0.0976, "worst": "b", "largest": 0.11}
     >>> weights = {"a": {"scheme": "4-bit", "error": 0.09}, "b": {"scheme": "4-bit", "error": 0.11}}
     >>> sizes = {"before": 2000, "after": 500}
-    >>> print(*quantized_lines({"bytes": sizes, "error": error, "weights": weights}), sep="\\n")
+    >>> print(*quantized_lines({"bytes": sizes, "error": error, "weights": weights}), sep="\n")
     2 weights quantized: 2,000 bytes before, 500 after (25.0%)
     weights moved by 9.76% of their size on average (all numbers), the most:
       b  11.00%  4-bit
@@ -135,15 +135,12 @@ def quantized_lines(quantized: Mapping[str, Any]) -> list[str]:
     sizes, error, weights = (quantized[key] for key in ("bytes", "error", "weights"))
     before, after = sizes["before"], sizes["after"]
     head = f"{len(weights)} weights quantized: {before:,} bytes before, {after:,} after"
-    said = (
-        f"weights moved by {error['mean']:.2%} of their size on average ({error['of']}), the most:"
-    )
+    mean = f"{error['mean']:.2%} of their size on average ({error['of']})"
     worst = sorted(weights, key=lambda name: -weights[name]["error"])[:WORST]
     width = max(map(len, worst))
-    named = [
-        f"  {it:<{width}}  {weights[it]['error']:6.2%}  {weights[it]['scheme']}" for it in worst
-    ]
-    return [f"{head} ({after / max(before, 1):.1%})", said, *named]
+    lines = [f"  {n:<{width}}  {weights[n]['error']:6.2%}  {weights[n]['scheme']}" for n in worst]
+    size = f"{head} ({after / max(before, 1):.1%})"
+    return [size, f"weights moved by {mean}, the most:", *lines]
 
 
 def figure_lines(figures: Mapping[str, float]) -> list[str]:

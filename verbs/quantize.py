@@ -42,7 +42,8 @@ HOW = ("bits", "group_size", "mode", "rules", "dtype", "method")
 @click.option(
     "--method",
     metavar="NAME",
-    help="How codes are chosen: mlx, bit for bit as mx.quantize chooses them.  [default: mlx]",
+    help="search for scales with the least error; mlx: bit for bit what mx.quantize makes."
+    "  [default: search]",
 )
 @click.option(
     "--dtype",

@@ -5,7 +5,6 @@ decide how a model is quantized. These lines are taken from the installed file a
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -66,7 +65,8 @@ def code(library: str, file: str, name: str) -> CodeType | None:
     kept = [it for it in tree.body if light(it) or getattr(it, "name", None) in needed]
     flags = __future__.annotations.compiler_flag  # nothing is imported for a type alone
     module = ast.Module(kept, type_ignores=[])
-    return compile(module, str(root / file), "exec", flags, dont_inherit=True)
+    made: CodeType = compile(module, str(root / file), "exec", flags, dont_inherit=True)
+    return made
 
 
 def light(statement: ast.stmt) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ...converters.common.dtypes import NUMPY
-from ...converters.quantization import Scheme, quantize
+from ...converters.quantization import Scheme, quantize, search
 from ...converters.quantization.affine import encode
 from ...converters.quantization.workspace import Room
 from ...converters.values import Array
@@ -59,4 +59,9 @@ def agrees(scheme: Scheme, dtype: str) -> bool:
     return all(made[part].tobytes() == array.tobytes() for part, array in expected.items())
 
 
-METHODS: Final[Mapping[str, Encode]] = {"mlx": as_mlx}
+def searched(values: Array, scheme: Scheme, dtype: str) -> dict[str, Array]:
+    """Return parts of VALUES with searched scales: at most the error of ``mx.quantize``."""
+    return search.encode(values.astype(np.float32), scheme, dtype, threads=1)
+
+
+METHODS: Final[Mapping[str, Encode]] = {"search": searched, "mlx": as_mlx}

@@ -12,7 +12,7 @@ from ...errors import BadInputError
 
 KEEP: Final = "none"
 GLOB: Final = frozenset("*?[")
-METHODS: Final = ("mlx",)
+METHODS: Final = ("search", "mlx")  # the first by default
 DTYPES: Final = ("bfloat16", "float16", "float32")
 
 
@@ -82,7 +82,7 @@ class Request(NamedTuple):
         ]
 
 
-def request_of(  # noqa: PLR0913  # the options of a verb, by keyword
+def request_of(  # the options of a verb, by keyword
     *,
     bits: int | None = None,
     group_size: int | None = None,

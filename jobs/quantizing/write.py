@@ -22,6 +22,7 @@ from ...converters.planning.manifest import facts_of
 from ...converters.quantization.affine import BLOCK
 from ...converters.quantization.mlx import stem
 from ...converters.values import Array
+from ...errors import UnsupportedError
 from ..converting import beside_weights, forget_side_files
 from ..options import Options
 from ..pipeline import Written
@@ -106,11 +107,11 @@ class Quantizer:
         self, name: str, stream: Iterable[memoryview], beside: dict[str, list[Array]]
     ) -> Iterator[Array]:
         """Yield the codes of NAME, a block at a time; BESIDE gets its other parts."""
-        scheme, dtype = self.plan.schemes[name], self.plan.dtype(name)
+        scheme = self.plan.schemes[name]
         every = EVERY if prod(self.plan.tensors.headers[name].shape) > LARGE else 1
         found = Moved()
         for number, values in enumerate(groups(self.plan.tensors, name, stream, scheme.group_size)):
-            parts = self.encode(values, scheme, dtype)
+            parts = self.encoded(name, values)
             if number % every == 0:
                 some = {part: array[::every] for part, array in parts.items()}
                 found += moved(values[::every], some, scheme)
@@ -119,6 +120,13 @@ class Quantizer:
                 beside.setdefault(part, []).append(array)
             yield words
         self.errors[name] = found
+
+    def encoded(self, name: str, values: Array) -> dict[str, Array]:
+        """Return the parts of VALUES, groups of the weight NAME."""
+        try:
+            return self.encode(values, self.plan.schemes[name], self.plan.dtype(name))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{name}: {error}") from error
 
 
 def groups(

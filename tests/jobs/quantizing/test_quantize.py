@@ -28,9 +28,9 @@ SCHEMES = {
 }
 
 
-def run(source, target, *more, code=0, check="none"):
+def run(source, target, *more, code=0, check="none", method="mlx"):
     """Quantize SOURCE into TARGET by the command line; return what was printed."""
-    words = ["quantize", source, target, "--check", check, *more]
+    words = ["quantize", source, target, "--check", check, "--method", method, *more]
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == code, result.output
     return result.output
@@ -163,6 +163,34 @@ def test_size_and_error_are_printed_and_recorded(tmp_path):
     assert found["error"]["worst"] in printed
 
 
+def test_by_default_scales_are_searched_and_the_error_is_smaller(tmp_path):
+    save(tmp_path / "float", LLAMA)
+    errors = {}
+    for method in ("mlx", "search"):
+        run(tmp_path / "float", tmp_path / method, method=method)
+        manifest = json.loads((tmp_path / method / "weighbridge.json").read_text())
+        errors[method] = manifest["quantized"]["error"]["mean"]
+    assert errors["search"] < 0.95 * errors["mlx"]
+    result = CliRunner().invoke(
+        main, ["quantize", str(tmp_path / "float"), str(tmp_path / "made"), "--check", "none"]
+    )
+    assert result.exit_code == 0, result.output
+    assert tensors(tmp_path / "made") == tensors(tmp_path / "search")
+
+
+@pytest.mark.parametrize("method", ["mlx", "search"])
+def test_a_weight_that_is_not_finite_is_named_or_left_to_mlx(method, tmp_path):
+    model, _ = save(tmp_path / "float", LLAMA)
+    model.lm_head.weight[3, 5] = mx.inf
+    save_model(tmp_path / "float", model, donate_model=False)
+    if method == "mlx":
+        run(tmp_path / "float", tmp_path / "made")
+        require_same(tmp_path / "made", by_mlx_lm(tmp_path / "float", tmp_path / "mlx"))
+    else:
+        printed = run(tmp_path / "float", tmp_path / "made", code=3, method=method)
+        assert "lm_head.weight" in printed
+
+
 WRONG = {
     "a mode that there is not": (["--mode", "int4"], "--mode int4 is unknown"),
     "bits that there are not": (["--bits", 7], "7-bit affine, groups of 64 is unknown"),
@@ -189,6 +217,7 @@ def test_what_cannot_be_is_refused_in_one_line(name, tmp_path):
     printed = run(tmp_path / "float", tmp_path / "made", *words, code=3)
     assert said in printed
     assert printed.startswith("Error: ")
+    assert "Traceback" not in printed
     assert [it.name for it in tmp_path.iterdir()] == ["float"]
 
 
