@@ -38,6 +38,7 @@ from ..converters.planning.sidecar import (
 from ..converters.planning.transcoding import (
     RECORDED,
     Transcoded,
+    as_written,
     dequantized,
     is_quantized,
     quantized_view,
@@ -136,8 +137,7 @@ def move(
     and scales, or is written dense.
 
     Raises:
-        WeighbridgeError: bad input, or an adapter that is live on MODEL would be rounded away;
-            nothing is left behind.
+        WeighbridgeError: bad input, or an adapter would be rounded away; nothing is left behind.
     """
     cast, whole = written(model)
     job = plan_job(conversion_of(cast, to, options.original))
@@ -145,9 +145,7 @@ def move(
     lines = (*job.lines(), *(coded.lines() if coded else ()))
     if options.dry_run:
         return Outcome(None, lines)
-    require_apart(job.model, target.path)
-    if options.checks:
-        require_memory("check", model, quick=options.quick)
+    require_room(job.model, target, options)
 
     def write(folder: Path) -> Written:
         forget_side_files(folder)
@@ -157,15 +155,26 @@ def move(
         facts |= adapters_recorded(job.model) | beside_weights(job, folder, options)
         facts |= inexact(job.plan, execution, facts)
         facts |= {"base_provenance": provenance._asdict()} if provenance else {}
-        facts |= quantized_facts(coded, folder) if coded else {}
+        facts |= transcoded_facts(coded, folder)
         return Written(facts, lines)
 
-    live = replace(job.model, tensors=model.tensors) if whole else job.model
-    live = with_restored(live, job.restored)
-    chosen = (options.max_shard_size, options.sidecar, options.dequantize, coded and coded.facts)
-    key = "-".join(map(str, (job.key, *chosen)))
+    live = as_written(model if whole else job.model, coded.rounded if coded else {})
+    live = with_restored(replace(job.model, tensors=live.tensors), job.restored)
     check = None if not options.checks else judged(live, absolute(target.path), provenance, options)
-    return publish(target, key, write, check)
+    return publish(target, key_of(job, coded, options), write, check)
+
+
+def require_room(model: Model, target: Target, options: Options) -> None:
+    """Refuse a TARGET that overlaps MODEL, and a check for which there is not memory enough."""
+    require_apart(model, target.path)
+    if options.checks:
+        require_memory("check", model, quick=options.quick)
+
+
+def key_of(job: Job, coded: Transcoded | None, options: Options) -> str:
+    """Return what a run that was killed must have in common with this one to be resumed."""
+    chosen = (options.max_shard_size, options.sidecar, options.dequantize, coded and coded.facts)
+    return "-".join(map(str, (job.key, *chosen)))
 
 
 def written(model: Model) -> tuple[Model, dict[str, Survival]]:
@@ -233,8 +242,10 @@ def coded_as(job: Job, options: Options) -> Transcoded:
     return transcoded(job, options.quant_method, allow_lossy=options.allow_lossy)
 
 
-def quantized_facts(coded: Transcoded, folder: Path) -> dict[str, Any]:
-    """Let the configuration in FOLDER say how it is quantized; return what the manifest says."""
+def transcoded_facts(coded: Transcoded | None, folder: Path) -> dict[str, Any]:
+    """Let the configuration in FOLDER say how it is CODED; return what the manifest says of it."""
+    if coded is None:
+        return {}
     rewrite_sections(folder, coded.config)
     return {RECORDED: coded.facts}
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
-from ..checkpoints import Checkpoint
+from ..checkpoints import Checkpoint, Header
 from ..checkpoints.derived import Derived
-from ..common.dtypes import FLOATS, NUMPY
+from ..common.dtypes import FLOATS, NUMPY, unit_roundoff
 from ..common.hints import dequantizing
 from ..libraries.modules import LINEAR, describe
 from ..maps import Plan, WeightMap
-from ..maps.binding.quantized import quantized_plan
+from ..maps.binding.quantized import QuantizedPlan, quantized_plan
 from ..maps.execution.view import Mapped
 from ..models import Model
 from ..models.config_fields import read_config
 from ..quantization import Dequantized, Recipe, Scheme
 from ..quantization.formats import registry
-from ..quantization.mlx import stem
+from ..quantization.mlx import part_name, stem
 from ..quantization.recipe import COPY, KEY
 from ..values import Array
 from .config import CONFIG
@@ -32,7 +32,8 @@ from .job import Job
 from .manifest import manifest_of
 
 DTYPES: Final[Mapping[str, str]] = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
-RECORDED: Final = "quantized"  # where a manifest says how codes were carried over
+RECORDED: Final = "transcoded"  # where a manifest says how codes were carried over
+QUANTIZED: Final = "quantized"  # where it says how they were chosen
 DTYPE: Final = "dtype"
 FORMERLY: Final = "torch_dtype"  # what transformers called it before version 5
 # Methods whose checkpoints the classes of the MLX libraries read themselves, by their `sanitize`.
@@ -51,6 +52,7 @@ class Transcoded(NamedTuple):
         config: the sections of ``config.json`` that say how it is quantized.
         facts: what a manifest says of it.
         losses: by weight, how far it moves, in steps; empty where every code and scale is kept.
+        rounded: weights of the source that are dense in the target -> the dtype they are rounded to.
     """
 
     plan: Plan
@@ -58,6 +60,7 @@ class Transcoded(NamedTuple):
     config: Mapping[str, Any]
     facts: Mapping[str, Any]
     losses: Mapping[str, float]
+    rounded: Mapping[str, str] = {}  # never written to
 
     def lines(self) -> Iterator[str]:
         """Yield the plan, a line each."""
@@ -71,7 +74,7 @@ class Parts(Derived):
     """A checkpoint seen dense, but its quantized weights as they are stored."""
 
     def __init__(self, seen: Checkpoint, quantized: Dequantized) -> None:
-        self._raw = quantized.raw
+        self._raw, self.schemes = quantized.raw, quantized.schemes
         stored = {
             full: quantized.raw.headers[full]
             for name in quantized.schemes
@@ -100,7 +103,9 @@ def quantized_view(model: Model, dtype: str = "F32") -> Model:
         MismatchError: the tensors do not fit what the configuration says of their quantization.
         UnsupportedError: the method that it names is not known.
     """
-    if model.path is None or (model.map_text and RECORDED not in manifest_of(model)):
+    if model.path is None or (
+        model.map_text and not {RECORDED, QUANTIZED} & manifest_of(model).keys()
+    ):
         return model
     if model.framework == "mlx" and Recipe.parse(model.config):
         dense = {k: v for k, v in model.config.items() if k not in {KEY, COPY}}
@@ -153,38 +158,79 @@ def transcoded(job: Job, method: str | None = None, *, allow_lossy: bool = False
         allow_lossy: whether that may be a format that moves weights.
 
     Raises:
-        MismatchError: a weight cannot be carried over as it is, or would move and ALLOW_LOSSY is not
-            given; all of them are listed.
+        MismatchError: a weight cannot be carried over as it is, or would move by more than MLX's own
+            rounding and ALLOW_LOSSY is not given; all of them are listed.
         UnsupportedError: no format holds the model, or METHOD does not.
     """
     quantized = job.model.tensors
     assert isinstance(quantized, Dequantized)  # noqa: S101  (`is_quantized` was asked)
     stored = Parts(job.checkpoint, quantized)
     moved = quantized_plan(job.plan, stored.headers, quantized.schemes)
+    if job.to == "torch":
+        return for_torch(job, moved, stored, method, allow_lossy=allow_lossy)
     section = section_of(moved.schemes)
-    facts = {"weights": len(moved.schemes), "notes": []}
-    if job.to == "mlx":
-        config = {KEY: section, COPY: section}
-        return Transcoded(moved.plan, stored, config, {**facts, "to": "mlx"}, {})
-    parts = Dequantized(Mapped(moved.plan, stored), {KEY: section})
+    facts = {"weights": len(moved.schemes), "notes": [], "to": "mlx"}
+    return Transcoded(moved.plan, stored, {KEY: section, COPY: section}, facts, {})
+
+
+def for_torch(
+    job: Job, moved: QuantizedPlan, stored: Parts, method: str | None, *, allow_lossy: bool
+) -> Transcoded:
+    """Return how JOB, whose parts are MOVED from those STORED, is written for PyTorch."""
+    raw = Mapped(moved.plan, stored)
+    dtype = dtype_of_scales(raw, moved.schemes)
+    parts = Dequantized(raw, {KEY: section_of(moved.schemes)}, dtype=dtype)
     chosen, written = choose(parts, linear_layers(job), method)
-    if written.losses and not allow_lossy:
-        raise lossy(chosen, written, job.model)
+    if not allow_lossy and (far := beyond_rounding(written.losses, parts)):
+        raise lossy(chosen, far, job.model)
     copied = WeightMap.parse(IDENTITY).bind(written.tensors.headers)
-    facts |= {"to": chosen, "notes": list(written.notes), "losses": dict(written.losses)}
-    config = {PACKING: written.section, DTYPE: dtype_of_scales(parts)}
-    return Transcoded(copied, written.tensors, config, facts, written.losses)
+    dense = dense_sources(moved.plan, written.tensors.headers)
+    rounded = {name: dtype for name in dense if name in stored.schemes}
+    facts = {
+        "to": chosen,
+        "weights": len(moved.schemes),
+        "notes": list(written.notes),
+        "losses": dict(written.losses),
+        "rounded": rounded,
+    }
+    sections: dict[str, Any] = {PACKING: written.section, DTYPE: NUMPY[dtype].name}
+    return Transcoded(copied, written.tensors, sections, facts, written.losses, rounded)
 
 
-def dtype_of_scales(parts: Dequantized) -> str:
-    """Return what ``dtype`` of ``config.json`` is to be, for layers that compute in that of their scales.
+def as_written(model: Model, rounded: Mapping[str, str]) -> Model:
+    """Return MODEL, seen dense, with the weights ROUNDED to the dtypes that they have in a target."""
+    if not rounded or not isinstance(model.tensors, Dequantized):
+        return model
+    return replace(model, tensors=model.tensors.rounding(rounded))
 
-    transformers loads a dense tensor in this dtype, and what it makes of codes in that of their scales.
+
+def as_recorded(model: Model, target: Model) -> Model:
+    """Return MODEL as the manifest of TARGET says that some of its weights were rounded.
+
+    It is a claim: the weights of TARGET are held against what it leads to, value by value.
     """
-    names = [parts.part_names(name)["scales"] for name in parts.schemes]
-    found = Counter(parts.raw.headers[name].dtype for name in names)
+    said = manifest_of(target).get(RECORDED)
+    rounded = said.get("rounded") if isinstance(said, Mapping) else None
+    known = rounded.items() if isinstance(rounded, Mapping) else ()
+    return as_written(model, {name: code for name, code in known if code in ("F16", "BF16")})
+
+
+def dense_sources(plan: Plan, written: Mapping[str, Header]) -> Iterator[str]:
+    """Yield the sources of PLAN whose targets are floating-point numbers among those WRITTEN."""
+    for step in plan.steps:
+        if all(name in written and written[name].dtype in FLOATS for name in step.target_names):
+            yield from step.source_names
+
+
+def dtype_of_scales(raw: Checkpoint, names: Iterable[str]) -> str:
+    """Return the dtype of most scales of the weights NAMES of RAW: their layers compute in it.
+
+    What is not quantized in the target is rounded to it once, which MLX does as well whenever it reads
+    such a weight; layers in other dtypes than their neighbours would not run in PyTorch.
+    """
+    found = Counter(raw.headers[part_name(name, "scales")].dtype for name in names)
     [(code, _)] = found.most_common(1)
-    return NUMPY[code].name if code in FLOATS else "bfloat16"
+    return code if code in FLOATS else "BF16"
 
 
 def linear_layers(job: Job) -> frozenset[str] | None:
@@ -229,13 +275,28 @@ def choose(
     return best, found[best]
 
 
-def lossy(method: str, written: registry.Written, model: Model) -> MismatchError:
-    """Return what is raised for weights of MODEL that would move."""
-    worst = sorted(written.losses, key=lambda name: -written.losses[name])
+def beyond_rounding(losses: Mapping[str, float], parts: Dequantized) -> dict[str, float]:
+    """Return those of LOSSES that exceed what the dtype of the scales rounds anyway.
+
+    MLX rounds ``scale * code + bias`` to that dtype whenever it reads a weight: by half of its last
+    place, of a value that is up to ``2**bits - 1`` steps from another of its group.
+    """
+    found: dict[str, float] = {}
+    for name, loss in losses.items():
+        scheme, header = parts.schemes[name], parts.raw.headers[part_name(name, "scales")]
+        dtype = header.dtype if header.dtype in FLOATS else "BF16"
+        if loss > ((1 << scheme.bits) - 1) * unit_roundoff(NUMPY[dtype].name):
+            found[name] = loss
+    return found
+
+
+def lossy(method: str, losses: Mapping[str, float], model: Model) -> MismatchError:
+    """Return what is raised for weights of MODEL that would move by LOSSES."""
+    worst = sorted(losses, key=lambda name: -losses[name])
     return MismatchError(
         f"{method} would move {len(worst)} weights; --allow-lossy writes it all the same, dense"
         f" weights keep all: {dequantizing(model.spec)}",
-        [f"{name}: by up to {written.losses[name]:.2g} of a step" for name in worst],
+        [f"{name}: by up to {losses[name]:.2g} of a step" for name in worst],
     )
 
 

@@ -58,7 +58,7 @@ class Dequantized(Derived):
         super().__init__(raw, raw.headers)
         self.raw, self.recipe, self._dtype = raw, Recipe.parse(config), dtype
         self.schemes: Mapping[str, Scheme] = _schemes(raw, self.recipe, dense or {})
-        self._stored = self.schemes
+        self._stored, self._coarse = self.schemes, dict[str, str]()
         self._names = {name: _part_names(raw, name) for name in self.schemes}
         hidden = {it for parts in self._names.values() for it in parts.values()}
         self.headers = {
@@ -71,6 +71,12 @@ class Dequantized(Derived):
         """Return the same view, of whose weights only those NAMES count as quantized."""
         some = copy(self)
         some.schemes = {name: scheme for name, scheme in self.schemes.items() if name in names}
+        return some
+
+    def rounding(self, dtypes: Mapping[str, str]) -> Self:
+        """Return the same view, with the values of some weights rounded once to their DTYPES."""
+        some = copy(self)
+        some._coarse = {**self._coarse, **dtypes}
         return some
 
     def _header(self, name: str) -> Header:
@@ -132,15 +138,14 @@ class Dequantized(Derived):
 
     def _rounded(self, name: str, values: NDArray[np.float32]) -> Array:
         """Return VALUES of the weight NAME in the dtype that it is read in."""
-        if self._dtype == "F32":
-            return values
+        dtype = NUMPY[self._coarse.get(name, self._dtype)]
         with np.errstate(over="ignore"):
-            rounded: Array = values.astype(NUMPY[self._dtype])
+            rounded: Array = values.astype(dtype, copy=False)
         if not np.array_equal(np.isfinite(rounded), np.isfinite(values)):
             raise UnsupportedError(
-                f"{name} holds numbers beyond {NUMPY[self._dtype]}; dequantize to a wider dtype"
+                f"{name} holds numbers beyond {dtype}; dequantize to a wider dtype"
             )
-        return rounded
+        return rounded.astype(NUMPY[self._dtype], copy=False)
 
     def _part_rows(self, name: str, rows: slice, count: int) -> Parts:
         names = dict(self._names[name])

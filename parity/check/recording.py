@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.common.policy import full_tokens
 from ...converters.models import Model
+from ...converters.quantization import Dequantized
 from ..configuration.lengths import to_cross
 from ..probes import coverage
 from ..probes.probes import Probe, make_probes
@@ -76,10 +77,13 @@ def pad_of(config: Mapping[str, Any]) -> int:
 def compared_storage(source: Mapping[str, Any], candidate: Candidate) -> str:
     """Return with which recording of SOURCE the CANDIDATE's weights are compared.
 
-    ``stored`` where they are the source's own, else the dtype to which the source's are rounded.
+    ``stored`` where they are the source's own, else the dtype to which the source's are rounded; codes
+    are not rounded to what the tensors beside them are kept in.
     SOURCE is the provenance of a golden: its ``storage``, and its ``adapter`` if it has one.
     """
     own = candidate.storage
     same = own == source.get("storage") and not source.get("adapter")
-    stored = own == "float32" or (same and candidate.model.framework != "mlprogram")
+    tensors = candidate.model.tensors
+    quantized = isinstance(tensors, Dequantized) and bool(tensors.schemes)
+    stored = quantized or own == "float32" or (same and candidate.model.framework != "mlprogram")
     return "stored" if stored else own

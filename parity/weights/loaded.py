@@ -45,7 +45,7 @@ def loaded_stage(model: Model) -> Stage:
         return Stage(NAME, "unverified", f"{name} does not load it here: {why}")
     if fault := fault_of_run(module, model.framework):
         return Stage(NAME, "fail", f"{name} loads it and cannot run it: {fault}")
-    seen = dict.fromkeys(left_out, "no weight of that name in the files")
+    seen: dict[str, str | None] = dict.fromkeys(left_out, "no weight of that name in the files")
     seen |= dict((by_mlx if model.framework == "mlx" else by_torch)(module, tensors))
     return stage_of(name, seen, tensors)
 

@@ -69,8 +69,9 @@ def test_the_way_back_gives_the_same_codes_and_scales(there, tmp_path):
     packed = [name for name in first.headers if "embed_tokens" not in name]
     for name in packed:
         assert again.read(name).tobytes() == first.read(name).tobytes(), name
-    dense = quantized_view(open_model(source)).checkpoint.read("model.embed_tokens.weight")
-    assert np.array_equal(again.read("model.embed_tokens.weight"), dense)
+    name = "model.embed_tokens.weight"
+    dense = quantized_view(open_model(source)).checkpoint.read(name).astype(np.float16)
+    assert np.array_equal(again.read(name), dense)  # rounded once, as MLX reads it
     load_model(tmp_path / "back")
 
 
@@ -81,7 +82,9 @@ def test_experts_come_back_as_they_were(tmp_path):
     run("torch-to-mlx", tmp_path / "torch", tmp_path / "back")
     one, two = (quantized_view(open_model(path)).checkpoint for path in (source, tmp_path / "back"))
     for name in one.headers:
-        assert np.array_equal(one.read(name), two.read(name)), name
+        linear = "self_attn" in name or "lm_head" in name
+        wanted = one.read(name) if linear else one.read(name).astype(np.float16)  # dense there
+        assert np.array_equal(wanted, two.read(name)), name
 
 
 def test_a_quantized_directory_is_checked_against_its_source(there):
@@ -137,17 +140,17 @@ def test_weights_that_would_move_are_refused_with_a_command_that_runs(tmp_path, 
     write = registry.write
 
     def moving(parts, method):
-        return write(parts, method)._replace(losses={"lm_head.weight": 0.25})
+        return write(parts, method)._replace(losses={"lm_head.weight": 0.75})
 
     monkeypatch.setattr(registry, "write", moving)
     said = run("mlx-to-torch", source, tmp_path / "torch", code=3)
-    assert "lm_head.weight: by up to 0.25 of a step" in said
+    assert "lm_head.weight: by up to 0.75 of a step" in said
     words = said.partition("keep all: weighbridge ")[2].splitlines()[0].rpartition(":")[0].split()
     result = CliRunner().invoke(main, [*words, "--check", "none"])
     assert result.exit_code == 0, result.output
     run("mlx-to-torch", source, tmp_path / "torch", "--allow-lossy", "--check", "none")
-    facts = json.loads((tmp_path / "torch" / "weighbridge.json").read_text())["quantized"]
-    assert facts["losses"] == {"lm_head.weight": 0.25}
+    facts = json.loads((tmp_path / "torch" / "weighbridge.json").read_text())["transcoded"]
+    assert facts["losses"] == {"lm_head.weight": 0.75}
 
 
 def test_an_adapter_is_not_merged_into_codes_on_the_way(there, tmp_path):

@@ -11,7 +11,7 @@ from typing import Final
 
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints import Checkpoint
-from ...common.dtypes import FLOATS
+from ...common.dtypes import FLOATS, NUMPY
 from ..mlx import SUFFIX, part_name, stem
 from ..scheme import Scheme
 from ..view import Dequantized
@@ -116,7 +116,10 @@ def _notes(parts: Dequantized, quantized: list[str]) -> tuple[str, ...]:
     dense = [name for name in parts.schemes if name not in quantized]
     if not dense:
         return ()
-    return (f"{len(dense)} quantized weights are dense in {NAME}, {dense[0]} first, as float32",)
+    dtype = NUMPY[parts.headers[dense[0]].dtype]
+    return (
+        f"{len(dense)} quantized weights are dense in {NAME}, {dense[0]} first, rounded once to {dtype}",
+    )
 
 
 FORMAT: Final = Format(read, write)
