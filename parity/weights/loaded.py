@@ -43,10 +43,10 @@ def loaded_stage(model: Model) -> Stage:
     except Exception as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Stage(NAME, "unverified", f"{name} does not load it here: {why}")
-    if fault := fault_of_run(module, model.framework):
-        return Stage(NAME, "fail", f"{name} loads it and cannot run it: {fault}")
     seen: dict[str, str | None] = dict.fromkeys(left_out, "no weight of that name in the files")
     seen |= dict((by_mlx if model.framework == "mlx" else by_torch)(module, tensors))
+    if fault := fault_of_run(module, model.framework):
+        return Stage(NAME, "fail", f"{name} loads it and cannot run it: {fault}")
     return stage_of(name, seen, tensors)
 
 
@@ -89,6 +89,9 @@ def fault_of_run(module: Any, framework: str) -> str:
     ids = np.arange(TOKENS)[None]
     try:
         if framework == "mlx":
+            import mlx.core as mx
+
+            module.set_dtype(mx.float32)  # on the CPU MLX has no 16-bit products of experts
             logits = from_mlx(module(to_mlx(ids)))
         else:
             logits = from_torch(module(input_ids=to_torch(ids)).logits)
