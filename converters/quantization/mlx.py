@@ -77,6 +77,12 @@ def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     return (slice(start, start + count) for start in range(0, rows, count))
 
 
+def each_block(rows: slice, columns: int) -> Iterator[slice]:
+    """Yield slices that cover ROWS of COLUMNS numbers, a few at a time."""
+    for block in row_blocks(rows.stop - rows.start, columns):
+        yield slice(rows.start + block.start, min(rows.start + block.stop, rows.stop))
+
+
 def _rows(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1])
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ...checkpoints import Checkpoint, Header
+from ...checkpoints.assembled import Assembled, Source, computed, whole
 from ...values import Array
-from ..mlx import stem
+from ..mlx import each_block, stem
 from ..packing import pack, unpack
 from ..view import Dequantized
-from .assembled import Assembled, Source, computed, each_block, whole
 from .base import METHOD, Format, Read, Section, Written
 from .columns import Chosen, Module, Upright, choose, read_modules, scales_source
 from .integers import Integers

@@ -10,11 +10,11 @@ import numpy as np
 
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints import Checkpoint, Header
+from ...checkpoints.assembled import Assembled, Source, same, whole
 from ...common.dtypes import FLOATS, NUMPY
 from ...values import Array
 from ..scheme import Scheme
 from ..view import Dequantized
-from .assembled import Assembled, Source, same, whole
 from .base import Read, Section, require, require_shape, section_of, whole_number
 from .integers import SIZES, Fit, Grid, Integers, as_parts, fits_of, grids_of, zeros_of
 from .modules import HEAD, is_linear
@@ -145,10 +145,10 @@ class Chosen(NamedTuple):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of the scales."""
-        told = (
+        line = (
             f"scales are {NUMPY[self.dtype]}, as float16 holds them not; some readers expect that"
         )
-        return () if self.dtype == "F16" else (told,)
+        return () if self.dtype == "F16" else (line,)
 
 
 def choose(parts: Dequantized, method: str, widths: tuple[int, ...]) -> Chosen:

@@ -10,10 +10,11 @@ import numpy as np
 
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints import Checkpoint, Header
+from ...checkpoints.assembled import Assembled, Rows, Source, computed, count_rows, read_rows, same
 from ...common.dtypes import FLOATS
 from ...values import Array
+from ..mlx import each_block
 from ..scheme import Scheme
-from .assembled import Assembled, Rows, Source, computed, count_rows, each_block, read_rows, same
 from .base import Format, Read, Section, require, require_shape, section_of
 from .compressed_writer import NAME, write
 from .floats import scaled

@@ -14,12 +14,12 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ...checkpoints import Header
+from ...checkpoints.assembled import Assembled, Rows, Source, computed, fixed, same
 from ...values import Array
 from ..mlx import SUFFIX, stem
 from ..packing import pack
 from ..scheme import Scheme
 from ..view import Dequantized
-from .assembled import Assembled, Rows, Source, computed, fixed, same
 from .base import METHOD, Written
 from .integers import Fit, fits_of, grids_of, zeros_of
 from .modules import is_linear, left_dense, others

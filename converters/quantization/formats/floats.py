@@ -2,15 +2,73 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from ....errors import BadInputError
 from ...checkpoints import Checkpoint, Header
+from ...checkpoints.assembled import Source, computed, read_rows
 from ...common.dtypes import FLOATS
 from ...values import Array
-from .assembled import Source, computed, each_block, read_rows
+from ..mlx import each_block
+
+GROUP = 32  # columns that share a scale in mxfp4 and mxfp8
+
+
+class Blocked(NamedTuple):
+    """A weight in blocks.
+
+    Attributes:
+        shape: of the weight, two axes or more.
+        block: rows and columns that share a scale; the last block may be smaller.
+    """
+
+    shape: tuple[int, ...]
+    block: tuple[int, int]
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The shape of its scales."""
+        *lead, rows, columns = self.shape
+        return (*lead, -(-rows // self.block[0]), -(-columns // self.block[1]))
+
+    def checked(self, scales: Array, name: str) -> Array:
+        """Return SCALES, called NAME, in two axes.
+
+        Raises:
+            BadInputError: they are not one for each block.
+        """
+        if scales.size != math.prod(self.grid):
+            raise BadInputError(
+                f"{name} has shape {list(scales.shape)}, expected {list(self.grid)} for a weight"
+                f" {list(self.shape)} in blocks of {list(self.block)}"
+            )
+        return scales.reshape(-1, self.grid[-1])
+
+    def place(self, rows: slice) -> Array:
+        """Return for each of ROWS, all axes but the last taken as one, its row of the scales."""
+        numbers = np.arange(rows.start, rows.stop)
+        height = self.shape[-2]
+        place: Array = numbers // height * self.grid[-2] + numbers % height // self.block[0]
+        return place
+
+
+def replicated(scales: Array, name: str, blocked: Blocked) -> Source:
+    """Return SCALES, called NAME, one for each group of 32 columns instead of one for each block."""
+    grid = blocked.checked(scales, name)
+    *lead, columns = blocked.shape
+    groups, times = columns // GROUP, blocked.block[1] // GROUP
+
+    def rows_of(rows: slice) -> Iterator[Array]:
+        for part in each_block(rows, groups):
+            yield np.ascontiguousarray(
+                np.repeat(grid[blocked.place(part)], times, axis=-1)[:, :groups]
+            )
+
+    return computed(Header("U8", (*lead, groups)), rows_of)
 
 
 def scaled(raw: Checkpoint, name: str, scale: str, block: tuple[int, int] | None = None) -> Source:
@@ -19,8 +77,8 @@ def scaled(raw: Checkpoint, name: str, scale: str, block: tuple[int, int] | None
     Args:
         raw: the checkpoint.
         name: a weight of two axes or more, in a floating-point dtype.
-        scale: has one number for the weight, for each row, or for each BLOCK of rows and columns.
-        block: rows and columns of a block, the last of which may be smaller.
+        scale: has one number for each BLOCK of rows and columns.
+        block: without it, SCALE has one number for the weight or for each row.
 
     Raises:
         BadInputError: the shapes do not fit.
@@ -30,46 +88,14 @@ def scaled(raw: Checkpoint, name: str, scale: str, block: tuple[int, int] | None
         raise BadInputError(
             f"{name} is {header} with {scale} {scales}, expected floats in two axes"
         )
-    grid = raw.read(scale).astype(np.float64)
-    spread = _grid(header, grid, block)
-    if spread is None:
-        raise BadInputError(f"{scale} is {scales}, which fits no blocks of {name}, {header}")
-    tall, grids = spread
-    columns = header.shape[-1]
+    numbers = raw.read(scale).astype(np.float64)
+    tall = header.shape[-2] if numbers.size == 1 else 1
+    blocked = Blocked(header.shape, block or (tall, header.shape[-1]))
+    grid, columns = blocked.checked(numbers, scale), header.shape[-1]
 
     def rows_of(rows: slice) -> Iterator[Array]:
         for part in each_block(rows, columns):
-            numbers = np.arange(part.start, part.stop)
-            values = read_rows(raw, name, part).astype(np.float64)
-            yield (values * _wide(grids[_place(numbers, tall, header)], columns, block)).astype(
-                np.float32
-            )
+            wide = np.repeat(grid[blocked.place(part)], blocked.block[1], axis=-1)[:, :columns]
+            yield (read_rows(raw, name, part).astype(np.float64) * wide).astype(np.float32)
 
     return computed(Header("F32", header.shape), rows_of)
-
-
-def _grid(header: Header, grid: Array, block: tuple[int, int] | None) -> tuple[int, Array] | None:
-    """Return how many rows share a row of the grid, and the grid in two axes; None if it fits not."""
-    *lead, rows, columns = header.shape
-    count = int(np.prod(lead, dtype=np.int64))
-    if grid.size == 1:
-        return rows, np.broadcast_to(grid.reshape(1, 1), (count, 1))
-    if block is None:
-        fits = grid.size == count * rows
-        return (1, grid.reshape(-1, 1)) if fits else None
-    across = (*lead, -(-rows // block[0]), -(-columns // block[1]))
-    return (block[0], grid.reshape(-1, across[-1])) if grid.shape == across else None
-
-
-def _place(numbers: Array, tall: int, header: Header) -> Array:
-    """Return which row of the grid each of the rows NUMBERS has."""
-    rows = header.shape[-2]
-    place: Array = numbers // rows * -(-rows // tall) + numbers % rows // tall
-    return place
-
-
-def _wide(grid: Array, columns: int, block: tuple[int, int] | None) -> Array:
-    """Return rows of a GRID, each number as often as it has columns."""
-    if grid.shape[-1] == 1 or block is None:
-        return grid
-    return np.repeat(grid, block[1], axis=-1)[:, :columns]

@@ -10,14 +10,14 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ...checkpoints import Header
+from ...checkpoints.assembled import Rows, Source, computed, count_rows, read_rows
 from ...checkpoints.workers import Workers
 from ...common.dtypes import NUMPY
 from ...values import Array
-from ..mlx import SUFFIX
+from ..mlx import SUFFIX, each_block
 from ..packing import pack, unpack
 from ..scheme import OFFERED, Scheme
 from ..view import Dequantized
-from .assembled import Rows, Source, computed, count_rows, each_block, read_rows
 
 Grid = Callable[[slice], Array]  # rows of a weight -> what its groups have, (rows, groups)
 
@@ -37,6 +37,7 @@ class Integers(NamedTuple):
         zeros: of rows, as whole numbers; ``None`` where all are the middle of the codes.
         scaled: the dtype of the scales.
         words: the codes as MLX packs them, where they are stored so.
+        biased: a dtype that holds the biases, where that is known; else float32, unless SCALED does.
     """
 
     shape: tuple[int, int]
@@ -47,6 +48,7 @@ class Integers(NamedTuple):
     zeros: Grid | None
     scaled: str
     words: Source | None = None
+    biased: str | None = None
 
     @property
     def scheme(self) -> Scheme | None:
@@ -68,7 +70,7 @@ def as_parts(path: str, weight: Integers) -> tuple[dict[str, Source], Scheme | N
     words = Header("U32", (rows, columns * weight.bits // 32))
     grid = (rows, columns // scheme.group_size)
     repeated = weight.group // scheme.group_size
-    biased = weight.scaled if weight.zeros is None else WIDE
+    biased = weight.biased or (weight.scaled if weight.zeros is None else WIDE)
     sources = {
         path + SUFFIX: weight.words or computed(words, _packed(weight)),
         f"{path}.scales": computed(

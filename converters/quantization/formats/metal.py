@@ -11,11 +11,11 @@ from typing import Final
 
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints import Checkpoint
+from ...checkpoints.assembled import Assembled, Source, same
 from ...common.dtypes import FLOATS, NUMPY
 from ..mlx import SUFFIX, part_name, stem
 from ..scheme import Scheme
 from ..view import Dequantized
-from .assembled import Assembled, Source, same
 from .base import (
     METHOD,
     Format,

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from ...checkpoints import Header
+from ...checkpoints.assembled import Source, same
 from ..mlx import SUFFIX, stem
 from ..view import Dequantized
-from .assembled import Source, same
 
 HEAD: Final = "lm_head"  # has no tensor of its own where it is tied to the embedding
 EMBEDDING: Final = re.compile(r"(^|\.)([^.]*embed[^.]*|wte|wpe|shared)$", re.IGNORECASE)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints import Checkpoint
 from ..view import Dequantized
-from . import awq, compressed_tensors, gptq, metal
+from . import awq, bitnet, bitsandbytes, compressed_tensors, fp8, gpt_oss, gptq, metal
 from .base import METHOD, SECTION, Format, Read, Written
 
 __all__ = ["METHODS", "Format", "Read", "Written", "read", "write"]
@@ -19,6 +19,10 @@ METHODS: Final[Mapping[str, Format]] = {
     "compressed-tensors": compressed_tensors.FORMAT,
     "gptq": gptq.FORMAT,
     "awq": awq.FORMAT,
+    "mxfp4": gpt_oss.FORMAT,
+    "fp8": fp8.FORMAT,
+    "bitnet": bitnet.FORMAT,
+    "bitsandbytes": bitsandbytes.FORMAT,
 }
 
 

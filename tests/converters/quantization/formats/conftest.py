@@ -12,7 +12,7 @@ from weighbridge.converters.quantization.formats.registry import read, write
 
 from ..conftest import Arrays, parts_of, weights
 
-EXTRA = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "float32"}
+LLAMA = ("LlamaForCausalLM",)
 
 
 def opened(folder):
@@ -24,12 +24,13 @@ def arrays(checkpoint):
     return {name: checkpoint.read(name) for name in checkpoint.headers}
 
 
-def save_written(folder, written, config):
+def save_written(folder, written, config, classes=LLAMA):
     """Write a directory in a format of Hugging Face, whose other settings are CONFIG."""
     folder.mkdir(exist_ok=True)
     save_tensors(folder / "model.safetensors", arrays(written.tensors))
     kept = {key: it for key, it in config.items() if key != "quantization"}
-    record = kept | EXTRA | {"quantization_config": written.section}
+    record = kept | {"architectures": list(classes), "dtype": "float32"}
+    record["quantization_config"] = written.section
     (folder / "config.json").write_text(json.dumps(record))
     return record
 

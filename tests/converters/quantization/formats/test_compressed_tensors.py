@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.converters.quantization import Blocks, Dequantized, Scheme
-from weighbridge.converters.quantization.formats import assembled
 from weighbridge.converters.quantization.formats.registry import read, write
+from weighbridge.converters.quantization.mlx import each_block
 from weighbridge.errors import BadInputError, UnsupportedError
 
 from ..conftest import AFFINE, DTYPES, FLOATS, LLAMA, Arrays, save
@@ -130,7 +130,7 @@ def test_small_blocks_make_the_same(monkeypatch):
     before = {name: it.tobytes() for name, it in arrays(written.tensors).items()}
     monkeypatch.setattr(blocks, "BLOCK", 200)
     assert {name: it.tobytes() for name, it in arrays(written.tensors).items()} == before
-    assert list(assembled.each_block(slice(2, 9), 64)) == [slice(2, 5), slice(5, 8), slice(8, 9)]
+    assert list(each_block(slice(2, 9), 64)) == [slice(2, 5), slice(5, 8), slice(8, 9)]
 
 
 def test_symmetric_weights_are_written_without_zero_points():

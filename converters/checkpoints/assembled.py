@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ...checkpoints import Checkpoint, Header
-from ...checkpoints.derived import Derived
-from ...checkpoints.formats.ranges import chunks, gather
-from ...common.dtypes import CODE, NUMPY
-from ...values import Array
-from ..mlx import row_blocks
+from ..common.dtypes import CODE, NUMPY
+from ..values import Array
+from .base import Checkpoint, Header
+from .derived import Derived
+from .formats.ranges import chunks, gather
 
 Rows = Callable[[slice], Iterable[Array]]
 
@@ -83,12 +82,6 @@ def computed(header: Header, rows: Rows) -> Source:
             at += piece.nbytes
 
     return Source(header, stream)
-
-
-def each_block(rows: slice, columns: int) -> Iterator[slice]:
-    """Yield slices that cover ROWS of COLUMNS numbers, a few at a time."""
-    for block in row_blocks(rows.stop - rows.start, columns):
-        yield slice(rows.start + block.start, min(rows.start + block.stop, rows.stop))
 
 
 def read_rows(checkpoint: Checkpoint, name: str, rows: slice) -> Array:
