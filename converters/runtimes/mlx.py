@@ -73,12 +73,14 @@ def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, 
 
 def captured_module(model: Model, dtype: str = "float32") -> Captured:
     """Capture MODEL's torch computation with its weights, its adapter live."""
-    from ..captures import capture
+    from ..captures.torch_to_mlx import capture_torch
+    from ..captures.torch_to_mlx.remembered import capture_once
     from .torch import bare
 
     examples = example_inputs(model.signature, dtype)
     module, updates, _ = bare(model, dtype)
-    captured = capture(
+    recorded = capture_once if model.factory is None else capture_torch
+    captured = recorded(
         module,
         inputs={name: to_torch(array) for name, array in examples.items()},
         dynamic=model.signature.dynamic,

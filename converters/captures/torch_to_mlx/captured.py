@@ -138,6 +138,11 @@ class Captured(Branch):
         return self._run(inputs, tap), seen
 
     @property
+    def recording(self) -> Recording:
+        """What was recorded, none of its tensors."""
+        return self._recording
+
+    @property
     def sites(self) -> tuple[str, ...]:
         """The names of all sites, in order of computation."""
         return self._wiring.graph.sites

@@ -39,7 +39,7 @@ def capture_torch(
     program = record(module, inputs, dynamic or {})
     step("building the graph in MLX")
     census_of(program.graph_module).check()
-    return Captured(_recording(program, dynamic or {}), _tensors(program))
+    return Captured(_recording(program, dynamic or {}), tensors_of(program.state_dict))
 
 
 def census_torch(
@@ -49,9 +49,8 @@ def census_torch(
     return census_of(record(module, inputs, dynamic or {}).graph_module)
 
 
-def _tensors(program: ExportedProgram) -> dict[str, Tensor]:
-    """Return the parameters and persistent buffers by their first names."""
-    state = program.state_dict
+def tensors_of(state: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
+    """Return the parameters and persistent buffers of a STATE by their first names."""
     trainable = {
         name
         for name, first in canonical_names(state).items()
