@@ -34,10 +34,14 @@ class Moved(NamedTuple):
 
 def moved(values: Array, parts: Mapping[str, Array], scheme: Scheme) -> Moved:
     """Return how far PARTS are from VALUES, rows that they store."""
+    return moved_to(values, dequantize(parts, scheme))
+
+
+def moved_to(values: Array, exact: Array) -> Moved:
+    """Return how far EXACT, float32, is from VALUES."""
     with np.errstate(all="ignore"):  # infinities and NaN show in the sums
         wide = values.astype(np.float32).reshape(-1)
-        error = dequantize(parts, scheme).reshape(-1)
-        error -= wide
+        error = exact.reshape(-1) - wide
         return Moved(float(np.dot(error, error)), float(np.dot(wide, wide)))
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...converters.planning.memory import require_memory
 from ...converters.planning.prefetch import prefetch
+from ...converters.results.targets import absolute
 from ..converting import require_apart
 from ..options import Options
-from ..pipeline import Outcome, Written, publish
+from ..pipeline import Checked, Facts, Outcome, Written, publish
+from .check import check
 from .plan import plan
 from .request import Request
 from .write import write
@@ -36,8 +39,14 @@ def quantize(
     if options.dry_run:
         return Outcome(None, made.lines())
     require_apart(made.job.model, target)
+    if options.checks:
+        require_memory("check", made.job.model, quick=options.quick)
 
     def write_into(folder: Path) -> Written:
         return write(made, folder, options)
 
-    return publish(place, f"{made.key}-{options.max_shard_size}", write_into)
+    def judge(folder: Path, _: Facts) -> Checked:
+        return check(made, folder, absolute(target), options)
+
+    key = f"{made.key}-{options.max_shard_size}"
+    return publish(place, key, write_into, judge if options.checks else None)
