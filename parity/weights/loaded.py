@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,16 @@ import numpy as np
 from ...converters.common.arrays import from_mlx, from_torch, to_mlx, to_torch
 from ...converters.models import Model
 from ...converters.quantization import Blocks, Dequantized, Scheme
+from ...converters.runtimes.native.own_class import class_config
 from ...converters.values import Array
 from ..check.verdict import Stage
 
 NAME: Final = "loaded"
-READER: Final = {"mlx": "mlx-lm", "torch": "transformers"}
+LOADERS: Final = {  # library as users write it -> where it loads a directory
+    "mlx-lm": "mlx_lm.utils",
+    "mlx-embeddings": "mlx_embeddings.utils",
+    "mlx-vlm": "mlx_vlm.utils",
+}
 TOKENS: Final = 8
 SHOWN: Final = 3  # weights that a line names
 Found = Iterator[tuple[str, str | None]]  # a weight that was loaded, and how it differs
@@ -36,7 +42,7 @@ def loaded_stage(model: Model) -> Stage:
     """
     tensors = model.tensors
     assert isinstance(tensors, Dequantized)  # noqa: S101  (the job made it)
-    name = READER[model.framework]
+    name = reader_of(model)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             module, left_out = load(model)
@@ -45,9 +51,17 @@ def loaded_stage(model: Model) -> Stage:
         return Stage(NAME, "unverified", f"{name} does not load it here: {why}")
     seen: dict[str, str | None] = dict.fromkeys(left_out, "no weight of that name in the files")
     seen |= dict((by_mlx if model.framework == "mlx" else by_torch)(module, tensors))
-    if fault := fault_of_run(module, model.framework):
+    texts = name in ("mlx-lm", "transformers")  # others may take images, or sound
+    if fault := fault_of_run(module, model.framework) if texts else "":
         return Stage(NAME, "fail", f"{name} loads it and cannot run it: {fault}")
     return stage_of(name, seen, tensors)
+
+
+def reader_of(model: Model) -> str:
+    """Return the library that reads the directory of MODEL."""
+    if model.framework == "torch":
+        return "transformers"
+    return model.library.library if model.library else "mlx-lm"
 
 
 def stage_of(name: str, seen: dict[str, str | None], tensors: Dequantized) -> Stage:
@@ -72,9 +86,7 @@ def load(model: Model) -> tuple[Any, list[str]]:
     """Return what the library of MODEL makes of its directory, and parameters left at random."""
     assert model.path  # noqa: S101
     if model.framework == "mlx":
-        from mlx_lm.utils import load_model
-
-        return load_model(Path(model.path), lazy=True)[0], []
+        return mlx_module(model), []
     from transformers import AutoModelForCausalLM
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -82,6 +94,34 @@ def load(model: Model) -> tuple[Any, list[str]]:
     )
     module, info = loaded
     return module, sorted({*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])})
+
+
+def mlx_module(model: Model) -> Any:
+    """Return what the MLX library of MODEL makes of its directory."""
+    name = reader_of(model)
+    if name not in LOADERS:  # a class without a library: what MLX itself offers
+        return built(model)
+    made = importlib.import_module(LOADERS[name]).load_model(Path(str(model.path)), lazy=True)
+    return made[0] if isinstance(made, tuple) else made
+
+
+def built(model: Model) -> Any:
+    """Return the class of MODEL, quantized by MLX as its config says, with its tensors, strictly."""
+    from mlx import nn
+
+    tensors, target = model.tensors, model.library
+    assert isinstance(tensors, Dequantized)  # noqa: S101
+    assert target is not None  # noqa: S101
+    module = target.build(class_config(model))
+
+    def scheme_of(path: str, _: Any) -> Any:
+        scheme = tensors.schemes.get(f"{path}.weight")
+        return scheme.record if scheme else False
+
+    nn.quantize(module, class_predicate=scheme_of)
+    raw = tensors.raw
+    module.load_weights([(name, to_mlx(raw.read(name))) for name in raw.headers], strict=True)
+    return module
 
 
 def fault_of_run(module: Any, framework: str) -> str:
