@@ -38,7 +38,6 @@ from ..converters.planning.sidecar import (
 from ..converters.planning.transcoding import (
     RECORDED,
     Transcoded,
-    as_written,
     dequantized,
     is_quantized,
     quantized_view,
@@ -55,6 +54,7 @@ from .pipeline import Checked, Facts, Outcome, Target, Written, publish
 from .provenance.base import Provenance, with_provenance
 from .provenance.merged_before import adapters_recorded
 from .provenance.placement import base_and_adapter, live_on
+from .quantizing.transcoded import compare_quantized
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
@@ -158,8 +158,8 @@ def move(
         facts |= transcoded_facts(coded, folder)
         return Written(facts, lines)
 
-    live = as_written(model if whole else job.model, coded.rounded if coded else {})
-    live = with_restored(replace(job.model, tensors=live.tensors), job.restored)
+    live = replace(job.model, tensors=model.tensors) if whole else job.model
+    live = with_restored(live, job.restored)
     check = None if not options.checks else judged(live, absolute(target.path), provenance, options)
     return publish(target, key_of(job, coded, options), write, check)
 
@@ -318,7 +318,6 @@ def judged(
         verdict = as_forced(compared(model, folder, target, options), facts["merged"])
         verdict = with_provenance(verdict, provenance) if provenance else verdict
         verdict = with_dequantized(verdict, model) if options.dequantize else verdict
-        verdict = with_loaded(verdict, folder) if RECORDED in facts else verdict
         layout = verdict.stage("layout")
         passed = layout is not None and layout.status == "pass"
         return Checked(verdict, {"layout_check": layout.detail} if layout and passed else {})
@@ -336,13 +335,6 @@ def with_dequantized(verdict: Verdict, model: Model) -> Verdict:
         if isinstance(tensors, Dequantized)
         else verdict
     )
-
-
-def with_loaded(verdict: Verdict, folder: Path) -> Verdict:
-    """Return VERDICT and what the library that reads FOLDER, which is quantized, makes of it."""
-    from ..parity.weights.loaded import loaded_stage
-
-    return verdict.preceded_by(loaded_stage(quantized_view(open_model(folder))))
 
 
 def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verdict:
@@ -369,4 +361,5 @@ def compared(model: Model, folder: Path, target: Path, options: CheckOptions) ->
     """Compare FOLDER, to be published as TARGET, with MODEL."""
     code = options.for_candidate.trust_code
     candidate = quantized_view(replace(open_model(folder, trust_code=code), spec=str(target)))
-    return compare(model, candidate, quick=options.quick)
+    against = compare_quantized if is_quantized(candidate) else compare
+    return against(model, candidate, quick=options.quick)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from ..converters.common.policy import Policy
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
-from ..converters.planning.transcoding import as_recorded, is_quantized, quantized_view
+from ..converters.planning.transcoding import is_quantized, quantized_view
 from .checking import compare
 from .converting import require_apart
 from .options import CheckOptions, PublishOptions
 from .pipeline import Outcome, Written, publish
+from .quantizing.transcoded import compare_quantized
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
@@ -65,14 +66,9 @@ def check(
     """
     known = golden_at(reference) or quantized_view(options.open(reference))
     judged, quick = quantized_view(options.for_candidate.open(candidate)), options.quick
-    if isinstance(known, Model):
-        known = as_recorded(known, judged)
     sides = [judged, *([known] if isinstance(known, Model) else [])]
     require_memory("check", *sides, quick=quick)
     chosen: dict[str, Any] = {"runtime": runtime, "policy": policy, "quick": quick}
-    verdict = compare(known, judged, inputs=options.inputs, **chosen)
-    if not is_quantized(judged):
-        return verdict
-    from ..parity.weights.loaded import loaded_stage
-
-    return verdict.preceded_by(loaded_stage(judged))
+    if isinstance(known, Model) and is_quantized(judged):
+        return compare_quantized(known, judged, inputs=options.inputs, **chosen)
+    return compare(known, judged, inputs=options.inputs, **chosen)

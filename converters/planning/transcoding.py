@@ -52,7 +52,6 @@ class Transcoded(NamedTuple):
         config: the sections of ``config.json`` that say how it is quantized.
         facts: what a manifest says of it.
         losses: by weight, how far it moves, in steps; empty where every code and scale is kept.
-        rounded: weights of the source that are dense in the target -> the dtype they are rounded to.
     """
 
     plan: Plan
@@ -194,7 +193,7 @@ def for_torch(
         "rounded": rounded,
     }
     sections: dict[str, Any] = {PACKING: written.section, DTYPE: NUMPY[dtype].name}
-    return Transcoded(copied, written.tensors, sections, facts, written.losses, rounded)
+    return Transcoded(copied, written.tensors, sections, facts, written.losses)
 
 
 def as_written(model: Model, rounded: Mapping[str, str]) -> Model:
@@ -266,6 +265,9 @@ def choose(
             found[name] = registry.write(own, name)
         except UnsupportedError as error:
             refusals[name] = str(error)
+            continue
+        if not found[name].losses:  # nothing can be better
+            break
     if not found:
         reasons = [f"{name}: {why}" for name, why in refusals.items()]
         raise UnsupportedError(

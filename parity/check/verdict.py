@@ -18,6 +18,7 @@ STAGES: Final = (
     "base",
     "dequantized",
     "loaded",
+    "moved",
     "pairs",
     "text",
     "configuration",

@@ -42,6 +42,7 @@ QUESTIONS: Final = {
     "base": "the base that it was trained on",
     "dequantized": "codes as MLX itself reads them",
     "loaded": "codes as the library loads them",
+    "moved": "what the format cannot hold as it was",
     "pairs": "every pair, every module, nothing over",
     "text": "same words, same ids",
     "configuration": "same settings, by what reads them",

@@ -174,3 +174,58 @@ def test_a_truncated_section_is_refused_by_name(there, tmp_path):
 def test_methods_of_the_command_line_are_those_that_are_written():
     written = {name for name, method in registry.METHODS.items() if method.write}
     assert written <= set(QUANT_METHODS)
+
+
+@pytest.fixture(scope="module")
+def zero_points(tmp_path_factory):
+    """Return a quantized Llama of MLX, and it with the whole zero points of GPTQ."""
+    folder = tmp_path_factory.mktemp("zeros")
+    source = quantized(folder, DENSE, llama, bits=4, dtype=mx.bfloat16)
+    said = run("mlx-to-torch", source, folder / "gptq", "--quant-method", "gptq", "--json", code=4)
+    return source, folder / "gptq", json.loads(said)["verdict"]
+
+
+def test_a_format_with_whole_zero_points_says_how_far_weights_moved(zero_points):
+    _, _, verdict = zero_points
+    loaded, moved = verdict["stages"][:2]
+    assert (loaded["name"], loaded["status"]) == ("loaded", "unverified")
+    assert "optimum" in loaded["detail"]
+    assert (moved["name"], moved["status"]) == ("moved", "pass")
+    told, found = moved["figures"]["told"], moved["figures"]["moved"]
+    assert told.keys() == found.keys()
+    assert all(0 < found[name] <= told[name] * 1.0001 < 0.06 for name in told)
+    assert {it["status"] for it in verdict["stages"][2:]} <= {"pass", "skipped"}
+
+
+def test_a_weight_that_moved_further_than_told_differs(zero_points, tmp_path):
+    source, made, _ = zero_points
+    wrong = shutil.copytree(made, tmp_path / "wrong")
+    manifest = json.loads((wrong / "weighbridge.json").read_text())
+    losses = manifest["transcoded"]["losses"]
+    name = max(losses, key=lambda it: losses[it])
+    losses[name] /= 2
+    (wrong / "weighbridge.json").write_text(json.dumps(manifest))
+    words = ["parity", "check", str(source), str(wrong), "--quick", "--json"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1, result.output
+    stage = next(it for it in json.loads(result.stdout)["stages"] if it["name"] == "moved")
+    assert stage["status"] == "fail"
+    assert name in stage["detail"]
+
+
+def test_whole_zero_points_come_to_mlx_without_moving_again(zero_points, tmp_path):
+    _, made, _ = zero_points
+    verdict = json.loads(run("torch-to-mlx", made, tmp_path / "back", "--json"))["verdict"]
+    assert verdict["status"] == "PASS"
+    assert not any(it["name"] == "moved" for it in verdict["stages"])
+
+
+def test_a_quantized_pytorch_model_becomes_a_dense_one_of_mlx(zero_points, tmp_path):
+    _, made, _ = zero_points
+    said = run("torch-to-mlx", made, tmp_path / "dense", "--dequantize", "fp32", "--json")
+    assert json.loads(said)["verdict"]["status"] == "PASS"
+    dense = open_checkpoint(tmp_path / "dense")
+    theirs = quantized_view(open_model(made)).checkpoint
+    for name in theirs.headers:
+        assert np.array_equal(dense.read(name), theirs.read(name)), name
+    assert "quantization" not in (tmp_path / "dense" / "config.json").read_text()

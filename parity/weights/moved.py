@@ -1,0 +1,76 @@
+"""Weights that a format could not hold as they were: does each lie where it was said to lie?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ...converters.checkpoints import Checkpoint
+from ...converters.quantization import Dequantized, Scheme
+from ...converters.quantization.mlx import Parts
+from ...converters.values import Array
+from ..check.verdict import Stage
+
+NAME: Final = "moved"
+MARGIN: Final = 1e-4  # of what was said: it is printed in fewer digits, and values are float32
+SHOWN: Final = 3  # weights that a line names
+
+
+def moved_stage(source: Dequantized, there: Checkpoint, told: Mapping[str, float]) -> Stage:
+    """Return the stage that holds weights THERE against those of SOURCE, which were TOLD to move.
+
+    Args:
+        source: quantized, seen dense.
+        there: the target's weights by the names and in the layout of SOURCE, dense.
+        told: by weight, how far it may lie from the source's, in steps.
+
+    A step is the scale of a group of an affine scheme, and of another one its scale times the largest gap
+    between codes.
+    """
+    found = {name: moves(source, there.read(name), name) for name in told}
+    wrong = [name for name in told if not found[name] <= told[name] * (1 + MARGIN)]
+    figures: dict[str, Any] = {"moved": found, "told": dict(told)}
+    if wrong:
+        some = "; ".join(
+            f"{name} by {found[name]:.2g} of a step, told {told[name]:.2g}"
+            for name in wrong[:SHOWN]
+        )
+        return Stage(NAME, "fail", f"{len(wrong)} weights moved further than told: {some}", figures)
+    worst = max(found, key=lambda name: found[name])
+    detail = f"{len(found)} weights moved, {worst} the furthest: by {found[worst]:.2g} of a step"
+    return Stage(NAME, "pass", f"{detail}, no further than the format makes them", figures)
+
+
+def moves(source: Dequantized, values: Array, name: str) -> float:
+    """Return how far VALUES lie from the weight NAME of SOURCE, in steps of their groups, at most."""
+    return max(differences(source, values, name), default=0.0)
+
+
+def differences(source: Dequantized, values: Array, name: str) -> Iterator[float]:
+    """Yield the largest difference in steps, some rows at a time."""
+    rows, scheme = values.reshape(-1, values.shape[-1]), source.schemes[name]
+    start = 0
+    for parts, exact, _ in source.pieces(name):
+        some = rows[start : start + len(exact)].astype(np.float64)
+        start += len(exact)
+        steps = np.repeat(step_of(parts, scheme), scheme.group_size, axis=-1)
+        # float32 holds either value to half a last place.
+        room = np.finfo(np.float32).eps * np.maximum(np.abs(exact), np.abs(some))
+        apart = np.maximum(np.abs(some - exact) - room, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where(apart == 0, 0.0, apart / steps)
+        yield float(np.max(np.nan_to_num(share, nan=np.inf), initial=0.0))
+
+
+def step_of(parts: Parts, scheme: Scheme) -> Array:
+    """Return how far neighbouring values of each group of PARTS may be apart, in float64."""
+    if scheme.affine:
+        return np.abs(parts["scales"].astype(np.float64))
+    from ...converters.quantization.codebooks import GLOBAL, SCALES, gaps
+
+    table = SCALES[scheme.mode].astype(np.float64)
+    steps: Array = table[parts["scales"]] * float(gaps(scheme.mode).max())
+    factor = parts.get("global_scale")
+    return steps if factor is None else steps * (factor / GLOBAL)[:, None]
