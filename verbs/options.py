@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 DESTINATIONS = ("vllm", "mlx-lm", "mlx-swift", "llama.cpp")  # converters.adapters.destinations
-QUANT_METHODS = ("metal", "compressed-tensors", "gptq", "awq")  # quantization.formats.registry
+# quantization.formats.registry
+QUANT_METHODS = ("metal", "compressed-tensors", "gptq", "awq", "mxfp4", "fp8", "bitnet")
 LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED", "UPSTREAM")
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers"),

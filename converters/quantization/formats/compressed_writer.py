@@ -17,7 +17,7 @@ from ...checkpoints import Header
 from ...checkpoints.assembled import Assembled, Rows, Source, computed, fixed, same
 from ...values import Array
 from ..mlx import SUFFIX, stem
-from ..packing import pack
+from ..packing import pack_columns
 from ..scheme import Scheme
 from ..view import Dequantized
 from .base import METHOD, Written
@@ -168,7 +168,7 @@ def _packed_down(zeros: Array, bits: int) -> Array:
     """Return ZEROS, (rows, groups), packed along the rows; the last words are filled up with 0."""
     missing = -len(zeros) % ROWS
     padded = np.pad(zeros, ((0, missing), (0, 0))) if missing else zeros
-    words = _shifted(padded, bits) if ROWS % bits == 0 else pack(padded.T, bits).T
+    words = _shifted(padded, bits) if ROWS % bits == 0 else pack_columns(padded, bits).T
     return np.ascontiguousarray(words[: -(-len(zeros) * bits // 32)]).view(np.int32)
 
 

@@ -36,6 +36,13 @@ def test_packing_undoes_unpacking(bits, seed):
 
 
 @given(coded())
+def test_how_the_codes_lie_in_memory_does_not_matter(case):
+    codes, bits = case
+    turned = np.asfortranarray(codes).astype(np.int64, order="K")
+    np.testing.assert_array_equal(pack(turned, bits), pack(codes, bits))
+
+
+@given(coded())
 def test_the_words_are_one_stream_of_bits(case):
     codes, bits = case
     stream = np.unpackbits(codes[..., None], axis=-1, bitorder="little", count=bits)
