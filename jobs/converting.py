@@ -327,7 +327,7 @@ def judged(
 
 def with_dequantized(verdict: Verdict, model: Model) -> Verdict:
     """Return VERDICT and what MLX itself makes of the codes of MODEL, which is seen dense."""
-    from ..parity.weights.dequantized import dequantized_stage
+    from ..parity.quantized.dequantized import dequantized_stage
 
     tensors = model.tensors
     return (

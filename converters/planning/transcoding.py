@@ -208,8 +208,8 @@ def as_recorded(model: Model, target: Model) -> Model:
 
     It is a claim: the weights of TARGET are held against what it leads to, value by value.
     """
-    said = manifest_of(target).get(RECORDED)
-    rounded = said.get("rounded") if isinstance(said, Mapping) else None
+    recorded = manifest_of(target).get(RECORDED)
+    rounded = recorded.get("rounded") if isinstance(recorded, Mapping) else None
     known = rounded.items() if isinstance(rounded, Mapping) else ()
     return as_written(model, {name: code for name, code in known if code in ("F16", "BF16")})
 

@@ -32,8 +32,8 @@ MEANING = (
 def check(plan: Plan, folder: Path, target: Path, options: Options) -> Checked:
     """Compare FOLDER, to be published as TARGET, with the source of PLAN."""
     from ...parity.check.verdict import Verdict, decide
-    from ...parity.weights.dequantized import dequantized_stage
-    from ...parity.weights.loaded import loaded_stage
+    from ...parity.quantized.dequantized import dequantized_stage
+    from ...parity.quantized.loaded import loaded_stage
 
     written = replace(opened(folder), spec=str(target))
     tensors = written.tensors

@@ -26,7 +26,7 @@ def compare_quantized(reference: Model, candidate: Model, **how: Any) -> Verdict
     Where the candidate's manifest says that a format moved weights, each must lie where it says; the rest
     of the check is then against the reference with these weights where the candidate has them.
     """
-    from ...parity.weights.loaded import loaded_stage
+    from ...parity.quantized.loaded import loaded_stage
 
     moved, stage = as_moved(as_recorded(reference, candidate), candidate)
     verdict = compare(moved, candidate, **how)
@@ -36,27 +36,27 @@ def compare_quantized(reference: Model, candidate: Model, **how: Any) -> Verdict
 
 def as_moved(reference: Model, candidate: Model) -> tuple[Model, Stage | None]:
     """Return REFERENCE with the weights that CANDIDATE says it moved, and whether they lie there."""
-    said = manifest_of(candidate).get(RECORDED)
-    losses = said.get("losses") if isinstance(said, Mapping) else None
+    recorded = manifest_of(candidate).get(RECORDED)
+    losses = recorded.get("losses") if isinstance(recorded, Mapping) else None
     if not losses or not isinstance(losses, Mapping) or not is_quantized(reference):
         return reference, None
-    from ...parity.weights.moved import moved_stage
+    from ...parity.quantized.moved import moved_stage
 
     source = reference.tensors
     assert isinstance(source, Dequantized)  # noqa: S101  (`is_quantized` was asked)
     there = converted_view(candidate, reference.framework).checkpoint
-    told = told_of(candidate, reference.framework, losses)
-    told = {name: loss for name, loss in told.items() if name in source.schemes}
-    stage = moved_stage(source, there, told)
-    return replace(reference, tensors=Overlay(source, {n: there.read(n) for n in told})), stage
+    stated = losses_by_names(candidate, reference.framework, losses)
+    stated = {name: loss for name, loss in stated.items() if name in source.schemes}
+    stage = moved_stage(source, there, stated)
+    return replace(reference, tensors=Overlay(source, {n: there.read(n) for n in stated})), stage
 
 
-def told_of(candidate: Model, to: str, losses: Mapping[str, float]) -> dict[str, float]:
+def losses_by_names(candidate: Model, to: str, losses: Mapping[str, float]) -> dict[str, float]:
     """Return LOSSES, by names of CANDIDATE, by the names that the framework TO has."""
     if candidate.framework == to:
         return {name: float(loss) for name, loss in losses.items()}
-    told: dict[str, float] = {}
+    stated: dict[str, float] = {}
     for step in plan_job(conversion_of(replace(candidate, adapter=None), to)).plan.steps:
         some = [float(losses[name]) for name in step.source_names if name in losses]
-        told |= dict.fromkeys(step.target_names, max(some)) if some else {}
-    return told
+        stated |= dict.fromkeys(step.target_names, max(some)) if some else {}
+    return stated

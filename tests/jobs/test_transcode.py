@@ -19,7 +19,7 @@ from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.planning.transcoding import quantized_view
 from weighbridge.converters.quantization.formats import registry
-from weighbridge.parity.weights.loaded import loaded_stage
+from weighbridge.parity.quantized.loaded import loaded_stage
 from weighbridge.tests.support.quantized_bases import LLAMA, MOE, quantized, trained
 from weighbridge.verbs.options import QUANT_METHODS
 
@@ -191,13 +191,13 @@ def test_a_format_with_whole_zero_points_says_how_far_weights_moved(zero_points)
     assert (loaded["name"], loaded["status"]) == ("loaded", "unverified")
     assert "optimum" in loaded["detail"]
     assert (moved["name"], moved["status"]) == ("moved", "pass")
-    told, found = moved["figures"]["told"], moved["figures"]["moved"]
-    assert told.keys() == found.keys()
-    assert all(0 < found[name] <= told[name] * 1.0001 < 0.06 for name in told)
+    stated, found = moved["figures"]["stated"], moved["figures"]["moved"]
+    assert stated.keys() == found.keys()
+    assert all(0 < found[name] <= stated[name] * 1.0001 < 0.06 for name in stated)
     assert {it["status"] for it in verdict["stages"][2:]} <= {"pass", "skipped"}
 
 
-def test_a_weight_that_moved_further_than_told_differs(zero_points, tmp_path):
+def test_a_weight_that_moved_further_than_stated_differs(zero_points, tmp_path):
     source, made, _ = zero_points
     wrong = shutil.copytree(made, tmp_path / "wrong")
     manifest = json.loads((wrong / "weighbridge.json").read_text())

@@ -1,4 +1,4 @@
-"""Weights that a format could not hold as they were: does each lie where it was said to lie?"""
+"""Weights that a format could not hold as they were: does each lie where it is stated to lie?"""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ MARGIN: Final = 1e-4  # of what was said: it is printed in fewer digits, and val
 SHOWN: Final = 3  # weights that a line names
 
 
-def moved_stage(source: Dequantized, there: Checkpoint, told: Mapping[str, float]) -> Stage:
-    """Return the stage that holds weights THERE against those of SOURCE, which were TOLD to move.
+def moved_stage(source: Dequantized, there: Checkpoint, stated: Mapping[str, float]) -> Stage:
+    """Return the stage that holds weights THERE against those of SOURCE, that are STATED to move.
 
     Args:
         source: quantized, seen dense.
         there: the target's weights by the names and in the layout of SOURCE, dense.
-        told: by weight, how far it may lie from the source's, in steps.
+        stated: by weight, how far it may lie from the source's, in steps.
 
     A step is the scale of a group of an affine scheme, and of another one its scale times the largest gap
     between codes.
     """
-    found = {name: moves(source, there.read(name), name) for name in told}
-    wrong = [name for name in told if not found[name] <= told[name] * (1 + MARGIN)]
-    figures: dict[str, Any] = {"moved": found, "told": dict(told)}
+    found = {name: moves(source, there.read(name), name) for name in stated}
+    wrong = [name for name in stated if not found[name] <= stated[name] * (1 + MARGIN)]
+    figures: dict[str, Any] = {"moved": found, "stated": dict(stated)}
     if wrong:
         some = "; ".join(
-            f"{name} by {found[name]:.2g} of a step, told {told[name]:.2g}"
+            f"{name} by {found[name]:.2g} of a step, stated {stated[name]:.2g}"
             for name in wrong[:SHOWN]
         )
-        return Stage(NAME, "fail", f"{len(wrong)} weights moved further than told: {some}", figures)
+        return Stage(
+            NAME, "fail", f"{len(wrong)} weights moved further than stated: {some}", figures
+        )
     worst = max(found, key=lambda name: found[name])
     detail = f"{len(found)} weights moved, {worst} the furthest: by {found[worst]:.2g} of a step"
     return Stage(NAME, "pass", f"{detail}, no further than the format makes them", figures)
