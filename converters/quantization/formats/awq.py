@@ -12,7 +12,7 @@ from ...checkpoints import Checkpoint, Header
 from ...checkpoints.assembled import Assembled, Source, computed, whole
 from ...values import Array
 from ..mlx import each_block, stem
-from ..packing import pack, unpack
+from ..packing import pack_columns, unpack
 from ..view import Dequantized
 from .base import METHOD, Format, Read, Section, Written
 from .columns import Chosen, Module, Upright, choose, read_modules, scales_source
@@ -69,9 +69,9 @@ def _outputs(words: Array) -> Array:
 
 
 def _in_order(codes: Array) -> Array:
-    """Return CODES for each output as words; undoes :func:`_outputs`."""
-    ordered = codes.reshape(len(codes), -1, 8)[..., ORDER].reshape(codes.shape)
-    return pack(ordered, BITS).view(np.int32)
+    """Return CODES, outputs by any columns, as words for each column; undoes :func:`_outputs`."""
+    ordered = codes.reshape(-1, 8, codes.shape[-1])[:, ORDER].reshape(codes.shape)
+    return pack_columns(ordered, BITS).view(np.int32)
 
 
 def write(parts: Dequantized) -> Written:
@@ -103,13 +103,13 @@ def _tensors(weight: Upright, chosen: Chosen) -> dict[str, Source]:
         stored = weight.words()
         for block in each_block(part, rows):
             first = block.start // 8
-            codes = unpack(stored[:, first : -(-block.stop // 8)], BITS).T
-            yield _in_order(codes[block.start - first * 8 : block.stop - first * 8])
+            codes = unpack(stored[:, first : -(-block.stop // 8)], BITS)
+            yield _in_order(codes[:, block.start - first * 8 : block.stop - first * 8])
 
     return {
         f"{path}.qweight": computed(Header("I32", (columns, rows // 8)), words),
         f"{path}.qzeros": whole(
-            Header("I32", (groups, rows // 8)), lambda: _in_order(weight.zeros())
+            Header("I32", (groups, rows // 8)), lambda: _in_order(weight.zeros().T)
         ),
         f"{path}.scales": scales_source(weight, chosen.dtype),
     }

@@ -23,6 +23,7 @@ Grid = Callable[[slice], Array]  # rows of a weight -> what its groups have, (ro
 
 WIDTHS, SIZES = OFFERED["affine"]
 WIDE: Final = "F32"
+ROUNDED: Final = 1e-3  # steps: what is less may be the rounding of a quotient
 
 
 class Integers(NamedTuple):
@@ -143,7 +144,7 @@ class Fit(NamedTuple):
     Attributes:
         loss: the largest difference of a value, in steps.
         symmetric: whether all zero points are the middle of the codes, and exact.
-        lowest: the lowest zero point, where scales are positive.
+        lowest: no zero point is lower, whichever sign of the scales is turned.
         narrow: whether float16 holds all scales.
     """
 
@@ -181,8 +182,10 @@ def _nearest(scales: Array, biases: Array, bits: int) -> Array:
         zeros = np.divide(biases, scales)
     np.negative(zeros, out=zeros)
     np.rint(zeros, out=zeros)
-    zeros[~np.isfinite(zeros)] = 0
-    return np.clip(zeros, 0, (1 << bits) - 1, out=zeros)
+    np.clip(zeros, 0, (1 << bits) - 1, out=zeros)
+    if np.isnan(zeros.max(initial=0)):  # a scale of 0
+        zeros[np.isnan(zeros)] = 0
+    return zeros
 
 
 def fit_of(parts: Dequantized, name: str) -> Fit:
@@ -196,22 +199,38 @@ def fit_of(parts: Dequantized, name: str) -> Fit:
 
 
 def _fit(scales: Array, biases: Array, bits: int) -> Fit:
+    """Return the fit of some rows, in as few looks at them as it takes."""
     wide, biased = _wide(scales, biases)
-    zeros = _nearest(wide, biased, bits)
-    loss = _steps(wide, biased, zeros)
-    symmetric = loss == 0 and bool((zeros == 1 << (bits - 1)).all())
-    lowest = np.where(wide < 0, (1 << bits) - 1 - zeros, zeros).min(initial=255)
-    return Fit(loss, symmetric, int(lowest), _fits_half(scales))
+    largest = (1 << bits) - 1
+    with np.errstate(all="ignore"):
+        apart = np.divide(biased, wide)
+    whole = np.rint(apart)
+    low, high = -whole.max(initial=-math.inf), -whole.min(initial=math.inf)  # of the zero points
+    apart -= whole
+    worst = max(apart.max(initial=0), -apart.min(initial=0))
+    if not (low >= 0 and high <= largest and worst > ROUNDED):
+        return _exact_fit(wide, biased, bits)._replace(narrow=_fits_half(scales))
+    place = np.abs(apart).argmax()
+    loss = _steps(*(it.reshape(-1)[place, None] for it in (wide, biased, -whole)))
+    return Fit(loss, False, int(min(low, largest - high)), _fits_half(scales))
+
+
+def _exact_fit(scales: Array, biases: Array, bits: int) -> Fit:
+    zeros = _nearest(scales, biases, bits)
+    loss = _steps(scales, biases, zeros)
+    low, high = zeros.min(initial=math.inf), zeros.max(initial=0)
+    symmetric = loss == 0 and low == high == 1 << (bits - 1)
+    return Fit(loss, symmetric, int(min(low, (1 << bits) - 1 - high, 255)))
 
 
 def _steps(scales: Array, biases: Array, zeros: Array) -> float:
+    """Return the largest difference of a value, in scales: zero points are 0 where scales are."""
     off = zeros * scales
     off += biases
-    np.abs(off, out=off)
     if not off.any():
         return 0.0
     with np.errstate(all="ignore"):
-        steps = off / np.abs(scales)
+        steps = np.abs(off) / np.abs(scales)
     return float(np.nan_to_num(np.where(off == 0, 0, steps), nan=math.inf).max(initial=0))
 
 

@@ -81,9 +81,3 @@ def mlx(scheme, shape=(40, 256), dtype="float16", *, whole=False, seed=0):
 def view_of(parts, scheme):
     stored = {f"up.{part}": array for part, array in parts.items()}
     return Dequantized(Arrays(stored), {"quantization": scheme.record})
-
-
-def bits_of(row, bits, count):
-    """Return COUNT codes of a row of words: element i begins at bit ``i * bits``."""
-    number = int.from_bytes(row.tobytes(), "little")
-    return [(number >> (place * bits)) & (2**bits - 1) for place in range(count)]

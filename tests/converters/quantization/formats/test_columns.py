@@ -9,45 +9,14 @@ import pytest
 from weighbridge.converters.quantization import Dequantized, Scheme
 from weighbridge.converters.quantization.formats.registry import read, write
 from weighbridge.errors import BadInputError, UnsupportedError
+from weighbridge.tests.support.quantized_formats import BY, by_gptq
 
 from ..conftest import LLAMA, Arrays, save
-from .conftest import arrays, back, bits_of, canonical, mlx, opened, there, view_of
+from .conftest import arrays, back, canonical, mlx, opened, there, view_of
 
 SIZES = [32, 64, 128]
 CASES = [("gptq", Scheme(bits, size)) for bits in (2, 3, 4, 8) for size in SIZES]
 CASES += [("awq", Scheme(4, size)) for size in SIZES]
-
-
-def down(words, bits, count):
-    """Return COUNT codes of each column of WORDS: element i begins at bit ``i * bits``."""
-    columns = np.ascontiguousarray(words.T)
-    return np.array([bits_of(column, bits, count) for column in columns]).T
-
-
-def by_gptq(tensors, section):
-    """Return the weight, after `gptqmodel/nn_modules/qlinear/__init__.py`, ``dequantize_weight``."""
-    bits, order = section["bits"], tensors["up.g_idx"]
-    codes = down(tensors["up.qweight"], bits, len(order))
-    zeros = down(tensors["up.qzeros"].T, bits, codes.shape[1]).T
-    zeros = zeros + (section["checkpoint_format"] == "gptq")
-    scales = tensors["up.scales"].astype(np.float64)
-    return (scales[order] * (codes - zeros[order])).T
-
-
-def by_awq(tensors, section):
-    """Return the weight, after `awq/utils/packing_utils.py`, ``dequantize_gemm``."""
-
-    def unpacked(words):
-        codes = (words.view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
-        return codes[..., [0, 4, 1, 5, 2, 6, 3, 7]].reshape(len(words), -1).astype(np.int64)
-
-    size = section["group_size"]
-    zeros = np.repeat(unpacked(tensors["up.qzeros"]), size, axis=0)
-    scales = np.repeat(tensors["up.scales"].astype(np.float64), size, axis=0)
-    return ((unpacked(tensors["up.qweight"]) - zeros) * scales).T
-
-
-BY = {"gptq": by_gptq, "awq": by_awq}
 
 
 def upright(parts, bits):

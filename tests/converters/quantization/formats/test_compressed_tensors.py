@@ -12,41 +12,12 @@ from weighbridge.converters.quantization import Blocks, Dequantized, Scheme
 from weighbridge.converters.quantization.formats.registry import read, write
 from weighbridge.converters.quantization.mlx import each_block
 from weighbridge.errors import BadInputError, UnsupportedError
+from weighbridge.tests.support.quantized_formats import by_compressed_tensors
 
 from ..conftest import AFFINE, DTYPES, FLOATS, LLAMA, Arrays, save
-from .conftest import arrays, back, bits_of, canonical, loaded, mlx, opened, there, view_of
+from .conftest import arrays, back, canonical, loaded, mlx, opened, there, view_of
 
 METHOD = "compressed-tensors"
-
-
-def decompressed(tensors, weights):
-    """Return the values that compressed_tensors' own compressors give, in float64.
-
-    After `compressors/pack_quantized/base.py`, `nvfp4/base.py`, `mxfp8/base.py` and
-    `quantization/lifecycle/forward.py` of 0.20.
-    """
-    scale, bits = tensors["up.weight_scale"], weights["num_bits"]
-    if weights["type"] == "float":
-        if bits == 8:
-            values = tensors["up.weight"].astype(np.float64)
-        else:
-            packed = tensors["up.weight_packed"]
-            codes = np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
-            values = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
-        factor = tensors.get("up.weight_global_scale", np.ones(1))
-        worth = (
-            2.0 ** (scale.astype(np.float64) - 127) if scale.dtype == np.uint8 else scale
-        ).astype(np.float64) / factor
-        return values * np.repeat(worth, values.shape[1] // worth.shape[1], axis=1)
-    rows, columns = tensors["up.weight_shape"]
-    codes = np.array([bits_of(row, bits, columns) for row in tensors["up.weight_packed"]])
-    zeros = np.full(scale.shape, 2 ** (bits - 1))
-    if not weights["symmetric"]:
-        down = np.ascontiguousarray(tensors["up.weight_zero_point"].T)
-        zeros = np.array([bits_of(column, bits, rows) for column in down]).T
-    times = columns // scale.shape[1]
-    off = codes - np.repeat(zeros, times, axis=1)
-    return off * np.repeat(scale.astype(np.float64), times, axis=1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,7 +29,7 @@ def test_whole_zero_points_go_there_and_back_exactly(scheme, dtype):
     assert not written.losses or dtype == "float32"  # zero times scale may take more digits
     assert max(written.losses.values(), default=0) < 1e-4
     [group] = written.section["config_groups"].values()
-    exact = decompressed(arrays(written.tensors), group["weights"])
+    exact = by_compressed_tensors(arrays(written.tensors), written.section)
     values = canonical(view, "up.weight")
     near = np.abs(values).max() * 2**-21 if dtype == "float32" else 0
     np.testing.assert_allclose(exact, values, rtol=0, atol=near)
@@ -79,8 +50,7 @@ def test_floating_point_codes_go_there_and_back_byte_for_byte(scheme):
     parts = mlx(scheme)
     view = view_of(parts, scheme)
     written = write(view, METHOD)
-    [group] = written.section["config_groups"].values()
-    exact = decompressed(arrays(written.tensors), group["weights"])
+    exact = by_compressed_tensors(arrays(written.tensors), written.section)
     np.testing.assert_array_equal(exact, canonical(view, "up.weight"))
     seen = read(written.tensors, {"quantization_config": written.section})
     assert seen.section == scheme.record
@@ -93,8 +63,7 @@ def test_what_mlx_made_is_off_by_the_loss_that_is_told(scheme):
     parts = mlx(scheme)
     view = view_of(parts, scheme)
     written = write(view, METHOD)
-    [group] = written.section["config_groups"].values()
-    made = decompressed(arrays(written.tensors), group["weights"])
+    made = by_compressed_tensors(arrays(written.tensors), written.section)
     steps = np.repeat(np.abs(parts["scales"].astype(np.float64)), scheme.group_size, axis=1)
     worst = np.max(np.abs(made - canonical(view, "up.weight")) / steps)
     np.testing.assert_allclose(worst, written.losses.get("up.weight", 0), rtol=1e-4, atol=1e-9)
@@ -106,8 +75,7 @@ def test_any_number_of_rows_is_packed_down(rows, bits):
     scheme = Scheme(bits, 32)
     view = view_of(mlx(scheme, (rows, 64), whole=True), scheme)
     written = write(view, METHOD)
-    [group] = written.section["config_groups"].values()
-    exact = decompressed(arrays(written.tensors), group["weights"])
+    exact = by_compressed_tensors(arrays(written.tensors), written.section)
     np.testing.assert_array_equal(exact, canonical(view, "up.weight"))
 
 
@@ -207,8 +175,7 @@ def test_the_library_decompresses_as_is_written_out_here(scheme):
         for name, array in tensors.items()
     }
     made = BaseCompressor.get_value_from_registry(group.format).decompress(state, group)["weight"]
-    [said] = written.section["config_groups"].values()
-    expected = decompressed(tensors, said["weights"])
+    expected = by_compressed_tensors(tensors, written.section)
     digits = 2**-20 if scheme.affine else 2**-7  # bfloat16 in the library
     np.testing.assert_allclose(made.float(), expected, rtol=digits, atol=1e-6)
 
@@ -316,8 +283,7 @@ def test_the_values_are_those_of_the_parts_that_are_written():
     written = write(view, METHOD)
     seen = read(written.tensors, {"quantization_config": written.section})
     again = Dequantized(seen.tensors, {"quantization": seen.section})
-    [group] = written.section["config_groups"].values()
     blocks = Blocks(again.parts("up.weight"), scheme)
     np.testing.assert_array_equal(
-        blocks.values(), decompressed(arrays(written.tensors), group["weights"])
+        blocks.values(), by_compressed_tensors(arrays(written.tensors), written.section)
     )
