@@ -40,6 +40,7 @@ from ..converters.planning.transcoding import (
     Transcoded,
     dequantized,
     is_quantized,
+    movable,
     quantized_view,
     rewrite_sections,
     transcoded,
@@ -141,7 +142,7 @@ def move(
     """
     cast, whole = written(model)
     job = plan_job(conversion_of(cast, to, options.original))
-    coded = coded_as(job, options) if keeps_codes else None
+    job, coded = coded_as(job, options) if keeps_codes else (job, None)
     lines = (*job.lines(), *(coded.lines() if coded else ()))
     if options.dry_run:
         return Outcome(None, lines)
@@ -237,9 +238,10 @@ def move_weights(moved: Job | Transcoded, to: str, folder: Path, options: Option
     return execute(moved.plan, moved.checkpoint, writer, report)
 
 
-def coded_as(job: Job, options: Options) -> Transcoded:
-    """Return how JOB, of a quantized model, is written with the codes that it has."""
-    return transcoded(job, options.quant_method, allow_lossy=options.allow_lossy)
+def coded_as(job: Job, options: Options) -> tuple[Job, Transcoded]:
+    """Return JOB, of a quantized model, and how it is written with the codes that it has."""
+    job = movable(job)
+    return job, transcoded(job, options.quant_method, allow_lossy=options.allow_lossy)
 
 
 def transcoded_facts(coded: Transcoded | None, folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ..common.dtypes import FLOATS, NUMPY, unit_roundoff
 from ..common.hints import dequantizing
 from ..libraries.modules import LINEAR, describe
 from ..maps import Plan, WeightMap
-from ..maps.binding.quantized import QuantizedPlan, quantized_plan
+from ..maps.binding.quantized import CannotMoveError, QuantizedPlan, quantized_plan
 from ..maps.execution.view import Mapped
 from ..models import Model
 from ..models.config_fields import read_config
@@ -28,7 +28,7 @@ from ..values import Array
 from .config import CONFIG
 from .conversion import IDENTITY
 from .dense import METHOD, PACKING
-from .job import Job
+from .job import Job, plan_job
 from .manifest import manifest_of
 
 DTYPES: Final[Mapping[str, str]] = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
@@ -74,6 +74,7 @@ class Parts(Derived):
 
     def __init__(self, seen: Checkpoint, quantized: Dequantized) -> None:
         self._raw, self.schemes = quantized.raw, quantized.schemes
+        self.left_dense, self.notes = quantized.left_dense, notes_of(quantized)
         stored = {
             full: quantized.raw.headers[full]
             for name in quantized.schemes
@@ -168,8 +169,46 @@ def transcoded(job: Job, method: str | None = None, *, allow_lossy: bool = False
     if job.to == "torch":
         return for_torch(job, moved, stored, method, allow_lossy=allow_lossy)
     section = section_of(moved.schemes)
-    facts = {"weights": len(moved.schemes), "notes": [], "to": "mlx"}
+    facts = {"weights": len(moved.schemes), "notes": notes_of(quantized), "to": "mlx"}
+    facts |= {"rounded": quantized.left_dense}
     return Transcoded(moved.plan, stored, {KEY: section, COPY: section}, facts, {})
+
+
+def movable(job: Job) -> Job:
+    """Return JOB, of a model that is seen dense, with those weights dense whose codes cannot move.
+
+    A map may transpose a weight, part a group or join weights that are quantized in different ways. Such
+    weights are rounded once, to the dtype of the scales.
+
+    Raises:
+        CannotMoveError: the value of a quantized weight would have to change, or none is left.
+    """
+    quantized = job.model.tensors
+    assert isinstance(quantized, Dequantized)  # noqa: S101  (`is_quantized` was asked)
+    try:
+        quantized_plan(job.plan, Parts(job.checkpoint, quantized).headers, quantized.schemes)
+    except CannotMoveError as error:
+        if error.changed or error.names >= quantized.schemes.keys():
+            raise
+        dtype = dtype_of_scales(quantized.raw, quantized.schemes)
+        dense = quantized.narrowed(dict.fromkeys(error.names, dtype))
+        model = replace(job.model, tensors=dense)
+        return movable(plan_job(replace(job.conversion, model=model)))
+    return job
+
+
+def notes_of(quantized: Dequantized) -> list[str]:
+    """Return what a person should know of weights that are dense because their codes do not move."""
+    dense = quantized.left_dense
+    if not dense:
+        return []
+    first, code = next(iter(dense.items()))
+    return [
+        (
+            f"{len(dense)} weights are dense, {first} first, rounded once to {NUMPY[code]}: their rows and"
+            " columns lie otherwise in the target, and groups of codes would be parted"
+        )
+    ]
 
 
 def for_torch(
@@ -184,11 +223,11 @@ def for_torch(
         raise lossy(chosen, far, job.model)
     copied = WeightMap.parse(IDENTITY).bind(written.tensors.headers)
     dense = dense_sources(moved.plan, written.tensors.headers)
-    rounded = {name: dtype for name in dense if name in stored.schemes}
+    rounded = {name: dtype for name in dense if name in stored.schemes} | stored.left_dense
     facts = {
         "to": chosen,
         "weights": len(moved.schemes),
-        "notes": list(written.notes),
+        "notes": [*stored.notes, *written.notes],
         "losses": dict(written.losses),
         "rounded": rounded,
     }

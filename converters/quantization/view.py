@@ -73,6 +73,19 @@ class Dequantized(Derived):
         some.schemes = {name: scheme for name, scheme in self.schemes.items() if name in names}
         return some
 
+    def narrowed(self, dtypes: Mapping[str, str]) -> Self:
+        """Return the same view, with some weights in other DTYPES, which count as dense."""
+        some = self.rounding(dtypes)
+        some.schemes = {n: scheme for n, scheme in self.schemes.items() if n not in dtypes}
+        changed = {name: self.headers[name]._replace(dtype=code) for name, code in dtypes.items()}
+        some.headers = {name: changed.get(name, header) for name, header in self.headers.items()}
+        return some
+
+    @property
+    def left_dense(self) -> dict[str, str]:
+        """The dtypes of quantized weights that do not count as such here, by name."""
+        return {n: self.headers[n].dtype for n in self._stored if n not in self.schemes}
+
     def rounding(self, dtypes: Mapping[str, str]) -> Self:
         """Return the same view, with the values of some weights rounded once to their DTYPES."""
         some = copy(self)
@@ -145,7 +158,7 @@ class Dequantized(Derived):
             raise UnsupportedError(
                 f"{name} holds numbers beyond {dtype}; dequantize to a wider dtype"
             )
-        return rounded.astype(NUMPY[self._dtype], copy=False)
+        return rounded.astype(NUMPY[self.headers[name].dtype], copy=False)
 
     def _part_rows(self, name: str, rows: slice, count: int) -> Parts:
         names = dict(self._names[name])

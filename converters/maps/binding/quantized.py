@@ -8,7 +8,7 @@ that stay columns: what leads elsewhere is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -45,8 +45,25 @@ class QuantizedPlan(NamedTuple):
     schemes: Mapping[str, Scheme]
 
 
+class CannotMoveError(MismatchError):
+    """Weights whose codes a map does not move.
+
+    Attributes:
+        names: those that nothing but their layout hinders: dense they could be moved beside the others.
+        changed: whether a value of others would have to change.
+    """
+
+    def __init__(self, problems: Sequence[str], names: Collection[str], *, changed: bool) -> None:
+        super().__init__("quantized weights cannot be moved as they are", problems)
+        self.names, self.changed = frozenset(names), changed
+
+
 class Unmoved(Exception):  # noqa: N818  (no error: a reason, gathered with others)
     """Why a step cannot move the parts of its weights as they are."""
+
+
+class Changed(Unmoved):
+    """The same, where values would have to change."""
 
 
 def quantized_plan(plan: Plan, stored: Headers, schemes: Mapping[str, Scheme]) -> QuantizedPlan:
@@ -58,24 +75,23 @@ def quantized_plan(plan: Plan, stored: Headers, schemes: Mapping[str, Scheme]) -
         schemes: by name of the weight.
 
     Raises:
-        MismatchError: a step would change codes, or part a group; carries all of them.
+        CannotMoveError: a step would change codes, or part a group; carries all of them.
     """
-    problems: list[str] = []
     steps: list[Step] = []
     moved: dict[str, Scheme] = {}
+    problems: dict[str, tuple[Step, Unmoved]] = {}
     for step in plan.steps:
         try:
             scheme = _scheme(step, schemes)
-            steps += (
-                [_part(step, part, stored, scheme) for part in _parts(step, stored)]
-                if scheme
-                else [step]
-            )
+            steps += _steps(step, stored, scheme) if scheme else [step]
             moved |= dict.fromkeys(step.target_names, scheme) if scheme else {}
         except Unmoved as why:
-            problems.append(f"`{first_line(step.rule)}` on {_named(step)}: {why}")
+            problems[f"`{first_line(step.rule)}` on {_named(step)}: {why}"] = step, why
     if problems:
-        raise MismatchError("quantized weights cannot be moved as they are", problems)
+        names = [name for step, why in problems.values() for name in step.source_names]
+        changed = any(isinstance(why, Changed) for _, why in problems.values())
+        quantized = [name for name in names if name in schemes]
+        raise CannotMoveError(list(problems), quantized, changed=changed)
     layout: dict[str, Header] = {}
     for step in steps:
         layout |= _targets(step, plan, stored)
@@ -89,7 +105,7 @@ def move_blocks(plan: Plan, blocks: Mapping[str, Blocks]) -> dict[str, Blocks]:
     """Return the targets that PLAN, bound for dense weights, makes of quantized BLOCKS, in memory.
 
     Raises:
-        MismatchError: a step would change codes, or part a group; carries all of them.
+        CannotMoveError: a step would change codes, or part a group; carries all of them.
     """
     arrays = {
         part_name(name, part): array
@@ -120,10 +136,15 @@ def _scheme(step: Step, schemes: Mapping[str, Scheme]) -> Scheme | None:
         raise Unmoved(f"what becomes one tensor must be quantized alike; here are {kinds}; {DENSE}")
     [scheme] = found
     if scheme and isinstance(step.rule, Computed):
-        raise Unmoved(f"a program computes with dense weights; {DENSE}")
+        raise Changed(f"a program computes with dense weights; {DENSE}")
     if scheme and step.rule.changes:
-        raise Unmoved(f"values of codes cannot be changed; {DENSE}")
+        raise Changed(f"values of codes cannot be changed; {DENSE}")
     return scheme
+
+
+def _steps(step: Step, stored: Headers, scheme: Scheme) -> list[Step]:
+    """Return what STEP does to each part of its weights."""
+    return [_part(step, part, stored, scheme) for part in _parts(step, stored)]
 
 
 def _parts(step: Step, stored: Headers) -> list[str]:
