@@ -9,6 +9,7 @@ from ...errors import UnsupportedError
 from ..checkpoints import Checkpoint
 from ..maps import Plan, WeightMap
 from ..models import Model
+from ..quantization import Dequantized
 from ..results.sources import job_key
 from .conversion import Conversion
 from .dense import Headers, Unpacked, as_dense, reason_of
@@ -73,7 +74,9 @@ class Job(NamedTuple):
     @property
     def notes(self) -> list[str]:
         """What a person should know of the result."""
-        return [*([self.warning] if self.warning else []), *self.restored.notes]
+        tensors = self.model.tensors
+        read = tensors.notes if isinstance(tensors, Dequantized) else ()
+        return [*read, *([self.warning] if self.warning else []), *self.restored.notes]
 
 
 def plan_job(conversion: Conversion) -> Job:

@@ -117,7 +117,8 @@ def quantized_view(model: Model, dtype: str = "F32") -> Model:
     found = registry.read(model.checkpoint, model.config)
     dense = {key: value for key, value in model.config.items() if key != PACKING}
     section: dict[str, Any] = {KEY: found.section} if found.section else {}
-    return replace(model, config=dense, tensors=Dequantized(found.tensors, section, dtype=dtype))
+    tensors = Dequantized(found.tensors, section, dtype=dtype, notes=found.notes)
+    return replace(model, config=dense, tensors=tensors)
 
 
 def dequantized(model: Model, dtype: str) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, Self
 
@@ -33,6 +33,7 @@ class Dequantized(Derived):
         raw: the checkpoint as stored.
         recipe: what its config says; ``None`` where it says nothing.
         schemes: by name of the weight, in the order of the checkpoint.
+        notes: what a person should know of how it was read.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Dequantized(Derived):
         config: Mapping[str, Any],
         dense: Mapping[str, tuple[int, ...]] | None = None,
         dtype: str = "F32",
+        notes: Sequence[str] = (),
     ) -> None:
         """Read the headers of RAW with CONFIG, the model's.
 
@@ -50,12 +52,14 @@ class Dequantized(Derived):
             dense: shapes of dense weights by name, where somebody knows them; they tell how a
                 weight is packed that CONFIG does not name.
             dtype: that quantized weights are read in, rounded to it from float32.
+            notes: what a person should know of how RAW was read.
 
         Raises:
             MismatchError: tensors do not fit what the config says; tells all of them.
             BadInputError: there are quantized tensors and the config says nothing of them.
         """
         super().__init__(raw, raw.headers)
+        self.notes = tuple(notes)
         self.raw, self.recipe, self._dtype = raw, Recipe.parse(config), dtype
         self.schemes: Mapping[str, Scheme] = _schemes(raw, self.recipe, dense or {})
         self._stored, self._coarse = self.schemes, dict[str, str]()
