@@ -98,6 +98,7 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("merged"):
         lines += survival_lines(facts["merged"])
     lines += quantized_lines(facts.get("quantized") or {})
+    lines += calibration_lines(facts.get("calibration") or {})
     if "updates" in facts:
         lines.append(f"{facts['updates']} of {facts['updates']} updates converted")
     lines += figure_lines(facts.get("figures") or {})
@@ -141,6 +142,19 @@ def quantized_lines(quantized: Mapping[str, Any]) -> list[str]:
     lines = [f"  {n:<{width}}  {weights[n]['error']:6.2%}  {weights[n]['scheme']}" for n in worst]
     size = f"{head} ({after / max(before, 1):.1%})"
     return [size, f"weights moved by {mean}, the most:", *lines]
+
+
+def calibration_lines(calibration: Mapping[str, Any]) -> list[str]:
+    """Return for what text codes were chosen.
+
+    >>> print(*calibration_lines({"weights": 7, "tokens": 16384, "text": "my.txt"}))
+    codes of 7 weights chosen for what they are given as the model reads 16,384 tokens of my.txt
+    """
+    if not calibration:
+        return []
+    given = f"{calibration['tokens']:,} tokens of {calibration['text']}"
+    what = f"codes of {calibration['weights']} weights chosen for what they are given"
+    return [f"{what} as the model reads {given}"]
 
 
 def figure_lines(figures: Mapping[str, float]) -> list[str]:

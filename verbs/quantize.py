@@ -10,7 +10,11 @@ import click
 from .options import MODEL, shards, writing
 from .running import finish, options_of, prepare_mlx
 
-HOW = ("bits", "group_size", "mode", "rules", "dtype", "method")
+TEXT = click.Path(exists=True, dir_okay=False, path_type=Path)
+HOW = (
+    *("bits", "group_size", "mode", "rules", "dtype", "method"),
+    *("calibrate", "bits_per_weight"),
+)
 
 
 @click.command()
@@ -49,6 +53,18 @@ HOW = ("bits", "group_size", "mode", "rules", "dtype", "method")
     "--dtype",
     metavar="NAME",
     help="Of the scales: bfloat16, float16 or float32.  [default: that of each weight]",
+)
+@click.option(
+    "--bits-per-weight",
+    type=float,
+    metavar="X",
+    help="On average, scales included: bits of each weight are found by what it errs with fewer.",
+)
+@click.option(
+    "--calibrate",
+    type=TEXT,
+    metavar="TEXT",
+    help="Choose codes for what layers are given as the model reads the file TEXT (GPTQ).",
 )
 @shards
 @writing

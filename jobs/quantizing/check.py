@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,13 @@ MEANING = (
 )
 
 
-def check(plan: Plan, folder: Path, target: Path, options: Options) -> Checked:
-    """Compare FOLDER, to be published as TARGET, with the source of PLAN."""
+def check(
+    plan: Plan, folder: Path, target: Path, options: Options, suited: Collection[str] = frozenset()
+) -> Checked:
+    """Compare FOLDER, to be published as TARGET, with the source of PLAN.
+
+    Codes of the weights SUITED were chosen for their inputs.
+    """
     from ...parity.check.verdict import Verdict, decide
     from ...parity.quantized.dequantized import dequantized_stage
     from ...parity.quantized.loaded import loaded_stage
@@ -38,7 +44,7 @@ def check(plan: Plan, folder: Path, target: Path, options: Options) -> Checked:
     written = replace(opened(folder), spec=str(target))
     tensors = written.tensors
     assert isinstance(tensors, Dequantized)  # noqa: S101  (its config says how it is quantized)
-    comparison = Comparison(plan, tensors)
+    comparison = Comparison(plan, tensors, suited)
     stages = [comparison.run()]
     provenance = described(plan, target, options)
     if stages[-1].status == "pass":

@@ -11,7 +11,7 @@ from typing import Any
 from ...converters.checkpoints import Checkpoint, Header
 from ...converters.common.dtypes import FLOATS
 from ...converters.common.hints import command, dequantizing, unused
-from ...converters.libraries import find
+from ...converters.libraries import Target, find
 from ...converters.libraries.quantizing import Decided, decide
 from ...converters.maps.execution.view import Mapped
 from ...converters.models import Model
@@ -35,12 +35,14 @@ class Plan:
     Attributes:
         job: the way from the source's tensors to those of MLX's class.
         tensors: the latter, made as they are read.
+        target: the class.
         decided: what its library quantizes.
         request: what the user wants.
     """
 
     job: Job
     tensors: Checkpoint
+    target: Target
     decided: Decided
     request: Request
 
@@ -76,7 +78,9 @@ class Plan:
     def key(self) -> str:
         """A fingerprint: an interrupted run resumes only if nothing of it changed."""
         schemes = sorted(f"{name} {scheme}" for name, scheme in self.schemes.items())
-        return f"{self.job.key}-{self.request.method}-{self.request.dtype}-{hash_of(schemes)}"
+        texts = [path.read_text("utf-8") for path in [self.request.calibrate] if path]
+        how = f"{self.request.method}-{self.request.dtype}-{hash_of([*schemes, *texts])}"
+        return f"{self.job.key}-{how}"
 
     def lines(self) -> tuple[str, ...]:
         """Return the plan, a line each."""
@@ -114,7 +118,7 @@ def plan(model: Model, request: Request, options: Options) -> Plan:
             " says what of it is quantized"
         )
     decided = decide(target, config, request.scheme, request.wish)
-    made = Plan(job, Mapped(job.plan, job.checkpoint), decided, request)
+    made = Plan(job, Mapped(job.plan, job.checkpoint), target, decided, request)
     require_obeyed(made, str(target))
     require_there(made, str(target))
     return made

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...converters.models import Model
 from ...converters.planning.memory import require_memory
 from ...converters.planning.prefetch import prefetch
 from ...converters.results.targets import absolute
 from ..converting import require_apart
 from ..options import Options
 from ..pipeline import Checked, Facts, Outcome, Written, publish
+from .calibration import Calibration
 from .check import check
-from .plan import plan
+from .mixing import mixed
+from .plan import Plan, plan
 from .request import Request
 from .write import write
 
@@ -35,7 +38,7 @@ def quantize(
     """
     place = options.begin(target, "model", source)
     prefetch(source, options.map, options.trust_code)
-    made = plan(options.open(source), request, options)
+    made, calibration = planned(options.open(source), request, options)
     if options.dry_run:
         return Outcome(None, made.lines())
     require_apart(made.job.model, target)
@@ -43,10 +46,21 @@ def quantize(
         require_memory("check", made.job.model, quick=options.quick)
 
     def write_into(folder: Path) -> Written:
-        return write(made, folder, options)
+        return write(made, folder, options, calibration)
 
     def judge(folder: Path, _: Facts) -> Checked:
-        return check(made, folder, absolute(target), options)
+        suited = calibration.done if calibration else ()
+        return check(made, folder, absolute(target), options, suited)
 
     key = f"{made.key}-{options.max_shard_size}"
     return publish(place, key, write_into, judge if options.checks else None)
+
+
+def planned(model: Model, request: Request, options: Options) -> tuple[Plan, Calibration | None]:
+    """Return how MODEL is quantized as REQUEST says, bits per weight found, and what calibrates it."""
+    made = plan(model, request, options)
+    path = request.calibrate
+    calibration = Calibration(made, path, options) if path else None
+    if request.bits_per_weight:
+        made = mixed(made, calibration, options)
+    return made, calibration

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ...converters.common.dtypes import CODE, dtype_of
@@ -12,7 +14,8 @@ from ...errors import BadInputError
 
 KEEP: Final = "none"
 GLOB: Final = frozenset("*?[")
-METHODS: Final = ("search", "mlx")  # the first by default
+PLAIN: Final = "mlx"
+METHODS: Final = ("search", PLAIN)  # the first by default
 DTYPES: Final = ("bfloat16", "float16", "float32")
 
 
@@ -50,12 +53,21 @@ class Request(NamedTuple):
         rules: for some of them.
         dtype: safetensors code of the scales; ``None`` for that of each weight.
         method: how codes are chosen, one of ``METHODS``.
+        calibrate: file with a text; codes are chosen for what the layers are given as it is read.
+        bits_per_weight: what weights may take on average, scales included, where no rule is about
+            them; the schemes are found by that.
+        group_size: that the user asked for; ``None`` where it may be found as well.
+        found: these schemes, by module.
     """
 
     scheme: Scheme
     rules: tuple[Rule, ...] = ()
     dtype: str | None = None
     method: str = METHODS[0]
+    calibrate: Path | None = None
+    bits_per_weight: float | None = None
+    group_size: int | None = None
+    found: Mapping[str, Scheme] = MappingProxyType({})
 
     def wish(self, path: str) -> Scheme | bool:
         """Return the scheme that the rules have for the module PATH; ``False`` to keep it, ``True`` if none has one.
@@ -65,7 +77,7 @@ class Request(NamedTuple):
         """
         found = [rule for rule in self.rules if rule.fits(path)]
         if not found:
-            return True
+            return self.found.get(path, True)
         other = next((rule for rule in found if rule.scheme != found[0].scheme), None)
         if other:
             raise BadInputError(
@@ -79,10 +91,12 @@ class Request(NamedTuple):
         return [
             f"quantize as {self.scheme}, method {self.method}",
             *(f"rule {it.text}" for it in self.rules),
+            *(f"calibrated with {path}" for path in [self.calibrate] if path),
+            *(f"{bits:g} bits per weight" for bits in [self.bits_per_weight] if bits),
         ]
 
 
-def request_of(  # the options of a verb, by keyword
+def request_of(  # noqa: PLR0913  # the options of a verb, by keyword
     *,
     bits: int | None = None,
     group_size: int | None = None,
@@ -90,11 +104,13 @@ def request_of(  # the options of a verb, by keyword
     rules: Iterable[str] = (),
     dtype: str | None = None,
     method: str | None = None,
+    calibrate: Path | None = None,
+    bits_per_weight: float | None = None,
 ) -> Request:
     """Return what these options of a user mean.
 
     Raises:
-        BadInputError: a rule, dtype or method that there is not.
+        BadInputError: a rule, dtype or method that there is not, or options that contradict.
         UnsupportedError: MLX has no such scheme.
     """
     known_mode(mode)
@@ -103,8 +119,28 @@ def request_of(  # the options of a verb, by keyword
         raise BadInputError(f"--method {method} is unknown; choose {' or '.join(METHODS)}")
     if dtype not in (None, *DTYPES):
         raise BadInputError(f"--dtype {dtype} is unknown; choose {', '.join(DTYPES)}")
+    if calibrate and method == PLAIN:
+        raise BadInputError(f"--method {PLAIN} knows no calibration; leave out one of the two")
+    require_free(bits, mode, bits_per_weight)
     code = CODE[dtype_of(dtype)] if dtype else None
-    return Request(scheme, tuple(map(parse_rule, rules)), code, method or METHODS[0])
+    parsed = tuple(map(parse_rule, rules))
+    return Request(
+        scheme, parsed, code, method or METHODS[0], calibrate, bits_per_weight, group_size
+    )
+
+
+def require_free(bits: int | None, mode: str, bits_per_weight: float | None) -> None:
+    """Refuse BITS or a MODE beside BITS_PER_WEIGHT, by which they are found, and numbers beyond all.
+
+    Raises:
+        BadInputError: there are such.
+    """
+    if bits_per_weight is None:
+        return
+    if bits is not None or mode != "affine":
+        raise BadInputError("--bits-per-weight finds the bits itself; leave out --bits and --mode")
+    if not 2 < bits_per_weight < 16:
+        raise BadInputError(f"--bits-per-weight {bits_per_weight:g} is not between 2 and 16")
 
 
 def known_mode(mode: str) -> None:

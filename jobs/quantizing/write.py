@@ -19,6 +19,7 @@ from ...converters.maps import Execution
 from ...converters.models.config_fields import read_config
 from ...converters.planning.config import CONFIG
 from ...converters.planning.manifest import facts_of
+from ...converters.quantization import calibrated
 from ...converters.quantization.affine import BLOCK
 from ...converters.quantization.mlx import stem
 from ...converters.values import Array
@@ -27,6 +28,7 @@ from ..converting import beside_weights, forget_side_files
 from ..options import Options
 from ..pipeline import Written
 from . import figures
+from .calibration import Calibration
 from .figures import Moved, moved
 from .methods import METHODS
 from .plan import Plan, config_of
@@ -36,10 +38,15 @@ EVERY: Final = 16  # of a large weight one group of so many in one block of so m
 LARGE: Final = 1 << 20  # numbers
 
 
-def write(plan: Plan, folder: Path, options: Options) -> Written:
-    """Write PLAN into FOLDER: the weights, the config and what lies beside them."""
+def write(
+    plan: Plan, folder: Path, options: Options, calibration: Calibration | None = None
+) -> Written:
+    """Write PLAN into FOLDER: the weights, for CALIBRATION if any, the config and what lies beside them."""
     forget_side_files(folder)
-    hashes, errors = Quantizer(plan, folder, options).run()
+    quantizer = Quantizer(plan, folder, options)
+    if calibration:
+        quantizer.calibrate(calibration)
+    hashes, errors = quantizer.run()
     job = plan.job
     facts = facts_of(job.model, job.plan, Execution(hashes, {}, {}), "mlx", job.table)
     facts |= beside_weights(job, folder, options)
@@ -47,6 +54,8 @@ def write(plan: Plan, folder: Path, options: Options) -> Written:
     (folder / CONFIG).write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
     share = f"one number in {EVERY * EVERY} of large weights"
     facts["quantized"] = figures.facts_of(plan.sizes, plan.schemes, errors, share)
+    if calibration:
+        facts["calibration"] = calibration.facts()
     return Written(facts, plan.lines())
 
 
@@ -67,11 +76,33 @@ class Quantizer:
         computed = {
             n for step in self.plan.job.plan.steps if not step.copies for n in step.target_names
         }
-        names = sorted(headers, key=lambda name: -headers[name].nbytes)  # no thread is left alone
+        left = [name for name in headers if name not in self.errors]
+        names = sorted(left, key=lambda name: -headers[name].nbytes)  # no thread is left alone
         free = [name for name in names if name not in computed]
-        own = [name for name in headers if name in computed]  # MLX computes in one thread, in order
+        own = [name for name in left if name in computed]  # MLX computes in one thread, in order
         self.workers.each(free, self.put, own=own)
         return self.writer.close(), {name: self.errors[name] for name in self.plan.schemes}
+
+    def calibrate(self, calibration: Calibration) -> None:
+        """Write the weights whose inputs CALIBRATION sums up, some layers at a time."""
+        for names in calibration.groups():
+            for name, products in calibration.products(names).items():
+                self.put_for(name, products)
+                calibration.done.add(name)
+                self._advance(self.plan.tensors.headers[name].nbytes)
+
+    def put_for(self, name: str, products: Array) -> None:
+        """Write the tensors that store NAME, its codes chosen for inputs with PRODUCTS."""
+        values, scheme = self.plan.tensors.read(name), self.plan.schemes[name]
+        try:
+            parts = calibrated.encode(values, products, scheme, self.plan.dtype(name))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{name}: {error}") from error
+        for part, array in parts.items():
+            full = f"{stem(name)}.{part}"
+            if full not in self.writer.finished:
+                self.writer.write(full, chunks(array))
+        self.errors[name] = moved(values, parts, scheme)
 
     def put(self, name: str) -> None:
         """Write the tensors that store NAME, but for those that an interrupted run has written."""
