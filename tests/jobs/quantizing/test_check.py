@@ -32,8 +32,8 @@ def damaged(monkeypatch, change):
     """Let CHANGE alter the tensors or the config after they were written."""
     plain = job.write
 
-    def write(plan, folder, options):
-        written = plain(plan, folder, options)
+    def write(plan, folder, options, *more):
+        written = plain(plan, folder, options, *more)
         found = open_checkpoint(folder)
         tensors = {name: found.read(name) for name in found.headers}
         config = json.loads((folder / "config.json").read_text())
