@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import __version__
 from ..converters.checkpoints import Checkpoint, require_space
@@ -12,13 +11,16 @@ from ..converters.common.hints import command, unused
 from ..converters.common.repositories import recorded
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
+from ..converters.planning.transcoding import codes_by_torch, is_quantized, quantized_view
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .converting import require_apart
-from .options import PublishOptions
+from .options import Options
 from .pipeline import Outcome, Written, publish
 
 if TYPE_CHECKING:
-    from ..converters.gguf import Plan, Readback
+    from ..converters.gguf import GgufFile, Plan, Readback
+
+UNREAD: Final = "the file was not read back: UNVERIFIED"
 
 
 def export_gguf(
@@ -28,57 +30,91 @@ def export_gguf(
     like: Path,
     base: str | None = None,
     kind: str | None = None,
-    options: PublishOptions = PublishOptions(),
+    options: Options = Options(),
 ) -> Outcome:
-    """Export SOURCE to a GGUF file at TARGET for llama.cpp.
+    """Export SOURCE to a GGUF file at TARGET, which ends in ``.gguf``, for llama.cpp.
 
     Metadata, tokenizer, names and types are those of LIKE. What llama.cpp's converter did to the
     tensors is found out by value: by BASE where given, else by SOURCE itself, which is close to it.
-    The file is read again and compared, every field and every number, before it is published.
+    A quantized SOURCE keeps its codes and scales. The file is read again, every number compared.
 
     Args:
-        source: a directory as transformers saves it, such as ``weighbridge merge`` writes.
-        target: must end in ``.gguf``.
+        source: a directory as transformers saves it, or a quantized one.
+        target: its file.
         like: the GGUF file of the base model.
         base: the checkpoint that LIKE was made from.
-        kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices; as in LIKE without.
-        options: see :class:`PublishOptions`.
+        kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices, of a quantized SOURCE a type
+            of blocks too. Without: as in LIKE, of a quantized SOURCE what keeps every value.
+        options: see :class:`Options`; the file is read again unless ``check`` is ``none``.
 
     Raises:
-        BadInputError: a file or directory is not what it has to be.
-        UnsupportedError: LIKE holds types or an architecture that is not written.
-        MismatchError: the tensors do not fit, or the values prove no rule; all are listed.
+        WeighbridgeError: a file is not what it has to be, a type or architecture is not written, the
+            tensors do not fit, or the values prove no rule; all that is wrong is listed.
     """
     if target.suffix != ".gguf":
         raise BadInputError(f"{target}: a GGUF file is named *.gguf")
     place = options.begin(target, "gguf", source, like, base)
-    model = options.open(source)
+    model = quantized_view(options.open(source))
     proof = saved_by_transformers(options.open(base)) if base else None
     require_memory("export to GGUF", model)
-    plan = planned(model, like, proof, kind)
+    tensors = tensors_of(model, file := opened(like), options.original)
+    plan = planned(tensors, file, proof, kind, model.spec, options)
     if options.dry_run:
         return Outcome(None, plan.lines())
     require_other(model, like, target)
-    return publish(place, "", partial(written, plan, model, target, options))
+    return publish(place, "", lambda path: written(plan, model, tensors, path, target, options))
 
 
-def planned(model: Model, like: Path, base: Checkpoint | None, kind: str | None) -> Plan:
-    """Decide what becomes of MODEL's tensors in a file like LIKE."""
-    from ..converters.gguf import GgufFile, plan_export
+def opened(like: Path) -> GgufFile:
+    """Open the file LIKE."""
+    from ..converters.gguf import GgufFile
 
-    checkpoint = saved_by_transformers(model)
-    return plan_export(checkpoint, GgufFile(like), where=model.spec, base=base, kind=kind)
+    return GgufFile(like)
 
 
-def written(plan: Plan, model: Model, target: Path, options: PublishOptions, path: Path) -> Written:
+def planned(
+    tensors: Checkpoint,
+    like: GgufFile,
+    base: Checkpoint | None,
+    kind: str | None,
+    where: str,
+    options: Options,
+) -> Plan:
+    """Decide what becomes of the TENSORS of WHERE in a file like LIKE."""
+    from ..converters.gguf import plan_export
+
+    lossy = options.allow_lossy
+    return plan_export(tensors, like, where=where, base=base, kind=kind, lossy=lossy)
+
+
+def written(
+    plan: Plan, model: Model, tensors: Checkpoint, path: Path, target: Path, options: Options
+) -> Written:
     """Write the file of PLAN at PATH, to be published as TARGET, and read it again."""
     from ..converters.gguf import write
 
     total = sum(made.stored.nbytes for made in plan.made.values())
     require_space(path, total)
-    write(path, plan, model.checkpoint, options.report("writing the tensors", total))
-    seen = checked(path, plan, model.checkpoint)
-    return Written(facts_of(model, plan, seen, target), (*plan.lines(), str(seen)))
+    write(path, plan, tensors, options.report("writing the tensors", total))
+    seen = checked(path, plan, tensors) if options.checks else None
+    lines = (*plan.lines(), *(seen.lines() if seen else (UNREAD,)))
+    return Written(facts_of(model, plan, seen, target, lines), lines)
+
+
+def tensors_of(model: Model, like: GgufFile, original: str | None) -> Checkpoint:
+    """Return the tensors of MODEL by transformers' names; codes stay behind quantized ones.
+
+    Many classes of MLX have these names, and then LIKE tells.
+
+    Raises:
+        WeighbridgeError: it has no such names, or its codes cannot be brought there.
+    """
+    if model.adapter or not is_quantized(model):
+        return saved_by_transformers(model)
+    from ..converters.gguf import has_names_of
+
+    same = not model.map_text and has_names_of(model.checkpoint, like)
+    return model.checkpoint if same else codes_by_torch(model, original)
 
 
 def saved_by_transformers(model: Model) -> Checkpoint:
@@ -124,7 +160,9 @@ def checked(path: Path, plan: Plan, checkpoint: Checkpoint) -> Readback:
     return seen
 
 
-def facts_of(model: Model, plan: Plan, seen: Readback, target: Path) -> dict[str, Any]:
+def facts_of(
+    model: Model, plan: Plan, seen: Readback | None, target: Path, lines: tuple[str, ...]
+) -> dict[str, Any]:
     """Return what there is to know of the file."""
     return {
         "weighbridge": __version__,
@@ -139,8 +177,8 @@ def facts_of(model: Model, plan: Plan, seen: Readback, target: Path) -> dict[str
             "within rounding": plan.proof.rounded,
             "near": plan.proof.near,
         },
-        "read_back": {"exact": seen.exact, "rounded": seen.rounded, "worst": seen.worst},
+        "read_back": seen and {"exact": seen.exact, "rounded": seen.rounded, "worst": seen.worst},
         "metadata_changed": plan.changed_fields,
-        "notes": [*plan.lines(), str(seen), "llama.cpp itself did not run it"],
+        "notes": [*lines, "llama.cpp itself did not run it"],
         "next": command("-m", target, "-p", "Hello", program="llama-cli"),
     }

@@ -9,7 +9,7 @@ import click
 
 from ..converters.routes import CONVERSIONS, Route
 from . import adapters
-from .options import ADAPTER, MODEL, shards, to_mlx, to_torch, writing
+from .options import ADAPTER, MODEL, gguf_to_torch, shards, sidecar, to_mlx, to_torch, writing
 from .running import finish, options_of, prepare_mlx
 
 
@@ -46,7 +46,49 @@ def add_conversion(route: Route) -> None:
         finish(outcome, as_json=as_json, accept=accept)
 
 
+def add_gguf(target: str, name: str) -> None:
+    """Add the verb that converts a GGUF file to the framework TARGET, which people call NAME."""
+
+    @convert.command(
+        f"gguf-to-{target}",
+        short_help=f"Make {name} directory from a GGUF file.",
+        help=f"""Make {name} directory from the GGUF file SOURCE: every code and scale as it is.
+
+    Blocks of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, MXFP4 and NVFP4 stay codes; what MLX has no
+    groups for, such as Q6_K, becomes dense in float32.
+
+    Example: weighbridge convert gguf-to-{target} model-q4_0.gguf model-{target} --like model
+    """,
+    )
+    @click.argument("source", type=click.Path(path_type=Path))
+    @click.argument("target", type=click.Path(path_type=Path))
+    @click.option(
+        "--like",
+        type=MODEL,
+        required=True,
+        metavar="DIR",
+        help="The model's directory, with config.json and tokenizer; its weights are not needed.",
+    )
+    @(gguf_to_torch if target == "torch" else sidecar)
+    @shards
+    @writing
+    def command(
+        source: Path, like: str, as_json: bool, accept: tuple[str, ...], **chosen: Any
+    ) -> None:
+        if chosen["check"] != "none" and not chosen["dry_run"]:
+            prepare_mlx()
+        from ..jobs.from_gguf import convert_gguf
+        from ..jobs.options import Options
+
+        place = chosen.pop("target")
+        options = options_of(Options, {**chosen, "accept": accept})
+        outcome = convert_gguf(source, place, target, like=Path(like), options=options)
+        finish(outcome, as_json=as_json, accept=accept)
+
+
 for _route in CONVERSIONS:
     add_conversion(_route)
+add_gguf("mlx", "an MLX")
+add_gguf("torch", "a PyTorch")
 for _verb in adapters.CONVERSIONS:
     convert.add_command(_verb)

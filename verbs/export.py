@@ -7,8 +7,17 @@ from typing import Any
 
 import click
 
-from .options import MODEL, parse_size, publishing, writing
+from .options import MODEL, allow_lossy, original, parse_size, publishing, writing
 from .running import finish, options_of, prepare_mlx
+
+OF_CODES = (
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "MXFP4",
+    "NVFP4",
+)  # what keeps those of a quantized model
 
 
 @click.group()
@@ -76,18 +85,29 @@ def export_coreml(
 @click.option(
     "--type",
     "kind",
-    type=click.Choice(("F32", "F16", "BF16", "Q8_0")),
-    help="Type of all matrices.  [default: as in BASE.gguf]",
+    type=click.Choice(("F32", "F16", "BF16", "Q8_0", *OF_CODES)),
+    help="Type of all matrices.  [default: as in BASE.gguf; of a quantized SOURCE what keeps it]",
 )
+@allow_lossy
+@click.option(
+    "--check",
+    type=click.Choice(("full", "none")),
+    default="full",
+    show_default=True,
+    help="Read the file again and compare every number, or leave it UNVERIFIED.",
+)
+@original
 @publishing
 def export_gguf(source: str, target: Path, as_json: bool, **chosen: Any) -> None:
     """Export SOURCE to TARGET.gguf: its tensors in a copy of BASE.gguf.
 
+    A quantized SOURCE keeps its codes and scales: nothing is quantized again.
+
     Example: weighbridge export gguf tuned tuned.gguf --like base-f16.gguf --base base
     """
     from ..jobs.export_gguf import export_gguf as export_file
-    from ..jobs.options import PublishOptions
+    from ..jobs.options import Options
 
     ways = {name: chosen.pop(name) for name in ("like", "base", "kind")}
-    outcome = export_file(source, target, options=options_of(PublishOptions, chosen), **ways)
+    outcome = export_file(source, target, options=options_of(Options, chosen), **ways)
     finish(outcome, as_json=as_json)

@@ -101,6 +101,7 @@ allow_lossy = click.option(
     is_flag=True,
     help="Let quantized weights move where the format of TARGET cannot hold them, and say how far.",
 )
+gguf_to_torch = together(dequantize, quant_method, allow_lossy)
 to_torch = together(original, dequantize, quant_method, allow_lossy)
 sidecar = click.option(
     "--sidecar",

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from .file import GgufFile
-from .plan import Plan, plan_export
+from .plan import Plan, has_names_of, plan_export
 from .readback import Readback, read_back
 from .types import TYPES
 from .write import write
 
-__all__ = ["TYPES", "GgufFile", "Plan", "Readback", "plan_export", "read_back", "write"]
+__all__ = [
+    "TYPES",
+    "GgufFile",
+    "Plan",
+    "Readback",
+    "has_names_of",
+    "plan_export",
+    "read_back",
+    "write",
+]

@@ -82,10 +82,14 @@ class GgufFile:
 
     def rows(self, name: str, block: slice) -> Array:
         """Return the rows BLOCK of tensor NAME in float32; all but the last axis count as rows."""
+        return decode(self.packed(name, block), self.tensors[name].type)
+
+    def packed(self, name: str, block: slice) -> Array:
+        """Return the rows BLOCK of tensor NAME as they are stored, uint8, shape ``(rows, bytes)``."""
         stored = self.tensors[name]
         wide = nbytes(stored.shape[-1:], stored.type)
         data = self._bytes(name, block.start * wide, (block.stop - block.start) * wide)
-        return decode(data.reshape(-1, wide), stored.type)
+        return data.reshape(-1, wide)
 
     def _bytes(self, name: str, start: int, count: int) -> Array:
         """Return COUNT bytes of tensor NAME from START: read, for mapped ones would stay in memory."""

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..checkpoints import Checkpoint
+from ..quantization import Dequantized
+from .choosing import Choice, choose_type
 from .file import GgufFile
-from .header import Stored
+from .header import UINT32, Stored
 from .library import gguf
 from .names import EMBEDDING, Pairing, pair
 from .proof import Proof, candidates, prove, wanted_of
+from .rows import quantized
 from .rules import Rule, Wanted
-from .types import ALWAYS_FLOAT32, TYPES, fitting, is_known
+from .types import ALWAYS_FLOAT32, CODED, FLOATS, TYPES, fitting, is_known
 
 FILE_TYPE: Final = "general.file_type"
 # Written into a file by the tool that quantized it; not true of one that it did not quantize.
 OF_QUANTIZING: Final = "quantize."
+VERSION: Final = "general.quantization_version"
+LOSSY: Final = (
+    "{} would not keep its values in the file; --type F32 keeps them, 4 bytes each, and --allow-lossy"
+    " writes what is nearest"
+)
 
 
 class Made(NamedTuple):
@@ -30,12 +39,14 @@ class Made(NamedTuple):
         members: the tensors of the checkpoint that make it; none for one that is copied.
         rule: what happens to each of them; ``None`` for one that is copied.
         wanted: what it makes of each.
+        choice: of the type, where its members are quantized; ``None`` where they are dense.
     """
 
     stored: Stored
     members: tuple[str, ...] = ()
     rule: Rule | None = None
     wanted: Wanted = Wanted(())
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -71,9 +82,11 @@ class Plan:
         moved = ", ".join(f"{count} {name}" for name, count in ways.most_common())
         proof = self.proof
         found = f"{proof.exact} equal, {proof.rounded} within rounding, {proof.near} near"
+        lossy = {name: each.choice.why for name, each in self.made.items() if each.choice}
         return (
             f"{len(self.made)} tensors ({counts}) like {self.like.path.name}",
             f"rules: {moved}; found by the values of {self.reference} ({found})",
+            *(f"{name}: {why}" for name, why in lossy.items() if why),
             *(f"{name}: copied, made from the configuration" for name in self.pairing.copied),
             *(f"{name}: left out, {why}" for name, why in self.pairing.dropped.items()),
             *(f"{name}: not as there, because the types are not" for name in self.changed_fields),
@@ -87,22 +100,26 @@ def plan_export(
     where: str,
     base: Checkpoint | None = None,
     kind: str | None = None,
+    lossy: bool = False,
 ) -> Plan:
     """Decide how SOURCE takes the place of the tensors of LIKE.
 
     Args:
-        source: a checkpoint as transformers saves it.
+        source: a checkpoint as transformers saves it; of a ``Dequantized`` one the codes are kept.
         like: the GGUF file of its base.
         where: what SOURCE is called in messages.
         base: the checkpoint that LIKE was made from; proves every rule by equality.
-        kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices; as in LIKE without.
+        kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices, of a quantized source a type
+            of ``CODED`` too. Without: as in LIKE, and of a quantized source what keeps all values.
+        lossy: whether codes of a quantized source may be lost.
 
     Raises:
         BadInputError: KIND is none of them.
         UnsupportedError: LIKE holds types that are not written here, or is of an unknown architecture.
         MismatchError: the tensors do not fit; every one of them is named.
     """
-    require_types(like, kind)
+    coded = source if isinstance(source, Dequantized) else None
+    require_types(like, kind, CODED if coded else {})
     pairing = pair(like, source.headers, where)
     refuse(f"{where} does not fit {like.path}", pairing.problems)
     refuse(f"{where} does not fit {like.path}", untied(pairing, source))
@@ -111,7 +128,19 @@ def plan_export(
     refuse(f"{like.path} {summary}", proof.problems)
     made = {name: make(name, like, pairing, proof, kind) for name in like.tensors}
     refuse(f"{where} does not fit {like.path}", misshapen(made, like, source))
-    return Plan(like, made, metadata(like, kind), pairing, proof, reference or where)
+    if coded:
+        made = {name: retyped(name, each, coded, kind) for name, each in made.items()}
+        refuse(LOSSY.format(where), [] if lossy else losses(made))
+    fields = metadata_of(like, made) if coded else metadata(like, kind)
+    return Plan(like, made, fields, pairing, proof, reference or where)
+
+
+def has_names_of(source: Checkpoint, like: GgufFile) -> bool:
+    """Tell whether SOURCE makes every tensor of LIKE by its own names and shapes, as PyTorch's would."""
+    pairing = pair(like, source.headers, str(source.path))
+    return not pairing.problems and all(
+        candidates(like, name, members, source) for name, members in pairing.sources.items()
+    )
 
 
 def refuse(summary: str, problems: tuple[str, ...] | list[str]) -> None:
@@ -120,17 +149,18 @@ def refuse(summary: str, problems: tuple[str, ...] | list[str]) -> None:
         raise MismatchError(summary, problems)
 
 
-def require_types(like: GgufFile, kind: str | None) -> None:
-    """Refuse what cannot be written, and what cannot even be read."""
-    if kind is not None and kind not in TYPES:
-        raise BadInputError(f"type {kind} is not written; choose from {', '.join(TYPES)}")
+def require_types(like: GgufFile, kind: str | None, coded: Collection[str] = ()) -> None:
+    """Refuse what cannot be written, and what cannot even be read; CODED types are written too."""
+    if kind is not None and kind not in {*TYPES, *coded}:
+        more = "" if kind not in CODED else ", or export a model that is quantized already"
+        raise BadInputError(f"type {kind} is not written; choose from {', '.join(TYPES)}{more}")
     found = {stored.type for stored in like.tensors.values()}
     if unreadable := sorted(each for each in found if not is_known(each)):
         raise UnsupportedError(
             f"{like.path}: tensors of type {', '.join(unreadable)} are not read; take the base's"
             " file in F16, BF16, F32 or Q8_0"
         )
-    if kind is None and (foreign := sorted(found - set(TYPES))):
+    if kind is None and not coded and (foreign := sorted(found - set(TYPES))):
         raise UnsupportedError(
             f"{like.path} has tensors of type {', '.join(foreign)}, and only {', '.join(TYPES)} are"
             " written: export with --type F16 (or BF16), then quantize that file to"
@@ -179,6 +209,34 @@ def make(name: str, like: GgufFile, pairing: Pairing, proof: Proof, kind: str | 
     return Made(stored, members, proof.rules[name], wanted_of(like, name, members))
 
 
+def retyped(name: str, made: Made, source: Dequantized, kind: str | None) -> Made:
+    """Return MADE in a type that keeps what SOURCE has, or in KIND."""
+    if made.rule is None:
+        return made
+    if not all(quantized(source, member) for member in made.members):
+        return made._replace(stored=made.stored._replace(type=dense_type(name, made, source, kind)))
+    if wanted_type(name, made.stored.shape, "BF16") == "F32":  # routers: llama.cpp reads no other
+        return made._replace(stored=made.stored._replace(type="F32"))
+    choice = choose_type(source, made.members, made.stored.shape[-1], kind)
+    return made._replace(stored=made.stored._replace(type=choice.kind), choice=choice)
+
+
+def dense_type(name: str, made: Made, source: Dequantized, kind: str | None) -> str:
+    """Return the type of a tensor that is not quantized in SOURCE: its own, or KIND."""
+    dtypes = {source.headers[member].dtype for member in made.members}
+    own = dtypes.pop() if len(dtypes) == 1 else "F32"
+    return wanted_type(name, made.stored.shape, kind or (own if own in FLOATS else "F32"))
+
+
+def losses(made: Mapping[str, Made]) -> list[str]:
+    """Return which tensors do not keep the values of their codes, a line each."""
+    return [
+        f"{name}: {each.choice.why}"
+        for name, each in made.items()
+        if each.choice and each.choice.why
+    ]
+
+
 def wanted_type(name: str, shape: tuple[int, ...], kind: str) -> str:
     """Return the type of tensor NAME in a file that is mostly KIND, as llama.cpp's converter has it.
 
@@ -215,5 +273,18 @@ def metadata(like: GgufFile, kind: str | None) -> dict[str, bytes]:
         return dict(like.fields)
     kept = {k: data for k, data in like.fields.items() if not k.startswith(OF_QUANTIZING)}
     if FILE_TYPE in kept:  # a uint32, and the last thing in its bytes
-        kept[FILE_TYPE] = kept[FILE_TYPE][:-4] + TYPES[kind].to_bytes(4, "little")
+        kept[FILE_TYPE] = kept[FILE_TYPE][:-4] + {**TYPES, **CODED}[kind].to_bytes(4, "little")
     return kept
+
+
+def metadata_of(like: GgufFile, made: Mapping[str, Made]) -> dict[str, bytes]:
+    """Return the metadata of LIKE, true of a file of the tensors MADE from a quantized source."""
+    types = Counter(each.stored.type for each in made.values() if each.choice)
+    [(kind, _)] = types.most_common(1) or [("F32", 0)]
+    kept = metadata(like, kind)
+    return kept | {VERSION: kept.get(VERSION) or _number(VERSION, gguf.GGML_QUANT_VERSION)}
+
+
+def _number(name: str, number: int) -> bytes:
+    """Return the bytes of NUMBER as metadata called NAME."""
+    return struct.pack(f"<Q{len(name)}sII", len(name), name.encode(), UINT32, number)

@@ -15,13 +15,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ..checkpoints import Checkpoint
+from ..quantization import Dequantized
 from ..values import Array
 from .file import GgufFile
 from .names import Pairing
+from .rows import BLOCK, count, quantized, sample
 from .rules import RULES, Rule, Wanted
 from .types import FLOATS, TYPES, allowed
 
-BLOCK: Final = 1 << 20  # numbers compared at a time
 NEAR: Final = 0.5  # relative distance; of two unrelated tensors it is 1.4
 LOSSY: Final = 0.35  # of what a few bits per weight do to the base's own tensors
 CLEARLY: Final = 2.0  # how much further away the next rule has to be
@@ -137,10 +138,13 @@ def candidates(
         return []
     shapes = {checkpoint.headers[member].shape for member in members}
     named_norm = name.removesuffix(".weight").endswith("norm")
+    coded = any(quantized(checkpoint, member) for member in members)
     return [
         rule
         for rule in RULES
-        if all(rule.fits(shape, wanted) for shape in shapes) and (named_norm or not rule.computes)
+        if all(rule.fits(shape, wanted) for shape in shapes)
+        and (named_norm or not rule.computes)
+        and not (coded and rule.turns)  # codes along columns cannot lie along rows
     ]
 
 
@@ -201,21 +205,40 @@ def measured(
     scores = {rule: Score() for rule in rules}
     wanted, kind = wanted_of(like, name, members), like.tensors[name].type
     for number, member in enumerate(members):
-        source = reference.read(member)
-        for rule, score in scores.items():
+        first = number * count(wanted.shape)
+        seen = sampled if isinstance(reference, Dequantized) else whole
+        for rule, block, rows in seen(reference, member, rules, wanted):
             computed = FLOATS.get(reference.headers[member].dtype) if rule.computes else None
-            for block, rows in blocks(rule.act(source, wanted), number):
-                score.add(rows, like.rows(name, block), kind, computed)
+            there = like.rows(name, slice(first + block.start, first + block.stop))
+            scores[rule].add(rows, there, kind, computed)
     return scores
 
 
-def blocks(array: Array, number: int = 0) -> Iterator[tuple[slice, Array]]:
-    """Yield ARRAY a few rows at a time in float32, with their place in a stack of such arrays."""
+Seen = Iterator[tuple[Rule, slice, Array]]
+
+
+def whole(reference: Checkpoint, name: str, rules: Sequence[Rule], wanted: Wanted) -> Seen:
+    """Yield what each of RULES makes of tensor NAME, all rows in float32, with their place."""
+    source = reference.read(name)
+    for rule in rules:
+        for block, rows in blocks(rule.act(source, wanted)):
+            yield rule, block, rows
+
+
+def sampled(reference: Checkpoint, name: str, rules: Sequence[Rule], wanted: Wanted) -> Seen:
+    """Yield some rows of what each of RULES makes of tensor NAME in float32, with their place."""
+    for rule in rules:
+        for block, rows in sample(reference, name, rule, wanted):
+            yield rule, block, rows
+
+
+def blocks(array: Array) -> Iterator[tuple[slice, Array]]:
+    """Yield ARRAY a few rows at a time in float32, with their place."""
     rows = array.reshape(-1, array.shape[-1])
-    step, first = max(1, BLOCK // max(1, rows.shape[1])), number * len(rows)
+    step = max(1, BLOCK // max(1, rows.shape[1]))
     for start in range(0, len(rows), step):
         piece = rows[start : start + step]
-        yield slice(first + start, first + start + len(piece)), piece.astype(np.float32, copy=False)
+        yield slice(start, start + len(piece)), piece.astype(np.float32, copy=False)
 
 
 def choose(kind: str, found: Mapping[str, Evidence], like: GgufFile, *, strict: bool) -> Rule | str:

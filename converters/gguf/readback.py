@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from ..checkpoints import Checkpoint
 from ..common.dtypes import dtype_of
+from ..quantization import Blocks
 from ..values import Array
 from .file import GgufFile
 from .library import gguf
 from .plan import Made, Plan
-from .proof import square
-from .types import FLOATS, allowed
-from .write import made_rows
+from .proof import LOSSY, square
+from .rows import Rows, dense, made_rows
+from .types import FLOATS, TYPES, allowed
 
 
 class Readback(NamedTuple):
@@ -26,12 +29,19 @@ class Readback(NamedTuple):
         rounded: tensors whose numbers were rounded once, as their type asks for.
         worst: the largest relative error of a rounded tensor (of its norm).
         problems: what is not as planned.
+        lost: relative error of each tensor whose codes were not kept exactly.
     """
 
     exact: int
     rounded: int
     worst: float
     problems: tuple[str, ...]
+    lost: Mapping[str, float] = MappingProxyType({})
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what was seen, a line each."""
+        lost = (f"{name}: relative error {error:.2g}" for name, error in self.lost.items())
+        return (str(self), *lost)
 
     def __str__(self) -> str:
         """Print as a line for a reader."""
@@ -55,7 +65,12 @@ def read_back(path: Path, plan: Plan, source: Checkpoint) -> Readback:
     ]
     known = [error for error in errors.values() if error is not None]
     exact = sum(error == 0 for error in known)
-    return Readback(exact, len(known) - exact, max(known, default=0.0), tuple(problems))
+    lost = {
+        name: error
+        for name, made in plan.made.items()
+        if made.choice and made.choice.why and (error := errors[name]) is not None
+    }
+    return Readback(exact, len(known) - exact, max(known, default=0.0), tuple(problems), lost)
 
 
 def listed(file: GgufFile, plan: Plan) -> list[str]:
@@ -90,14 +105,32 @@ def error_of(file: GgufFile, name: str, made: Made, plan: Plan, source: Checkpoi
         return 0.0 if np.array_equal(file.raw(name), plan.like.raw(name)) else None
     gap = size = 0.0
     start = 0
-    for _, rows in made_rows(made, source):
-        stored = file.rows(name, slice(start, start + len(rows)))
-        start += len(rows)
-        if not is_rounding(stored, rows, made.stored.type):
-            return None
-        gap += square(stored - rows)
-        size += square(rows)
+    for member in made.members:
+        for rows in made_rows(source, member, made.rule, made.wanted):
+            exact = dense(rows)
+            stored = file.rows(name, slice(start, start + len(exact)))
+            start += len(exact)
+            if not is_kept(stored, rows, exact, made):
+                return None
+            gap += square(stored - exact)
+            size += square(exact)
     return (gap / size) ** 0.5 if size else 0.0
+
+
+def is_kept(stored: Array, rows: Rows, exact: Array, made: Made) -> bool:
+    """Tell whether STORED is what MADE says of ROWS, whose values in float32 are EXACT."""
+    choice = made.choice
+    if choice is None or not isinstance(rows, Blocks):
+        return is_rounding(stored, exact, made.stored.type)
+    if choice.codes and not choice.error:
+        return np.array_equal(stored, exact)
+    if not choice.codes and made.stored.type in TYPES:
+        return is_rounding(stored, exact, made.stored.type)
+    if not choice.codes:  # chosen again by the library of llama.cpp, which promises no bound
+        return square(stored - exact) <= LOSSY**2 * square(exact)
+    scales = np.abs(rows.parts["scales"].astype(np.float64))
+    limit = np.repeat(choice.error * scales, rows.scheme.group_size, axis=-1)
+    return bool(np.all(np.abs(stored - rows.values()) <= limit + np.abs(exact) * 2.0**-22))
 
 
 def is_rounding(stored: Array, exact: Array, kind: str) -> bool:

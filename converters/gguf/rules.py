@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -32,12 +33,32 @@ class Rule(NamedTuple):
         fits: whether it can make what is wanted of an array of a shape.
         act: makes what is wanted of an array.
         computes: whether numbers change, and do not only move.
+        turns: whether columns become rows.
     """
 
     name: str
     fits: Callable[[Shape, Wanted], bool]
     act: Callable[[Array, Wanted], Array]
     computes: bool = False
+    turns: bool = False
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether each row it makes is a row that was there."""
+        return not self.computes and not self.turns
+
+    def rows_of(self, have: Shape, wanted: Wanted) -> Array:
+        """Return which row of an array of the shape HAVE each row that is made is, from 0 on.
+
+        All axes but the last are taken as one.
+
+        >>> halves = next(rule for rule in RULES if rule.name == "second half")
+        >>> halves.rows_of((2, 4, 8), Wanted((2, 2, 8))).tolist()
+        [2, 3, 6, 7]
+        """
+        numbers = np.arange(math.prod(have[:-1])).reshape(*have[:-1], 1)
+        found: Array = self.act(numbers, wanted).reshape(-1)
+        return found
 
 
 def interleaved(array: Array, heads: int) -> Array:
@@ -103,14 +124,14 @@ def _half(name: str, part: Callable[[Array], Array]) -> Rule:
 
 
 def _turned_half(name: str, part: Callable[[Array], Array]) -> Rule:
-    return Rule(f"transposed, {name}", _is_double_turned, lambda a, _: part(_turned(a)))
+    return Rule(f"transposed, {name}", _is_double_turned, lambda a, _: part(_turned(a)), turns=True)
 
 
 RULES: Final[tuple[Rule, ...]] = (
     Rule("same", _same, lambda a, _: a),
     Rule("heads interleaved", _has_heads, lambda a, wanted: interleaved(a, wanted.heads or 1)),
     Rule("plus one", _same, lambda a, _: a.astype(np.float32) + np.float32(1), computes=True),
-    Rule("transposed", _is_turned, lambda a, _: _turned(a)),
+    Rule("transposed", _is_turned, lambda a, _: _turned(a), turns=True),
     Rule("first rows", _is_longer, lambda a, wanted: a[: wanted.shape[0]]),
     *(_half(name, part) for name, part in PARTS.items()),
     *(_turned_half(name, part) for name, part in PARTS.items()),

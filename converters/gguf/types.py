@@ -15,6 +15,16 @@ from .library import gguf
 
 # What is written, and what llama.cpp calls a file that is mostly so (general.file_type).
 TYPES: Final = {"F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7}
+# Types that keep codes of a quantized source, likewise.
+CODED: Final = {
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 8,
+    "Q5_1": 9,
+    "Q8_0": 7,
+    "MXFP4": 38,
+    "NVFP4": 39,
+}
 BLOCK: Final = 32  # numbers that share a scale in Q8_0
 FLOATS: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # Kinds of tensors that llama.cpp's converter leaves in float32 whatever is asked for
@@ -74,12 +84,12 @@ def code(kind: str) -> int:
 
 
 def fitting(shape: tuple[int, ...], kind: str) -> str:
-    """Return KIND, or what llama.cpp takes for rows that it cannot be cut into.
+    """Return KIND, or what llama.cpp takes for rows that are not whole blocks of it.
 
     >>> fitting((8, 64), "Q8_0"), fitting((8, 40), "Q8_0")
     ('Q8_0', 'F16')
     """
-    return "F16" if kind == "Q8_0" and shape[-1] % BLOCK else kind
+    return "F16" if shape[-1] % gguf.GGML_QUANT_SIZES[_type(kind)][0] else kind
 
 
 def allowed(exact: Array, kind: str, computed: str | None = None) -> Array:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import IO, Final
 
 from ...errors import MismatchError
 from ..checkpoints import Checkpoint
-from ..common.system import writing
-from ..values import Array
+from ..checkpoints.workers import Workers
+from ..common.system import reserve, writing
+from ..quantization import Blocks
+from .blocks import encoded
 from .plan import Made, Plan
-from .proof import blocks
+from .rows import dense, made_rows
 from .types import code, encode, overflows
 
 MAGIC: Final = b"GGUF"
@@ -23,36 +26,52 @@ Advance = Callable[[int], None]
 
 
 def write(path: Path, plan: Plan, source: Checkpoint, advance: Advance = lambda _: None) -> None:
-    """Write the file of PLAN at PATH; memory holds one tensor of SOURCE and a block of rows.
+    """Write the file of PLAN at PATH; memory holds a block of rows, and columns that become rows whole.
 
     Raises:
         MismatchError: numbers are too large for their type, or not finite.
         WeighbridgeError: the disk is full.
     """
     problems: list[str] = []
-    with writing(path):
-        file = path.open("wb")
-    with file:
-        put(file, header(plan), path)
-        for name, made in plan.made.items():
-            put(file, padding(file.tell(), plan.like.alignment), path)
-            for piece in contents(name, made, plan, source, problems):
+    begin = header(plan)
+    places, size = offsets(plan, len(begin))
+    counting = Lock()
+    with writing(path), path.open("wb") as file:
+        reserve(file.fileno(), size)
+        file.truncate(size)
+        file.write(begin)
+
+    def one(name: str) -> None:
+        with writing(path):
+            file = path.open("r+b", buffering=0)
+        with file:
+            file.seek(places[name])
+            for piece in contents(name, plan.made[name], plan, source, problems):
                 put(file, piece, path)
-                advance(len(piece))
-        put(file, padding(file.tell(), plan.like.alignment), path)
+                with counting:
+                    advance(len(piece))
+
+    Workers().each(plan.made, one)
     if problems:
-        raise MismatchError("these do not fit their type in the file", problems)
+        raise MismatchError("these do not fit their type in the file", sorted(problems))
 
 
-def put(file: IO[bytes], data: bytes | memoryview, path: Path) -> None:
-    """Write DATA to FILE at PATH."""
+def offsets(plan: Plan, begin: int) -> tuple[dict[str, int], int]:
+    """Return where each tensor of PLAN begins behind BEGIN bytes, and where the file ends."""
+    alignment, at = plan.like.alignment, begin
+    found: dict[str, int] = {}
+    for name, made in plan.made.items():
+        found[name] = at + -at % alignment
+        at = found[name] + made.stored.nbytes
+    return found, at + -at % alignment
+
+
+def put(file: IO[bytes], data: memoryview, path: Path) -> None:
+    """Write DATA to the unbuffered FILE at PATH; the system may take less than it is given."""
+    done = 0
     with writing(path):
-        file.write(data)
-
-
-def padding(position: int, alignment: int) -> bytes:
-    """Return the zeros from POSITION to the next multiple of ALIGNMENT."""
-    return bytes(-position % alignment)
+        while done < len(data):
+            done += file.write(data[done:])
 
 
 def header(plan: Plan) -> bytes:
@@ -82,19 +101,15 @@ def contents(
         yield plan.like.raw(name).data
         return
     kind = made.stored.type
-    for member, rows in made_rows(made, source):
-        if overflows(rows, kind):
+    for member in made.members:
+        for rows in made_rows(source, member, made.rule, made.wanted):
+            if made.choice and made.choice.codes and isinstance(rows, Blocks):
+                yield encoded(rows, kind).reshape(-1).data
+                continue
+            numbers = dense(rows)
+            if not overflows(numbers, kind):
+                yield encode(numbers, kind).reshape(-1).view("u1").data
+                continue
             problem = f"{name}: {member} has numbers that are no {kind}; choose --type BF16 or F32"
             if problem not in problems:
                 problems.append(problem)
-            continue
-        yield encode(rows, kind).reshape(-1).view("u1").data
-
-
-def made_rows(made: Made, source: Checkpoint) -> Iterator[tuple[str, Array]]:
-    """Yield the float32 rows of MADE in their order, with the tensor of SOURCE they come from."""
-    for member in made.members:
-        if made.rule is not None:
-            array = made.rule.act(source.read(member), made.wanted)
-            for _, rows in blocks(array):
-                yield member, rows

@@ -138,8 +138,8 @@ def test_an_mlx_directory_says_what_to_do_first(made, tmp_path, monkeypatch):
     from dataclasses import replace
 
     job = sys.modules["weighbridge.jobs.export_gguf"]
-    opened = job.PublishOptions.open
-    monkeypatch.setattr(job.PublishOptions, "open", lambda *a: replace(opened(*a), framework="mlx"))
+    opened = job.Options.open
+    monkeypatch.setattr(job.Options, "open", lambda *a: replace(opened(*a), framework="mlx"))
     with pytest.raises(UnsupportedError, match="weighbridge convert mlx-to-torch"):
         export_gguf(str(made / "tuned"), tmp_path / "a.gguf", like=made / "base.gguf")
 

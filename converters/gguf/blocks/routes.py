@@ -25,6 +25,7 @@ AFFINE: Final[Mapping[int, tuple[str, ...]]] = {
     6: ("Q8_0",),
     8: ("Q8_0",),
 }
+MULTIPLIERS: Final = ("scales", "biases")
 FLOATS: Final = {"mxfp4": "MXFP4", "nvfp4": "NVFP4"}
 
 
@@ -67,7 +68,10 @@ def route(parts: Parts, scheme: Scheme, kind: str) -> Route:
         scales = parts["scales"]
         fits = "global_scale" not in parts and not (scales > MOST_SCALE[kind]).any()
         return Route(kind, 0.0 if fits else np.inf)
-    scales, biases = (parts[name].astype(np.float64) for name in ("scales", "biases"))
+    if BLOCKS[kind].center is None and all(parts[it].dtype == np.float16 for it in MULTIPLIERS):
+        finite = all(np.isfinite(parts[it]).all() for it in MULTIPLIERS)  # then nothing is rounded
+        return Route(kind, 0.0 if finite else np.inf)
+    scales, biases = (parts[it].astype(np.float64) for it in MULTIPLIERS)
     narrow = _narrow(scales)
     with np.errstate(all="ignore"):
         low = _lowest(scales, biases, narrow, scheme, kind) - biases
@@ -82,7 +86,7 @@ def shifted(parts: Parts, scheme: Scheme, kind: str) -> NDArray[np.uint8]:
     center = BLOCKS[kind].center
     if center is None or not scheme.affine:
         return np.zeros(parts["scales"].shape, np.uint8)
-    scales, biases = (parts[name].astype(np.float64) for name in ("scales", "biases"))
+    scales, biases = (parts[it].astype(np.float64) for it in MULTIPLIERS)
     shifts = center + _integer(scales, biases)
     return np.clip(shifts, 0, 255).astype(np.uint8)
 
