@@ -9,9 +9,15 @@ from .. import __version__
 from ..converters.checkpoints import Checkpoint, require_space
 from ..converters.common.hints import command, unused
 from ..converters.common.repositories import recorded
+from ..converters.maps.binding.quantized import quantized_plan
+from ..converters.maps.execution.view import Mapped
 from ..converters.models import Model
+from ..converters.planning.conversion import conversion_of
+from ..converters.planning.job import plan_job
 from ..converters.planning.memory import require_memory
-from ..converters.planning.transcoding import codes_by_torch, is_quantized, quantized_view
+from ..converters.planning.transcoding import Parts, is_quantized, quantized_view, section_of
+from ..converters.quantization import Dequantized
+from ..converters.quantization.recipe import KEY
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .converting import require_apart
 from .options import Options
@@ -115,6 +121,26 @@ def tensors_of(model: Model, like: GgufFile, original: str | None) -> Checkpoint
 
     same = not model.map_text and has_names_of(model.checkpoint, like)
     return model.checkpoint if same else codes_by_torch(model, original)
+
+
+def codes_by_torch(model: Model, original: str | None = None) -> Dequantized:
+    """Return the tensors of a quantized MODEL, seen dense, by PyTorch's names, codes behind them.
+
+    Args:
+        model: of either framework.
+        original: as for a conversion to PyTorch; nothing is taken from there without.
+
+    Raises:
+        MismatchError: a weight has another layout in PyTorch, to which its codes cannot be brought.
+    """
+    tensors = model.tensors
+    assert isinstance(tensors, Dequantized)  # noqa: S101  (`is_quantized` was asked)
+    if model.framework == "torch":
+        return tensors
+    job = plan_job(conversion_of(model, "torch", original or "none"))
+    stored = Parts(job.checkpoint, tensors)
+    moved = quantized_plan(job.plan, stored.headers, tensors.schemes)
+    return Dequantized(Mapped(moved.plan, stored), {KEY: section_of(moved.schemes)})
 
 
 def saved_by_transformers(model: Model) -> Checkpoint:

@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from ..checkpoints import Checkpoint
-from ..checkpoints.formats.ranges import gather
-from ..common.dtypes import NUMPY
+from ..checkpoints.assembled import read_rows
 from ..quantization import Blocks, Dequantized
 from ..values import Array
 from .rules import Rule, Wanted
@@ -83,12 +82,19 @@ def dense(rows: Rows) -> Array:
 
 def _read(source: Checkpoint, name: str, rows: slice) -> Rows:
     if isinstance(source, Dequantized) and name in source.schemes:
-        return source.blocks(name, rows)
-    header = source.headers[name]
-    dtype, columns = NUMPY[header.dtype], header.shape[-1]
-    start, stop = (row * columns * dtype.itemsize for row in (rows.start, rows.stop))
-    data = gather(source.stream(name, start, stop), stop - start)
-    return data.view(dtype).reshape(-1, columns)
+        return _codes(source, name, rows)
+    return read_rows(source, name, rows)
+
+
+def _codes(source: Dequantized, name: str, rows: slice) -> Blocks:
+    names = dict(source.part_names(name))
+    once = names.pop("global_scale", None)
+    parts = {part: read_rows(source.raw, full, rows) for part, full in names.items()}
+    if once:  # of each expert
+        factors = source.raw.read(once).reshape(-1)
+        each = count(source.headers[name].shape) // len(factors)
+        parts["global_scale"] = factors[np.arange(rows.start, rows.stop) // each]
+    return Blocks(parts, source.schemes[name])
 
 
 def _blocks(rows: int, columns: int, size: int) -> Iterator[slice]:

@@ -26,7 +26,7 @@ from ..quantization.mlx import part_name, stem
 from ..quantization.recipe import COPY, KEY
 from ..values import Array
 from .config import CONFIG
-from .conversion import IDENTITY, conversion_of
+from .conversion import IDENTITY
 from .dense import METHOD, PACKING
 from .job import Job, plan_job
 from .manifest import manifest_of
@@ -103,9 +103,9 @@ def quantized_view(model: Model, dtype: str = "F32") -> Model:
         MismatchError: the tensors do not fit what the configuration says of their quantization.
         UnsupportedError: the method that it names is not known.
     """
-    manifest = manifest_of(model)
-    recorded = model.map_text is not None and model.map_text == manifest.get("map")
-    if model.path is None or (recorded and not {RECORDED, QUANTIZED} & manifest.keys()):
+    if model.path is None or (
+        model.map_text and not {RECORDED, QUANTIZED} & manifest_of(model).keys()
+    ):
         return model
     if model.framework == "mlx" and Recipe.parse(model.config):
         dense = {k: v for k, v in model.config.items() if k not in {KEY, COPY}}
@@ -163,7 +163,10 @@ def transcoded(job: Job, method: str | None = None, *, allow_lossy: bool = False
             rounding and ALLOW_LOSSY is not given; all of them are listed.
         UnsupportedError: no format holds the model, or METHOD does not.
     """
-    stored, moved = moved_codes(job)
+    quantized = job.model.tensors
+    assert isinstance(quantized, Dequantized)  # noqa: S101  (`is_quantized` was asked)
+    stored = Parts(job.checkpoint, quantized)
+    moved = quantized_plan(job.plan, stored.headers, quantized.schemes)
     if job.to == "torch":
         return for_torch(job, moved, stored, method, allow_lossy=allow_lossy)
     section = section_of(moved.schemes)
@@ -207,36 +210,6 @@ def notes_of(quantized: Dequantized) -> list[str]:
             " columns lie otherwise in the target, and groups of codes would be parted"
         )
     ]
-
-
-def moved_codes(job: Job) -> tuple[Parts, QuantizedPlan]:
-    """Return what JOB, planned for the dense weights of a quantized model, reads, and the plan for codes.
-
-    Raises:
-        MismatchError: a weight cannot be carried over as it is; all of them are listed.
-    """
-    quantized = job.model.tensors
-    assert isinstance(quantized, Dequantized)  # noqa: S101  (`is_quantized` was asked)
-    stored = Parts(job.checkpoint, quantized)
-    return stored, quantized_plan(job.plan, stored.headers, quantized.schemes)
-
-
-def codes_by_torch(model: Model, original: str | None = None) -> Dequantized:
-    """Return the tensors of a quantized MODEL, seen dense, by PyTorch's names, codes behind them.
-
-    Args:
-        model: of either framework.
-        original: as for a conversion to PyTorch.
-
-    Raises:
-        MismatchError: a weight has another layout in PyTorch, to which its codes cannot be brought.
-    """
-    tensors = model.tensors
-    assert isinstance(tensors, Dequantized)  # noqa: S101  (`is_quantized` was asked)
-    if model.framework == "torch":
-        return tensors
-    stored, moved = moved_codes(plan_job(conversion_of(model, "torch", original or "none")))
-    return Dequantized(Mapped(moved.plan, stored), {KEY: section_of(moved.schemes)})
 
 
 def for_torch(

@@ -16,7 +16,6 @@ from ..checkpoints.derived import Derived
 from ..checkpoints.formats.ranges import chunks, gather
 from ..common.dtypes import FLOATS, NUMPY
 from ..values import Array
-from .blocks import Blocks
 from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
 from .recipe import Recipe
 from .scheme import Scheme
@@ -146,11 +145,6 @@ class Dequantized(Derived):
             parts = self._part_rows(name, rows, count)
             exact = dequantize(parts, self._stored[name])
             yield parts, exact, self._rounded(name, exact)
-
-    def blocks(self, name: str, rows: slice) -> Blocks:
-        """Return ROWS of the quantized weight NAME as stored, all axes but the last taken as one."""
-        count = math.prod(self.headers[name].shape[:-1])
-        return Blocks(self._part_rows(name, rows, count), self.schemes[name])
 
     def _dense_rows(self, name: str, rows: slice) -> Array:
         """Return ROWS of the weight NAME, all axes but the last taken as one."""
