@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -60,12 +60,14 @@ class Planted:
         name: what was done.
         sites: patterns of the sites at fault; each must be named, and nothing else.
         kind: pattern of what names the kind.
+        own: the same sites by the names of the candidate, where these are others.
     """
 
     group: str
     name: str
     sites: tuple[str, ...] = ()
     kind: str = "^$"
+    own: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,23 +134,28 @@ def site_of(weight: str, to: str) -> str:
 
 def of_weights(ground: Ground, to: str, skip: set[str]) -> Iterator[Case]:
     """Yield faults of weights, and no fault."""
+    right = ground.candidate(to)
     if CONTROL not in skip:
-        yield Planted("control", CONTROL), judged(ground, ground.candidate(to))
+        yield Planted("control", CONTROL), judged(ground, right)
     for number, (name, fault) in enumerate(weights.FAULTS.items()):
         turn = TARGETS[(number + ground.seed) % len(TARGETS)] == to
         made = ground.altered(fault) if turn and name not in skip else None
         if made:
             sites = tuple(dict.fromkeys(site_of(it, to) for it in made[1]))
             about = Planted("weights", name, sites, fault.kind)
-            yield about, _converted(ground, to, made[0])
+            try:
+                candidate = ground.candidate(to, made[0])
+            except Exception as error:
+                yield about, error
+                continue
+            yield replace(about, own=changed_in(candidate, right)), judged(ground, candidate)
 
 
-def _converted(ground: Ground, to: str, checkpoint: Path) -> Verdict | Exception:
-    try:
-        candidate = ground.candidate(to, checkpoint)
-    except Exception as error:
-        return error
-    return judged(ground, candidate)
+def changed_in(candidate: Path, right: Path) -> tuple[str, ...]:
+    """Return patterns of what holds the weights of CANDIDATE that are others than in RIGHT, by its own names."""
+    found, wanted = (load_file(it / "model.safetensors") for it in (candidate, right))
+    names = [it for it, array in found.items() if it in wanted and not array.equal(wanted[it])]
+    return tuple(dict.fromkeys(re.escape(it.rpartition(".")[0] or it) for it in names))
 
 
 def of_settings(ground: Ground, to: str, skip: set[str]) -> Iterator[Case]:
@@ -231,7 +238,12 @@ def named_by(verdict: Verdict) -> dict[str, dict[str, str]]:
 def right_place(planted: Planted, names: Iterable[str]) -> bool:
     """Say whether NAMES are all the places of PLANTED and nothing else."""
     found = list(names)
-    inside = [rf"{it}(@\d+)?(\.[A-Za-z_]+)?$" for it in planted.sites]
+    return any(is_all(found, sites) for sites in (planted.sites, planted.own) if sites)
+
+
+def is_all(found: list[str], sites: tuple[str, ...]) -> bool:
+    """Say whether FOUND are places inside SITES, some in each."""
+    inside = [rf"{it}(@\d+)?(\.[A-Za-z_]+)?$" for it in sites]
     each = all(any(re.search(it, name) for name in found) for it in inside)
     return bool(found) and each and all(any(re.search(it, name) for it in inside) for name in found)
 

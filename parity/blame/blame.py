@@ -20,7 +20,7 @@ from ..probes.probes import Probe
 from ..reference.floors import Floor
 from ..weights.reference_index import Explanation
 from .diagnosis import BEFORE, diagnose
-from .evidence import INPUT, Observation
+from .evidence import INPUT, Observation, multiple
 
 Recording = Mapping[str, Array]  # site -> output; site + "|in" -> first input
 
@@ -31,6 +31,7 @@ Recording = Mapping[str, Array]  # site -> output; site + "|in" -> first input
 LOCAL_FLOOR: Final = Floor(k=16.0, k_token=24.0, c=1.0, null_99_9=5.4, cases=2)
 SYSTEMIC: Final = 0.5  # share of leaf sites that must err for the fault to be everywhere
 WHOLE_MODEL: Final = "(model)"
+SAME_FACTOR: Final = 0.01  # a scale that is kept in 16 bits is off by less
 
 
 class Fault(NamedTuple):
@@ -82,7 +83,7 @@ def blame(
     probes: Sequence[Probe],
     *,
     explanations: Sequence[Explanation] = (),
-    floor: Floor = LOCAL_FLOOR,
+    complete: bool = False,
 ) -> list[Fault]:
     """Return the faults of the candidate in RUNNER, worst first.
 
@@ -92,18 +93,63 @@ def blame(
         runner: the candidate.
         probes: those recorded come first.
         explanations: of the candidate's weights; a wrong weight names its site's fault.
-        floor: how far a correct site may be from the source's own error.
+        complete: whether RUNNER records every module that has weights, if it is computed.
     """
     worst: dict[str, tuple[LocalError, Observation]] = {}
     errors: list[LocalError] = []
     for probe, wanted, own in zip(probes, reference, source, strict=False):
         sites = runner.trace(probe.inputs, forced(wanted)).sites
-        for error in local_errors(probe, wanted, own, sites, floor):
+        if complete and (lost := not_computed(wanted, sites, explanations)):
+            return lost
+        for error in local_errors(probe, wanted, own, sites, LOCAL_FLOOR):
             errors.append(error)
             if error.allowed > 1 and error.allowed > _allowed(worst.get(error.site)):
                 worst[error.site] = error, _observe(error, probe, wanted, sites[error.site])
     holders = {parent(site) for wanted in reference for site in wanted}
+    worst = without_other_cuts(worst)
     return _systemic(errors, worst, holders) or _faults(worst, explanations)
+
+
+def not_computed(
+    reference: Recording, sites: Recording, explanations: Sequence[Explanation]
+) -> list[Fault]:
+    """Return the modules with weights that REFERENCE has and SITES of a candidate have not, nor below.
+
+    What follows one gets other inputs than the reference's, so no other fault is told apart.
+    """
+    computed = {holder for site in sites for holder in holders_of(site.removesuffix(INPUT))}
+    holding = {it for one in explanations for it in holders_of(parent(one.source or one.name))}
+    lost = {it for it in reference if it in holding and it not in computed}
+    words = "the reference computes it, the candidate nothing in its place"
+    outermost = (it for it in reference if it in lost and parent(it) not in lost)
+    return [Fault(it, "skipped", words, float("inf")) for it in outermost]
+
+
+def holders_of(site: str) -> list[str]:
+    """Return SITE and the paths of the modules around it.
+
+    >>> holders_of("layer.0.norm")
+    ['layer.0.norm', 'layer.0', 'layer']
+    """
+    parts = site.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def without_other_cuts(
+    worst: Mapping[str, tuple[LocalError, Observation]],
+) -> dict[str, tuple[LocalError, Observation]]:
+    """Return WORST without pairs of sites that are a multiple each, together one.
+
+    The candidate multiplies after a module and the reference in it, such as an embedding's scale.
+    """
+    found = {site: multiple(it) for site, (_, it) in worst.items()}
+    factors = {site: it for site, it in found.items() if it and it > 0 and not 0.9 < it < 1 / 0.9}
+    other = {
+        site
+        for site, factor in factors.items()
+        if any(abs(factor * it - 1) <= SAME_FACTOR for it in factors.values())
+    }
+    return {site: it for site, it in worst.items() if site not in other}
 
 
 def _allowed(worst: tuple[LocalError, Observation] | None) -> float:
@@ -222,4 +268,13 @@ def _faults(
         if kind == BEFORE:
             guilty, kind = culprit(site + INPUT), "branch"
         faults[guilty] = Fault(guilty, kind, evidence, error.ratio)
-    return list(faults.values())
+    return without_other_outputs([*faults.values()])
+
+
+def without_other_outputs(faults: list[Fault]) -> list[Fault]:
+    """Return FAULTS without modules whose output has another shape, where some place else errs too.
+
+    Of several outputs of a module a capture records the one that is used.
+    """
+    others = [it for it in faults if it.kind != "shape"]
+    return others or faults

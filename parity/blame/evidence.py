@@ -193,11 +193,17 @@ def bias(it: Observation) -> str | None:
 
 def scale(it: Observation) -> str | None:
     """A multiple of what it should be."""
+    factor = multiple(it)
+    return None if factor is None else f"{factor:.6g} times the reference"
+
+
+def multiple(it: Observation) -> float | None:
+    """Return by which factor the output is what it should be; ``None`` where it is no multiple."""
+    if it.found.shape != it.wanted.shape or not np.isfinite(it.found).all():
+        return None
     found, wanted = it.pair
     factor = float(np.sum(found * wanted) / max(norm(wanted) ** 2, 1e-300))
-    if not it.accounts(found, wanted, factor * wanted):
-        return None
-    return f"{factor:.6g} times the reference"
+    return factor if it.accounts(found, wanted, factor * wanted) else None
 
 
 def mixture(it: Observation) -> str | None:

@@ -55,7 +55,8 @@ def locate(
         chosen: probes to run where the reference is at hand; else the recorded ones are taken.
         explanations: of the candidate's weights.
     """
-    if getattr(runner, "kind", "captured") != "captured":
+    complete = getattr(runner, "kind", "captured") == "captured"
+    if not complete:
         runner = Paired(runner, paired_sites(explanations))
     try:
         chosen = affordable(golden, chosen)
@@ -63,7 +64,8 @@ def locate(
         if not reference:
             note = "no inner sites: the golden is of level verdict (--level blame)"
             return Located(notes=(note,))
-        return Located(tuple(blame(reference, own, runner, probes, explanations=explanations)))
+        found = blame(reference, own, runner, probes, explanations=explanations, complete=complete)
+        return Located(tuple(found))
     except Exception as error:
         pass_on_shortage(error)
         note = f"inner sites: looking for the place at fault failed ({described(error)})"

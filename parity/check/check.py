@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -251,7 +251,8 @@ class Check(Runs):
 
         whole = [index for index in self.probes if not self.golden.probes[index].rows]
         chosen = [self.golden.probes[index] for index in whole[-2:]]
-        found = locate(self.golden, runner, self.storage, chosen, self.explanations)
+        golden = replace(self.golden, model=self.kept(self.candidate) or self.golden.model)
+        found = locate(golden, runner, self.storage, chosen, self.explanations)
         self.unchecked += found.notes
         return found.faults
 

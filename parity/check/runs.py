@@ -127,8 +127,7 @@ class Runs:
         source, rounded = self.golden.model, ran.storage
         if source is None or source.path is None or rounded == "float32":
             return
-        kept = as_kept(source, self.explanations, ran.weights) if ran is self.candidate else None
-        if kept:
+        if kept := self.kept(ran):
             words = (
                 f"against the source with the {rounded} digits that the candidate keeps of 1 + w"
             )
@@ -140,6 +139,14 @@ class Runs:
         scalars = f"{self.storage}{SCALARS}{rounded}"
         words = f"scalars such as an embedding's scale rounded to {rounded} on both sides"
         yield self.record_again(kept or source, scalars, "scalars"), words
+
+    def kept(self, ran: Candidate) -> Model | None:
+        """Return the source with the digits of 1 + w that RAN keeps; ``None`` where it keeps all."""
+        source = self.golden.model
+        at_hand = ran is self.candidate and source is not None and source.path is not None
+        if not at_hand or source is None or ran.storage == "float32" or self.candidate.program:
+            return None
+        return as_kept(source, self.explanations, ran.weights)
 
     def recorded(self, storage: str) -> bool:
         """Say whether there is a recording with weights in STORAGE, for a package made now."""

@@ -15,7 +15,7 @@ from ...converters.values import Array
 from .candidate_tensor import CLOSE, CandidateTensor, row_tolerance
 from .differences import describe_differences
 from .folding import explain_folded
-from .layered import flipped, part_of_stack
+from .layered import flipped, in_other_order, part_of_stack
 from .orders import describe_order, match_rows
 from .reference_index import Explanation, ReferenceIndex, lossless, unit
 from .sketches.casts import cast, fingerprint, roundoff
@@ -297,6 +297,7 @@ def _cropped(tensor: CandidateTensor) -> Explanation | None:
         if math.prod(other.shape) <= tensor.array.size:
             continue
         starts = _windows(tensor.sketch, other, unit(tensor.array, other))
+        starts = starts[[_is_window(tensor, name, int(start)) for start in starts]]
         if len(starts):
             count = len(tensor.sketch.rows)
             detail = f"rows {starts[0]}-{starts[0] + count - 1} of {len(other.rows)} of {name}"
@@ -312,6 +313,17 @@ def _windows(own: Sketch, other: Sketch, u: float) -> Array:
     limit = row_tolerance(own, u)
     first = np.flatnonzero(np.abs(windows[:, 0] - own.rows[0]) <= limit)
     return first[[bool(np.all(np.abs(windows[it] - own.rows) <= limit)) for it in first]]
+
+
+def _is_window(tensor: CandidateTensor, name: str, start: int) -> bool:
+    """Say whether TENSOR is the rows of reference NAME from START on, where these are at hand."""
+    if tensor.index.arrays is None:
+        return True
+    base = tensor.index.arrays(name)
+    rows = base.reshape(-1, math.prod(squeeze(base.shape)[1:]))[start:][: len(tensor.sketch.rows)]
+    found = tensor.array.astype(np.float64).reshape(rows.shape)
+    gap = float(np.linalg.norm(found - rows)) / max(float(np.linalg.norm(found)), 1e-300)
+    return gap <= CLOSE * unit(tensor.array, tensor.index.sketches[name])
 
 
 def _shuffled(tensor: CandidateTensor) -> Explanation | None:
@@ -343,7 +355,7 @@ def _column_order(tensor: CandidateTensor, name: str, limit: float) -> Array | N
 def _unexplained(tensor: CandidateTensor) -> Explanation:
     if tensor.by_name is None:
         return tensor.explanation(None, "unexplained", "the reference has no weights", ok=False)
-    if found := part_of_stack(tensor, _altered):
+    if found := part_of_stack(tensor, _altered) or in_other_order(tensor, _altered):
         return found
     if not tensor.peers:
         shape = list(tensor.index.sketches[tensor.by_name].shape)

@@ -40,6 +40,23 @@ def _moved(tensor: CandidateTensor, array: Array) -> str | None:
     return None
 
 
+def in_other_order(tensor: CandidateTensor, explain: Explain) -> Explanation | None:
+    """Explain a tensor that has another shape than any reference by the one with its axes in some order."""
+    if tensor.peers or not 1 < tensor.array.ndim < 5:
+        return None
+    found: list[tuple[float, Explanation]] = []
+    for order in permutations(range(tensor.array.ndim)):
+        turned = np.ascontiguousarray(tensor.array.transpose(order))
+        source = tensor.by_name
+        if source in tensor.index.same_shape(turned.shape):
+            other = CandidateTensor(tensor.index, tensor.name, turned)
+            made = explain(other)
+            detail = f"with its axes in the order {order}: {made.kind}, {made.detail}"
+            gap = other.gap(tensor.index.sketches[source])
+            found.append((gap, tensor.explanation(source, "unexplained", detail, ok=False)))
+    return min(found, key=lambda it: it[0])[1] if found else None
+
+
 def part_of_stack(tensor: CandidateTensor, explain: Explain) -> Explanation | None:
     """Explain a stack of which some parts are references and others are not: name these."""
     shape = tensor.array.shape[1:]

@@ -98,7 +98,7 @@ def text_of(module: Any) -> str:
 
 
 ATTENTION: Final = r"^model\.layers\.\d+\.self_attn$"
-BLOCK: Final = r"^model\.layers\.\d+$"
+BLOCK: Final = r"^(model|backbone)\.layers\.\d+$"
 FAULTS: Final[Mapping[str, Fault]] = {
     "a layer skipped": Fault(blocks(lambda _: lambda self, x, *a, **k: x), BLOCK, "skipped"),
     "no causal mask": Fault(
@@ -113,13 +113,13 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "attention",
     ),
     "the other half of the gate": Fault(
-        in_module("swiglu", lambda plain: lambda gate, x: plain(x, gate)), r"\.mlp$", "gate"
+        in_module("swiglu", lambda plain: lambda gate, x: plain(x, gate)), r"\.(mlp|mixer)$", "gate"
     ),
     "no activation": Fault(
-        in_module("swiglu", lambda plain: lambda gate, x: gate * x), r"\.mlp$", "activation"
+        in_module("swiglu", lambda plain: lambda gate, x: gate * x), r"\.(mlp|mixer)$", "activation"
     ),
     "positions of queries": Fault(rotated(later), ATTENTION, "position"),
-    "another epsilon in all": Fault(epsilon, r"norm$", "epsilon"),
+    "another epsilon in all": Fault(epsilon, r"norm(_f)?$", "epsilon"),
     "expert numbers": Fault(expert_numbers, r"\.mlp(\.experts)?$", "expert"),
 }  # fmt: skip
 
