@@ -99,6 +99,7 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
         lines += survival_lines(facts["merged"])
     lines += quantized_lines(facts.get("quantized") or {})
     lines += calibration_lines(facts.get("calibration") or {})
+    lines += cost_lines(facts.get("measured") or {})
     if "updates" in facts:
         lines.append(f"{facts['updates']} of {facts['updates']} updates converted")
     lines += figure_lines(facts.get("figures") or {})
@@ -155,6 +156,33 @@ def calibration_lines(calibration: Mapping[str, Any]) -> list[str]:
     given = f"{calibration['tokens']:,} tokens of {calibration['text']}"
     what = f"codes of {calibration['weights']} weights chosen for what they are given"
     return [f"{what} as the model reads {given}"]
+
+
+def cost_lines(measured: Mapping[str, Any]) -> list[str]:
+    r"""Return what quantizing changed in the outputs, and in their time.
+
+    >>> seconds = {"before": 1.0, "after": 0.8, "by mx.quantize": 1.0}
+    >>> found = {"after": 0.05, "by mx.quantize": 0.1, "ratio": 0.5}
+    >>> measured = {"text": "my.txt", "tokens": 4096, "outputs": found, "seconds": seconds}
+    >>> print(*cost_lines(measured), sep="\n")
+    on 4,096 tokens of my.txt, and with what mx.quantize makes:
+      error of the outputs 0.05, 0.1 (ratio 0.500)
+      seconds 1.00 before, 0.80 after
+    """
+    if not measured:
+        return []
+    lines = [
+        f"on {measured['tokens']:,} tokens of {measured['text']}, and with what mx.quantize makes:"
+    ]
+    for key, what in (("outputs", "error of the outputs"), ("divergence", "KL divergence")):
+        if costs := measured.get(key):
+            both = f"{costs['after']:.4g}, {costs['by mx.quantize']:.4g}"
+            lines.append(f"  {what} {both} (ratio {costs['ratio']:.3f})")
+    if costs := measured.get("perplexity"):
+        after = f"{costs['after']:.4g}, {costs['by mx.quantize']:.4g}"
+        lines.append(f"  perplexity {after} ({costs['before']:.4g} before)")
+    seconds = measured["seconds"]
+    return [*lines, f"  seconds {seconds['before']:.2f} before, {seconds['after']:.2f} after"]
 
 
 def figure_lines(figures: Mapping[str, float]) -> list[str]:

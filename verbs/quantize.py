@@ -13,7 +13,7 @@ from .running import finish, options_of, prepare_mlx
 TEXT = click.Path(exists=True, dir_okay=False, path_type=Path)
 HOW = (
     *("bits", "group_size", "mode", "rules", "dtype", "method"),
-    *("calibrate", "bits_per_weight"),
+    *("calibrate", "bits_per_weight", "measure"),
 )
 
 
@@ -65,6 +65,12 @@ HOW = (
     type=TEXT,
     metavar="TEXT",
     help="Choose codes for what layers are given as the model reads the file TEXT (GPTQ).",
+)
+@click.option(
+    "--measure",
+    type=TEXT,
+    metavar="TEXT",
+    help="Compare outputs before and after on the file TEXT, and with those by mx.quantize.",
 )
 @shards
 @writing

@@ -13,6 +13,7 @@ from ..options import Options
 from ..pipeline import Checked, Facts, Outcome, Written, publish
 from .calibration import Calibration
 from .check import check
+from .measure import measured
 from .mixing import mixed
 from .plan import Plan, plan
 from .request import Request
@@ -46,7 +47,11 @@ def quantize(
         require_memory("check", made.job.model, quick=options.quick)
 
     def write_into(folder: Path) -> Written:
-        return write(made, folder, options, calibration)
+        written = write(made, folder, options, calibration)
+        if not request.measure:
+            return written
+        costs = measured(made, folder, request.measure, options)
+        return written._replace(facts={**written.facts, "measured": costs})
 
     def judge(folder: Path, _: Facts) -> Checked:
         suited = calibration.done if calibration else ()

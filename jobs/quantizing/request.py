@@ -58,6 +58,7 @@ class Request(NamedTuple):
             them; the schemes are found by that.
         group_size: that the user asked for; ``None`` where it may be found as well.
         found: these schemes, by module.
+        measure: file with a text, on which the outputs before and after are compared.
     """
 
     scheme: Scheme
@@ -68,6 +69,7 @@ class Request(NamedTuple):
     bits_per_weight: float | None = None
     group_size: int | None = None
     found: Mapping[str, Scheme] = MappingProxyType({})
+    measure: Path | None = None
 
     def wish(self, path: str) -> Scheme | bool:
         """Return the scheme that the rules have for the module PATH; ``False`` to keep it, ``True`` if none has one.
@@ -106,6 +108,7 @@ def request_of(  # noqa: PLR0913  # the options of a verb, by keyword
     method: str | None = None,
     calibrate: Path | None = None,
     bits_per_weight: float | None = None,
+    measure: Path | None = None,
 ) -> Request:
     """Return what these options of a user mean.
 
@@ -123,10 +126,8 @@ def request_of(  # noqa: PLR0913  # the options of a verb, by keyword
         raise BadInputError(f"--method {PLAIN} knows no calibration; leave out one of the two")
     require_free(bits, mode, bits_per_weight)
     code = CODE[dtype_of(dtype)] if dtype else None
-    parsed = tuple(map(parse_rule, rules))
-    return Request(
-        scheme, parsed, code, method or METHODS[0], calibrate, bits_per_weight, group_size
-    )
+    made = Request(scheme, tuple(map(parse_rule, rules)), code, method or METHODS[0], calibrate)
+    return made._replace(bits_per_weight=bits_per_weight, group_size=group_size, measure=measure)
 
 
 def require_free(bits: int | None, mode: str, bits_per_weight: float | None) -> None:

@@ -11,6 +11,8 @@ from mlx_lm.utils import load_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from weighbridge.converters.checkpoints import open_checkpoint
+from weighbridge.converters.models import open as open_model
+from weighbridge.jobs.quantizing.texts import rows_of
 from weighbridge.tests.converters.quantization.conftest import save
 from weighbridge.tests.jobs.quantizing.test_quantize import run
 from weighbridge.tests.support.quantized_bases import LLAMA, MOE
@@ -120,6 +122,30 @@ def test_a_rule_keeps_its_scheme_beside_bits_that_are_found(source, tmp_path):
     assert section["lm_head"]["bits"] == 8
 
 
+def test_what_it_costs_is_that_of_mlx_lm_on_the_same_tokens(source, tmp_path):
+    given = text(tmp_path / "text", 64 * 6)
+    run(source, tmp_path / "made", "--bits", 3, "--measure", given, method="search")
+    run(source, tmp_path / "plain", "--bits", 3)
+    found = json.loads((tmp_path / "made" / "weighbridge.json").read_text())["measured"]
+    rows = rows_of(given, open_model(source), "TEXT")
+    logs = {}
+    for name, folder in {
+        "before": source,
+        "after": tmp_path / "made",
+        "plain": tmp_path / "plain",
+    }.items():
+        wide = np.array(load_model(folder)[0](mx.array(rows)).astype(mx.float32), np.float64)
+        logs[name] = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+        chosen = np.take_along_axis(logs[name][:, :-1], rows[:, 1:, None], -1)
+        key = {"plain": "by mx.quantize"}.get(name, name)
+        assert found["perplexity"][key] == pytest.approx(np.exp(-chosen.mean()), rel=0.01)
+    before, after = logs["before"][:, :-1], logs["after"][:, :-1]
+    divergence = (np.exp(before) * (before - after)).sum(-1).mean()
+    assert found["divergence"]["after"] == pytest.approx(divergence, rel=0.05)
+    assert found["outputs"]["ratio"] < 1
+    assert found["seconds"]["before"] > 0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -129,6 +155,7 @@ def test_a_rule_keeps_its_scheme_beside_bits_that_are_found(source, tmp_path):
         (("--bits-per-weight", 4, "--bits", 4), "leave out --bits"),
         (("--calibrate", "TEXT", "--method", "mlx"), "knows no calibration"),
         (("--calibrate", "SHORT"), "too short"),
+        (("--measure", "SHORT"), "too short"),
         (("--calibrate", "BINARY"), "no text in UTF-8"),
         (("--calibrate", "BEYOND"), "its tokenizer is not that of the model"),
     ],
