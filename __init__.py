@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     ".converters.planning.opening": "open",
     ".converters.runtimes.native.runner": "mlx_model",
-    ".jobs.api": "convert convert_adapter merge check record train export capture inspect Options Outcome",
+    ".jobs.api": "convert convert_adapter merge quantize check record train export capture inspect Options Outcome",
     ".parity.check.live": "assert_parity",
     ".converters.models": "Signature",
     ".parity.check.verdict": "Verdict",

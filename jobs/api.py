@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..trainers.runs.result import TrainResult
 
 Location = str | Path
+QUANTIZING: Final = {"bits", "group_size", "mode", "rules", "dtype", "method"}
 PACKAGED: Final = {"compute", "upper"}  # what only an export to Core ML takes
 
 
@@ -130,6 +131,42 @@ def merge(
     chosen: dict[str, Any] = {"promote": promote, "trained_on": trained_on}
     places = str(base), Path(adapter), Path(target)
     return merge_adapter(*places, **chosen, options=Options(**options))
+
+
+def quantize(source: Any, target: Location | None = None, **options: Any) -> Any:
+    """Quantize a model as MLX does: ``weighbridge quantize``; or a live module, in its place.
+
+    Args:
+        source: a model in MLX's layout or in PyTorch's; or an ``mlx.nn.Module``.
+        target: directory to write; none for a module.
+        **options: ``bits`` (2, 3, 4, 5, 6, 8), ``group_size`` (32, 64, 128) and ``mode`` (``affine``,
+            ``mxfp4``, ``mxfp8``, ``nvfp4``); ``rules``, a list of ``PATTERN=VALUE``; ``method``
+            (``search``, or ``mlx`` for the bits of ``mx.quantize``); ``dtype`` of the scales; fields
+            of :class:`Options`.
+
+    Returns:
+        What was done; ``.facts["quantized"]`` has sizes and errors. The module itself, if that was given.
+
+    Raises:
+        BadInputError: rules that contradict each other, or are about nothing.
+        UnsupportedError: SOURCE is quantized already, nothing in it can be, or there is no such scheme.
+        TargetExistsError: TARGET is there.
+
+    Example::
+
+        done = weighbridge.quantize("bert", "bert-4bit", bits=4, check="none")
+        assert done.facts["quantized"]["bytes"]["after"] < done.facts["quantized"]["bytes"]["before"]
+    """
+    from .quantizing.module import quantize_module
+    from .quantizing.quantize import quantize as quantize_model
+    from .quantizing.request import request_of
+
+    request = request_of(**{name: options.pop(name) for name in QUANTIZING & options.keys()})
+    if target is not None:
+        return quantize_model(str(source), Path(target), request, options=Options(**options))
+    if isinstance(source, str | Path):
+        raise BadInputError(f"name the directory to write: quantize({str(source)!r}, TARGET)")
+    return quantize_module(source, request)
 
 
 def check(

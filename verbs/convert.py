@@ -41,8 +41,14 @@ def add_conversion(route: Route) -> None:
         from ..jobs.converting import convert as convert_model
         from ..jobs.options import Options
 
+        scheme = chosen.pop("quantize", None)
         options = options_of(Options, {**chosen, "accept": accept})
-        outcome = convert_model(source, target, route.target, adapter=adapter, options=options)
+        if scheme:
+            from ..jobs.quantizing.quantize import convert_quantized
+
+            outcome = convert_quantized(source, target, scheme, adapter=adapter, options=options)
+        else:
+            outcome = convert_model(source, target, route.target, adapter=adapter, options=options)
         finish(outcome, as_json=as_json, accept=accept)
 
 

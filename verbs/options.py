@@ -110,7 +110,12 @@ sidecar = click.option(
     show_default=True,
     help="Tensors to keep for an exact conversion back: those up to 1 MiB, or all it may need.",
 )
-to_mlx = together(sidecar, dequantize)
+quantize = click.option(
+    "--quantize",
+    metavar="SCHEME",
+    help="Quantize on the way: 4, 4:64 (bits and group), mxfp4; see weighbridge quantize for more.",
+)
+to_mlx = together(sidecar, dequantize, quantize)
 trained_on = click.option(
     "--trained-on",
     type=MODEL,

@@ -8,20 +8,26 @@ from ...converters.models import Model
 from ...converters.planning.memory import require_memory
 from ...converters.planning.prefetch import prefetch
 from ...converters.results.targets import absolute
-from ..converting import require_apart
+from ...errors import BadInputError
+from ..converting import require_apart, require_framework
 from ..options import Options
-from ..pipeline import Checked, Facts, Outcome, Written, publish
+from ..pipeline import Checked, Facts, Outcome, Target, Written, publish
 from .calibration import Calibration
 from .check import check
 from .measure import measured
 from .mixing import mixed
 from .plan import Plan, plan
-from .request import Request
+from .request import Request, parse_scheme
 from .write import write
 
 
 def quantize(
-    source: str, target: Path, request: Request, *, options: Options = Options()
+    source: str,
+    target: Path,
+    request: Request,
+    *,
+    framework: str | None = None,
+    options: Options = Options(),
 ) -> Outcome:
     """Quantize SOURCE as REQUEST says, into the directory TARGET in MLX's layout.
 
@@ -29,6 +35,7 @@ def quantize(
         source: spec of a model in MLX's layout, or in PyTorch's, which is converted as it is read.
         target: directory to write.
         request: how.
+        framework: that SOURCE has to be in, ``torch`` for a conversion; ``None`` for any.
         options: as for every verb that writes a model.
 
     Returns:
@@ -39,10 +46,20 @@ def quantize(
     """
     place = options.begin(target, "model", source)
     prefetch(source, options.map, options.trust_code)
-    made, calibration = planned(options.open(source), request, options)
+    model = options.open(source)
+    if framework:
+        require_framework(model, framework, target)
+    made, calibration = planned(model, request, options)
     if options.dry_run:
         return Outcome(None, made.lines())
-    require_apart(made.job.model, target)
+    require_apart(model, target)
+    return published(made, calibration, place, options)
+
+
+def published(
+    made: Plan, calibration: Calibration | None, place: Target, options: Options
+) -> Outcome:
+    """Carry out what is planned."""
     if options.checks:
         require_memory("check", made.job.model, quick=options.quick)
 
@@ -55,7 +72,7 @@ def quantize(
 
     def judge(folder: Path, _: Facts) -> Checked:
         suited = calibration.done if calibration else ()
-        return check(made, folder, absolute(target), options, suited)
+        return check(made, folder, absolute(place.path), options, suited)
 
     key = f"{made.key}-{options.max_shard_size}"
     return publish(place, key, write_into, judge if options.checks else None)
@@ -69,3 +86,25 @@ def planned(model: Model, request: Request, options: Options) -> tuple[Plan, Cal
     if request.bits_per_weight:
         made = mixed(made, calibration, options)
     return made, calibration
+
+
+def convert_quantized(
+    source: str, target: Path, scheme: str, *, adapter: Path | None = None, options: Options
+) -> Outcome:
+    """Convert SOURCE, in PyTorch's layout, to MLX's at TARGET, quantized as SCHEME names it.
+
+    Args:
+        source: spec of a model.
+        target: directory to write.
+        scheme: ``BITS``, ``BITS:GROUP`` or a mode.
+        adapter: has to be merged first.
+        options: as for every verb that writes a model.
+
+    Raises:
+        WeighbridgeError: bad input; nothing is left behind.
+    """
+    request = Request(parse_scheme(scheme))
+    if adapter or options.dequantize:
+        what = "--adapter: merge it first" if adapter else "--dequantize: make it dense first"
+        raise BadInputError(f"--quantize does not go with {what}, in a command of its own")
+    return quantize(source, target, request, framework="torch", options=options)

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import transformers
 from click.testing import CliRunner
+from mlx import nn
+from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
+import weighbridge
 from weighbridge.cli import main
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.tests.converters.quantization.conftest import save
@@ -139,6 +142,33 @@ def test_a_pytorch_directory_is_converted_on_the_way(tmp_path):
     load_model(tmp_path / "made")
 
 
+@pytest.mark.parametrize(("scheme", "how"), [("4", {}), ("8:32", {"bits": 8, "group_size": 32})])
+def test_a_conversion_quantizes_on_the_way(scheme, how, tmp_path):
+    source = torch_llama(tmp_path / "torch")
+    words = ["convert", "torch-to-mlx", source, tmp_path / "made", "--quantize", scheme]
+    result = CliRunner().invoke(main, [str(word) for word in [*words, "--check", "none"]])
+    assert result.exit_code == 0, result.output
+    options = [it for key, value in how.items() for it in (f"--{key.replace('_', '-')}", value)]
+    run(source, tmp_path / "expected", *options, method="search")
+    require_same(tmp_path / "made", tmp_path / "expected")
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        (["--quantize", "int4"], "'int4' is no scheme"),
+        (["--quantize", "4", "--dequantize", "bf16"], "does not go with --dequantize"),
+        (["--quantize", "4", "--adapter", "nowhere"], "does not go with --adapter"),
+    ],
+)
+def test_a_conversion_cannot_quantize_otherwise(more, part, tmp_path):
+    source = torch_llama(tmp_path / "torch")
+    words = ["convert", "torch-to-mlx", source, tmp_path / "made", *more]
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert (result.exit_code, part in result.output) == (3, True), result.output
+    assert not (tmp_path / "made").exists()
+
+
 def test_size_and_error_are_printed_and_recorded(tmp_path):
     save(tmp_path / "float", LLAMA, dtype="float32")
     printed = run(tmp_path / "float", tmp_path / "made")
@@ -189,6 +219,26 @@ def test_a_weight_that_is_not_finite_is_named_or_left_to_mlx(method, tmp_path):
     else:
         printed = run(tmp_path / "float", tmp_path / "made", code=3, method=method)
         assert "lm_head.weight" in printed
+
+
+@pytest.mark.parametrize("method", ["mlx", "search"])
+def test_a_live_module_is_quantized_as_its_directory_would_be(method, tmp_path):
+    save(tmp_path / "float", MOE)
+    model, _ = load_model(tmp_path / "float")
+    rules = ["o_proj=6"]
+    assert weighbridge.quantize(model, bits=4, rules=rules, method=method) is model
+    run(tmp_path / "float", tmp_path / "made", "--rule", rules[0], method=method)
+    expected = mx.load(str(tmp_path / "made" / "model.safetensors"))
+    made = dict(tree_flatten(model.parameters()))
+    assert made.keys() == expected.keys()
+    assert all(mx.array_equal(made[name], expected[name]) for name in made)
+
+
+def test_a_module_without_layers_is_refused():
+    with pytest.raises(weighbridge.UnsupportedError, match="no layers"):
+        weighbridge.quantize(nn.RMSNorm(64))
+    with pytest.raises(weighbridge.BadInputError, match="name the directory"):
+        weighbridge.quantize("model")
 
 
 WRONG = {
