@@ -1,6 +1,6 @@
 """Quantize a Llama to 4 bits, against ``mlx_lm convert -q``: time, processor time and peak memory.
 
-    python benchmarks/quantize_speed.py [--gigabytes 1] [--repeat 5]
+    python benchmarks/quantize_speed.py [--gigabytes 1] [--repeat 5] [--methods mlx search]
 
 All are whole processes, in turns. Each also quantizes a Llama of some kilobytes, and that time, its
 start-up, is taken off. Weights are random, of realistic gain, in bfloat16; the tokenizer is a tiny
@@ -17,7 +17,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,25 +68,28 @@ def add_tokenizer(folder: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=model, eos_token="<s>").save_pretrained(folder)
 
 
-def commands(source: Path, target: Path) -> dict[str, list[str]]:
-    """Return the command lines that quantize SOURCE into TARGET."""
+def commands(source: Path, target: Path, methods: Sequence[str]) -> dict[str, list[str]]:
+    """Return the command lines that quantize SOURCE into TARGET, by mlx-lm and by our METHODS."""
     theirs = [sys.executable, "-m", "mlx_lm", "convert", "--hf-path", str(source)]
     ours = [sys.executable, "-m", "weighbridge", "quantize", str(source), str(target)]
     found = {"mlx-lm": [*theirs, "--mlx-path", str(target), "-q", "--q-bits", "4"]}
-    for method in METHODS:
+    for method in methods:
         found[method] = [*ours, "--bits", "4", "--check", "none", "--method", method]
     return found
 
 
-def measured(source: Path, tiny: Path, repeat: int) -> dict[str, list[tuple[Run, Run]]]:
+def measured(
+    source: Path, tiny: Path, repeat: int, methods: Sequence[str]
+) -> dict[str, list[tuple[Run, Run]]]:
     """Quantize SOURCE and TINY in turns REPEAT times; return both runs of each, by name."""
     target = source.with_name("target")
     variables = environment(source.parent)
     runs: dict[str, list[tuple[Run, Run]]] = {}
     for number in range(-UNMEASURED, repeat):
         kept: dict[str, Mapping[str, bytes]] = {}
-        pairs = zip(commands(source, target).items(), commands(tiny, target).values(), strict=True)
-        for (name, large), small in pairs:
+        smalls = commands(tiny, target, methods)
+        for name, large in commands(source, target, methods).items():
+            small = smalls[name]
             start = run(small, variables)
             shutil.rmtree(target)
             whole = run(large, variables)
@@ -95,7 +98,7 @@ def measured(source: Path, tiny: Path, repeat: int) -> dict[str, list[tuple[Run,
             shutil.rmtree(target)
             if number >= 0:
                 runs.setdefault(name, []).append((whole, start))
-        if kept and kept["mlx-lm"] != kept["mlx"]:
+        if "mlx" in kept and kept["mlx-lm"] != kept["mlx"]:
             sys.exit("mlx-lm and --method mlx wrote different tensors")
     return runs
 
@@ -146,6 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -156,7 +160,7 @@ def main() -> None:
         layers = max(1, round((arguments.gigabytes * 1e9 - fixed) / (one - fixed)))
         nbytes = make(folder / "large", llama, layers)
         make(folder / "tiny", llama._replace(config=llama.config | SMALL), 1)
-        runs = measured(folder / "large", folder / "tiny", arguments.repeat)
+        runs = measured(folder / "large", folder / "tiny", arguments.repeat, arguments.methods)
     document = summarise(runs, nbytes) | {"machine": machine()}
     show(document)
     arguments.out.parent.mkdir(exist_ok=True)

@@ -85,7 +85,8 @@ def quantize(
 
     Example: weighbridge quantize minilm-mlx minilm-4bit --bits 4
     """
-    prepare_mlx()
+    if chosen["check"] != "none" and not chosen["dry_run"]:
+        prepare_mlx()
     from ..jobs.options import Options
     from ..jobs.quantizing.quantize import quantize as quantize_model
     from ..jobs.quantizing.request import request_of
