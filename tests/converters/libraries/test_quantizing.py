@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import json
 
 import pytest
 
+from weighbridge.converters.configs import to_mlx
 from weighbridge.converters.libraries import find
 from weighbridge.converters.libraries.quantizing import decide, schemes_of
 from weighbridge.converters.quantization import Scheme
 from weighbridge.errors import BadInputError
+from weighbridge.tests.support.atlas import tiny
 from weighbridge.tests.support.quantized_bases import LLAMA, MOE
 from weighbridge.tests.support.small_configs import VIT
 
@@ -66,6 +69,16 @@ def test_wishes_are_heard_by_mlx_embeddings_and_recorded():
     assert made.schemes[query] == Scheme(8, 32)
     assert made.config["quantization"][query] == Scheme(8, 32).record
     assert not any("pooler" in path for path in made.schemes)
+
+
+def test_mlx_vlm_keeps_the_towers(tmp_path):
+    tiny.make("qwen2_vl", tmp_path, own={"text_config": {"hidden_size": 64}})
+    config = json.loads((tmp_path / "config.json").read_text())
+    target = find(config, "mlx-vlm")
+    made = decide(target, to_mlx(config, target).config, Scheme(4, 32), no_wish)
+    assert "language_model.lm_head" in made.schemes
+    assert any("vision_tower" in path for path in made.shapes)
+    assert not any("vision_tower" in path for path in made.schemes)
 
 
 def test_a_class_of_ours_is_quantized_as_mlx_lm_would():
