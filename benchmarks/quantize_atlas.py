@@ -5,7 +5,7 @@
 Each tiny PyTorch checkpoint is quantized with ``--method mlx``, converted on the way, and by mlx-lm's
 own loader and ``quantize_model``; where mlx-lm does not read the checkpoint, both quantize what the
 product converts of it. Names, dtypes, shapes and bytes of all tensors are compared, and
-the ``quantization`` of ``config.json``.
+the ``quantization`` of ``config.json``. Writes ``results/quantize_atlas.json``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from quantized_atlas import BITS, GROUP, WIDE, convert, wider
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.tests.support.atlas import rows, sizes, tiny
 
+RESULT: Final = Path(__file__).parent / "results" / "quantize_atlas.json"
 BATCH: Final = 8  # types to a process
 
 
@@ -86,7 +87,10 @@ def measure(kind: str, folder: Path) -> dict[str, Any]:
     except (Exception, SystemExit) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         row["result"] = f"{step}: {reason}".replace(f"{folder}/", "")[:300]
-        row["problems"] = [problem[:200] for problem in getattr(error, "problems", ())[:2]]
+        row["problems"] = [
+            problem[:200].replace(f"{folder}/", "")
+            for problem in getattr(error, "problems", ())[:2]
+        ]
     return row
 
 
@@ -111,15 +115,19 @@ def measured(kinds: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def main(kinds: list[str]) -> None:
-    """Print a row for each of KINDS, and how often each result came."""
+    """Print a row for each of KINDS, and how often each result came; keep both."""
     counts: Counter[str] = Counter()
+    found = []
     for row in measured(kinds):
         print(json.dumps(row), flush=True)
+        found.append(row)
         first = row["result"].partition(":")[0]
         known = ("make", "convert", "mlx-lm", "weighbridge")
         counts[first if first in known else row["result"][:60]] += 1
     for what, count in counts.most_common():
         print(f"{count:4} {what}")
+    document = {"counts": dict(counts.most_common()), "rows": found}
+    RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from ..trainers.runs.result import TrainResult
 
 Location = str | Path
-QUANTIZING: Final = {"bits", "group_size", "mode", "rules", "dtype", "method"}
+QUANTIZING: Final = {
+    *("bits", "group_size", "mode", "rules", "dtype", "method"),
+    *("calibrate", "bits_per_weight"),
+}
 PACKAGED: Final = {"compute", "upper"}  # what only an export to Core ML takes
 
 
@@ -141,8 +144,9 @@ def quantize(source: Any, target: Location | None = None, **options: Any) -> Any
         target: directory to write; none for a module.
         **options: ``bits`` (2, 3, 4, 5, 6, 8), ``group_size`` (32, 64, 128) and ``mode`` (``affine``,
             ``mxfp4``, ``mxfp8``, ``nvfp4``); ``rules``, a list of ``PATTERN=VALUE``; ``method``
-            (``search``, or ``mlx`` for the bits of ``mx.quantize``); ``dtype`` of the scales; fields
-            of :class:`Options`.
+            (``search``, or ``mlx`` for the bits of ``mx.quantize``); ``dtype`` of the scales; for
+            directories ``calibrate``, a ``Path`` to a text, and ``bits_per_weight``; fields of
+            :class:`Options`.
 
     Returns:
         What was done; ``.facts["quantized"]`` has sizes and errors. The module itself, if that was given.
