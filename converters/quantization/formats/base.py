@@ -15,6 +15,7 @@ from ..view import Dequantized
 Section = Mapping[str, Any]
 SECTION: Final = "quantization_config"
 METHOD: Final = "quant_method"
+UNREAD: Final = "what the source says of quantized activations is left out: MLX quantizes weights"
 
 
 class Read(NamedTuple):

@@ -15,7 +15,7 @@ from ...common.dtypes import FLOATS
 from ...values import Array
 from ..mlx import each_block
 from ..scheme import Scheme
-from .base import Format, Read, Section, require, require_shape, section_of
+from .base import UNREAD, Format, Read, Section, require, require_shape, section_of
 from .compressed_writer import NAME, write
 from .floats import scaled
 from .integers import Grid, Integers, as_parts, unpacked
@@ -31,7 +31,6 @@ ENDINGS: Final = (
     "input_zero_point",
     "input_global_scale",
 )
-ACTIVATIONS: Final = "what is said of activations is left out: MLX quantizes weights"
 Found = tuple[dict[str, Source], Scheme | None]
 
 
@@ -92,7 +91,7 @@ def _notes(modules: list[Module], schemes: Mapping[str, Scheme]) -> Iterator[str
     if dense:
         yield f"{len(dense)} weights are dense in float32, {dense[0].path} first: MLX has no such scheme"
     if any(module.has(ending) for module in modules for ending in ENDINGS[-3:]):
-        yield ACTIVATIONS
+        yield UNREAD
     if any(module.has("weight_zero_point") for module in modules):
         yield "biases are float32, which holds whole zero points times 16-bit scales exactly"
 

@@ -18,7 +18,7 @@ from ...values import Array
 from ..mlx import SUFFIX, part_name, stem
 from ..scheme import Scheme
 from ..view import Dequantized
-from .base import METHOD, SECTION, Format, Read, Section, Written, require_shape, section_of
+from .base import METHOD, SECTION, UNREAD, Format, Read, Section, Written, require_shape, section_of
 from .floats import Blocked, replicated, scaled
 from .modules import is_linear, left_dense, others
 
@@ -55,10 +55,12 @@ def read(raw: Checkpoint, section: Section) -> Read:
         if name not in hidden and not name.endswith(ACTIVATIONS):
             sources[name] = same(raw, name)
     dense = [name for name in names if name not in schemes]
-    return Read(Assembled(raw, sources), section_of(schemes), tuple(_notes(dense)))
+    return Read(Assembled(raw, sources), section_of(schemes), tuple(_notes(raw, dense)))
 
 
-def _notes(dense: list[str]) -> Iterator[str]:
+def _notes(raw: Checkpoint, dense: list[str]) -> Iterator[str]:
+    if any(name.endswith(ACTIVATIONS) for name in raw.headers):
+        yield UNREAD
     if dense:
         yield (
             f"{len(dense)} weights are dense in float32, {dense[0]} first: their scales are no powers"

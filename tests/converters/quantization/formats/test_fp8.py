@@ -70,7 +70,8 @@ def test_other_scales_make_it_dense(shape):
     seen = seen_as(tensors | {"up.activation_scale": np.ones(1, np.float32)})
     assert seen.section is None
     assert set(seen.tensors.headers) == {"up.weight"}
-    assert "1 weights are dense in float32, up.weight first" in seen.notes[0]
+    assert "activations is left out" in seen.notes[0]
+    assert "1 weights are dense in float32, up.weight first" in seen.notes[1]
     expected = tensors["up.weight"].astype(np.float64) * spread(scales, shape, (128, 128))
     np.testing.assert_array_equal(seen.tensors.read("up.weight"), expected.astype(np.float32))
 
