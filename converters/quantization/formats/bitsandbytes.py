@@ -68,7 +68,7 @@ def _dense(raw: Checkpoint, path: str) -> Source:
 
 
 def _state(raw: Checkpoint, path: str) -> Mapping[str, Any]:
-    [name] = (name for name in raw.headers if name.startswith(path + STATE))
+    name = next(name for name in raw.headers if name.startswith(path + STATE))
     return parse_object(raw.read(name).tobytes(), f"{raw.path}: {name}")
 
 

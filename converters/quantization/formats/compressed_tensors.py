@@ -141,7 +141,7 @@ def _reader(module: Module) -> Callable[[Module], Found]:
         ("I8", False): ("int", _plain),
         ("F8_E4M3", False): ("float", _eights),
     }.get((stored.dtype, module.has("weight_packed")))
-    if found is None or found[0] != kind or type(bits) is not int:
+    if found is None or found[0] != kind or type(bits) is not int or not 1 <= bits <= 8:
         raise BadInputError(
             f"{module.path}: config.json says {bits!r} bits of type {kind!r}; stored is {stored}"
         )
@@ -172,7 +172,7 @@ def _plain(module: Module) -> Found:
     """Read integers of a byte each; MLX's begin at 0."""
     header = module.header("weight")
     count, columns = count_rows(header), header.shape[-1]
-    if len(header.shape) != 2 or module.says["num_bits"] > 8:
+    if len(header.shape) != 2:
         raise BadInputError(f"{module.name('weight')} is {header}, expected two axes")
 
     def codes(rows: slice) -> Iterator[Array]:
@@ -189,10 +189,11 @@ def _integers(module: Module, shape: tuple[int, int], codes: Rows, bits: int) ->
         raise BadInputError(f"{module.name('weight_scale')} is {scales}, expected floats")
     groups = scales.shape[-1] if len(scales.shape) == 2 else 1
     group = shape[1] // max(groups, 1)
-    if group * groups != shape[1] or count_rows(scales) not in (1, shape[0]):
+    if group * groups != shape[1] or not group:
         raise BadInputError(
             f"{module.name('weight_scale')} is {scales}, no groups of a weight {list(shape)}"
         )
+    _check_grid(module, "weight_scale", shape[0], groups)
     named = module.says.get("group_size")
     if module.says.get("strategy") == "group" and named != group:
         raise BadInputError(
@@ -208,23 +209,30 @@ def _integers(module: Module, shape: tuple[int, int], codes: Rows, bits: int) ->
     return Integers(shape, bits, group, codes, scale_rows, zeros, scales.dtype)
 
 
+def _check_grid(module: Module, ending: str, count: int, groups: int) -> None:
+    """Check that a small tensor has COUNT rows of GROUPS numbers, or one for all."""
+    header = module.header(ending)
+    known = {(count, groups), (1, groups), (groups,), *([()] if groups == 1 else [])}
+    if header.shape not in known:
+        raise BadInputError(f"{module.name(ending)} is {header}, expected shape {[count, groups]}")
+
+
 def _spread(module: Module, ending: str, rows: slice, groups: int) -> Array:
     """Return ROWS of a small tensor, which has one row for all where it is one of the tensor."""
     header = module.header(ending)
-    if count_rows(header) == 1 or len(header.shape) < 2:
-        whole = module.raw.read(module.name(ending)).reshape(1, -1)
+    if len(header.shape) < 2 or header.shape[0] == 1:
+        whole = module.raw.read(module.name(ending)).reshape(1, groups)
         return np.repeat(whole, rows.stop - rows.start, axis=0)
-    return module.rows(ending, rows).reshape(-1, groups)
+    return module.rows(ending, rows)
 
 
 def _zeros(module: Module, count: int, groups: int, bits: int) -> Grid:
     """Return the zero points of rows; they are packed down the rows, or a signed byte each."""
-    bits, name = module.says["num_bits"], module.name("weight_zero_point")
-    header = module.header("weight_zero_point")
+    ending, middle = "weight_zero_point", np.int32(1 << (bits - 1))
+    name, header = module.name(ending), module.header(ending)
     if header.dtype == "I8":
-        return lambda rows: (
-            _spread(module, "weight_zero_point", rows, groups).astype(np.int32) + 128
-        )
+        _check_grid(module, ending, count, groups)
+        return lambda rows: _spread(module, ending, rows, groups) + middle
     require_shape(module.raw.headers, name, (-(-count * bits // 32), groups))
     if header.dtype != "I32":
         raise BadInputError(f"{name} is {header}, expected I32 or I8")

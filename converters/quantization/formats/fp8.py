@@ -121,7 +121,7 @@ def _exponents(raw: Checkpoint, scale: str, section: Section) -> Array | None:
     if section.get("scale_fmt") != "ue8m0":
         return None
     digits, powers = np.frexp(stored.astype(np.float64))
-    if not (digits == 0.5).all() or powers.min() < -126 or powers.max() > 128:
+    if not (digits == 0.5).all() or powers.min(initial=0) < -126 or powers.max(initial=0) > 128:
         wrong = stored.reshape(-1)[np.argmax(digits.reshape(-1) != 0.5)]
         raise BadInputError(f"{scale} has {wrong}, and config.json says scale_fmt 'ue8m0'")
     exponents: Array = (powers + 126).astype(np.uint8)

@@ -37,7 +37,7 @@ def read(raw: Checkpoint, section: Section) -> Read:
         UnsupportedError: the version or the width is unknown.
     """
     version = section.get("checkpoint_format", section.get("format", "gptq"))
-    if version not in VERSIONS:
+    if not isinstance(version, str) or version not in VERSIONS:
         raise UnsupportedError(
             f"config.json: checkpoint_format {version!r} is unknown; known are {', '.join(VERSIONS)}"
         )

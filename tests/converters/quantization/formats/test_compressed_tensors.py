@@ -207,6 +207,12 @@ def section(**changes):
         ({"weight_scale": np.zeros((40, 2), np.int32)}, {}, "expected floats"),
         ({"weight_scale": np.zeros((40, 1), np.float16)}, {}, "groups of 32; stored are 64"),
         ({"weight_zero_point": np.zeros((40, 2), np.int32)}, {}, r"expected shape \[5, 2\]"),
+        (
+            {"weight_zero_point": np.zeros((40, 1), np.int8)},
+            {},
+            r"I8\[40, 1\], expected shape \[40, 2\]",
+        ),
+        ({"weight_scale": np.zeros((3, 2), np.float16)}, {}, r"expected shape \[40, 2\]"),
         ({}, {"num_bits": 8}, r"up.weight_packed is I32\[40, 8\], expected shape \[40, 16\]"),
         ({}, {"type": "float"}, "says 4 bits of type 'float'; stored is I32"),
         ({}, {"group_size": 64}, "says groups of 64; stored are 32"),
@@ -239,6 +245,21 @@ def test_bytes_of_integers_become_codes_of_8_bits(scales):
     view = Dequantized(seen.tensors, {"quantization": seen.section})
     wide = np.broadcast_to(scale.astype(np.float64).reshape(-1, scales[-1]), (40, scales[-1]))
     expected = weight * np.repeat(wide, 256 // scales[-1], axis=1)
+    np.testing.assert_array_equal(canonical(view, "up.weight"), expected)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_zero_points_of_a_byte_each_are_signed(bits):
+    random = np.random.default_rng(0)
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
+    weight = random.integers(low, high, (40, 64), dtype=np.int8)
+    zeros = random.integers(low, high, (40, 2), dtype=np.int8)
+    scale = random.random((40, 2)).astype(np.float16)
+    says = {"num_bits": bits, "group_size": 32}
+    seen = plain(says, weight=weight, weight_scale=scale, weight_zero_point=zeros)
+    view = Dequantized(seen.tensors, {"quantization": seen.section})
+    apart = weight.astype(np.float64) - np.repeat(zeros.astype(np.float64), 32, axis=1)
+    expected = apart * np.repeat(scale.astype(np.float64), 32, axis=1)
     np.testing.assert_array_equal(canonical(view, "up.weight"), expected)
 
 
