@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from quantized_atlas import BITS, GROUP, WIDE, convert, wider
+from quantized_routes import BITS, GROUP, WIDE, convert, wider
 
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.tests.support.atlas import rows, sizes, tiny

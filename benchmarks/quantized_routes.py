@@ -1,6 +1,6 @@
 """Every type of the atlas, quantized by mlx-lm, home to PyTorch and back: are the values those of MLX?
 
-    python benchmarks/quantized_atlas.py [TYPE ...]
+    python benchmarks/quantized_routes.py [TYPE ...]
 
 Each tiny model goes to MLX, is quantized there by mlx-lm to 4 bits in groups of 32, and then
 
@@ -8,7 +8,8 @@ Each tiny model goes to MLX, is quantized there by mlx-lm to 4 bits in groups of
 - home as compressed-tensors and to MLX again, where all weights must be ``scale * (code - zero)`` of the same
   codes, and no further from MLX's values than was stated.
 
-The oracle is ``mx.dequantize`` on what mlx-lm's own loader holds of the quantized directory.
+The oracle is ``mx.dequantize`` on what mlx-lm's own loader holds of the quantized directory. Of all types, writes
+``results/quantized_routes.json``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 from weighbridge.errors import WeighbridgeError
 from weighbridge.tests.support.atlas import rows, sizes, tiny
 
+RESULT: Final = Path(__file__).parent / "results" / "quantized_routes.json"
 GROUP, BITS = 32, 4
 # Sizes that groups divide, in place of those of the atlas.
 WIDE: Final = {
@@ -194,11 +196,15 @@ if __name__ == "__main__":
         main(sys.argv[2:])
         sys.exit()
     counts: Counter[str] = Counter()
+    found = []
     for row in measured(
         [name for name in sys.argv[1:] or tiny.types() if name not in rows.UNPAIRED]
     ):
         print(json.dumps(row), flush=True)
+        found.append(row)
         counts[f"dense: {row.get('dense', 'not reached')[:40]}"] += 1
         counts[f"compressed-tensors: {row.get('compressed', 'not reached')[:40]}"] += 1
     for what, count in sorted(counts.items()):
         print(f"{count:4} {what}")
+    if not sys.argv[1:]:
+        RESULT.write_text(json.dumps({"counts": counts, "rows": found}, indent=1) + "\n")
