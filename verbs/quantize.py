@@ -85,7 +85,8 @@ def quantize(
 
     Example: weighbridge quantize minilm-mlx minilm-4bit --bits 4
     """
-    if chosen["check"] != "none" and not chosen["dry_run"]:
+    runs = chosen["check"] != "none" and not chosen["dry_run"]
+    if runs or chosen["calibrate"] or chosen["bits_per_weight"]:
         prepare_mlx()
     from ..jobs.options import Options
     from ..jobs.quantizing.quantize import quantize as quantize_model
