@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Location = str | Path
 QUANTIZING: Final = {
     *("bits", "group_size", "mode", "rules", "dtype", "method"),
-    *("calibrate", "bits_per_weight"),
+    *("calibrate", "bits_per_weight", "measure"),
 }
 PACKAGED: Final = {"compute", "upper"}  # what only an export to Core ML takes
 
@@ -145,8 +145,8 @@ def quantize(source: Any, target: Location | None = None, **options: Any) -> Any
         **options: ``bits`` (2, 3, 4, 5, 6, 8), ``group_size`` (32, 64, 128) and ``mode`` (``affine``,
             ``mxfp4``, ``mxfp8``, ``nvfp4``); ``rules``, a list of ``PATTERN=VALUE``; ``method``
             (``search``, or ``mlx`` for the bits of ``mx.quantize``); ``dtype`` of the scales; for
-            directories ``calibrate``, a ``Path`` to a text, and ``bits_per_weight``; fields of
-            :class:`Options`.
+            directories ``calibrate`` and ``measure``, a ``Path`` to a text, and ``bits_per_weight``;
+            fields of :class:`Options`.
 
     Returns:
         What was done; ``.facts["quantized"]`` has sizes and errors. The module itself, if that was given.

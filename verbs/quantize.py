@@ -86,7 +86,7 @@ def quantize(
     Example: weighbridge quantize minilm-mlx minilm-4bit --bits 4
     """
     runs = chosen["check"] != "none" and not chosen["dry_run"]
-    if runs or chosen["calibrate"] or chosen["bits_per_weight"]:
+    if runs or any(chosen[it] for it in ("calibrate", "bits_per_weight", "measure")):
         prepare_mlx()
     from ..jobs.options import Options
     from ..jobs.quantizing.quantize import quantize as quantize_model

@@ -28,9 +28,9 @@ def quantize_module(module: nn.Module, request: Request) -> nn.Module:
     """
     from mlx import nn
 
-    if request.calibrate or request.bits_per_weight:
+    if request.calibrate or request.bits_per_weight or request.measure:
         raise UnsupportedError(
-            "calibrate and bits_per_weight are for directories; save the module first"
+            "calibrate, measure and bits_per_weight are for directories; save the module first"
         )
     weights = {path: it.weight for path, it in module.named_modules() if "weight" in it}
     chosen = obeying(request.wish, getattr(module, "quant_predicate", None))

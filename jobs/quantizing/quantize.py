@@ -65,9 +65,9 @@ def published(
 
     def write_into(folder: Path) -> Written:
         written = write(made, folder, options, calibration)
-        if not request.measure:
+        if not made.request.measure:
             return written
-        costs = measured(made, folder, request.measure, options)
+        costs = measured(made, folder, made.request.measure, options)
         return written._replace(facts={**written.facts, "measured": costs})
 
     def judge(folder: Path, _: Facts) -> Checked:
