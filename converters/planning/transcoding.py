@@ -22,6 +22,7 @@ from ..models import Model
 from ..models.config_fields import read_config
 from ..quantization import Dequantized, Recipe, Scheme
 from ..quantization.formats import registry
+from ..quantization.formats.modules import EMBEDDING
 from ..quantization.mlx import part_name, stem
 from ..quantization.recipe import COPY, KEY
 from ..values import Array
@@ -103,9 +104,7 @@ def quantized_view(model: Model, dtype: str = "F32") -> Model:
         MismatchError: the tensors do not fit what the configuration says of their quantization.
         UnsupportedError: the method that it names is not known.
     """
-    if model.path is None or (
-        model.map_text and not {RECORDED, QUANTIZED} & manifest_of(model).keys()
-    ):
+    if model.path is None or goes_back_packed(model):
         return model
     if model.framework == "mlx" and Recipe.parse(model.config):
         dense = {k: v for k, v in model.config.items() if k not in {KEY, COPY}}
@@ -119,6 +118,13 @@ def quantized_view(model: Model, dtype: str = "F32") -> Model:
     section: dict[str, Any] = {KEY: found.section} if found.section else {}
     tensors = Dequantized(found.tensors, section, dtype=dtype, notes=found.notes)
     return replace(model, config=dense, tensors=tensors)
+
+
+def goes_back_packed(model: Model) -> bool:
+    """Say whether a map was recorded for MODEL that leads to packed blocks, not to weights seen dense."""
+    manifest = manifest_of(model)
+    ours = model.map_text is not None and model.map_text == manifest.get("map")
+    return ours and not {RECORDED, QUANTIZED} & manifest.keys()
 
 
 def dequantized(model: Model, dtype: str) -> Model:
@@ -287,7 +293,10 @@ def linear_layers(job: Job) -> frozenset[str] | None:
 def choose(
     parts: Dequantized, linear: Collection[str] | None, method: str | None
 ) -> tuple[str, registry.Written]:
-    """Return the format of METHOD, or else the first that moves PARTS least, and what it writes.
+    """Return the format of METHOD, or else the best for PARTS, and what it writes.
+
+    The best leaves the fewest weights dense besides embeddings, which no format quantizes; of these it is
+    the first that moves them least.
 
     Args:
         parts: under PyTorch's names.
@@ -306,15 +315,23 @@ def choose(
         except UnsupportedError as error:
             refusals[name] = str(error)
             continue
-        if not found[name].losses:  # nothing can be better
+        if rank(found[name], parts) == (0, 0.0):
             break
     if not found:
         reasons = [f"{name}: {why}" for name, why in refusals.items()]
         raise UnsupportedError(
             "the format cannot hold these weights; --dequantize bf16 makes them dense", reasons
         )
-    best = min(found, key=lambda name: max(found[name].losses.values(), default=0.0))
+    best = min(found, key=lambda name: rank(found[name], parts))
     return best, found[best]
+
+
+def rank(written: registry.Written, parts: Dequantized) -> tuple[int, float]:
+    """Return how many weights of PARTS are WRITTEN dense, embeddings aside, and how far one moves at most."""
+    headers = written.tensors.headers
+    dense = [n for n in parts.schemes if n in headers and headers[n].dtype in FLOATS]
+    worst = max(written.losses.values(), default=0.0)
+    return sum(not EMBEDDING.search(stem(name)) for name in dense), worst
 
 
 def beyond_rounding(losses: Mapping[str, float], parts: Dequantized) -> dict[str, float]:
