@@ -77,7 +77,8 @@ def test_the_way_back_gives_the_same_codes_and_scales(there, tmp_path):
 
 def test_experts_come_back_as_they_were(tmp_path):
     source = quantized(tmp_path, EXPERTS, qwen3_moe)
-    verdict = json.loads(run("mlx-to-torch", source, tmp_path / "torch", "--json"))["verdict"]
+    how = ("--quant-method", "metal", "--json")
+    verdict = json.loads(run("mlx-to-torch", source, tmp_path / "torch", *how))["verdict"]
     assert verdict["status"] == "PASS", verdict
     run("torch-to-mlx", tmp_path / "torch", tmp_path / "back")
     one, two = (quantized_view(open_model(path)).checkpoint for path in (source, tmp_path / "back"))
@@ -85,6 +86,15 @@ def test_experts_come_back_as_they_were(tmp_path):
         linear = "self_attn" in name or "lm_head" in name
         wanted = one.read(name) if linear else one.read(name).astype(np.float16)  # dense there
         assert np.array_equal(wanted, two.read(name)), name
+
+
+def test_experts_stay_quantized_where_a_format_has_codes_for_them(tmp_path):
+    source = quantized(tmp_path, EXPERTS, qwen3_moe)
+    run("mlx-to-torch", source, tmp_path / "torch", "--check", "none")
+    section = json.loads((tmp_path / "torch" / "config.json").read_text())["quantization_config"]
+    assert section["quant_method"] == "compressed-tensors"
+    experts = [n for n in open_checkpoint(tmp_path / "torch").headers if ".experts." in n]
+    assert {name.rpartition(".")[2] for name in experts} >= {"weight_packed", "weight_scale"}
 
 
 def test_a_quantized_directory_is_checked_against_its_source(there):
