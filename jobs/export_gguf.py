@@ -60,7 +60,7 @@ def export_gguf(
     if target.suffix != ".gguf":
         raise BadInputError(f"{target}: a GGUF file is named *.gguf")
     place = options.begin(target, "gguf", source, like, base)
-    model = quantized_view(options.open(source))
+    model = exported(source, options)
     proof = saved_by_transformers(options.open(base)) if base else None
     require_memory("export to GGUF", model)
     tensors = tensors_of(model, file := opened(like), options.original)
@@ -141,6 +141,18 @@ def codes_by_torch(model: Model, original: str | None = None) -> Dequantized:
     stored = Parts(job.checkpoint, tensors)
     moved = quantized_plan(job.plan, stored.headers, tensors.schemes)
     return Dequantized(Mapped(moved.plan, stored), {KEY: section_of(moved.schemes)})
+
+
+def exported(source: str, options: Options) -> Model:
+    """Open SOURCE; one without transformers' names is refused before other files are read.
+
+    Raises:
+        UnsupportedError: it has not these names, and no codes lead there, or an adapter is live on it.
+    """
+    model = quantized_view(options.open(source))
+    if model.adapter or not is_quantized(model):
+        saved_by_transformers(model)
+    return model
 
 
 def saved_by_transformers(model: Model) -> Checkpoint:

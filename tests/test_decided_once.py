@@ -24,7 +24,14 @@ CALLS = {
     "map_of": ["converters/planning/conversion.py"],
     "translated": ["converters/planning/conversion.py"],
     "source_headers": ["converters/planning/conversion.py"],
-    "plan_job": ["converters/planning/view.py", "jobs/converting.py"],
+    "plan_job": [
+        "converters/planning/transcoding.py",  # once more, where codes of some weights cannot move
+        "converters/planning/view.py",
+        "jobs/converting.py",
+        "jobs/export_gguf.py",
+        "jobs/quantizing/plan.py",
+        "jobs/quantizing/transcoded.py",  # of the candidate
+    ],
     "Staging": ["jobs/pipeline.py"],
 }
 

@@ -34,9 +34,9 @@ QWEN = {
     "head_dim": 16,
 }
 BERT = {
-    "hidden_size": 24,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 80,
     "num_hidden_layers": 2,
     "max_position_embeddings": 512,
 }
@@ -141,10 +141,15 @@ def experts(folder: Path) -> None:
 
 
 def ggufs(folder: Path) -> None:
-    """A model, a tuned one, and the base's GGUF file."""
+    """A model, a tuned one, the base's GGUF file, and a quantized one."""
     saved(module("llama").to(torch.bfloat16), folder / "base")
     saved(tuned("llama"), folder / "tuned")
     like_file(folder / "base-f16.gguf", "llama", folder / "base")
+    shutil.copytree(folder / "base", folder / "model")
+    small = f"{folder}/small --bits 4 --group-size 32 --check none"
+    run(f"quantize {folder}/model {small}")
+    like = f"--like {folder}/base-f16.gguf --check none"
+    run(f"export gguf {folder}/small {folder}/model-q4_0.gguf {like}")
 
 
 def nothing(folder: Path) -> None:

@@ -16,8 +16,9 @@ from ..common.dtypes import FLOATS, NUMPY, unit_roundoff
 from ..common.hints import dequantizing
 from ..libraries.modules import LINEAR, describe
 from ..maps import Plan, WeightMap
-from ..maps.binding.quantized import CannotMoveError, QuantizedPlan, quantized_plan
+from ..maps.binding.quantized import PARTS, CannotMoveError, QuantizedPlan, quantized_plan
 from ..maps.execution.view import Mapped
+from ..maps.sources.torch_side import Widened
 from ..models import Model
 from ..models.config_fields import read_config
 from ..quantization import Dequantized, Recipe, Scheme
@@ -222,7 +223,7 @@ def for_torch(
     job: Job, moved: QuantizedPlan, stored: Parts, method: str | None, *, allow_lossy: bool
 ) -> Transcoded:
     """Return how JOB, whose parts are MOVED from those STORED, is written for PyTorch."""
-    raw = Mapped(moved.plan, stored)
+    raw = in_one_dtype(Mapped(moved.plan, stored), moved.schemes)
     dtype = dtype_of_scales(raw, moved.schemes)
     parts = Dequantized(raw, {KEY: section_of(moved.schemes)}, dtype=dtype)
     chosen, written = choose(parts, linear_layers(job), method)
@@ -265,6 +266,18 @@ def dense_sources(plan: Plan, written: Mapping[str, Header]) -> Iterator[str]:
     for step in plan.steps:
         if all(name in written and written[name].dtype in FLOATS for name in step.target_names):
             yield from step.source_names
+
+
+def in_one_dtype(raw: Checkpoint, schemes: Iterable[str]) -> Checkpoint:
+    """Return RAW with all floating-point numbers in float32, if most tensors beside SCHEMES are in it.
+
+    So are the norms of a GGUF file beside scales in float16, and transformers casts neither.
+    """
+    coded = {part_name(name, part) for name in schemes for part in PARTS}
+    beside = Counter(it.dtype for name, it in raw.headers.items() if name not in coded)
+    if not beside or beside.most_common(1)[0][0] != "F32":
+        return raw
+    return Widened(raw, [name for name, it in raw.headers.items() if it.dtype in ("F16", "BF16")])
 
 
 def dtype_of_scales(raw: Checkpoint, names: Iterable[str]) -> str:

@@ -325,6 +325,9 @@ def test_a_quantized_model_is_refused_by_name_with_what_to_do(model, side, said,
     if side == "mlx" and way == "torch-to-mlx":
         return  # a manifest says what it is: answered with the right direction
     output = refused(model)
+    if said and side == "foreign":  # taken for what it says it is: half of the columns are missing
+        assert QUERY in output or "is already mlx" in output
+        return
     assert f"is quantized (1 weight such as {QUERY}" in output
     assert ("4 bits" in output) == said
     assert ("weighbridge convert mlx-to-torch" in output) == (side != "torch")
