@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from ...converters.common.arrays import from_mlx, from_torch, to_mlx, to_torch
+from ...converters.libraries.transformers import torch_class
 from ...converters.models import Model
 from ...converters.quantization import Blocks, Dequantized, Scheme
 from ...converters.runtimes.native.own_class import class_config
@@ -87,13 +88,15 @@ def load(model: Model) -> tuple[Any, list[str]]:
     assert model.path  # noqa: S101
     if model.framework == "mlx":
         return mlx_module(model), []
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
+    kind: Any = getattr(transformers, torch_class(model.config))
+    module, info = kind.from_pretrained(
         model.path, device_map="cpu", dtype="auto", output_loading_info=True
     )
-    module, info = loaded
-    return module, sorted({*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])})
+    absent = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
+    heads = tuple(f"{head}." for head in (model.family.optional if model.family else ()))
+    return module, sorted(name for name in absent if not name.startswith(heads))
 
 
 def mlx_module(model: Model) -> Any:
@@ -134,10 +137,10 @@ def fault_of_run(module: Any, framework: str) -> str:
             module.set_dtype(mx.float32)  # on the CPU MLX has no 16-bit products of experts
             logits = from_mlx(module(to_mlx(ids)))
         else:
-            logits = from_torch(module(input_ids=to_torch(ids)).logits)
+            logits = from_torch(module(input_ids=to_torch(ids))[0])
     except Exception as error:
         return (str(error).strip() or type(error).__name__).splitlines()[0]
-    return "" if np.isfinite(logits.astype(np.float32)).all() else "its logits are not finite"
+    return "" if np.isfinite(logits.astype(np.float32)).all() else "its outputs are not finite"
 
 
 def by_mlx(module: Any, tensors: Dequantized) -> Found:

@@ -239,3 +239,16 @@ def test_a_quantized_pytorch_model_becomes_a_dense_one_of_mlx(zero_points, tmp_p
     for name in theirs.headers:
         assert np.array_equal(dense.read(name), theirs.read(name)), name
     assert "quantization" not in (tmp_path / "dense" / "config.json").read_text()
+
+
+@pytest.mark.heavy
+def test_an_encoder_that_was_quantized_here_goes_home(tmp_path):
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
+    config = transformers.BertConfig(vocab_size=96, num_hidden_layers=2, **sizes)
+    transformers.BertModel(config).eval().save_pretrained(tmp_path / "bert")
+    words = ["quantize", str(tmp_path / "bert"), str(tmp_path / "small"), "--bits", "4"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    verdict = json.loads(run("mlx-to-torch", tmp_path / "small", tmp_path / "home", "--json"))
+    assert verdict["verdict"]["status"] == "PASS"
+    assert verdict["verdict"]["stages"][0]["name"] == "loaded"
