@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
 from ..checkpoints import Checkpoint, Header
 from ..checkpoints.derived import Derived
-from ..common.dtypes import FLOATS, NUMPY, unit_roundoff
+from ..common.dtypes import FLOATS, NUMPY
 from ..common.hints import dequantizing
 from ..libraries.modules import LINEAR, describe
 from ..maps import Plan, WeightMap
@@ -24,7 +24,7 @@ from ..models.config_fields import read_config
 from ..quantization import Dequantized, Recipe, Scheme
 from ..quantization.formats import registry
 from ..quantization.formats.modules import EMBEDDING
-from ..quantization.mlx import part_name, stem
+from ..quantization.mlx import part_name, rounding, stem
 from ..quantization.recipe import COPY, KEY
 from ..values import Array
 from .config import CONFIG
@@ -348,18 +348,13 @@ def rank(written: registry.Written, parts: Dequantized) -> tuple[int, float]:
 
 
 def beyond_rounding(losses: Mapping[str, float], parts: Dequantized) -> dict[str, float]:
-    """Return those of LOSSES that exceed what the dtype of the scales rounds anyway.
-
-    MLX rounds ``scale * code + bias`` to that dtype whenever it reads a weight: by half of its last
-    place, of a value that is up to ``2**bits - 1`` steps from another of its group.
-    """
-    found: dict[str, float] = {}
-    for name, loss in losses.items():
-        scheme, header = parts.schemes[name], parts.raw.headers[part_name(name, "scales")]
-        dtype = header.dtype if header.dtype in FLOATS else "BF16"
-        if loss > ((1 << scheme.bits) - 1) * unit_roundoff(NUMPY[dtype].name):
-            found[name] = loss
-    return found
+    """Return those of LOSSES that exceed what the dtype of the scales rounds anyway."""
+    headers = parts.raw.headers
+    return {
+        name: loss
+        for name, loss in losses.items()
+        if loss > rounding(parts.schemes[name], headers[part_name(name, "scales")].dtype)
+    }
 
 
 def lossy(method: str, losses: Mapping[str, float], model: Model) -> MismatchError:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...errors import UnsupportedError
 from ..checkpoints import Header
-from ..common.dtypes import CODE, NUMPY, dtype_of
+from ..common.dtypes import CODE, FLOATS, NUMPY, dtype_of, unit_roundoff
 from ..values import Array
 from .codebooks import CODES, GLOBAL, SCALES, gaps
 from .packing import unpack
@@ -189,6 +189,18 @@ def layout(
     if global_scale:
         made["global_scale"] = Header("F32", (lead[0],))
     return {part_name(name, part): header for part, header in made.items()}
+
+
+def rounding(scheme: Scheme, code: str) -> float:
+    """Return how far MLX moves a weight of SCHEME, in steps, when it reads it in the dtype CODE of its scales.
+
+    By half of the last place of a value, which is up to ``2**bits - 1`` steps from another of its group.
+
+    >>> rounding(Scheme(4, 64), "F16")
+    0.00732421875
+    """
+    dtype = NUMPY[code] if code in FLOATS else np.dtype(ml_dtypes.bfloat16)
+    return ((1 << scheme.bits) - 1) * unit_roundoff(dtype.name)
 
 
 def step(parts: Parts, scheme: Scheme) -> float:

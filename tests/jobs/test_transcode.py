@@ -223,6 +223,24 @@ def test_a_weight_that_moved_further_than_stated_differs(zero_points, tmp_path):
     assert name in stage["detail"]
 
 
+def test_a_manifest_that_states_any_move_proves_nothing(zero_points, tmp_path):
+    source, made, _ = zero_points
+    name = "model.layers.1.mlp.up_proj"
+
+    def flip(tensors):
+        tensors[f"{name}.qweight"] = tensors[f"{name}.qweight"] ^ 15
+
+    wrong = damaged(made, tmp_path / "wrong", flip)
+    manifest = json.loads((wrong / "weighbridge.json").read_text())
+    manifest["transcoded"]["losses"][f"{name}.weight"] = 1e9
+    (wrong / "weighbridge.json").write_text(json.dumps(manifest))
+    words = ["parity", "check", str(source), str(wrong), "--quick", "--json"]
+    result = CliRunner().invoke(main, words)
+    stage = next(it for it in json.loads(result.stdout)["stages"] if it["name"] == "moved")
+    assert (result.exit_code, stage["status"]) == (4, "unverified")
+    assert f"{name}.weight" in stage["detail"]
+
+
 def test_whole_zero_points_come_to_mlx_without_moving_again(zero_points, tmp_path):
     _, made, _ = zero_points
     verdict = json.loads(run("torch-to-mlx", made, tmp_path / "back", "--json"))["verdict"]
