@@ -32,6 +32,9 @@ def _source(places: mx.array, size: int, mode: str) -> mx.array:
 
 
 def _by_index(x: mx.array, padding: Sequence[int], mode: str) -> mx.array:
+    if mode == "circular":  # what is cut off does not come round again
+        x = _constant(x, [min(width, 0) for width in padding])
+        padding = [max(width, 0) for width in padding]
     for k, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
         axis = x.ndim - 1 - k
         size = x.shape[axis]

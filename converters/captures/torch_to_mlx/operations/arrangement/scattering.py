@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -115,27 +116,47 @@ def _scatter_reduce(
     return result
 
 
+def _by_rows(
+    write: Callable[[mx.array, Any, mx.array], mx.array],
+    x: mx.array,
+    dim: int,
+    index: mx.array,
+    rows: mx.array,
+) -> mx.array:
+    """WRITE rows of axis DIM; an operand without axes counts as one of one element."""
+    whole = x if x.ndim else x.reshape(1)
+    axis = axis_of(whole, dim)
+    index = index.reshape(-1)
+    shape = [*whole.shape[:axis], index.size, *whole.shape[axis + 1 :]]
+    rows = mx.broadcast_to(rows, shape) if rows.size == 1 else rows.reshape(shape)
+    return write(whole, at(whole, axis, index), rows).reshape(x.shape)
+
+
 @operation("index_add")
 def _index_add(
     self: mx.array, dim: int, index: mx.array, source: mx.array, alpha: float = 1
 ) -> mx.array:
-    return self.at[at(self, dim, index)].add(source if alpha == 1 else source * alpha)
+    source = source if alpha == 1 else source * alpha
+    return _by_rows(lambda x, key, rows: x.at[key].add(rows), self, dim, index, source)
 
 
 @operation("index_copy")
 def _index_copy(self: mx.array, dim: int, index: mx.array, source: mx.array) -> mx.array:
-    return _written(self, at(self, dim, index), source)
+    return _by_rows(_written, self, dim, index, source)
 
 
 @operation("index_fill.int_Scalar", "index_fill.int_Tensor")
 def _index_fill(self: mx.array, dim: int, index: mx.array, value: mx.array | float) -> mx.array:
-    return _written(self, at(self, dim, index), mx.array(value, self.dtype))
+    return _by_rows(_written, self, dim, index, mx.array(value, self.dtype))
 
 
 @operation("masked_scatter")
 def _masked_scatter(self: mx.array, mask: mx.array, source: mx.array) -> mx.array:
     """Fill the places where MASK is true from SOURCE, in order."""
-    wide = mx.stop_gradient(mx.broadcast_to(mask, self.shape).reshape(-1))
+    self, mask = mx.broadcast_arrays(self, mask)
+    if not source.size:
+        return self
+    wide = mx.stop_gradient(mask.reshape(-1))
     position = mx.maximum(mx.cumsum(wide.astype(mx.int32)) - 1, 0)
     taken = mx.take(source.reshape(-1), mx.minimum(position, source.size - 1))
     return mx.where(wide, taken, self.reshape(-1)).reshape(self.shape)

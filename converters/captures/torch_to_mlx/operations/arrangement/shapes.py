@@ -61,7 +61,9 @@ def _expand(self: mx.array, size: Sequence[int]) -> mx.array:
 
 @operation("squeeze.dim", "squeeze.dims")
 def _squeeze(self: mx.array, dim: int | Sequence[int]) -> mx.array:
-    return self.squeeze([axis for axis in axes_of(self, dim) if self.shape[axis] == 1])
+    dims = [dim] if isinstance(dim, int) else dim
+    axes = axes_of(self, dims) if dims else []
+    return self.squeeze([axis for axis in axes if self.shape[axis] == 1])
 
 
 def _movedim(self: mx.array, source: Sequence[int], destination: Sequence[int]) -> mx.array:
@@ -103,6 +105,8 @@ def _select(self: mx.array, dim: int, index: int) -> mx.array:
 @operation("unfold")
 def _unfold(self: mx.array, dimension: int, size: int, step: int) -> mx.array:
     """Give windows of SIZE every STEP along an axis, as a new last axis."""
+    if not self.ndim:
+        return self.reshape(1)[:size]
     axis = axis_of(self, dimension)
     starts = mx.arange(0, self.shape[axis] - size + 1, step)
     windows = mx.take(self, starts[:, None] + mx.arange(size), axis=axis)

@@ -45,22 +45,29 @@ def _topk(
     return values[first], order[first]
 
 
-@operation("searchsorted.Tensor")
+def _places(ordered: mx.array, sought: mx.array, right: bool) -> mx.array:
+    """Count along the last axis of ORDERED what stands before SOUGHT; nan stands behind everything."""
+    behind = ordered > sought[..., None] if right else ordered >= sought[..., None]
+    return mx.sum(mx.logical_not(behind), axis=-1)
+
+
+@operation("searchsorted.Tensor", "searchsorted.Scalar")
 def _searchsorted(
     sorted_sequence: mx.array,
-    self: mx.array,
+    self: mx.array | float,
     right: bool = False,
     side: str | None = None,
+    sorter: mx.array | None = None,
 ) -> mx.array:
-    ordered, sought = sorted_sequence[..., None, :], self[..., :, None]
-    below = sought >= ordered if right or side == "right" else sought > ordered
-    return mx.sum(below, axis=-1)
+    if sorter is not None:
+        sorted_sequence = mx.take_along_axis(sorted_sequence, sorter, axis=-1)
+    rows = sorted_sequence if sorted_sequence.ndim == 1 else sorted_sequence[..., None, :]
+    return _places(rows, mx.array(self), right or side == "right")
 
 
-@operation("bucketize.Tensor")
-def _bucketize(self: mx.array, boundaries: mx.array, right: bool = False) -> mx.array:
-    wide = self[..., None]
-    return mx.sum(wide >= boundaries if right else wide > boundaries, axis=-1)
+@operation("bucketize.Tensor", "bucketize.Scalar")
+def _bucketize(self: mx.array | float, boundaries: mx.array, right: bool = False) -> mx.array:
+    return _places(boundaries, mx.array(self), right)
 
 
 register(

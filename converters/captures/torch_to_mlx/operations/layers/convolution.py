@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -95,6 +95,23 @@ def _plain(padding: Sizes | str) -> Sizes:
     return padding
 
 
+def _in_groups(
+    convolution: Callable[[mx.array, mx.array, Window], mx.array],
+    x: mx.array,
+    weight: mx.array,
+    window: Window,
+) -> mx.array:
+    """Convolve volumes group by group: MLX knows groups along one and two axes only."""
+    if window.groups == 1 or weight.ndim < 5:
+        return convolution(x, weight, window)
+    channels, kernels = (
+        mx.split(part, window.groups, axis) for part, axis in ((x, -1), (weight, 0))
+    )
+    alone = window._replace(groups=1)
+    parts = [convolution(*pair, alone) for pair in zip(channels, kernels, strict=True)]
+    return mx.concatenate(parts, axis=-1)
+
+
 def convolve(
     x: mx.array,
     weight: mx.array,
@@ -107,7 +124,7 @@ def convolve(
         x, weight = x.astype(mx.float32), weight.astype(mx.float32)
     batched = x if x.ndim == weight.ndim else x[None]
     moved = batched.transpose(channels_last(batched.ndim))
-    y = (_transposed if transposed else _forward)(moved, weight, window)
+    y = _in_groups(_transposed if transposed else _forward, moved, weight, window)
     y = y if bias is None else y + bias
     y = mx.moveaxis(y, -1, 1)
     return y if x.ndim == weight.ndim else y[0]

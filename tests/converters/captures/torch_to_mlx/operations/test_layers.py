@@ -54,6 +54,17 @@ CONVOLUTIONS = {
         (4,),
     ),
     "conv3d": (functional.conv3d, (1, 2, 4, 4, 3), (3, 2, 2, 3, 2), (3,)),
+    "volumes in groups": (
+        lambda x, w, b: functional.conv3d(x, w, b, groups=2, padding=1),
+        (1, 4, 4, 4, 3),
+        (6, 2, 2, 3, 2),
+        (6,),
+    ),
+    "transposed volumes in groups": (
+        lambda x, w: functional.conv_transpose3d(x, w, groups=2, stride=2, output_padding=1),
+        (1, 4, 2, 3, 2),
+        (4, 3, 2, 3, 2),
+    ),
     "transposed": (functional.conv_transpose1d, (2, 4, 6), (4, 3, 3), (3,)),
     "transposed and strided": (
         lambda x, w: functional.conv_transpose1d(x, w, stride=3, padding=1, output_padding=2),

@@ -18,6 +18,7 @@ CASES = {
     "unsqueeze": lambda x: x.unsqueeze(-1).unsqueeze(1),
     "squeeze": lambda x: x[:, :1].squeeze(1).unsqueeze(0).squeeze(),
     "squeeze of what is not one": lambda x: x.squeeze(1),
+    "squeeze of no axes": lambda x: x[:1, :1, :1].squeeze(()),
     "flatten": lambda x: x.flatten(1),
     "unflatten": lambda x: x.unflatten(-1, (2, 2)),
     "movedim": lambda x: x.movedim((0, 1), (2, 0)),
@@ -51,6 +52,9 @@ CASES = {
     "reflect": lambda x: functional.pad(x, (2, 1), mode="reflect"),
     "replicate": lambda x: functional.pad(x, (2, 3), mode="replicate"),
     "circular": lambda x: functional.pad(x, (2, 1), mode="circular"),
+    "circular by cutting": lambda x: functional.pad(x, (-1, 2), mode="circular"),
+    "reflect by cutting": lambda x: functional.pad(x, (-1, 2), mode="reflect"),
+    "replicate by cutting": lambda x: functional.pad(x, (2, -1), mode="replicate"),
     "pixel_shuffle": lambda x: functional.pixel_shuffle(x.reshape(1, 4, 2, 3), 2),
     "index by a list": lambda x: x[:, AXIS1],
     "index by two lists": lambda x: x[ROWS.clamp(max=1), AXIS1[:2]],
@@ -121,8 +125,16 @@ def test_rearrangements_of_integers(agree):
 
 
 def test_a_tensor_without_axes_has_views_too(agree):
-    views = lambda x: (x.reshape(1), x.flatten(), x.expand(2, 3), x.unsqueeze(0), x.squeeze())  # noqa: E731
-    agree({"views": (views, ())})
+    views = ("flatten", "squeeze", "ravel")
+    cases = {name: (getattr(torch.Tensor, name), ()) for name in views}
+    agree(
+        cases
+        | {
+            "reshape": (lambda x: (x.reshape(1), x.unsqueeze(0)), ()),
+            "expand": (lambda x: x.expand(2, 3), ()),
+            "unfold": (lambda x: x.unfold(0, 1, 1), ()),
+        }
+    )
 
 
 def test_an_embedding_sends_no_gradient_to_its_padding_row(agree):

@@ -1,0 +1,29 @@
+"""Writing by indices, at the edges: operands without axes, masks and values that broadcast."""
+
+from __future__ import annotations
+
+import torch
+
+FIRST = torch.tensor(0)
+LOWER = torch.ones(3, 4).tril().bool()
+
+
+def test_an_operand_without_axes_is_written_like_one_element(agree):
+    agree(
+        {
+            "index_add": (lambda x, y: x.index_add(0, FIRST, y, alpha=2), (), ()),
+            "index_copy": (lambda x, y: x.index_copy(0, FIRST, y), (), ()),
+            "index_fill": (lambda x: x.index_fill(0, FIRST, 3.0), ()),
+            "index_add to one": (lambda x, y: x.index_add(0, FIRST, y), (3,), (1,)),
+        }
+    )
+
+
+def test_masked_scatter_broadcasts_its_operand_and_its_mask(agree):
+    agree(
+        {
+            "mask": (lambda x, y: x.masked_scatter(LOWER, y), (2, 3, 4), (24,)),
+            "operand": (lambda x, y: x.masked_scatter(LOWER.expand(2, 3, 4), y), (3, 1), (24,)),
+            "nothing": (lambda x, y: x.masked_scatter(LOWER & False, y), (2, 3, 4), (0,)),
+        }
+    )
