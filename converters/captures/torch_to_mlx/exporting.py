@@ -14,6 +14,7 @@ from torch.export import Dim, ExportedProgram
 from ....errors import BadInputError, UnsupportedError
 from ...common.memory import pass_on_shortage
 from ...common.users_code import OURS, innermost
+from .operations.decompositions import decomposed
 
 Dynamic = Mapping[str, Mapping[int, str]]
 
@@ -80,7 +81,7 @@ def _detach_no_grad(program: ExportedProgram) -> None:
 
 
 def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic) -> ExportedProgram:
-    """Record MODULE on INPUTS, functionalized but with composite operations kept whole."""
+    """Record MODULE on INPUTS, functionalized, with operations that have a handler kept whole."""
     tensors = example(inputs, dynamic)
     shapes = _shapes(module, tensors, dynamic)
     try:
@@ -89,8 +90,7 @@ def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic)
             program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
             _detach_no_grad(program)
             # an empty table: functionalize and keep the rest
-            functional: ExportedProgram = program.run_decompositions({})
-            return functional
+            return decomposed(program.run_decompositions({}))
     except Exception as error:
         pass_on_shortage(error)
         reason = next(iter(str(error).strip().splitlines()), "no reason given")

@@ -1,0 +1,67 @@
+"""Operations without a handler, written by torch itself as others: its own table of decompositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch._decomp import decomposition_table
+from torch._export.utils import _get_decomp_for_cia
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+
+from .registry import handlers
+
+Table = dict[OpOverload, Callable[..., Any]]
+
+_ROUNDS: Final = 6  # a decomposition may be made of operations that need one in turn
+
+
+def _decomposition(target: OpOverload) -> Callable[..., Any] | None:
+    if target in decomposition_table:
+        return decomposition_table[target]
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    known = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), composite)
+    return _get_decomp_for_cia(target) if known else None
+
+
+def _missing(program: ExportedProgram, refused: set[OpOverload]) -> Table:
+    """Return operation -> decomposition for those in PROGRAM that have no handler."""
+    table = handlers()
+    calls = {
+        node.target
+        for module in program.graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+        if isinstance(node.target, OpOverload)
+    }
+    found = {call: _decomposition(call) for call in calls - refused if str(call) not in table}
+    return {call: function for call, function in found.items() if function is not None}
+
+
+def _attempt(program: ExportedProgram, table: Table) -> ExportedProgram | None:
+    try:
+        return program.run_decompositions(table)
+    except Exception:  # of any kind: the census names the operation
+        return None
+
+
+def decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Return PROGRAM with operations that have no handler replaced by torch's own decompositions.
+
+    One whose decomposition cannot be recorded (it reads values, say) stays: the census names it.
+    """
+    refused: set[OpOverload] = set()
+    for _ in range(_ROUNDS):
+        table = _missing(program, refused)
+        if not table:
+            break
+        whole = _attempt(program, table)
+        if whole is None:
+            for call, function in table.items():
+                program = _attempt(program, {call: function}) or program
+        else:
+            program = whole
+        refused |= set(table)
+    return program
