@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch._decomp import decomposition_table
@@ -22,7 +22,7 @@ def _decomposition(target: OpOverload) -> Callable[..., Any] | None:
     if target in decomposition_table:
         return decomposition_table[target]
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    known = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), composite)
+    known = torch._C._dispatch_has_kernel_for_dispatch_key(target._name, composite)
     return _get_decomp_for_cia(target) if known else None
 
 
@@ -42,7 +42,7 @@ def _missing(program: ExportedProgram, refused: set[OpOverload]) -> Table:
 
 def _attempt(program: ExportedProgram, table: Table) -> ExportedProgram | None:
     try:
-        return program.run_decompositions(table)
+        return cast(ExportedProgram, program.run_decompositions(table))
     except Exception:  # of any kind: the census names the operation
         return None
 
