@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["AdapterSpec", "capture", "census"]
 
 
-def capture(module: Any, *, to: str = "mlx", inputs: Any, dynamic: Any = None) -> Captured:
+def capture(module: Any, *, to: str = "mlx", inputs: Any, **options: Any) -> Captured:
     """Record torch MODULE on example INPUTS and return it in MLX; see ``torch_to_mlx.capture_torch``."""
     if to != "mlx":
         raise UnsupportedError(f"cannot capture to {to!r}; the only target is 'mlx'")
     from .torch_to_mlx import capture_torch
 
-    return capture_torch(module, inputs=inputs, dynamic=dynamic)
+    return capture_torch(module, inputs=inputs, **options)
 
 
 def census(module: Any, *, inputs: Any, dynamic: Any = None) -> Census:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,11 +17,17 @@ from .dtypes import to_mlx
 from .exporting import Dynamic, record
 from .graph import build_graph
 from .parameters import Tensor, canonical_names
+from .passes import table
+from .passes.draft import Draft
 from .ports import read_ports
 
 
 def capture_torch(
-    module: torch.nn.Module, *, inputs: Mapping[str, Any], dynamic: Dynamic | None = None
+    module: torch.nn.Module,
+    *,
+    inputs: Mapping[str, Any],
+    dynamic: Dynamic | None = None,
+    passes: Iterable[str] | None = None,
 ) -> Captured:
     """Record MODULE on example INPUTS and return it in MLX.
 
@@ -30,16 +36,20 @@ def capture_torch(
         inputs: keyword arguments of ``forward``: torch tensors, numpy arrays, or constants.
         dynamic: input -> axis -> name of its dimension, for sizes that may vary; all others are
             fixed to those of the example. Equal names are equal sizes.
+        passes: names of the rewrites that make the graph faster (``passes.table.PASSES``); all if
+            ``None``, none if empty.
 
     Raises:
+        BadInputError: a pass is not known.
         UnsupportedError: torch cannot record the module, or an operation has no handler (with the
             census of all that have none). Nothing has run in MLX by then.
     """
+    chosen = None if passes is None else table.check_names(passes)
     step("recording in torch.export")
     program = record(module, inputs, dynamic or {})
     step("building the graph in MLX")
     census_of(program.graph_module).check()
-    return Captured(_recording(program, dynamic or {}), tensors_of(program.state_dict))
+    return Captured(_recording(program, dynamic or {}, chosen), tensors_of(program.state_dict))
 
 
 def census_torch(
@@ -60,17 +70,22 @@ def tensors_of(state: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
     return {name: Tensor(to_mlx(state[name]), name in trainable) for name in firsts}
 
 
-def _recording(program: ExportedProgram, dynamic: Dynamic) -> Recording:
+def _recording(
+    program: ExportedProgram, dynamic: Dynamic, passes: tuple[str, ...] | None
+) -> Recording:
     state = program.state_dict
     first = canonical_names(state)
     reads, constants = _sources(program)
     positions = _writes(program)
+    ports = read_ports(program, _input_names(program), dynamic)
+    draft = Draft(program.graph_module, constants)
+    table.apply(draft, passes)
     return Recording(
-        graph=build_graph(program.graph_module),
-        ports=read_ports(program, _input_names(program), dynamic),
+        graph=build_graph(draft.module),
+        ports=ports,
         names={name: (first[name], state[name].dtype) for name in state},
         reads=reads,
-        constants={name: to_mlx(tensor) for name, tensor in constants.items()},
+        constants={name: to_mlx(tensor) for name, tensor in draft.constants.items()},
         writes=positions,
         structure=_structure(program, len(positions)),
     )

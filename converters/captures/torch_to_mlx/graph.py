@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from .census import WRAPPERS, body_of, live_nodes
 from .dispatch import Call, Environment, Reference, bind, overload, resolve, template
 from .operations.registry import handlers
-from .sites import find_sites, module_path
+from .sites import module_path, sites_of
 
 Run = Callable[[Environment], Any]
 Tap = Callable[[tuple[str, ...], Any], Any]  # (sites, value) -> the value to go on with
@@ -121,15 +121,15 @@ def _run_of(node: Node, module: GraphModule) -> Run:
 
 
 def build_graph(module: GraphModule) -> Graph:
-    """Turn a graph that passed the census into steps."""
+    """Turn a graph that passed the census, and whose sites are marked, into steps."""
     nodes = live_nodes(module.graph)
-    frees, sites = _last_uses(nodes), find_sites(nodes)
+    frees = _last_uses(nodes)
     steps = tuple(
         Step(
             node.name,
             _run_of(node, module),
             frees.get(node, ()),
-            sites.get(node.name, ()),
+            sites_of(node),
             f"{overload(node)} in {module_path(node) or 'the module itself'}",
         )
         for node in nodes

@@ -93,3 +93,17 @@ def find_sites(nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:
         if node_or_none is not None:
             found.setdefault(node_or_none.name, []).append(site)
     return {name: tuple(sites) for name, sites in found.items()}
+
+
+def mark_sites(nodes: Iterable[Node]) -> None:
+    """Note in every node of which sites it is the output: passes change what could be found later."""
+    ordered = list(nodes)
+    found = find_sites(ordered)
+    for node in ordered:
+        node.meta["sites"] = found.get(node.name, ())
+
+
+def sites_of(node: Node) -> tuple[str, ...]:
+    """Return the sites of which NODE was marked as the output, innermost first."""
+    marked: tuple[str, ...] = node.meta.get("sites", ())
+    return marked

@@ -1,0 +1,43 @@
+"""The passes by name, in the order in which they act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Final
+
+from .....errors import BadInputError
+from .common import merge_common
+from .constants import fold_constants
+from .dead_code import remove_dead_code
+from .draft import Draft
+
+PASSES: Final[dict[str, Callable[[Draft], None]]] = {
+    "common": merge_common,
+    "constants": fold_constants,
+    "dead_code": remove_dead_code,
+}
+
+
+def apply(draft: Draft, names: Iterable[str] | None = None) -> None:
+    """Rewrite DRAFT by the passes NAMES, in the order of the table; by all if ``None``.
+
+    Raises:
+        BadInputError: a name is that of no pass.
+    """
+    chosen = set(PASSES if names is None else check_names(names))
+    for name, rewrite in PASSES.items():
+        if name in chosen:
+            rewrite(draft)
+    draft.graph.lint()
+
+
+def check_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return NAMES of passes, refused if one is not known."""
+    given = (names,) if isinstance(names, str) else tuple(names)
+    for name in given:
+        if name not in PASSES:
+            near = get_close_matches(name, PASSES, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PASSES)}"
+            raise BadInputError(f"no pass is called {name!r}: {hint}")
+    return given

@@ -1,0 +1,68 @@
+"""Passes are chosen by name, and what they remove is not computed again."""
+
+import pytest
+import torch
+from torch import nn
+
+from weighbridge.converters.captures import capture
+from weighbridge.errors import BadInputError
+
+
+class Masked(nn.Module):
+    """Two layers that each make the same table of positions and the same mask of an input."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.register_buffer("learned", torch.ones(5, 1))
+        self.register_buffer("hidden", torch.full((5, 1), 2.0), persistent=False)
+
+    def forward(self, x, keep):
+        for layer in self.layers:
+            positions = torch.arange(x.shape[0])[:, None].float() * self.hidden
+            x = layer(x) + torch.cos(positions) * self.learned
+            x = x.masked_fill(~keep.bool()[:, None], 0.0)
+        return {"x": x}
+
+
+INPUTS = {"x": torch.randn(5, 4), "keep": torch.tensor([1, 1, 0, 1, 1])}
+
+
+@pytest.mark.parametrize("passes", [["common"], ["constants"], ["dead_code"], []])
+def test_each_pass_alone_changes_no_result(proven, passes):
+    proven(Masked(), INPUTS, passes)
+
+
+def test_positions_are_folded_and_masks_are_made_once(proven, steps):
+    names = steps(proven(Masked(), INPUTS))
+    assert not {"arange.default", "cos.default"} & set(names)
+    assert names.count("bitwise_not.default") == 1
+
+
+def test_buffers_of_the_state_dict_are_not_folded(proven, steps):
+    names = steps(proven(Masked(), INPUTS))
+    assert names.count("mul.Tensor") == 1  # cosines by a buffer that a state dict may change
+
+
+def test_random_numbers_are_neither_folded_nor_merged(steps):
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return x + torch.rand(3), torch.rand(3)
+
+    names = steps(capture(Noisy(), inputs={"x": torch.zeros(3)}))
+    assert names.count("rand.default") == 2
+
+
+def test_without_passes_the_graph_is_what_was_recorded(steps):
+    captured = capture(Masked(), inputs=INPUTS, passes=())
+    assert steps(captured).count("arange.default") == 2
+
+
+def test_outputs_of_submodules_stay_visible():
+    without = capture(Masked(), inputs=INPUTS, passes=())
+    assert capture(Masked(), inputs=INPUTS).sites == without.sites == ("layers.0", "layers.1")
+
+
+def test_an_unknown_pass_is_refused_with_the_nearest_name():
+    with pytest.raises(BadInputError, match="'comon': did you mean common"):
+        capture(Masked(), inputs=INPUTS, passes=["comon"])
