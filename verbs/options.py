@@ -14,7 +14,7 @@ QUANT_METHODS = ("metal", "compressed-tensors", "gptq", "awq", "mxfp4", "fp8", "
 LEVELS = ("PASS-PRECISION-ONLY", "UNVERIFIED", "UPSTREAM")
 EXTRAS = {
     "torch": ("torch", "transformers", "tokenizers"),
-    "mlx": ("mlx",),
+    "mlx": ("mlx", "numba"),
     "coreml": ("coremltools",),
     "gguf": ("gguf",),
     "dev": ("peft",),

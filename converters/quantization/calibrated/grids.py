@@ -72,9 +72,7 @@ def searched(
     Raises:
         UnsupportedError: DTYPE has no scale for a row.
     """
-    spread = np.broadcast_to(
-        (importance / importance.mean()).astype(np.float32)[:, None], values.shape
-    )
+    spread = np.broadcast_to((importance / importance.mean()).astype(np.float32), values.T.shape)
     if not scheme.affine:
         return Floats(floats.searched(values.T, scheme.mode, Room(), spread)[1], scheme.mode)
     groups = Groups(values.T, scheme.bits, Room(), spread, zero)

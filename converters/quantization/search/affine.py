@@ -1,18 +1,27 @@
-"""Scale and bias of each group, searched: grids tried, the best one fitted to its own codes in turn."""
+"""Scale and bias of each group, searched: grids tried, and the best one fitted to its own codes."""
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
 
-from .groups import Groups, Line, Sums
+from ...values import Array
+from .groups import Groups, Line
 from .stored import best, mlx_line, near
 
-# Steps by which a grid begins above the least value, and ends below the largest one.
-INSETS: Final = (-0.25, 0.25, 0.75, 1.25)
-ROUNDS: Final = 2  # of a line for the codes and codes for the line
+# Steps by which a grid begins above the least value, and ends below the largest one. With all sixteen
+# pairs of these four, or another round, errors are a five hundredth smaller, and it takes twice as long.
+INSETS: Final = (
+    (-0.25, 0.25),
+    (0.25, -0.25),
+    (0.25, 0.25),
+    (0.25, 0.75),
+    (0.75, 0.25),
+    (0.75, 0.75),
+    (0.75, 1.25),
+    (1.25, 0.75),
+)
 
 
 def searched(groups: Groups, dtype: np.dtype[Any]) -> Line:
@@ -20,9 +29,7 @@ def searched(groups: Groups, dtype: np.dtype[Any]) -> Line:
 
     It is no worse than MLX's own, and infinite where DTYPE has no numbers for a group.
     """
-    line = _best_grid(groups)
-    for _ in range(ROUNDS):
-        line = groups.fitted(groups.sums_by(line))[0]
+    line = groups.fitted(groups.sums_by(groups.best_of(_grids(groups))))
     scales = groups.in_values(line).scales
     stored = [
         Line(some, bias)
@@ -32,16 +39,7 @@ def searched(groups: Groups, dtype: np.dtype[Any]) -> Line:
     return best([mlx_line(groups, dtype), *stored], groups)
 
 
-def _best_grid(groups: Groups) -> Line:
-    """Try grids that begin and end inside or outside of the values; return what fits the best codes."""
-    shape, grids = groups.units.shape, list(product(INSETS, INSETS))
-    sums = np.empty((3, len(grids), shape[1]), np.float32)
-    moved = groups.room("moved", shape, np.float32)
-    codes = groups.room("codes", shape, np.float32)
-    for number, (low, high) in enumerate(grids):
-        if number % len(INSETS) == 0:
-            np.add(groups.units, np.float32(groups.middle - low), out=moved)
-        np.multiply(moved, np.float32(groups.top / (groups.top - low - high)), out=codes)
-        sums[:, number] = groups.sums(groups.rounded(codes))
-    line, gain = groups.fitted(Sums(*sums.astype(np.float64)))
-    return line.at(gain.argmax(0))
+def _grids(groups: Groups) -> Array:
+    """Return factor and bias of grids that begin and end inside or outside of the values."""
+    grids = [(groups.top / (groups.top - low - high), low - groups.middle) for low, high in INSETS]
+    return np.array(grids, np.float32)

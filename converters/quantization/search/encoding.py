@@ -13,7 +13,7 @@ from ...checkpoints.workers import Workers
 from ...common.dtypes import NUMPY, dtype_of
 from ...values import Array
 from ..mlx import check_shape
-from ..packing import pack_columns
+from ..packing import pack, pack_columns
 from ..scheme import Scheme
 from ..workspace import Room
 from . import affine, floats, zeros
@@ -98,13 +98,12 @@ class _Encoding:
         room = self._rooms.pop() if self._rooms else Room()
         values, importance = self.values[block], self._important(block)
         if self.scheme.affine:
-            codes = self._affine(
-                block, Groups(values, self.scheme.bits, room, importance, self.zero)
-            )
+            groups = Groups(values, self.scheme.bits, room, importance, self.zero)
+            self.words[block] = pack(self._affine(block, groups), self.scheme.bits)
         else:
             mode = self.scheme.mode
             codes, self.scales[block] = floats.searched(values, mode, room, importance)
-        self.words[block] = pack_columns(codes, self.scheme.bits)
+            self.words[block] = pack_columns(codes, self.scheme.bits)
         self._rooms.append(room)
 
     def parts(self) -> dict[str, Array]:
@@ -123,19 +122,19 @@ class _Encoding:
             line = affine.searched(groups, self.dtype)
         check_finite(line, self.values[block], self.dtype)
         self.scales[block], self.biases[block] = (numbers.astype(self.dtype) for numbers in line)
-        return groups.codes(groups.in_steps(line)).astype(np.uint8)
+        return groups.codes(groups.in_steps(line))
 
     def _important(self, block: slice) -> Array | None:
-        """Return the importance of each element of BLOCK, ``(group, groups)``."""
+        """Return the importance of each element of BLOCK, ``(groups, group)``."""
         if self.importance is None:
             return None
-        columns = np.arange(block.start, block.stop) % self.importance.shape[1]
-        return self.importance[:, columns]
+        rows: Array = self.importance[np.arange(block.start, block.stop) % len(self.importance)]
+        return rows
 
 
 def _normed(importance: Array, group_size: int) -> Array:
-    """Return IMPORTANCE, ``(group, groups of a row)``, about 1, and nowhere so small that a code is free."""
-    grouped = importance.reshape(-1, group_size).T.astype(np.float64)
+    """Return IMPORTANCE, ``(groups of a row, group)``, about 1, and nowhere so small that a code is free."""
+    grouped = importance.reshape(-1, group_size).astype(np.float64)
     mean = grouped.mean()
     return np.maximum(grouped / (mean or 1.0), NEGLIGIBLE).astype(np.float32)
 

@@ -33,7 +33,7 @@ def searched(
         values: float32, ``(groups, group)``.
         mode: ``mxfp4``, ``mxfp8`` or ``nvfp4``.
         room: where arrays are kept.
-        importance: of the squared error of each element, float32, ``(group, groups)``.
+        importance: of the squared error of each element, float32, ``(groups, group)``.
     """
     signed = room.copy("signed", values.T, np.float32)
     sizes = np.abs(signed, out=room("sizes", signed.shape, np.float32))
@@ -42,6 +42,7 @@ def searched(
     sizes *= per_ideal.astype(np.float32)
     plain = _byte(ideal, mode)
     chosen, least = plain, np.full(len(plain), np.inf)
+    importance = None if importance is None else importance.T
     for byte in _tried(plain, mode):
         errors = _errors(sizes, SCALES[mode][byte] * per_ideal, mode, importance)
         chosen = np.where(errors < least, byte, chosen)

@@ -1,8 +1,7 @@
 """Groups of values in steps of their plain grids, the codes nearest to them, and lines fitted to codes.
 
-A group is a column here, arrays are ``(group, groups)``: sums over a group add rows, which numpy does
-at full width. Counted in steps from the middle of the codes, every group looks alike, and float32 is
-fine enough.
+Arrays of elements are ``(groups, group)``. Counted in steps from the middle of the codes, every group
+looks alike, and float32 is fine enough.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...values import Array
 from ..workspace import Room
+from . import kernels
 
 Float64 = NDArray[np.float64]
 
@@ -31,10 +31,6 @@ class Line(NamedTuple):
         """Return this line for the groups that are CHOSEN, and the OTHER one for the rest."""
         return Line(*(np.where(chosen, *pair) for pair in zip(self, other, strict=True)))
 
-    def at(self, rows: Array) -> Line:
-        """Return of lines for several grids, ``(grids, groups)``, that of the grid in ROWS."""
-        return Line(*(np.take_along_axis(numbers, rows[None], 0)[0] for numbers in self))
-
 
 class Sums(NamedTuple):
     """Sums over each group, every element as often as it is important: of codes, of codes times ..."""
@@ -50,13 +46,13 @@ class Groups:
     Args:
         values: float32, ``(groups, group)``.
         bits: of a code.
-        importance: of the squared error of each element, float32, ``(group, groups)``; all alike
+        importance: of the squared error of each element, float32, ``(groups, group)``; all alike
             if ``None``.
         room: where arrays are kept.
         zero: "integer" if the plain grid is to reach zero, "symmetric" if as far below it as above.
 
     Attributes:
-        units: the values, float32, ``(group, groups)``, from ``-middle`` to ``top - middle``.
+        units: the values, float32, ``(groups, group)``, from ``-middle`` to ``top - middle``.
         top: the largest code.
         density: steps in a unit of the values.
     """
@@ -70,22 +66,17 @@ class Groups:
         zero: str | None = None,
     ) -> None:
         self.top, self.middle, self.room = 2**bits - 1, 2.0 ** (bits - 1), room
-        self.units = room.copy("units", values.T, np.float32)
-        self.importance = importance
-        self.least, self.largest = _ends(self.units, zero)
+        values = np.ascontiguousarray(values)
+        self.importance = None if importance is None else np.ascontiguousarray(importance)
+        self.least, self.largest = _ends(values, zero)
         low, high = self.least.astype(np.float64), self.largest.astype(np.float64)
         narrowest = np.maximum(np.abs(low), np.abs(high)) * FINEST
         self.density = self.top / np.maximum(high - low, np.maximum(narrowest, NARROWEST))
-        self.units -= self.least
-        self.units *= self.density.astype(np.float32)
-        self.units -= np.float32(self.middle)
-        self._count, self._values = self._totals()
-
-    def _totals(self) -> tuple[Float64 | int, Float64]:
-        if self.importance is None:
-            return len(self.units), self.units.sum(0).astype(np.float64)
-        count = self.importance.sum(0).astype(np.float64)
-        return count, _dot(self.importance, self.units).astype(np.float64)
+        self.units = room("units", values.shape, np.float32)
+        steps = self.density.astype(np.float32)
+        kernels.in_steps(values, self.least, steps, np.float32(self.middle), self.units)
+        self._count, self._values = (np.empty(len(values), np.float64) for _ in range(2))
+        kernels.totals(self.units, self.importance, self._count, self._values)
 
     @property
     def zero(self) -> Float64:
@@ -110,70 +101,71 @@ class Groups:
         They fit the codes by SCALES and by the biases that are BEGINS, in steps.
         """
         steps = scales * self.density
-        codes = self._weighted(self.codes(Line(steps, begins))).sum(0)
+        codes = self.sums_by(Line(steps, begins)).codes
         with np.errstate(invalid="ignore"):  # of infinite scales, which are never chosen
             line = Line(steps, (self._values - steps * codes) / self._count)
         return self.in_values(line).biases
 
     def codes(self, line: Line) -> Array:
-        """Return the codes nearest to the values by LINE, whole numbers in float32."""
-        steps = np.where(line.scales == 0, np.inf, line.scales)
-        codes = self.room("codes", self.units.shape, np.float32)
-        np.subtract(self.units, line.biases.astype(np.float32), out=codes)
-        codes *= (1 / steps).astype(np.float32)
-        return self.rounded(codes)
-
-    def rounded(self, codes: Array) -> Array:
-        """Round CODES in place to those there are, and return them."""
-        np.rint(codes, out=codes)
-        return np.clip(codes, 0, self.top, out=codes)
+        """Return the codes nearest to the values by LINE, uint8 ``(groups, group)``."""
+        codes = self.room("codes", self.units.shape, np.uint8)
+        kernels.codes(self.units, *_factors(line), np.float32(self.top), codes)
+        return codes
 
     def errors(self, line: Line) -> Array:
         """Return the squared error of each group, in steps, by LINE and the codes nearest by it."""
-        rest = self.codes(line)
-        rest *= line.scales.astype(np.float32)
-        rest += line.biases.astype(np.float32)
-        rest -= self.units
-        errors = _dot(self._weighted(rest), rest)
+        errors = np.empty(len(self.units), np.float32)
+        scales, biases = (numbers.astype(np.float32) for numbers in line)
+        top = np.float32(self.top)
+        kernels.errors(self.units, self.importance, scales, biases, top, errors)
         errors[~np.isfinite(errors)] = np.inf
         return errors
 
-    def sums(self, codes: Array) -> tuple[Array, Array, Array]:
-        """Return :class:`Sums` of CODES, still in float32."""
-        weighted = self._weighted(codes)
-        return weighted.sum(0), _dot(weighted, codes), _dot(weighted, self.units)
+    def best_of(self, grids: Array) -> Line:
+        """Return the line of least squares through the codes of that grid which fits them best.
 
-    def fitted(self, sums: Sums) -> tuple[Line, Float64]:
-        """Return the line of least squares through codes, and by how much it lowers the error."""
+        Args:
+            grids: float32, ``(grids, 2)``: one over the scale, and the bias, of each, in steps.
+        """
+        sums = kernels.best_grid(
+            self.units, self.importance, grids, self._count, self._values, np.float32(self.top)
+        )
+        return self.fitted(Sums(*sums.astype(np.float64)))
+
+    def fitted(self, sums: Sums) -> Line:
+        """Return the line of least squares through codes."""
         count, total = self._count, self._values
         spread = sums.squares - sums.codes**2 / count
         shared = sums.products - sums.codes * total / count
-        scales, gain = _ratio(shared, spread)
-        return Line(scales, (total - scales * sums.codes) / count), gain
+        scales = _ratio(shared, spread)
+        return Line(scales, (total - scales * sums.codes) / count)
 
-    def fitted_through(self, zeros: Float64, sums: Sums) -> tuple[Line, Float64]:
+    def fitted_through(self, zeros: Float64, sums: Sums) -> Line:
         """Return the same of lines by which the code ZEROS of each group is worth zero."""
         count, total, origin = self._count, self._values, self.zero
         spread = sums.squares - 2 * zeros * sums.codes + count * zeros**2
         shared = sums.products - origin * sums.codes - zeros * (total - count * origin)
-        scales, gain = _ratio(shared, spread)
-        scales = np.abs(scales)
-        return Line(scales, origin - zeros * scales), gain
+        scales = np.abs(_ratio(shared, spread))
+        return Line(scales, origin - zeros * scales)
 
     def sums_by(self, line: Line) -> Sums:
         """Return the sums of the codes nearest by LINE."""
-        return Sums(*(total.astype(np.float64) for total in self.sums(self.codes(line))))
+        sums = np.empty((3, len(self.units)), np.float32)
+        top = np.float32(self.top)
+        kernels.sums(self.units, self.importance, *_factors(line), top, sums)
+        return Sums(*sums.astype(np.float64))
 
-    def _weighted(self, array: Array) -> Array:
-        if self.importance is None:
-            return array
-        weighted = self.room("weighted", array.shape, np.float32)
-        return np.multiply(array, self.importance, out=weighted)
+
+def _factors(line: Line) -> tuple[Array, Array]:
+    """Return one over the scales of LINE, and its biases."""
+    steps = np.where(line.scales == 0, np.inf, line.scales)
+    return (1 / steps).astype(np.float32), line.biases.astype(np.float32)
 
 
 def _ends(values: Array, zero: str | None) -> tuple[Array, Array]:
     """Return from where to where the grid of each group reaches."""
-    least, largest = values.min(0), values.max(0)
+    least, largest = (np.empty(len(values), np.float32) for _ in range(2))
+    kernels.ends(values, least, largest)
     if zero is None:
         return least, largest
     if zero == "integer":
@@ -182,13 +174,8 @@ def _ends(values: Array, zero: str | None) -> tuple[Array, Array]:
     return -farthest, farthest
 
 
-def _ratio(shared: Float64, spread: Float64) -> tuple[Float64, Float64]:
-    """Return the slopes SHARED / SPREAD, 1 where there is none, and what they gain."""
+def _ratio(shared: Float64, spread: Float64) -> Float64:
+    """Return the slopes SHARED / SPREAD, 1 where there is none."""
     sloped = spread > 0
-    scales = np.where(sloped, shared, 1) / np.where(sloped, spread, 1)
-    return scales, np.where(sloped, scales * shared, 0)
-
-
-def _dot(first: Array, second: Array) -> Array:
-    found: Array = np.einsum("gn,gn->n", first, second)
-    return found
+    slopes: Float64 = np.where(sloped, shared, 1) / np.where(sloped, spread, 1)
+    return slopes

@@ -39,7 +39,7 @@ def _lines(groups: Groups, low: float, high: float, dtype: np.dtype[Any], zero: 
     zeros = _zeros(groups, (groups.zero - begin) / scale, zero)
     line = Line(np.full_like(zeros, scale), groups.zero - zeros * scale)
     for _ in range(ROUNDS):
-        line = groups.fitted_through(zeros, groups.sums_by(line))[0]
+        line = groups.fitted_through(zeros, groups.sums_by(line))
     scales = near(groups.in_values(line).scales, dtype, groups.top)
     return [Line(some, rounded(-zeros * some, dtype)) for some in scales]
 
