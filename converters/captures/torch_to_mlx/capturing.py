@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from ....errors import UnsupportedError
 from ...common.steps import step
@@ -20,6 +19,7 @@ from .parameters import Tensor, canonical_names
 from .passes import table
 from .passes.draft import Draft
 from .ports import read_ports
+from .recording.sources import sources, structure, writes
 
 
 def capture_torch(
@@ -75,8 +75,8 @@ def _recording(
 ) -> Recording:
     state = program.state_dict
     first = canonical_names(state)
-    reads, constants = _sources(program)
-    positions = _writes(program)
+    reads, constants = sources(program)
+    positions = writes(program)
     ports = read_ports(program, _input_names(program), dynamic)
     draft = Draft(program.graph_module, constants)
     table.apply(draft, passes)
@@ -87,7 +87,7 @@ def _recording(
         reads=reads,
         constants={name: to_mlx(tensor) for name, tensor in draft.constants.items()},
         writes=positions,
-        structure=_structure(program, len(positions)),
+        structure=structure(program, len(positions)),
     )
 
 
@@ -100,41 +100,3 @@ def _input_names(program: ExportedProgram) -> list[str]:
                 f"input {name!r} is a {spec.type.__name__}; only tensors can be fed"
             )
     return list(keywords.context)
-
-
-def _sources(program: ExportedProgram) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """Return graph value -> name of its parameter or buffer, and graph value -> constant."""
-    reads, constants = {}, {}
-    for spec in program.graph_signature.input_specs:
-        kind = spec.kind.name
-        if kind in ("PARAMETER", "BUFFER") and spec.target in program.state_dict:
-            reads[spec.arg.name] = spec.target
-        elif kind in ("BUFFER", "CONSTANT_TENSOR"):
-            constants[spec.arg.name] = program.constants[spec.target]
-        elif kind != "USER_INPUT":
-            raise UnsupportedError(f"the module takes a {kind.lower()} called {spec.target!r}")
-    return reads, constants
-
-
-def _writes(program: ExportedProgram) -> dict[int, str]:
-    """Return position among the graph's outputs -> buffer that it updates; these come first."""
-    writes = {}
-    for position, spec in enumerate(program.graph_signature.output_specs):
-        kind = spec.kind.name
-        if kind == "BUFFER_MUTATION" and spec.target in program.state_dict:
-            writes[position] = spec.target
-        elif kind not in ("USER_OUTPUT", "LOSS_OUTPUT"):
-            raise UnsupportedError(f"the module updates {spec.target!r} in place ({kind.lower()})")
-    return writes
-
-
-def _structure(program: ExportedProgram, offset: int) -> Any:
-    """Return the module's return value with positions among the graph's outputs as leaves."""
-    spec = program.call_spec.out_spec
-    return _plain(pytree.tree_unflatten(range(offset, offset + spec.num_leaves), spec))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(below) for key, below in value.items()}
-    return tuple(map(_plain, value)) if isinstance(value, tuple | list) else value

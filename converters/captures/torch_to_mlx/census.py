@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from ....errors import UnsupportedError
 from .dispatch import overload, refused_arguments
 from .operations.registry import handlers
+from .recording.lifting import META, Lifted
 from .sites import module_path
 
 # Higher-order operations whose body is a graph of its own -> the position of that graph.
@@ -75,6 +76,14 @@ def body_of(node: Node, module: GraphModule) -> GraphModule | None:
     return cast(GraphModule, module.get_submodule(body.target))
 
 
+def bodies_of(node: Node, module: GraphModule) -> list[GraphModule]:
+    """Return the graphs that run where NODE does: one that it wraps, or both of a Function."""
+    body = body_of(node, module)
+    lifted: Lifted | None = node.meta.get(META)
+    programs = () if lifted is None else (lifted.forward, lifted.backward)
+    return [*([] if body is None else [body]), *(program.graph_module for program in programs)]
+
+
 def _plain(target: Any) -> bool:
     """Tell whether TARGET is Python arithmetic on sizes."""
     module = getattr(target, "__module__", "")
@@ -108,11 +117,11 @@ def _calls(module: GraphModule) -> Iterator[Node]:
     """Yield the calls of a graph and of the graphs it wraps."""
     for node in live_nodes(module.graph):
         if node.op == "call_function":
-            body = body_of(node, module)
-            if body is None:
-                yield node
-            else:
+            bodies = bodies_of(node, module)
+            for body in bodies:
                 yield from _calls(body)
+            if not bodies:
+                yield node
 
 
 def census_of(module: GraphModule) -> Census:

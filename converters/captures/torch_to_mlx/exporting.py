@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch.export import Dim, ExportedProgram
 
-from ....errors import BadInputError, UnsupportedError
+from ....errors import BadInputError, UnsupportedError, WeighbridgeError
 from ...common.memory import pass_on_shortage
 from ...common.users_code import OURS, innermost
 from .operations.decompositions import decomposed
+from .recording.cures import cured
+from .recording.functions import Use, functions_noted
+from .recording.hooks import hooks_refused, refuse_hooks
+from .recording.lifting import lift
 
 Dynamic = Mapping[str, Mapping[int, str]]
 
@@ -82,17 +87,19 @@ def _detach_no_grad(program: ExportedProgram) -> None:
 
 def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic) -> ExportedProgram:
     """Record MODULE on INPUTS, functionalized, with operations that have a handler kept whole."""
+    refuse_hooks(module)
     tensors = example(inputs, dynamic)
     shapes = _shapes(module, tensors, dynamic)
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
-            warnings.simplefilter("ignore")
+        with recording() as uses:
             program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
             _detach_no_grad(program)
             # an empty table: functionalize and keep the rest
-            return decomposed(program.run_decompositions({}))
+            functional = decomposed(program.run_decompositions({}))
+        lift(functional, uses)
     except Exception as error:
         pass_on_shortage(error)
+        _pass_on_refusal(error)
         reason = next(iter(str(error).strip().splitlines()), "no reason given")
         place = innermost(error.__traceback__)
         reason += f" ({place})" if place not in {None, OURS} else ""
@@ -100,3 +107,22 @@ def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic)
             f"torch.export cannot record {type(module).__name__}: {type(error).__name__}: {reason}; "
             "code that branches on tensor values must be rewritten, or another implementation chosen"
         ) from error
+    return functional
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[dict[int, Use]]:
+    """Record in the block, whatever the caller's mode; yield the uses of ``autograd.Function``."""
+    with warnings.catch_warnings(), torch.enable_grad(), cured(), hooks_refused():
+        warnings.simplefilter("ignore")
+        with functions_noted() as uses:
+            yield uses
+
+
+def _pass_on_refusal(error: BaseException) -> None:
+    """Raise the refusal that led to ERROR, if one did."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, WeighbridgeError):
+            raise cause
+        cause = cause.__cause__ or cause.__context__

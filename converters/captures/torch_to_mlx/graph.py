@@ -12,6 +12,8 @@ from torch.fx import GraphModule, Node
 from .census import WRAPPERS, body_of, live_nodes
 from .dispatch import Call, Environment, Reference, bind, overload, resolve, template
 from .operations.registry import handlers
+from .recording.custom import Custom
+from .recording.lifting import META
 from .sites import module_path, sites_of
 
 Run = Callable[[Environment], Any]
@@ -114,6 +116,8 @@ def _run_of(node: Node, module: GraphModule) -> Run:
     body = body_of(node, module)
     if body is not None:
         return _wrapped(node, body)
+    if META in node.meta:
+        return Custom(node, build_graph)
     operation = handlers().get(overload(node))
     if isinstance(node.target, torch._ops.OpOverload) and operation is not None:
         return bind(node, operation)

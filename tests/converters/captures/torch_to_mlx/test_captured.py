@@ -308,22 +308,34 @@ def test_a_module_returns_the_structure_that_it_returns_in_torch():
 
 
 class Blocked(nn.Module):
-    def __init__(self):
+    def __init__(self, block):
         super().__init__()
         self.inner = nn.Linear(3, 3)
         self.outer = nn.Linear(3, 3)
+        self.block = block
 
     def forward(self, x):
-        with torch.no_grad():
+        with self.block():
             y = self.inner(x)
-        return self.outer(y)
+        return self.outer(torch.ones_like(y) * y)
 
 
-def test_no_gradient_leaves_a_no_grad_block(gradients_of):
-    module = Blocked()
+class Data(Blocked):
+    def forward(self, x):
+        return self.outer(self.inner(x).data)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [Blocked(torch.no_grad), Data(None), Blocked(torch.inference_mode)],
+    ids=["no_grad", "data", "inference_mode"],
+)
+def test_no_gradient_leaves_a_block_or_data_that_has_none(module, gradients_of):
     with torch.no_grad():  # the caller's mode does not matter
         captured = capture(module, inputs={"x": torch.randn(2, 3)})
     x = torch.randn(2, 3)
+    if module.block is torch.inference_mode:  # torch itself cannot save its tensors for a gradient
+        module.block = torch.no_grad
     module(x).square().sum().backward()
     _, found = gradients_of(captured, lambda out: (out * out).sum(), x=to_mlx(x))
     np.testing.assert_allclose(

@@ -1,0 +1,1 @@
+"""Recording: what ``torch.export`` would leave out is lifted or refused, and failures are explained."""

@@ -1,0 +1,65 @@
+"""Lines of code to show: the innermost one that is neither torch's, nor Python's, nor ours."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Final
+
+import torch
+
+from ....common.users_code import is_installed, is_ours, shown
+
+_TORCH: Final = str(Path(torch.__file__).parent)
+
+Frame = tuple[FrameType, int]
+
+
+def _tells(frame: FrameType) -> bool:
+    """Say whether FRAME runs code of a model or of its user."""
+    file = frame.f_code.co_filename
+    standard = is_installed(Path(file)) and "site-packages" not in file
+    return not (file.startswith((_TORCH, "<")) or standard or is_ours(frame))
+
+
+def _library(frame: FrameType) -> bool:
+    return is_installed(Path(frame.f_code.co_filename))
+
+
+def _written(frame: FrameType, line: int) -> str:
+    """Return ``FILE:LINE: source`` of FRAME."""
+    file = frame.f_code.co_filename
+    source = linecache.getline(file, line).strip()
+    place = f"{shown(file)}:{line}"
+    return f"{place}: {source}" if source else place
+
+
+def _chosen(frames: Iterable[Frame]) -> list[str]:
+    """Return the last telling line of FRAMES, outermost first, and the last that no library has."""
+    telling = [frame for frame in frames if _tells(frame[0])]
+    if not telling:
+        return []
+    own = [frame for frame in telling if not _library(frame[0])]
+    last = [telling[-1]]
+    return [_written(*frame) for frame in (last if own[-1:] in ([], last) else [*last, own[-1]])]
+
+
+def lines_of(trace: TracebackType | None) -> list[str]:
+    """Return where an error arose: the model's line, and the user's own if that is another."""
+    return _chosen(traceback.walk_tb(trace))
+
+
+def _callers() -> Iterator[Frame]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame, frame.f_lineno
+        frame = frame.f_back
+
+
+def line_of_caller() -> str:
+    """Return ``FILE:LINE: source`` of the model's code that is running, empty where there is none."""
+    return next((_written(*frame) for frame in _callers() if _tells(frame[0])), "")

@@ -1,0 +1,64 @@
+"""What a recorded program starts from and what it leaves: parameters, constants, updates, its return value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from .....errors import UnsupportedError
+
+
+def sources(program: ExportedProgram) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """Return graph value -> name of its parameter or buffer, and graph value -> constant.
+
+    Raises:
+        UnsupportedError: the program takes something that is neither, nor an input.
+    """
+    reads, constants = {}, {}
+    for spec in program.graph_signature.input_specs:
+        kind = spec.kind.name
+        if kind in ("PARAMETER", "BUFFER") and spec.target in program.state_dict:
+            reads[spec.arg.name] = spec.target
+        elif kind in ("BUFFER", "CONSTANT_TENSOR"):
+            constants[spec.arg.name] = program.constants[spec.target]
+        elif kind != "USER_INPUT":
+            raise UnsupportedError(f"the module takes a {kind.lower()} called {spec.target!r}")
+    return reads, constants
+
+
+def writes(program: ExportedProgram) -> dict[int, str]:
+    """Return position among the graph's outputs -> buffer that it updates; these come first.
+
+    Raises:
+        UnsupportedError: something else is updated.
+    """
+    found = {}
+    for position, spec in enumerate(program.graph_signature.output_specs):
+        kind = spec.kind.name
+        if kind == "BUFFER_MUTATION" and spec.target in program.state_dict:
+            found[position] = spec.target
+        elif kind not in ("USER_OUTPUT", "LOSS_OUTPUT"):
+            raise UnsupportedError(f"the module updates {spec.target!r} in place ({kind.lower()})")
+    return found
+
+
+def structure(program: ExportedProgram, offset: int) -> Any:
+    """Return the module's return value with positions among the graph's outputs as leaves."""
+    spec = program.call_spec.out_spec
+    return _plain(pytree.tree_unflatten(range(offset, offset + spec.num_leaves), spec))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(below) for key, below in value.items()}
+    return tuple(map(_plain, value)) if isinstance(value, tuple | list) else value
+
+
+def user_inputs(program: ExportedProgram) -> list[str]:
+    """Return the graph's names of the inputs, in order."""
+    specs = program.graph_signature.input_specs
+    return [spec.arg.name for spec in specs if spec.kind.name == "USER_INPUT"]
