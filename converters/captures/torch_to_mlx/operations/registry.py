@@ -16,9 +16,12 @@ Promotion = Literal["result", "operands", "none"]
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 THEMES: Final = (
+    "arrangement.bags",
+    "arrangement.counting",
     "arrangement.indexing",
     "arrangement.joining",
     "arrangement.padding",
+    "arrangement.reducing",
     "arrangement.scattering",
     "arrangement.shapes",
     "arrangement.sorting",
@@ -29,12 +32,16 @@ THEMES: Final = (
     "elementwise.randomness",
     "layers.attention",
     "layers.convolution",
+    "layers.experts",
     "layers.linear",
     "layers.losses",
+    "layers.maxima",
     "layers.normalization",
+    "layers.patches",
     "layers.pooling",
     "layers.recurrent",
     "layers.resampling",
+    "layers.sampling",
     "reductions",
 )
 

@@ -74,20 +74,21 @@ def _masked_put(x: mx.array, indices: Indices, values: mx.array, accumulate: boo
     return mx.where(mask, x + value if accumulate else value, x)
 
 
-def _grid(x: mx.array, dim: int, index: mx.array) -> tuple[mx.array, ...]:
+def grid_of(x: mx.array, dim: int, index: mx.array) -> tuple[mx.array, ...]:
     """Return a full index: INDEX along axis DIM, its own coordinates along the others."""
     axis = axis_of(x, dim)
     own = mx.meshgrid(*[mx.arange(size) for size in index.shape], indexing="ij", sparse=True)
     return tuple(index if i == axis else own[i] for i in range(x.ndim))
 
 
-def _region(source: mx.array, index: mx.array) -> mx.array:
+def region_of(source: mx.array, index: mx.array) -> mx.array:
+    """Return the part of SOURCE that INDEX covers."""
     return source[tuple(slice(size) for size in index.shape)]
 
 
 @operation("scatter.src")
 def _scatter(self: mx.array, dim: int, index: mx.array, src: mx.array) -> mx.array:
-    return _written(self, _grid(self, dim, index), _region(src, index)) if self.ndim else src
+    return _written(self, grid_of(self, dim, index), region_of(src, index)) if self.ndim else src
 
 
 @operation("scatter.value")
@@ -100,20 +101,7 @@ def _scatter_value(self: mx.array, dim: int, index: mx.array, value: float) -> m
 def _scatter_add(self: mx.array, dim: int, index: mx.array, src: mx.array) -> mx.array:
     if not self.ndim:
         return self + src
-    return self.at[_grid(self, dim, index)].add(_region(src, index))
-
-
-@operation("scatter_reduce.two")
-def _scatter_reduce(
-    self: mx.array, dim: int, index: mx.array, src: mx.array, reduce: str
-) -> mx.array:
-    """Reduce into what is there (``include_self``), by sum, prod, amax or amin."""
-    place = self.at[_grid(self, dim, index)]
-    into = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum"}
-    if reduce not in into:
-        raise NotImplementedError(f"scatter_reduce by {reduce}")
-    result: mx.array = getattr(place, into[reduce])(_region(src, index))
-    return result
+    return self.at[grid_of(self, dim, index)].add(region_of(src, index))
 
 
 def _by_rows(

@@ -119,11 +119,3 @@ def _diag_embed(self: mx.array, offset: int = 0, dim1: int = -2, dim2: int = -1)
     rows = mx.pad(self, [(0, 0)] * (self.ndim - 1) + [ends])
     square = rows[..., None] * mx.eye(rows.shape[-1], k=offset, dtype=self.dtype)
     return _movedim(square, (-2, -1), (dim1, dim2))
-
-
-@operation("pixel_shuffle")
-def _pixel_shuffle(self: mx.array, upscale_factor: int) -> mx.array:
-    *batch, channels, height, width = self.shape
-    r = upscale_factor
-    split = self.reshape(-1, channels // r**2, r, r, height, width).transpose(0, 1, 4, 2, 5, 3)
-    return split.reshape(*batch, channels // r**2, height * r, width * r)

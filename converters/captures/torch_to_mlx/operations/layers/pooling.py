@@ -1,33 +1,21 @@
-"""Pooling over the last axes: windows are gathered, then reduced."""
+"""Averages over windows of the last axes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dtypes import is_float
 from ..axes import at, repeated
 from ..registry import register
 
 Sizes = int | Sequence[int]
 
 
-class _Window(NamedTuple):
-    """How a window moves along one axis."""
-
-    kernel: int
-    stride: int
-    padding: int
-    dilation: int
-
-
-def _count(length: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int:
+def window_count(length: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int:
     """Return how many windows fit (torch: a window may not start in the padding after)."""
     room = length + 2 * padding - kernel
     count = (-(-room // stride) if ceil_mode else room // stride) + 1
@@ -43,40 +31,11 @@ def _windows(x: mx.array, axis: int, kernel: int, stride: int, count: int) -> mx
     return mx.take(x, mx.array(places), axis=axis)
 
 
-def _padded(x: mx.array, axis: int, before: int, needed: int, value: float) -> mx.array:
+def padded_axis(x: mx.array, axis: int, before: int, needed: int, value: float) -> mx.array:
     """Pad axis AXIS with VALUE: BEFORE in front, and behind up to NEEDED in all."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (before, max(needed - x.shape[axis] - before, 0))
     return mx.pad(x, widths, constant_values=mx.array(value, x.dtype))
-
-
-def _max_along(x: mx.array, axis: int, window: _Window, ceil_mode: bool) -> mx.array:
-    kernel, stride, padding, dilation = window
-    span = dilation * (kernel - 1) + 1
-    count = _count(x.shape[axis], span, stride, padding, ceil_mode)
-    lowest = -math.inf if is_float(x) else -(2**31)
-    padded = _padded(x, axis, padding, (count - 1) * stride + span, lowest)
-    if dilation == 1:
-        return mx.max(_windows(padded, axis, kernel, stride, count), axis=axis + 1)
-    places = np.arange(count)[:, None] * stride + np.arange(kernel) * dilation
-    return mx.max(mx.take(padded, mx.array(places), axis=axis), axis=axis + 1)
-
-
-def _max_pool(axes: int) -> Callable[..., mx.array]:
-    def pool(
-        self: mx.array,
-        kernel_size: Sizes,
-        stride: Sizes = (),
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        ceil_mode: bool = False,
-    ) -> mx.array:
-        sizes = [repeated(s, axes) for s in (kernel_size, stride or kernel_size, padding, dilation)]
-        for axis, window in enumerate(zip(*sizes, strict=True), self.ndim - axes):
-            self = _max_along(self, axis, _Window(*window), ceil_mode)
-        return self
-
-    return pool
 
 
 def _divisors(
@@ -102,8 +61,8 @@ def _avg_along(
     x: mx.array, axis: int, window: tuple[int, int, int], ceil_mode: bool, divisors: _Divisors
 ) -> mx.array:
     kernel, stride, padding = window
-    count = _count(x.shape[axis], kernel, stride, padding, ceil_mode)
-    padded = _padded(x, axis, padding, (count - 1) * stride + kernel, 0)
+    count = window_count(x.shape[axis], kernel, stride, padding, ceil_mode)
+    padded = padded_axis(x, axis, padding, (count - 1) * stride + kernel, 0)
     total = mx.sum(_windows(padded, axis, kernel, stride, count), axis=axis + 1)
     each = mx.array(divisors(x.shape[axis], count, window)).astype(x.dtype)
     return total / each.reshape([-1] + [1] * (x.ndim - 1 - axis))
@@ -152,11 +111,5 @@ def _adaptive_pool(axes: int) -> Callable[..., mx.array]:
 
 
 for _n in (1, 2, 3):
-    register(
-        {
-            f"max_pool{_n}d": _max_pool(_n),
-            f"avg_pool{_n}d": _avg_pool(_n),
-            f"adaptive_avg_pool{_n}d": _adaptive_pool(_n),
-        }
-    )
+    register({f"avg_pool{_n}d": _avg_pool(_n), f"adaptive_avg_pool{_n}d": _adaptive_pool(_n)})
 register({f"_adaptive_avg_pool{n}d": _adaptive_pool(n) for n in (2, 3)})

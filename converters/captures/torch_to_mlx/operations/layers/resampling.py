@@ -1,9 +1,11 @@
-"""Interpolation along the last axes."""
+"""Interpolation along the last axes: which elements a new one is made of is known beforehand."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -11,24 +13,64 @@ from numpy.typing import NDArray
 
 from ..registry import operation
 
-Positions = NDArray[np.floating[Any]]
+Floats = NDArray[np.floating[Any]]
 Sizes = Sequence[int] | None
 Factors = Sequence[float] | None
 
 
-def _sizes(x: mx.array, output_size: Sizes, factors: Factors) -> list[tuple[int, int, float]]:
-    """Return (axis, new length, old elements per new one) for each spatial axis."""
+class _Axis(NamedTuple):
+    """How an axis is resampled: which one, its new length, and old elements per new one."""
+
+    axis: int
+    count: int
+    ratio: float
+
+
+class _Taps(NamedTuple):
+    """Which old elements a new one is the sum of, shape ``(new, taps)``, and their weights."""
+
+    places: NDArray[np.int64]
+    weights: Floats
+
+
+def _axes(x: mx.array, output_size: Sizes, factors: Factors) -> list[_Axis]:
+    """Return how each spatial axis is resampled; factors count where both are given."""
     axes = range(2, x.ndim)
-    if output_size is not None:
-        return [(a, n, x.shape[a] / n) for a, n in zip(axes, output_size, strict=True)]
-    return [(a, int(x.shape[a] * f), 1 / f) for a, f in zip(axes, factors or (), strict=True)]
+    counts = output_size or [int(x.shape[a] * f) for a, f in zip(axes, factors or (), strict=True)]
+    ratios = [
+        1 / factor if factor else x.shape[axis] / count
+        for axis, count, factor in zip(axes, counts, factors or [0] * len(counts), strict=True)
+    ]
+    return [_Axis(*each) for each in zip(axes, counts, ratios, strict=True)]
+
+
+def _summed(x: mx.array, axis: int, taps: _Taps) -> mx.array:
+    """Resample AXIS of X by TAPS."""
+    shape = [-1] + [1] * (x.ndim - 1 - axis)
+    parts = [
+        mx.take(x, mx.array(places), axis=axis)
+        * mx.array(weights.astype(np.float32)).astype(x.dtype).reshape(shape)
+        for places, weights in zip(taps.places.T, taps.weights.T, strict=True)
+    ]
+    return reduce(mx.add, parts)
+
+
+def _named_factors(x: mx.array, factors: Factors, named: dict[str, float | None]) -> Factors:
+    """Return the factors of all axes: ``scales``, or ``scales_d``, ``scales_h`` and ``scales_w``."""
+    if factors is not None or not named:
+        return factors
+    names = ["scales"] if x.ndim == 3 else ["scales_d", "scales_h", "scales_w"][5 - x.ndim :]
+    found = [named.get(name) for name in names]
+    return [factor or 0.0 for factor in found] if any(found) else None
 
 
 def _nearest(shift: float) -> Callable[..., mx.array]:
     def resample(
-        input_: mx.array, output_size: Sizes = None, scale_factors: Factors = None
+        input_: mx.array, output_size: Sizes = None, scale_factors: Factors = None, **named: Any
     ) -> mx.array:
-        for axis, count, ratio in _sizes(input_, output_size, scale_factors):
+        for axis, count, ratio in _axes(
+            input_, output_size, _named_factors(input_, scale_factors, named)
+        ):
             places = np.floor((np.arange(count, dtype=np.float32) + shift) * np.float32(ratio))
             places = np.minimum(places.astype(np.int64), input_.shape[axis] - 1)
             input_ = mx.take(input_, mx.array(places), axis=axis)
@@ -37,32 +79,92 @@ def _nearest(shift: float) -> Callable[..., mx.array]:
     return resample
 
 
-for _n in (1, 2, 3):
-    operation(f"upsample_nearest{_n}d.vec")(_nearest(0.0))
-    operation(f"_upsample_nearest_exact{_n}d.vec")(_nearest(0.5))
-
-
-def _places(count: int, length: int, ratio: float, align_corners: bool) -> Positions:
+def _middles(count: int, length: int, ratio: float, align_corners: bool) -> Floats:
+    """Return where new elements lie among the old ones, in float32 as torch computes it."""
     if align_corners:
-        return np.linspace(0, length - 1, count)
-    places: Positions = np.maximum((np.arange(count) + 0.5) * ratio - 0.5, 0.0)
-    return places
+        step = np.float32((length - 1) / (count - 1) if count > 1 else 0)
+        return np.arange(count, dtype=np.float32) * step
+    middles: Floats = np.float32(ratio) * (np.arange(count, dtype=np.float32) + 0.5) - 0.5
+    return middles
 
 
-@operation("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec")
-def _linear(
-    input_: mx.array,
-    output_size: Sizes,
-    align_corners: bool,
-    scale_factors: Factors = None,
-) -> mx.array:
-    for axis, count, ratio in _sizes(input_, output_size, scale_factors):
-        length = input_.shape[axis]
-        places = _places(count, length, ratio, align_corners)
-        low = np.minimum(places.astype(np.int64), length - 1)
-        share = mx.array((places - low).astype(np.float32)).astype(input_.dtype)
-        share = share.reshape([-1] + [1] * (input_.ndim - 1 - axis))
-        below = mx.take(input_, mx.array(low), axis=axis)
-        above = mx.take(input_, mx.array(np.minimum(low + 1, length - 1)), axis=axis)
-        input_ = below + (above - below) * share
-    return input_
+def _linear_taps(count: int, length: int, ratio: float, align_corners: bool) -> _Taps:
+    middles = np.maximum(_middles(count, length, ratio, align_corners), 0)
+    low = np.minimum(middles.astype(np.int64), length - 1)
+    share = middles - low
+    places = np.stack([low, np.minimum(low + 1, length - 1)], axis=-1)
+    return _Taps(places, np.stack([1 - share, share], axis=-1))
+
+
+def _cubic(distance: Floats, a: float) -> Floats:
+    """Return Keys' cubic convolution (1981, equation 4), A being its free coefficient."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d < 1, near, np.where(d < 2, far, 0))
+
+
+def _cubic_taps(count: int, length: int, ratio: float, align_corners: bool) -> _Taps:
+    middles = _middles(count, length, ratio, align_corners)
+    low = np.floor(middles)
+    around = low[:, None] + np.arange(-1, 3, dtype=np.float32)
+    weights = _cubic(middles[:, None] - around, -0.75)
+    return _Taps(np.clip(around.astype(np.int64), 0, length - 1), weights)
+
+
+def _smooth_taps(kernel: Callable[[Floats], Floats], reach: int) -> Callable[..., _Taps]:
+    """Make the taps of a KERNEL that is widened where the axis shrinks (``antialias``)."""
+
+    def taps(count: int, length: int, ratio: float, align_corners: bool) -> _Taps:
+        if align_corners:
+            ratio = (length - 1) / (count - 1) if count > 1 else 0.0
+        wide = max(ratio, 1.0)
+        middles = ratio * (np.arange(count) + 0.5)
+        first = np.maximum((middles - reach * wide + 0.5).astype(np.int64), 0)
+        ends = np.minimum((middles + reach * wide + 0.5).astype(np.int64), length)
+        places = first[:, None] + np.arange(math.ceil(reach * wide) * 2 + 1)
+        weights = kernel((places - middles[:, None] + 0.5) / wide)
+        weights = np.where(places < ends[:, None], weights, 0)
+        return _Taps(np.minimum(places, length - 1), weights / weights.sum(-1, keepdims=True))
+
+    return taps
+
+
+def _resampled(make: Callable[[int, int, float, bool], _Taps]) -> Callable[..., mx.array]:
+    def resample(
+        input_: mx.array,
+        output_size: Sizes,
+        align_corners: bool,
+        scale_factors: Factors = None,
+        **named: Any,
+    ) -> mx.array:
+        factors = _named_factors(input_, scale_factors, named)
+        for axis, count, ratio in _axes(input_, output_size, factors):
+            taps = make(count, input_.shape[axis], ratio, align_corners)
+            input_ = _summed(input_, axis, taps)
+        return input_
+
+    return resample
+
+
+def _triangle(distance: Floats) -> Floats:
+    return np.maximum(1 - np.abs(distance), 0)
+
+
+def _of_self(resample: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """Return RESAMPLE for the overloads that name their input so."""
+    return lambda self, **options: resample(self, **options)
+
+
+_KINDS = {
+    "upsample_linear1d upsample_bilinear2d upsample_trilinear3d": _resampled(_linear_taps),
+    "upsample_bicubic2d": _resampled(_cubic_taps),
+    "_upsample_bilinear2d_aa": _resampled(_smooth_taps(_triangle, 1)),
+    "_upsample_bicubic2d_aa": _resampled(_smooth_taps(lambda d: _cubic(d, -0.5), 2)),
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d": _nearest(0.0),
+    "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d": _nearest(0.5),
+}
+for _names, _handler in _KINDS.items():
+    for _name in _names.split():
+        operation(f"{_name}.vec")(_handler)
+        operation(_name)(_of_self(_handler))

@@ -1,0 +1,200 @@
+"""Maxima over windows of the last axes, where they were found, and the way back.
+
+Of equal elements the first counts, in order of memory, and it alone gets the gradient, as in torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from ...dtypes import is_float
+from ..axes import at, repeated
+from ..registry import register
+from .pooling import padded_axis, window_count
+
+Sizes = int | Sequence[int]
+OUTSIDE = -(2**48)  # a place in the padding, whatever is added to it
+MOST = 16  # windows of more elements are gathered, not compared one after the other
+
+
+class _Window(NamedTuple):
+    """How a window moves along one axis."""
+
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+
+class _Found(NamedTuple):
+    """Values, and where each lies among the axes that were reduced, where anybody asks."""
+
+    values: mx.array
+    places: mx.array | None
+
+
+def _lowest(x: mx.array) -> float:
+    return -math.inf if is_float(x) else int(mx.iinfo(x.dtype).min)
+
+
+def _larger(one: _Found, other: _Found) -> _Found:
+    """Return the larger element by element: the first of equal ones, and nan above all."""
+    later = other.values > one.values
+    if is_float(one.values):
+        later = mx.logical_or(later, mx.isnan(other.values))
+    if one.places is None or other.places is None:
+        return _Found(mx.where(later, other.values, one.values), None)
+    later = mx.logical_or(later, mx.logical_and(one.places < 0, other.places >= 0))
+    return _Found(*(mx.where(later, new, old) for old, new in zip(one, other, strict=True)))
+
+
+def _first_of(windows: _Found, axis: int) -> _Found:
+    """Reduce AXIS, the elements of a window."""
+    length = windows.values.shape[axis]
+    keys = [at(windows.values, axis, k) for k in range(length if length <= MOST else 0)]
+    parts = [_Found(*(None if part is None else part[key] for part in windows)) for key in keys]
+    if parts:
+        first, *rest = parts
+        for part in rest:
+            first = _larger(first, part)
+        return first
+    top = mx.stop_gradient(mx.argmax(windows.values, axis=axis, keepdims=True))
+    taken = (None if x is None else mx.take_along_axis(x, top, axis).squeeze(axis) for x in windows)
+    return _Found(*taken)
+
+
+def _along(found: _Found, axis: int, elements: mx.array, weight: int) -> _Found:
+    """Reduce the windows of AXIS whose elements are given, shape ``(count, kernel)``; -1 is nothing.
+
+    WEIGHT is how far apart two neighbours of this axis lie among the axes reduced so far.
+    """
+    length = found.values.shape[axis]
+    values = padded_axis(found.values, axis, 0, length + 1, _lowest(found.values))
+    inside = mx.where(elements < 0, length, elements)
+    windows = mx.take(values, inside, axis=axis)
+    if found.places is None:
+        return _first_of(_Found(windows, None), axis + 1)
+    places = padded_axis(found.places, axis, 0, length + 1, 0)
+    added = mx.where(elements < 0, OUTSIDE, elements * weight)
+    added = added.reshape(*elements.shape, *[1] * (found.values.ndim - 1 - axis))
+    places = mx.take(places, inside, axis=axis) + added
+    return _first_of(_Found(windows, places), axis + 1)
+
+
+def _sliding(x: mx.array, axis: int, window: _Window, ceil_mode: bool) -> mx.array:
+    """Return which elements each window of AXIS holds; -1 in the padding."""
+    kernel, stride, padding, dilation = window
+    span = dilation * (kernel - 1) + 1
+    count = window_count(x.shape[axis], span, stride, padding, ceil_mode)
+    places = np.arange(count)[:, None] * stride - padding + np.arange(kernel) * dilation
+    return mx.array(np.where((places < 0) | (places >= x.shape[axis]), -1, places))
+
+
+def _max_along(x: mx.array, axis: int, window: _Window, ceil_mode: bool) -> mx.array:
+    """Reduce AXIS; windows are shifted slices, which cost less than what ``_along`` gathers."""
+    kernel, stride, padding, dilation = window
+    span = dilation * (kernel - 1) + 1
+    count = window_count(x.shape[axis], span, stride, padding, ceil_mode)
+    if kernel > MOST:
+        return _along(_Found(x, None), axis, _sliding(x, axis, window, ceil_mode), 1).values
+    padded = padded_axis(x, axis, padding, (count - 1) * stride + span, _lowest(x))
+    found, *rest = [
+        _Found(padded[at(x, axis, slice(k, k + (count - 1) * stride + 1, stride))], None)
+        for k in range(0, kernel * dilation, dilation)
+    ]
+    for other in rest:
+        found = _larger(found, other)
+    return found.values
+
+
+def _windows(axes: int, *sizes: Sizes) -> list[_Window]:
+    return [_Window(*each) for each in zip(*(repeated(s, axes) for s in sizes), strict=True)]
+
+
+def _max_pool(axes: int) -> Callable[..., mx.array]:
+    def pool(
+        self: mx.array,
+        kernel_size: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+    ) -> mx.array:
+        windows = _windows(axes, kernel_size, stride or kernel_size, padding, dilation)
+        for back, window in enumerate(reversed(windows), 1):  # the last axis first: see above
+            self = _max_along(self, self.ndim - back, window, ceil_mode)
+        return self
+
+    return pool
+
+
+def _found_in(x: mx.array, axes: int, elements: Callable[[mx.array, int, int], mx.array]) -> _Found:
+    """Reduce the last AXES of X, windows by ELEMENTS (array, axis, which); return values and places."""
+    found, weight = _Found(x, mx.zeros(x.shape, mx.int64)), 1
+    for back in range(1, axes + 1):
+        axis = x.ndim - back
+        found = _along(found, axis, elements(found.values, axis, axes - back), weight)
+        weight *= x.shape[axis]
+    return found
+
+
+def _max_pool_with_places(axes: int) -> Callable[..., _Found]:
+    def pool(
+        self: mx.array,
+        kernel_size: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+    ) -> _Found:
+        windows = _windows(axes, kernel_size, stride or kernel_size, padding, dilation)
+        return _found_in(
+            self, axes, lambda x, axis, which: _sliding(x, axis, windows[which], ceil_mode)
+        )
+
+    return pool
+
+
+def _stretches(length: int, count: int) -> mx.array:
+    """Return COUNT stretches from floor(i L / n) to ceil((i + 1) L / n); -1 behind their ends."""
+    starts = np.arange(count) * length // count
+    ends = -(-(np.arange(count) + 1) * length // count)
+    places = starts[:, None] + np.arange(max((ends - starts).max(initial=0), 1))
+    return mx.array(np.where(places < ends[:, None], places, -1))
+
+
+def _adaptive_max_pool(axes: int) -> Callable[..., _Found]:
+    def pool(self: mx.array, output_size: Sizes) -> _Found:
+        counts = repeated(output_size, axes)
+        return _found_in(
+            self, axes, lambda x, axis, which: _stretches(x.shape[axis], counts[which])
+        )
+
+    return pool
+
+
+def _max_unpool(axes: int) -> Callable[..., mx.array]:
+    def unpool(self: mx.array, indices: mx.array, output_size: Sequence[int], **_: Any) -> mx.array:
+        """Put every value where it was found, and zeros elsewhere."""
+        lead = self.shape[: self.ndim - axes]
+        empty = mx.zeros((*lead, math.prod(output_size)), self.dtype)
+        values, places = (x.reshape(*lead, -1) for x in (self, indices))
+        return mx.put_along_axis(empty, places, values, axis=-1).reshape(*lead, *output_size)
+
+    return unpool
+
+
+for _n in (1, 2, 3):
+    register(
+        {
+            f"max_pool{_n}d": _max_pool(_n),
+            f"max_pool{_n}d_with_indices": _max_pool_with_places(_n),
+            f"adaptive_max_pool{_n}d": _adaptive_max_pool(_n),
+        }
+    )
+register({f"max_unpool{n}d": _max_unpool(n) for n in (2, 3)})
