@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import mlx.core as mx
 import torch
@@ -75,11 +76,32 @@ def _accepted(node: Node, operation: Operation) -> tuple[dict[str, str], bool]:
     return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
+@cache
+def _literals(function: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
+    """Return parameter -> the values that a handler's ``Literal`` of it names."""
+    hints = get_type_hints(function) if "Literal" in str(inspect.signature(function)) else {}
+    return {
+        name.rstrip("_"): get_args(hint)
+        for name, hint in hints.items()
+        if get_origin(hint) is Literal
+    }
+
+
 def refused_arguments(node: Node, operation: Operation) -> dict[str, Any]:
-    """Return the arguments that the handler does not accept and that are not at their default."""
+    """Return the arguments that the handler does not accept and that are not at their default.
+
+    Nor does it accept a value that is not among those of the parameter's ``Literal``.
+    """
     accepted, open_ended = _accepted(node, operation)
     if open_ended:
         return {}
+    given = schema_arguments(node)
+    known = _literals(operation.function) if operation.arity is None else {}
+    wrong = {n: given[n] for n, values in known.items() if n in given and given[n] not in values}
+    return wrong | _unknown_arguments(node, accepted)
+
+
+def _unknown_arguments(node: Node, accepted: Mapping[str, str]) -> dict[str, Any]:
     schema = {a.name: a for a in node.target._schema.arguments}  # type: ignore[union-attr]
     return {
         name: value

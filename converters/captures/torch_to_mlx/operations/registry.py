@@ -3,7 +3,8 @@
 A handler's parameters are named as in the operation's schema, in any order (a trailing underscore
 avoids a Python builtin: ``input_`` is the schema's ``input``). A parameter called ``dtype`` receives
 the MLX dtype of the result, whatever the schema says. What a handler does not accept must keep its
-default in the graph, or the operation counts as unsupported (see ``dispatch``).
+default in the graph, or the operation counts as unsupported (see ``dispatch``); so does a value that is
+not among those that the parameter's annotation, a ``Literal``, names.
 """
 
 from __future__ import annotations

@@ -20,9 +20,11 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.second = Odd(), Odd()
         self.table = nn.Embedding(4, 3, scale_grad_by_freq=True)
+        self.bags = nn.EmbeddingBag(4, 3, scale_grad_by_freq=True)
 
     def forward(self, x):
-        return self.first(self.second(x)) @ self.table(torch.tensor([0, 1, 2]))
+        rows = torch.tensor([0, 1, 2])
+        return self.first(self.second(x)) @ self.table(rows) + self.bags(rows[None])
 
 
 class Ragged(nn.Module):
@@ -37,6 +39,7 @@ def test_unsupported_operations_come_with_counts_and_places():
     assert "operations cannot run in MLX" in message
     assert "bessel_j0.default: 2 in second, first" in message
     assert "aten.embedding.default(scale_grad_by_freq=True): 1 in table" in message
+    assert "aten.embedding_bag.padding_idx(scale_grad_by_freq=True): 1 in bags" in message
 
 
 def test_a_shape_that_depends_on_values_is_refused():

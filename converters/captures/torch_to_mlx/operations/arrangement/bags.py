@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import mlx.core as mx
 
 from ..registry import operation
@@ -25,18 +27,12 @@ def _largest(rows: mx.array, within: mx.array) -> mx.array:
     return mx.where(mx.any(within, axis=1)[:, None], best, mx.zeros_like(best))
 
 
-def _shared(rows: mx.array, indices: mx.array) -> mx.array:
-    """Return ROWS with the gradient of each divided by how often its index occurs."""
-    share = 1 / mx.sum(indices[:, None] == indices, axis=1, keepdims=True).astype(rows.dtype)
-    return mx.stop_gradient(rows * (1 - share)) + rows * share
-
-
 @operation("embedding_bag", "embedding_bag.padding_idx", "_embedding_bag")
 def _embedding_bag(  # noqa: PLR0913, PLR0917 - the schema's
     weight: mx.array,
     indices: mx.array,
     offsets: mx.array,
-    scale_grad_by_freq: bool = False,
+    scale_grad_by_freq: Literal[False] = False,  # noqa: ARG001 - the census refuses True
     mode: int = SUM,
     sparse: bool = False,  # noqa: ARG001 - how torch stores the gradient
     per_sample_weights: mx.array | None = None,
@@ -45,7 +41,7 @@ def _embedding_bag(  # noqa: PLR0913, PLR0917 - the schema's
 ) -> tuple[mx.array, mx.array, mx.array, mx.array]:
     """Reduce the rows of each bag; OFFSETS say where bags begin. Row PADDING_IDX counts for nothing."""
     bag, count = _bags(indices.size, offsets, include_last_offset)
-    rows = _shared(weight[indices], indices) if scale_grad_by_freq else weight[indices]
+    rows = weight[indices]
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[:, None]
     padding = -1 if padding_idx is None else padding_idx

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -50,22 +52,25 @@ def _larger(one: _Found, other: _Found) -> _Found:
     if one.places is None or other.places is None:
         return _Found(mx.where(later, other.values, one.values), None)
     later = mx.logical_or(later, mx.logical_and(one.places < 0, other.places >= 0))
-    return _Found(*(mx.where(later, new, old) for old, new in zip(one, other, strict=True)))
+    return _Found(
+        mx.where(later, other.values, one.values), mx.where(later, other.places, one.places)
+    )
+
+
+def _each(found: _Found, function: Callable[[mx.array], mx.array]) -> _Found:
+    places = found.places
+    return _Found(function(found.values), None if places is None else function(places))
 
 
 def _first_of(windows: _Found, axis: int) -> _Found:
     """Reduce AXIS, the elements of a window."""
     length = windows.values.shape[axis]
-    keys = [at(windows.values, axis, k) for k in range(length if length <= MOST else 0)]
-    parts = [_Found(*(None if part is None else part[key] for part in windows)) for key in keys]
-    if parts:
-        first, *rest = parts
-        for part in rest:
-            first = _larger(first, part)
-        return first
+    if length <= MOST:
+        keys = [at(windows.values, axis, k) for k in range(length)]
+        parts = [_each(windows, itemgetter(key)) for key in keys]
+        return reduce(_larger, parts)
     top = mx.stop_gradient(mx.argmax(windows.values, axis=axis, keepdims=True))
-    taken = (None if x is None else mx.take_along_axis(x, top, axis).squeeze(axis) for x in windows)
-    return _Found(*taken)
+    return _each(windows, lambda x: mx.take_along_axis(x, top, axis).squeeze(axis))
 
 
 def _along(found: _Found, axis: int, elements: mx.array, weight: int) -> _Found:
@@ -103,13 +108,11 @@ def _max_along(x: mx.array, axis: int, window: _Window, ceil_mode: bool) -> mx.a
     if kernel > MOST:
         return _along(_Found(x, None), axis, _sliding(x, axis, window, ceil_mode), 1).values
     padded = padded_axis(x, axis, padding, (count - 1) * stride + span, _lowest(x))
-    found, *rest = [
+    parts = [
         _Found(padded[at(x, axis, slice(k, k + (count - 1) * stride + 1, stride))], None)
         for k in range(0, kernel * dilation, dilation)
     ]
-    for other in rest:
-        found = _larger(found, other)
-    return found.values
+    return reduce(_larger, parts).values
 
 
 def _windows(axes: int, *sizes: Sizes) -> list[_Window]:

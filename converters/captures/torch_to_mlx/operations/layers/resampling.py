@@ -22,7 +22,7 @@ class _Axis(NamedTuple):
     """How an axis is resampled: which one, its new length, and old elements per new one."""
 
     axis: int
-    count: int
+    length: int
     ratio: float
 
 
@@ -101,7 +101,8 @@ def _cubic(distance: Floats, a: float) -> Floats:
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d < 1, near, np.where(d < 2, far, 0))
+    weights: Floats = np.where(d < 1, near, np.where(d < 2, far, 0))
+    return weights
 
 
 def _cubic_taps(count: int, length: int, ratio: float, align_corners: bool) -> _Taps:
@@ -148,12 +149,17 @@ def _resampled(make: Callable[[int, int, float, bool], _Taps]) -> Callable[..., 
 
 
 def _triangle(distance: Floats) -> Floats:
-    return np.maximum(1 - np.abs(distance), 0)
+    weights: Floats = np.maximum(1 - np.abs(distance), 0)
+    return weights
 
 
 def _of_self(resample: Callable[..., mx.array]) -> Callable[..., mx.array]:
     """Return RESAMPLE for the overloads that name their input so."""
-    return lambda self, **options: resample(self, **options)
+
+    def of_self(self: mx.array, **options: Any) -> mx.array:
+        return resample(input_=self, **options)
+
+    return of_self
 
 
 _KINDS = {

@@ -60,15 +60,22 @@ def _read(x: mx.array, places: Sequence[mx.array]) -> mx.array:
     return mx.where(there[:, None], values, mx.zeros_like(values))
 
 
+def _near(t: mx.array) -> mx.array:
+    """Return Keys' weight at a distance of at most 1."""
+    return ((CUBIC + 2) * t - (CUBIC + 3)) * t * t + 1
+
+
+def _far(t: mx.array) -> mx.array:
+    """Return Keys' weight at a distance from 1 to 2."""
+    return ((CUBIC * t - 5 * CUBIC) * t + 8 * CUBIC) * t - 4 * CUBIC
+
+
 def _cubic_weights(share: mx.array) -> list[mx.array]:
     """Return the weights of the four elements around a place SHARE past the second."""
-    a = CUBIC
-    far = lambda t: ((a * t - 5 * a) * t + 8 * a) * t - 4 * a  # noqa: E731
-    near = lambda t: ((a + 2) * t - (a + 3)) * t * t + 1  # noqa: E731
-    return [far(share + 1), near(share), near(1 - share), far(2 - share)]
+    return [_far(share + 1), _near(share), _near(1 - share), _far(2 - share)]
 
 
-def _weighed(
+def _interpolated(
     x: mx.array,
     places: Sequence[mx.array],
     weights: Callable[[mx.array], list[mx.array]],
@@ -110,11 +117,11 @@ def _grid_sampler(
         return _inside(place, sizes[axis], padding_mode, align_corners)
 
     if interpolation_mode == BICUBIC:  # what is read is brought inside, not the place
-        return _weighed(input_, raw, _cubic_weights, -1, inside)
+        return _interpolated(input_, raw, _cubic_weights, -1, inside)
     places = [inside(place, axis) for axis, place in enumerate(raw)]
     if interpolation_mode == NEAREST:
         return _read(input_, [mx.stop_gradient(mx.round(place)) for place in places])
-    return _weighed(input_, places, lambda t: [1 - t, t], 0, lambda place, _: place)
+    return _interpolated(input_, places, lambda t: [1 - t, t], 0, lambda place, _: place)
 
 
 def _steps(count: int, align_corners: bool) -> mx.array:
