@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...converters.common.arrays import to_mlx
+from ...converters.common.arrays import from_mlx, to_mlx
 from ...converters.quantization.mlx import stem
 from ...converters.values import Array
 from ..options import Options
@@ -14,6 +14,7 @@ from .plan import Plan, hash_of
 from .texts import batches, output, rows_of
 
 if TYPE_CHECKING:
+    import mlx.core as mx
     from mlx import nn
 
 ROOM: Final = 1 << 30  # bytes of sums kept at a time; for more of them the text is read again
@@ -37,6 +38,7 @@ class Calibration:
         self._names = list(self._linear(plan))
         self._columns = {name: plan.decided.shapes[stem(name)][-1] for name in self._names}
         self._report, self.done = options.report, set[str]()
+        self._plain: mx.array | None = None
 
     def _linear(self, plan: Plan) -> Iterator[str]:
         """Yield the weights that are quantized whose inputs say which codes are best."""
@@ -77,6 +79,24 @@ class Calibration:
         found = inputs.products()
         reached = (name for name in names if stem(name) in found)
         return {name: found[stem(name)] for name in reached if found[stem(name)].any()}
+
+    def error_with(self, name: str, values: Array) -> float:
+        """Return the squared error of the model's output with VALUES as its weight NAME, as a part of it.
+
+        For the first rows of the text; the module is as before afterwards.
+        """
+        import mlx.core as mx
+        from mlx.utils import tree_flatten
+
+        some = next(batches(self._rows))
+        if self._plain is None:
+            self._plain = output(self._module, some).astype(mx.float32)
+        weight = dict(tree_flatten(self._module.parameters()))[name]
+        self._module.load_weights([(name, to_mlx(values).astype(weight.dtype))], strict=False)
+        rest = output(self._module, some).astype(mx.float32) - self._plain
+        error = float(from_mlx(rest.square().sum() / self._plain.square().sum()))
+        self._module.load_weights([(name, weight)], strict=False)
+        return error
 
     def facts(self) -> dict[str, Any]:
         """Return what the manifest says."""

@@ -67,6 +67,23 @@ COMMANDS: Final = {
         ("export", "coreml", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.mlpackage"
     ),
     "gguf": Command(("export", "gguf", "{s}/tuned", "{t}", "--like", "{s}/llama.gguf"), "out.gguf"),
+    "quantize": Command(
+        ("quantize", "{s}/llama", "{t}", "--bits", "4", "--group-size", "32", *UNCHECKED)
+    ),
+    "quantized-to-torch": Command(("convert", "mlx-to-torch", "{s}/q4", "{t}", *UNCHECKED)),
+    "torch-to-quantized": Command(("convert", "torch-to-mlx", "{s}/metal", "{t}", *UNCHECKED)),
+    "dequantized": Command(
+        ("convert", "mlx-to-torch", "{s}/q4", "{t}", "--dequantize", "bf16", *UNCHECKED)
+    ),
+    "quantized-to-gguf": Command(
+        ("export", "gguf", "{s}/q4", "{t}", "--like", "{s}/llama.gguf", "--allow-lossy"), "out.gguf"
+    ),
+    "gguf-to-mlx": Command(
+        ("convert", "gguf-to-mlx", "{s}/llama.gguf", "{t}", "--like", "{s}/llama", *UNCHECKED)
+    ),
+    "gguf-to-torch": Command(
+        ("convert", "gguf-to-torch", "{s}/llama.gguf", "{t}", "--like", "{s}/llama", *UNCHECKED)
+    ),
     "record": Command(("parity", "record", "{s}/series", "{t}", *SERIES)),
     "infer": Command(
         ("map", "infer", "examples.ports.encoder:build", "examples.ports.encoder:build_mlx", "{t}"),
@@ -158,6 +175,7 @@ def _decoder(folder: Path) -> None:
     made, config = quantize_model(*load_model(base), group_size=32, bits=4)
     save_model(folder / "q4", made)
     save_config(config, config_path=folder / "q4" / "config.json")
+    jobs.convert(str(folder / "q4"), folder / "metal", "torch", options=options)
 
 
 def _forecaster(folder: Path) -> None:

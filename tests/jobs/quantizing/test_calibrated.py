@@ -116,6 +116,19 @@ def test_bits_per_weight_are_not_exceeded_and_differ_by_weight(source, tmp_path,
     assert np.isfinite(logits(tmp_path / "made")).all()
 
 
+def test_weights_on_which_the_output_hardly_depends_get_fewer_bits(source, tmp_path):
+    path = source / "model.safetensors"
+    tensors = mx.load(str(path))
+    faint = "model.layers.0.self_attn.o_proj.weight"
+    tensors[faint] = tensors[faint] * 1e-3
+    mx.save_safetensors(str(path), tensors, {"format": "mlx"})
+    given = ("--calibrate", text(tmp_path / "text", 200))
+    run(source, tmp_path / "made", "--bits-per-weight", 4.5, *given, method="search")
+    section = json.loads((tmp_path / "made" / "config.json").read_text())["quantization"]
+    bits = [section[f"model.layers.{n}.self_attn.v_proj"]["bits"] for n in range(2)]
+    assert bits[0] < bits[1]
+
+
 def test_a_rule_keeps_its_scheme_beside_bits_that_are_found(source, tmp_path):
     run(source, tmp_path / "made", "--bits-per-weight", 4.5, "--rule", "lm_head=8", method="search")
     section = json.loads((tmp_path / "made" / "config.json").read_text())["quantization"]
