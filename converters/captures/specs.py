@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 
 class AdapterSpec(NamedTuple):
-    """An adapter to insert: its rank, and the factor of its update (PEFT's ``alpha / r``)."""
+    """An adapter to insert.
+
+    Attributes:
+        rank: of the update.
+        scale: its factor (PEFT's ``alpha / r``).
+        dora: whether the lengths of the rows are trained apart (DoRA).
+    """
 
     rank: int
     scale: float = 1.0
+    dora: bool = False

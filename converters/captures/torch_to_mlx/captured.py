@@ -2,64 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import torch
 
-from ....errors import MismatchError
-from ...values import Array, LowRank
+from ...quantization import Blocks
+from ...values import LowRank
 from ..specs import AdapterSpec
-from . import adapters
-from .adapters import Slot, Sum
-from .dtypes import to_torch
-from .graph import Graph, Step, Tap
-from .parameters import Branch, Location, Tensor, plant
-from .ports import Port, accept
+from .adapters import inserting
+from .dtypes import cast, to_torch
+from .graph import Tap
+from .parameters import Branch, Tensor, plant
+from .ports import accept
+from .quantized import weights
+from .recording.recorded import Recording
+from .storage.precision import Dtypes, dtypes_of
+from .storage.wiring import Wiring
 
 Output = Any  # an array, or a tuple or dictionary of outputs
-
-
-@dataclass(frozen=True)
-class Recording:
-    """What is kept of a torch module: its graph and names, none of its tensors.
-
-    Attributes:
-        graph: the steps.
-        ports: the inputs.
-        names: every name of torch's state dict -> (first name of the same tensor, torch dtype).
-        reads: graph value -> name of the parameter or buffer that it starts from.
-        constants: graph value -> array.
-        writes: positions of the graph's outputs -> name of the buffer that they update.
-        structure: the module's return value, with positions of the graph's outputs as leaves.
-    """
-
-    graph: Graph
-    ports: tuple[Port, ...]
-    names: Mapping[str, tuple[str, torch.dtype]]
-    reads: Mapping[str, str]
-    constants: Mapping[str, mx.array]
-    writes: Mapping[int, str]
-    structure: Any
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Recording:
-        """Return this recording: nothing in it changes."""
-        return self
-
-
-@dataclass
-class _Wiring:
-    """What changes: the graph with its adapters, and where arrays live. No dict: MLX would adopt it."""
-
-    graph: Graph
-    locations: dict[str, Location] = field(default_factory=dict)  # by first name, or graph value
-    slots: dict[str, Slot] = field(default_factory=dict)  # by name of the weight
-    sums: dict[str, tuple[Sum, LowRank]] = field(
-        default_factory=dict
-    )  # by first name, and as given
 
 
 def _arranged(structure: Any, results: Any) -> Output:
@@ -80,40 +42,60 @@ def _replacement(value: mx.array, correction: mx.array) -> mx.array:
 class Captured(Branch):
     """A torch module in MLX: same parameter names and layouts, same results, differentiable.
 
-    Train or eval mode is the one that the torch module was in: ``train()`` and ``eval()`` change
-    nothing. Under ``mx.compile``, modules with batch statistics need ``state`` among the outputs, and
-    those with dropout ``mx.random.state`` among inputs and outputs.
+    It begins in the mode that the torch module was in. ``train()`` and ``eval()`` change what it
+    computes as in torch; the other mode is recorded when first asked for, and both have one set of
+    parameters and buffers. Parameters may have another dtype than the one recorded (``set_dtype``):
+    they are cast as they are read, so that float32 masters can be trained through a 16-bit graph.
+
+    Under ``mx.compile``, modules with batch statistics need ``state`` among the outputs, and those
+    with dropout ``mx.random.state`` among inputs and outputs; a compiled function keeps the mode
+    that it was compiled in.
     """
 
-    def __init__(self, recording: Recording, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        tensors: Mapping[str, Tensor],
+        other: Callable[[], Recording] | None = None,
+    ) -> None:
         super().__init__()
         self._recording = recording
-        self._wiring = _Wiring(recording.graph)
+        self._other = other
+        self._wiring = Wiring(self, recording)
         for name, tensor in tensors.items():
             self._wiring.locations[name] = plant(self, name, tensor)
+        for branch in self.modules():  # type: ignore[no-untyped-call]
+            branch._quantizer = self._to_quantized
+        if recording.mode is not None:
+            self.train(recording.mode)
 
     def __call__(self, **inputs: mx.array) -> Output:
         """Return what the torch module returns: an array, tuple, or dictionary (of a ``ModelOutput``)."""
         return self._run(inputs, None)
 
-    def _location(self, name: str) -> Location:
-        """Return where the tensor called NAME lives; tied names live together."""
-        first, _ = self._recording.names.get(name, (name, None))
-        return self._wiring.locations[first]
+    def _set_training_mode(self, mode: bool) -> None:
+        """Go into train or eval mode; what computes something else there is recorded now.
+
+        Raises:
+            UnsupportedError: torch cannot record the module in that mode.
+        """
+        self.in_mode(mode)
+        super()._set_training_mode(mode)
+
+    def in_mode(self, training: bool) -> Recording:
+        """Return the recording of train or eval mode."""
+        if self._recording.mode in (None, training) or self._other is None:
+            return self._recording
+        return self._other()
 
     def _run(self, inputs: Mapping[str, mx.array], tap: Tap | None) -> Output:
-        recording, wiring = self._recording, self._wiring
-        values: dict[str, Any] = accept(recording.ports, inputs)
-        values.update(recording.constants)
-        values.update((value, self._location(n).get()) for value, n in recording.reads.items())
-        for slot in wiring.slots.values():
-            values.update((name, wiring.locations[name].get()) for name in (slot.down, slot.up))
-        for value, name in recording.reads.items() if wiring.sums else ():
-            if name in wiring.sums:
-                values[value] = wiring.sums[name][0].applied_to(values[value])
-        results = wiring.graph.run(values, tap)
+        recording = self.in_mode(self.training)
+        values = self._wiring.values(recording)
+        values.update(accept(recording.ports, inputs))
+        results = self._wiring.graph(recording).run(values, tap)
         for position, name in recording.writes.items():
-            self._location(name).set(mx.stop_gradient(results[position]))
+            location = self._wiring.location(name)
+            location.set(cast(mx.stop_gradient(results[position]), location.get().dtype))
         return _arranged(recording.structure, results)
 
     def trace(
@@ -139,13 +121,18 @@ class Captured(Branch):
 
     @property
     def recording(self) -> Recording:
-        """What was recorded, none of its tensors."""
+        """What was recorded first, none of its tensors."""
         return self._recording
+
+    @property
+    def other(self) -> Callable[[], Recording] | None:
+        """What records the other mode; ``None`` where there is no other."""
+        return self._other
 
     @property
     def sites(self) -> tuple[str, ...]:
         """The names of all sites, in order of computation."""
-        return self._wiring.graph.sites
+        return self._recording.graph.sites
 
     def update(self, parameters: Any, strict: bool = True) -> Captured:  # type: ignore[override]
         """Replace parameters (see ``mlx.nn.Module.update``); a list is a numbered top level."""
@@ -154,131 +141,118 @@ class Captured(Branch):
         super().update(parameters, strict)
         return self
 
+    def leaf_modules(self) -> Any:
+        """Return the submodules without submodules; this one under no name if it holds weights itself."""
+        below = super().leaf_modules()  # type: ignore[no-untyped-call]
+        return {**below, "": self} if self._to_quantized(self) else below
+
+    def update_modules(self, modules: Any, strict: bool = True) -> Captured:
+        """Replace submodules (see ``mlx.nn.Module.update_modules``), never this one itself."""
+        super().update_modules({path: it for path, it in modules.items() if path}, strict)
+        return self
+
+    def _to_quantized(self, branch: Branch) -> Callable[..., Branch] | None:
+        return weights.quantizer_of(self._wiring, branch)
+
     def torch_state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the state dict of the torch module, tied names included, without adapters."""
-        names = self._recording.names
+        """Return the state dict of the torch module, tied names included, without adapters.
+
+        Every tensor has the dtype that the torch module had it in; a quantized weight has its canonical values,
+        in float32, which no 16-bit dtype holds.
+        """
+        names, wiring = self._recording.names, self._wiring
         tensors = {
-            first: to_torch(self._location(first).get(), dtype) for first, dtype in names.values()
+            first: torch.from_numpy(weights.blocks_of(wiring, first).dense())
+            if first in wiring.schemes
+            else to_torch(wiring.location(first).get(), self._recording.masters.get(first, dtype))
+            for first, dtype in names.values()
         }
         return {name: tensors[first] for name, (first, _) in names.items()}
 
-    def insert_adapters(self, specs: Mapping[str, AdapterSpec], seed: int = 0) -> None:
+    def insert_adapters(
+        self, specs: Mapping[str, AdapterSpec], seed: int = 0, *, train: Iterable[str] = ()
+    ) -> None:
         """Insert a trainable low-rank update at every weight of SPECS and freeze everything else.
 
         Adds ``<module>.lora_a``, shape (in, rank), and ``<module>.lora_b``, shape (rank, out); the
         module computes ``y + scale * (x @ lora_a) @ lora_b`` (LoRA, Hu et al. 2021, equation 3).
+        With ``dora`` also ``<module>.lora_m``, shape (out,), the lengths that the rows of the sum
+        are scaled to (DoRA, Liu et al. 2024, equation 5). All are in float32, or float64.
+
+        Args:
+            specs: by name of the weight.
+            seed: of ``lora_a``.
+            train: names of parameters or modules that stay trainable, such as ``head`` or ``*.bias``.
 
         Raises:
-            MismatchError: a name is no weight of a linear layer, embedding or convolution.
+            MismatchError: a name is no weight of a linear layer, embedding or convolution, or one of
+                TRAIN names no parameter.
         """
-        uses = self._adaptable()
-        adapters.check_names(specs, uses)
-        self.freeze()
-        wiring, names = self._wiring, sorted(specs)
-        for name, key in zip(
-            names, mx.random.split(mx.random.key(seed), len(names) + 1), strict=False
-        ):
-            weight = self._location(name).get()
-            factors = adapters.initial(uses[name][1], weight, specs[name].rank, key)
-            wiring.slots[name] = self._planted(name, factors, uses[name][0], specs[name].scale)
-        self._connect()
+        inserting.check_trainable(self._wiring, train)
+        inserting.insert_new(self._wiring, specs, seed)
+        inserting.leave_trainable(self._wiring, train)
 
-    def _adaptable(self) -> dict[str, tuple[str, Step]]:
-        """Return weight name -> graph value and a step that uses it, for weights that can be adapted."""
-        reads = self._recording.reads
-        steps = adapters.adaptable(self._recording.graph)
-        return {
-            reads[value]: (value, step)
-            for value, step in steps.items()
-            if f".{reads.get(value)}".endswith(".weight")
-        }
-
-    def _planted(
-        self, name: str, factors: tuple[mx.array, mx.array], value: str, scale: float
-    ) -> Slot:
-        """Store FACTORS beside the weight called NAME."""
-        down, up = (name.removesuffix("weight") + end for end in adapters.FACTORS)
-        slot = Slot(value, down, up, scale)
-        for key, array in zip((slot.down, slot.up), factors, strict=True):
-            self._wiring.locations[key] = plant(self, key, Tensor(array, trainable=True))
-        return slot
-
-    def _connect(self) -> None:
-        """Put the adapters into the graph, and let them alone be trained."""
-        wiring = self._wiring
-        for slot in wiring.slots.values():
-            for key in (slot.down, slot.up):
-                plant(self, key, Tensor(wiring.locations[key].get(), trainable=True))
-        slots = {slot.weight: slot for slot in wiring.slots.values()}
-        wiring.graph = adapters.insert(self._recording.graph, slots)
-
-    def set_adapters(self, updates: Mapping[str, LowRank]) -> None:
+    def set_adapters(self, updates: Mapping[str, LowRank], *, train: Iterable[str] = ()) -> None:
         """Insert the adapters of UPDATES (weight name -> update), or replace those that are there.
 
         An update lies as its weight. Linear layers, embeddings and convolutions compute with the
-        factors, which can be trained; for DoRA and any other parameter (a ``Conv1D``, the experts
-        of a layer) the weight and its update are summed again in each call, and frozen.
+        factors; any other parameter (a ``Conv1D``, the experts of a layer) is summed with its update
+        in each call. All can be trained, and TRAIN names what else can (see ``insert_adapters``).
 
         Raises:
             MismatchError: a name is no parameter, or an update has another shape; all are listed.
         """
-        uses, known = self._adaptable(), self._recording.names
-        adapters.check_names(updates, {**uses, **known})
-        check_shapes(updates, {name: self._location(name).get() for name in updates})
-        plain = {n: u for n, u in updates.items() if n in uses and u.magnitude is None}
-        self.insert_adapters({n: AdapterSpec(u.rank, u.scale) for n, u in plain.items()})
-        for name, update in plain.items():
-            slot, pair = self._wiring.slots[name], adapters.factors(uses[name][1], update)
-            for key, array in zip((slot.down, slot.up), pair, strict=True):
-                location = self._wiring.locations[key]
-                location.set(_fitting(array, location.get()))
-        for name in updates.keys() - plain.keys():
-            first, _ = known.get(name, (name, None))
-            self._wiring.sums[first] = self._sum(name, updates[name]), updates[name]
-
-    def _sum(self, name: str, update: LowRank) -> Sum:
-        weight = self._location(name).get()
-        a, b = (_fitting(array, weight) for array in (update.a, update.b))
-        magnitude = None if update.magnitude is None else _fitting(update.magnitude, weight)
-        return Sum(a, b, update.scale, magnitude)
+        inserting.check_trainable(self._wiring, train)
+        inserting.insert_updates(self._wiring, updates)
+        inserting.leave_trainable(self._wiring, train)
 
     def adapter_updates(self) -> dict[str, LowRank]:
-        """Return weight name -> update, those that can be trained in float32."""
-        locations, uses = self._wiring.locations, self._adaptable()
-        trained = {
-            name: adapters.as_update(
-                uses[name][1],
-                _numpy(locations[slot.down].get()),
-                _numpy(locations[slot.up].get()),
-                slot.scale,
-            )
-            for name, slot in self._wiring.slots.items()
-        }
-        return trained | {name: update for name, (_, update) in self._wiring.sums.items()}
+        """Return weight name -> update, as trained so far, in float32."""
+        return inserting.updates_in(self._wiring)
 
+    def quantize(
+        self,
+        predicate: weights.Predicate | None = None,
+        *,
+        bits: int | None = None,
+        group_size: int | None = None,
+        mode: str = "affine",
+    ) -> weights.Report:
+        """Quantize linear layers, embeddings and experts to MLX's blocks, frozen from then on.
 
-def check_shapes(updates: Mapping[str, LowRank], weights: Mapping[str, mx.array]) -> None:
-    """Check that each of UPDATES has as many rows and columns as its weight, kernel axes in one.
+        ``<module>.weight`` becomes words of codes beside ``<module>.scales`` and
+        ``<module>.biases``, as in ``mlx.nn.QuantizedLinear``, and runs ``mx.quantized_matmul``.
+        Gradients flow through it to whatever is trained around it.
 
-    Raises:
-        MismatchError: all that have not are listed.
-    """
-    problems = [
-        f"{name}: expected an update of {list(weights[name].shape)}, found {list(update.shape)}"
-        for name, update in sorted(updates.items())
-        if update.shape != tuple(weights[name].shape)
-        and update.shape != (len(weights[name]), weights[name].size // len(weights[name]))
-    ]
-    if problems:
-        raise MismatchError("adapters do not fit the captured module", problems)
+        Args:
+            predicate: (name of the weight, its array) -> whether to quantize it, or the scheme as a
+                dictionary of ``bits``, ``group_size`` and ``mode``.
+            bits: width of a code; MLX's default of MODE, 4 for ``affine``.
+            group_size: columns that share a scale; likewise, 64 for ``affine``.
+            mode: ``affine``, ``mxfp4``, ``mxfp8`` or ``nvfp4``.
 
+        Returns:
+            What is quantized now, and what of two axes or more is not, and why.
 
-def _fitting(array: Array, present: mx.array) -> mx.array:
-    """Return ARRAY in the dtype of PRESENT."""
-    if present.dtype == mx.float64:
-        return mx.array(array.astype(np.float64), dtype=mx.float64)
-    return mx.array(array.astype(np.float32)).astype(present.dtype)
+        Raises:
+            UnsupportedError: MLX has no such scheme.
+        """
+        record = {"bits": bits, "group_size": group_size, "mode": mode}
+        return weights.quantize(self._wiring, predicate, record)
 
+    def set_blocks(self, blocks: Mapping[str, Blocks]) -> None:
+        """Put quantized weights in the place of dense ones, codes and scales as they are.
 
-def _numpy(array: mx.array) -> Array:
-    return np.array(array.astype(mx.float32))
+        Raises:
+            MismatchError: a name is no parameter that can be quantized, or the shapes differ; all are
+                listed, and nothing is changed.
+        """
+        weights.set_blocks(self._wiring, blocks)
+
+    def blocks(self) -> dict[str, Blocks]:
+        """Return weight name -> codes and scales as they are stored."""
+        return {name: weights.blocks_of(self._wiring, name) for name in self._wiring.schemes}
+
+    def dtypes(self) -> Dtypes:
+        """Count the dtypes of parameters, buffers and operations."""
+        return dtypes_of(self._wiring, self.in_mode(self.training))

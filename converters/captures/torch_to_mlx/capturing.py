@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.export import ExportedProgram
 
 from ....errors import UnsupportedError
 from ...common.steps import step
-from .captured import Captured, Recording
+from .captured import Captured
 from .census import Census, census_of
 from .dtypes import to_mlx
 from .exporting import Dynamic, record
@@ -19,7 +20,10 @@ from .parameters import Tensor, canonical_names
 from .passes import table
 from .passes.draft import Draft
 from .ports import read_ports
+from .recording.modes import Modes, Other, readers_of_mode
+from .recording.recorded import Recording
 from .recording.sources import sources, structure, writes
+from .storage.masters import inputs_in, narrowed, on_masters
 
 
 def capture_torch(
@@ -28,6 +32,8 @@ def capture_torch(
     inputs: Mapping[str, Any],
     dynamic: Dynamic | None = None,
     passes: Iterable[str] | None = None,
+    modes: Modes = "lazy",
+    compute: str = "",
 ) -> Captured:
     """Record MODULE on example INPUTS and return it in MLX.
 
@@ -38,6 +44,10 @@ def capture_torch(
             fixed to those of the example. Equal names are equal sizes.
         passes: names of the rewrites that make the graph faster (``passes.table.PASSES``); all if
             ``None``, none if empty.
+        modes: when the other mode is recorded, of a module that computes something else in it:
+            ``lazy``, when ``train()`` or ``eval()`` asks for it; ``both``, now; ``one``, never.
+        compute: the dtype to compute in, such as ``bfloat16``, where it is not that of MODULE: its
+            parameters stay as they are, and are cast as they are read.
 
     Raises:
         BadInputError: a pass is not known.
@@ -45,11 +55,21 @@ def capture_torch(
             census of all that have none). Nothing has run in MLX by then.
     """
     chosen = None if passes is None else table.check_names(passes)
-    step("recording in torch.export")
-    program = record(module, inputs, dynamic or {})
-    step("building the graph in MLX")
-    census_of(program.graph_module).check()
-    return Captured(_recording(program, dynamic or {}, chosen), tensors_of(program.state_dict))
+
+    def once(it: torch.nn.Module) -> Recording:
+        step("recording in torch.export")
+        with readers_of_mode() as readers:
+            program = record(it, examples, dynamic or {})
+        step("building the graph in MLX")
+        census_of(program.graph_module).check()
+        recording = _recording(program, dynamic or {}, chosen)
+        return replace(recording, mode=it.training if readers else None)
+
+    examples = inputs_in(compute, inputs) if compute else inputs
+    recording = on_masters(module, compute, once) if compute else once(module)
+    there = narrowed(module, compute) if compute else module
+    other = Other(there, once, modes) if recording.mode is not None else None
+    return Captured(recording, tensors_of(module.state_dict(keep_vars=True)), other)
 
 
 def census_torch(

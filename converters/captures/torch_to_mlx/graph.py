@@ -43,6 +43,11 @@ class Step:
     sites: tuple[str, ...]
     label: str
 
+    @property
+    def operation(self) -> str:
+        """The operation, such as ``aten.linear.default``."""
+        return self.label.partition(" ")[0]
+
 
 @dataclass(frozen=True)
 class Graph:

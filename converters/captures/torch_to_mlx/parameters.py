@@ -25,28 +25,51 @@ class Branch(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fixed: frozenset[str] = frozenset()
+        self._fixed: frozenset[str] = frozenset()
+        self._quantizer: Quantizer | None = None
 
     def hold(self, key: str, trainable: bool) -> None:
         """Make KEY trainable, or freeze it now and after every ``unfreeze``."""
         if trainable:
             self._no_grad.discard(key)
         else:
-            self.fixed |= {key}
+            self._fixed |= {key}
             self._no_grad.add(key)
 
     def unfreeze(self, *args: Any, **kwargs: Any) -> Branch:
-        """Unfreeze what is not fixed (see ``mlx.nn.Module.unfreeze``)."""
+        """Unfreeze what is not fixed, here and below (see ``mlx.nn.Module.unfreeze``)."""
         super().unfreeze(*args, **kwargs)
-        self._no_grad |= self.fixed
+        for branch in self.modules():  # type: ignore[no-untyped-call]
+            if isinstance(branch, Branch):
+                branch._no_grad |= branch._fixed
         return self
+
+    @property
+    def to_quantized(self) -> Callable[..., Branch]:
+        """What ``mlx.nn.quantize`` calls; only there where a weight of this module can be quantized."""
+        found = self._quantizer(self) if self._quantizer else None
+        if found is None:
+            raise AttributeError("nothing in this module can be quantized")
+        return found
+
+
+Quantizer = Callable[[Branch], "Callable[..., Branch] | None"]
 
 
 class Location(NamedTuple):
-    """Where an array lives: a branch or a list, and the key in it."""
+    """Where an array lives.
+
+    Attributes:
+        holder: a branch or a list.
+        key: in it.
+        branch: the branch that says whether it is trained.
+        path: under which it says so.
+    """
 
     holder: Any
     key: Any
+    branch: Branch
+    path: str
 
     def get(self) -> mx.array:
         """Return the array."""
@@ -56,6 +79,11 @@ class Location(NamedTuple):
     def set(self, array: mx.array) -> None:
         """Replace the array."""
         self.holder[self.key] = array
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no training may ever change it."""
+        return self.path in self.branch._fixed
 
 
 def _enter(holder: Any, key: str, make: Callable[[], Any]) -> Any:
@@ -90,7 +118,7 @@ def plant(root: Branch, name: str, tensor: Tensor) -> Location:
     place = _place(holder, parts[-1])
     holder[place] = tensor.array
     branch.hold(path + parts[-1], tensor.trainable)
-    return Location(holder, place)
+    return Location(holder, place, branch, path + parts[-1])
 
 
 def canonical_names(state: Mapping[str, torch.Tensor]) -> dict[str, str]:

@@ -9,22 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, Final, cast
 
 import torch
 from torch import nn
 
-from .captured import Captured, Recording
+from .captured import Captured
 from .capturing import capture_torch, tensors_of
 from .exporting import Dynamic
 from .parameters import canonical_names
+from .recording.recorded import Recording
 
 MOST: Final = 8  # recordings that are kept
 PLAIN: Final = (bool, int, float, str, type(None), torch.dtype, FunctionType)
 OWN: Final = frozenset({"_parameters", "_buffers", "_modules"})  # described by their names
-KEPT: Final[OrderedDict[Hashable, Recording]] = OrderedDict()
+KEPT: Final[OrderedDict[Hashable, tuple[Recording, Callable[[], Recording] | None]]] = OrderedDict()
 
 
 def capture_once(
@@ -43,12 +44,13 @@ def capture_once(
     key = (*described(module), *shapes_of(inputs), json.dumps(dynamic, sort_keys=True))
     if key not in KEPT:
         captured = capture_torch(module, inputs=inputs, dynamic=dynamic)
-        KEPT[key] = captured.recording
+        KEPT[key] = captured.recording, captured.other
         while len(KEPT) > MOST:
             KEPT.popitem(last=False)
         return captured
     KEPT.move_to_end(key)
-    return Captured(KEPT[key], tensors_of(module.state_dict(keep_vars=True)))
+    recording, other = KEPT[key]
+    return Captured(recording, tensors_of(module.state_dict(keep_vars=True)), other)
 
 
 def described(module: nn.Module) -> Iterator[Hashable]:

@@ -292,6 +292,15 @@ def test_buffers_and_untrained_parameters_stay_frozen_when_all_is_unfrozen():
     assert set(values(captured)) == {"embedding.weight", "offset", "scale"}
 
 
+def test_buffers_of_submodules_stay_frozen_when_all_is_unfrozen():
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    captured = capture(module, inputs={"input": torch.ones(2, 3)})
+    captured.freeze()
+    captured.unfreeze()
+    trainable = dict(tree_flatten(captured.trainable_parameters()))
+    assert set(trainable) == {name for name, _ in module.named_parameters()}
+
+
 class Structured(nn.Module):
     def forward(self, a, b, flag=True):
         return {"sum": a + b, "both": (a, [b, a * 2]), "none": None, "flag": flag}

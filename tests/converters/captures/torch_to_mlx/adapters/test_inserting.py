@@ -187,23 +187,135 @@ def test_what_is_no_linear_layer_computes_with_the_sum(assert_same):
         wanted = module(**batch).last_hidden_state
     found = captured(input_ids=to_mlx(batch["input_ids"]))["last_hidden_state"]
     assert_same(found, wanted, 2e-6)
-    assert captured.adapter_updates() == {name: update}
+    [(back, again)] = captured.adapter_updates().items()
+    assert back == name
+    np.testing.assert_array_equal(again.delta(), update.delta())
+    assert set(dict(tree_flatten(captured.trainable_parameters()))) == {
+        "h.0.attn.c_attn.lora_a",
+        "h.0.attn.c_attn.lora_b",
+    }
 
 
-def test_dora_computes_what_peft_computes(assert_same):
-    config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=["0"], use_dora=True)
-    module = nn.Sequential(nn.Linear(5, 4))
-    captured = capture(module, inputs={"input": torch.randn(2, 5)})
+def dora(module, targets):
+    """Return a PEFT model with DoRA whose factors and magnitudes matter, and them as updates."""
+    config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, use_dora=True)
     theirs = LoraModel(module, config, "default")
-    layer = theirs.model[0]
+    updates = {}
+    for name, layer in theirs.model.named_modules():
+        if "default" not in getattr(layer, "lora_magnitude_vector", {}):
+            continue
+        parts = (layer.lora_A, layer.lora_B, layer.lora_magnitude_vector)
+        a, b, magnitude = (part["default"].weight for part in parts)
+        with torch.no_grad():
+            b.normal_(0, 0.3)
+            magnitude.mul_(1.5)
+        flat = [array.detach().numpy().copy() for array in (a, b, magnitude)]
+        a_flat, b_flat = flat[0].reshape(RANK, -1), flat[1].reshape(-1, RANK)
+        update = LowRank(a_flat, b_flat, ALPHA / RANK, flat[2].reshape(-1))
+        updates[f"{name}.weight"] = (update, (a, b, magnitude))
+    return theirs, updates
+
+
+@pytest.mark.parametrize(
+    ("module", "x"),
+    [
+        (nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3, bias=False)), (2, 5)),
+        (nn.Sequential(nn.Conv1d(5, 4, 3), nn.Tanh(), nn.Conv1d(4, 3, 2)), (2, 5, 8)),
+    ],
+    ids=["linear", "convolution"],
+)
+def test_dora_is_trained_as_peft_trains_it(module, x, assert_same, gradients_of):
+    x = torch.randn(x)
+    captured = capture(module, inputs={"input": x})
+    theirs, updates = dora(module, ["0", "2"])
+    captured.set_adapters({name: update for name, (update, _) in updates.items()})
+    expected = theirs.model(x)
+    assert_same(captured(input=to_mlx(x)), expected, 2e-6)
+    weights = torch.randn_like(expected)
+    (expected * weights).sum().backward()
+    _, found = gradients_of(captured, lambda out: (out * to_mlx(weights)).sum(), input=to_mlx(x))
+    assert len(found) == 3 * len(updates)
+    for name, (_, (a, b, magnitude)) in updates.items():
+        stem = name.removesuffix("weight")
+        assert_same(found[f"{stem}lora_a"], a.grad.reshape(RANK, -1).T, 1e-5)
+        assert_same(found[f"{stem}lora_b"], b.grad.reshape(-1, RANK).T, 1e-5)
+        assert_same(found[f"{stem}lora_m"], magnitude.grad.reshape(-1), 1e-5)
+
+
+def test_a_new_dora_adapter_changes_nothing_and_is_trained():
+    captured = capture(nn.Sequential(nn.Linear(5, 4)), inputs={"input": torch.randn(2, 5)})
+    x = mx.random.normal((2, 5))
+    before = captured(input=x)
+    captured.insert_adapters({"0.weight": AdapterSpec(2, 2.0, dora=True)})
+    np.testing.assert_allclose(captured(input=x), before, rtol=1e-5, atol=1e-6)
+    assert set(dict(tree_flatten(captured.trainable_parameters()))) == {
+        "0.lora_a",
+        "0.lora_b",
+        "0.lora_m",
+    }
+
+
+def test_dora_of_an_embedding_is_summed_by_row(assert_same):
+    module = nn.Embedding(9, 4)
+    ids = torch.tensor([[0, 3, 8]])
+    captured = capture(module, inputs={"input": ids})
+    a, b, magnitude = torch.randn(2, 4), torch.randn(9, 2), torch.rand(9) + 1
+    update = LowRank(a.numpy(), b.numpy(), 0.5, magnitude.numpy())
+    captured.set_adapters({"weight": update})
+    expected = torch.from_numpy(update.applied_to(module.weight.detach().numpy())).float()
+    assert_same(captured(input=to_mlx(ids)), expected[ids], 2e-6)
+    assert set(dict(tree_flatten(captured.trainable_parameters()))) == {
+        "lora_a",
+        "lora_b",
+        "lora_m",
+    }
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(3, 8, 3)
+        self.body = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.head = nn.ModuleList([nn.Linear(8, 4), nn.Linear(4, 2)])
+
+    def forward(self, x):
+        x = self.norm(self.body(self.conv(x).mean(-1)))
+        return self.head[1](torch.tanh(self.head[0](x)))
+
+
+def test_named_modules_are_trained_beside_adapters_as_in_torch(gradients_of):
+    module = Classifier().eval()
+    x, weights = torch.randn(5, 3, 9), torch.randn(5, 2)
+    captured = capture(module, inputs={"x": x})
+    update = LowRank(torch.randn(2, 8).numpy(), torch.randn(8, 2).numpy(), 0.5)
+    captured.set_adapters({"body.weight": update}, train=["conv", "head.*.bias"])
     with torch.no_grad():
-        layer.lora_B["default"].weight.normal_()
-        layer.lora_magnitude_vector["default"].weight.mul_(1.5)
-    a, b, magnitude = (
-        part["default"].weight.detach().numpy()
-        for part in (layer.lora_A, layer.lora_B, layer.lora_magnitude_vector)
-    )
-    captured.set_adapters({"0.weight": LowRank(a, b, ALPHA / RANK, magnitude)})
-    x = torch.randn(2, 5)
-    assert_same(captured(input=to_mlx(x)), theirs.model(x), 2e-6)
-    assert not tree_flatten(captured.trainable_parameters())
+        module.body.weight += torch.from_numpy(update.delta()).float()
+    (module(x) * weights).sum().backward()
+    _, found = gradients_of(captured, lambda out: (out * to_mlx(weights)).sum(), x=to_mlx(x))
+    trained = {"conv.weight", "conv.bias", "head.0.bias", "head.1.bias"}
+    assert set(found) == trained | {"body.lora_a", "body.lora_b"}
+    grads = {name: parameter.grad for name, parameter in module.named_parameters()}
+    scale = max(float(grads[name].abs().max()) for name in trained)
+    for name in trained:
+        np.testing.assert_allclose(found[name], grads[name], atol=3e-6 * scale, err_msg=name)
+    captured.insert_adapters({"head.0.weight": AdapterSpec(2)})
+    assert trained < set(dict(tree_flatten(captured.trainable_parameters())))
+
+
+@pytest.mark.parametrize("name", ["haed", "norm.running_mean", "head.2"])
+def test_what_cannot_be_trained_beside_adapters_is_refused(name):
+    captured = capture(Classifier().eval(), inputs={"x": torch.randn(5, 3, 9)})
+    with pytest.raises(MismatchError, match=f"'{name}' names no parameter that can be trained"):
+        captured.insert_adapters({"body.weight": AdapterSpec(2)}, train=["conv", name])
+    assert "body.weight" in dict(tree_flatten(captured.trainable_parameters()))
+
+
+def test_factors_beside_16_bit_weights_are_float32_and_see_small_updates():
+    module = nn.Linear(4, 3).bfloat16()
+    captured = capture(module, inputs={"input": torch.ones(2, 4).bfloat16()})
+    captured.insert_adapters({"weight": AdapterSpec(2)})
+    for array in dict(tree_flatten(captured.trainable_parameters())).values():
+        assert array.dtype == mx.float32
+    assert captured(input=mx.ones((2, 4), mx.bfloat16)).dtype == mx.bfloat16

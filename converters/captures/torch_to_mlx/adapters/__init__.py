@@ -1,0 +1,1 @@
+"""Adapters of captured modules: low-rank updates that are trained beside a frozen weight."""

@@ -1,0 +1,44 @@
+"""What is kept of a recorded torch module: its graph and names, none of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import torch
+
+from ..graph import Graph
+from ..ports import Port
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What is kept of a torch module.
+
+    Attributes:
+        graph: the steps.
+        ports: the inputs.
+        names: every name of torch's state dict -> (first name of the same tensor, torch dtype).
+        reads: graph value -> name of the parameter or buffer that it starts from.
+        constants: graph value -> array.
+        writes: positions of the graph's outputs -> name of the buffer that they update.
+        structure: the module's return value, with positions of the graph's outputs as leaves.
+        mode: whether it was in train mode; ``None`` where its code never asks.
+        masters: name -> torch dtype in which the module has it, where the graph has another.
+    """
+
+    graph: Graph
+    ports: tuple[Port, ...]
+    names: Mapping[str, tuple[str, torch.dtype]]
+    reads: Mapping[str, str]
+    constants: Mapping[str, mx.array]
+    writes: Mapping[int, str]
+    structure: Any
+    mode: bool | None = None
+    masters: Mapping[str, torch.dtype] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Recording:
+        """Return this recording: nothing in it changes."""
+        return self

@@ -1,0 +1,66 @@
+"""Float32 masters: a module recorded as it computes in 16 bits, on the parameters that it has.
+
+The graph casts every parameter as it reads it, so gradients and updates are those of the masters.
+Buffers that the module computes itself stay as they are, as in ``from_pretrained(dtype=...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from .....errors import BadInputError, UnsupportedError
+from ....runtimes.torch import DTYPES, cast
+from ..parameters import canonical_names
+from ..recording.modes import without_weights
+from ..recording.recorded import Recording
+
+COMPUTE: Final = ("float32", "float16", "bfloat16")
+
+
+def narrowed(module: nn.Module, compute: str) -> nn.Module:
+    """Return a copy of MODULE, without weights, as it computes in the dtype COMPUTE.
+
+    Raises:
+        BadInputError: COMPUTE is no dtype to compute in.
+        UnsupportedError: MODULE cannot be copied.
+    """
+    if compute not in COMPUTE:
+        raise BadInputError(f"compute is {compute!r}; it is one of {', '.join(COMPUTE)}")
+    blank = without_weights(module, DTYPES[compute])
+    if blank is None:
+        raise UnsupportedError(
+            f"{type(module).__name__} cannot be copied, so it is captured only in its own dtype:"
+            " call .to(dtype) on it first, and leave `compute` out"
+        )
+    return cast(blank, compute)
+
+
+def inputs_in(compute: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return INPUTS, those that are floating-point tensors or arrays in the dtype COMPUTE."""
+    return {name: _in(DTYPES[compute], value) for name, value in inputs.items()}
+
+
+def _in(dtype: torch.dtype, value: Any) -> Any:
+    tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    is_float = isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+    return tensor.to(dtype) if is_float else value
+
+
+def on_masters(
+    module: nn.Module, compute: str, record: Callable[[nn.Module], Recording]
+) -> Recording:
+    """Return what RECORD makes of MODULE in the dtype COMPUTE, with the names and dtypes of MODULE."""
+    recording = record(narrowed(module, compute))
+    state = module.state_dict(keep_vars=True)
+    first = canonical_names(state)
+    return replace(
+        recording,
+        names={name: (first[name], dtype) for name, (_, dtype) in recording.names.items()},
+        masters={name: tensor.dtype for name, tensor in state.items()},
+    )
