@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.export import ExportedProgram
@@ -56,20 +56,30 @@ def capture_torch(
     """
     chosen = None if passes is None else table.check_names(passes)
 
-    def once(it: torch.nn.Module) -> Recording:
+    record_one = _Recorder(inputs_in(compute, inputs), dynamic or {}, chosen)
+    there = narrowed(module, compute) if compute else module
+    recording = record_one(there)
+    other = Other(there, record_one, modes) if recording.mode is not None else None
+    masters = on_masters(recording, module) if compute else recording
+    return Captured(masters, tensors_of(module.state_dict(keep_vars=True)), other)
+
+
+class _Recorder(NamedTuple):
+    """Records modules on the same inputs."""
+
+    inputs: Mapping[str, Any]
+    dynamic: Dynamic
+    passes: tuple[str, ...] | None
+
+    def __call__(self, module: torch.nn.Module) -> Recording:
+        """Return what is kept of MODULE, in the mode that it is in."""
         step("recording in torch.export")
         with readers_of_mode() as readers:
-            program = record(it, examples, dynamic or {})
+            program = record(module, self.inputs, self.dynamic)
         step("building the graph in MLX")
         census_of(program.graph_module).check()
-        recording = _recording(program, dynamic or {}, chosen)
-        return replace(recording, mode=it.training if readers else None)
-
-    examples = inputs_in(compute, inputs) if compute else inputs
-    recording = on_masters(module, compute, once) if compute else once(module)
-    there = narrowed(module, compute) if compute else module
-    other = Other(there, once, modes) if recording.mode is not None else None
-    return Captured(recording, tensors_of(module.state_dict(keep_vars=True)), other)
+        recording = _recording(program, self.dynamic, self.passes)
+        return replace(recording, mode=module.training if readers else None)
 
 
 def census_torch(

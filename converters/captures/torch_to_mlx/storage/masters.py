@@ -6,7 +6,7 @@ Buffers that the module computes itself stay as they are, as in ``from_pretraine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,11 +27,8 @@ def narrowed(module: nn.Module, compute: str) -> nn.Module:
     """Return a copy of MODULE, without weights, as it computes in the dtype COMPUTE.
 
     Raises:
-        BadInputError: COMPUTE is no dtype to compute in.
         UnsupportedError: MODULE cannot be copied.
     """
-    if compute not in COMPUTE:
-        raise BadInputError(f"compute is {compute!r}; it is one of {', '.join(COMPUTE)}")
     blank = without_weights(module, DTYPES[compute])
     if blank is None:
         raise UnsupportedError(
@@ -42,8 +39,15 @@ def narrowed(module: nn.Module, compute: str) -> nn.Module:
 
 
 def inputs_in(compute: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return INPUTS, those that are floating-point tensors or arrays in the dtype COMPUTE."""
-    return {name: _in(DTYPES[compute], value) for name, value in inputs.items()}
+    """Return INPUTS, floating-point tensors and arrays in the dtype COMPUTE, if one is given.
+
+    Raises:
+        BadInputError: COMPUTE is no dtype to compute in.
+    """
+    if compute and compute not in COMPUTE:
+        raise BadInputError(f"compute is {compute!r}; it is one of {', '.join(COMPUTE)}")
+    dtype = DTYPES[compute] if compute else None
+    return {name: _in(dtype, value) if dtype else value for name, value in inputs.items()}
 
 
 def _in(dtype: torch.dtype, value: Any) -> Any:
@@ -52,11 +56,8 @@ def _in(dtype: torch.dtype, value: Any) -> Any:
     return tensor.to(dtype) if is_float else value
 
 
-def on_masters(
-    module: nn.Module, compute: str, record: Callable[[nn.Module], Recording]
-) -> Recording:
-    """Return what RECORD makes of MODULE in the dtype COMPUTE, with the names and dtypes of MODULE."""
-    recording = record(narrowed(module, compute))
+def on_masters(recording: Recording, module: nn.Module) -> Recording:
+    """Return RECORDING, of MODULE in another dtype, with the names and dtypes of MODULE."""
     state = module.state_dict(keep_vars=True)
     first = canonical_names(state)
     return replace(
