@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ Modes = Literal["lazy", "both", "one"]
 KNOWN: Final = ("lazy", "both", "one")
 NAMES: Final = {True: "train", False: "eval"}
 OWN: Final = ("torch.fx", "torch.export", "torch._export")  # look at every module that they see
-Recorded = TypeVar("Recorded")
+Recorder = Callable[[nn.Module], Any]
 
 
 class _Watch:
@@ -85,15 +85,13 @@ class Other:
         UnsupportedError: ``both`` is wanted, and the module cannot be copied or recorded.
     """
 
-    def __init__(
-        self, module: nn.Module, record: Callable[[nn.Module], Recorded], modes: Modes
-    ) -> None:
+    def __init__(self, module: nn.Module, record: Recorder, modes: Modes) -> None:
         if modes not in KNOWN:
             raise BadInputError(f"modes is {modes!r}; it is one of {', '.join(map(repr, KNOWN))}")
         self._name, self._mode = type(module).__name__, not module.training
         self._why = "with modes='one'" if modes == "one" else "and it cannot be copied"
         self._blank = None if modes == "one" else without_weights(module)
-        self._record: Callable[[nn.Module], Any] = record
+        self._record = record
         self._found: Any = None
         if modes == "both":
             self()
