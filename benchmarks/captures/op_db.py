@@ -30,11 +30,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 import torch
+from torch.export import exported_program
 from torch.utils import _pytree as pytree
 
 from weighbridge.converters.captures import capture
@@ -230,54 +232,51 @@ class Judge:
         self.op, self.limits = op, tolerance(op)
 
     def verdicts(self, chunk: Chunk) -> Iterator[Verdict]:
-        """Yield a verdict for each sample of CHUNK: together where nothing fails, else in halves."""
-        try:
-            missing = self._missing(chunk)
-        except WeighbridgeError as error:
-            if len(chunk) == 1:
-                yield Verdict("unsupported", _summary(error))
-            else:
-                yield from self._halves(chunk)
-            return
-        yield from (Verdict("unsupported", reason) for reason in missing.values())
-        rest = {name: sample for name, sample in chunk.items() if name not in missing}
-        if rest:
-            yield from self._supported(rest)
-
-    def _halves(self, chunk: Chunk) -> Iterator[Verdict]:
-        names = list(chunk)
-        for part in (names[: len(names) // 2], names[len(names) // 2 :]):
-            yield from self.verdicts({name: chunk[name] for name in part})
-
-    @staticmethod
-    def _missing(chunk: Chunk) -> dict[str, str]:
-        """Return sample -> what the census says of it."""
-        census = census_torch(Samples(chunk), inputs=_inputs(chunk))
-        found: dict[str, str] = {}
-        for reason, paths in census.unsupported.items():
-            for path in paths:
-                found[path.split(".")[1]] = reason
-        return found
-
-    def _supported(self, chunk: Chunk) -> Iterator[Verdict]:
-        truths = {name: self._truths(name, sample) for name, sample in chunk.items()}
-        inputs = {key: to_mlx(x) for key, x in _inputs(chunk).items()}
+        """Yield a verdict for each sample of CHUNK: together where nothing fails, else in parts."""
         captured = None
+        inputs = {key: to_mlx(x) for key, x in _inputs(chunk).items()}
         try:
             captured = capture(Samples(chunk), inputs=_inputs(chunk))
             outputs = captured(**inputs)
             mx.eval(outputs)
         except Exception as error:
             refused = captured is None and isinstance(error, WeighbridgeError)
-            if len(chunk) > 1:
-                yield from self._halves(chunk)
-            else:
-                yield Verdict("unsupported" if refused else "crash", _summary(error))
+            yield from self._apart(chunk, error, refused)
             return
+        truths = {name: self._truths(name, sample) for name, sample in chunk.items()}
         wrong = {name: self._wrong_outputs(outputs[name], truths[name]) for name in chunk}
-        yield from (Verdict("wrong", f"{reason}") for reason in wrong.values() if reason)
+        yield from (Verdict("wrong", reason) for reason in wrong.values() if reason)
         right = {name: sample for name, sample in chunk.items() if not wrong[name]}
         yield from self._gradients(captured, inputs, right, truths)
+
+    def _apart(self, chunk: Chunk, error: Exception, refused: bool) -> Iterator[Verdict]:
+        """Judge the samples that the census names, then the rest; or halves where it names none."""
+        if len(chunk) == 1:
+            yield Verdict("unsupported" if refused else "crash", _summary(error))
+            return
+        missing = self._missing(chunk) if refused else {}
+        if missing:
+            yield from (Verdict("unsupported", reason) for reason in missing.values())
+            rest = {name: sample for name, sample in chunk.items() if name not in missing}
+            if rest:
+                yield from self.verdicts(rest)
+            return
+        names = list(chunk)
+        for part in (names[: len(names) // 2], names[len(names) // 2 :]):
+            yield from self.verdicts({name: chunk[name] for name in part})
+
+    @staticmethod
+    def _missing(chunk: Chunk) -> dict[str, str]:
+        """Return sample -> what the census says of it; nothing where torch.export itself fails."""
+        try:
+            census = census_torch(Samples(chunk), inputs=_inputs(chunk))
+        except WeighbridgeError:
+            return {}
+        return {
+            path.split(".")[1]: reason
+            for reason, paths in census.unsupported.items()
+            for path in paths
+        }
 
     def _gradients(
         self, captured: Any, inputs: Mapping[str, mx.array], chunk: Chunk, truths: Any
@@ -361,6 +360,8 @@ def work(names: Sequence[str], log: Path) -> None:
     """Judge entries one after another; each is announced before, so that one that kills is known."""
     mx.set_default_device(mx.cpu)
     torch.set_num_threads(1)
+    # torch.export asks for all operations, twice a recording: the most of its time for small modules
+    exported_program._collect_all_valid_cia_ops = cache(exported_program._collect_all_valid_cia_ops)
     table = op_db()
     for name in names:
         _append(log, {"entry": name, "status": "started"})

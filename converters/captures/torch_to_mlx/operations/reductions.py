@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from .axes import Axes, along, axes_of, axis_of
+from .distances import safe_root
 from .elementwise.elementary import exp, softmax
 from .registry import operation, register
 
@@ -104,6 +105,10 @@ def _variance(x: mx.array, dim: Axes, correction: float, keepdim: bool) -> mx.ar
     return total / mx.array(max(count, 0), x.dtype)
 
 
+def _root(total: mx.array) -> mx.array:
+    return safe_root(mx.sqrt, total)
+
+
 def _spread(power: Callable[[mx.array], mx.array], with_mean: bool) -> Callable[..., Any]:
     """Make the handler of ``var``, ``std``, ``var_mean`` or ``std_mean``."""
 
@@ -126,41 +131,12 @@ register(
         f"{_name} {_name}.dim {_name}.correction": _spread(_power, _name.endswith("_mean"))
         for _name, _power in {
             "var": lambda x: x,
-            "std": mx.sqrt,
+            "std": _root,
             "var_mean": lambda x: x,
-            "std_mean": mx.sqrt,
+            "std_mean": _root,
         }.items()
     }
 )
-
-# order -> (terms, reduction, back), x being absolute values
-_NORMS: dict[float, tuple[Callable[..., mx.array], Reduction, Callable[..., mx.array]]] = {
-    0: (lambda x: (x != 0).astype(x.dtype), mx.sum, lambda x: x),
-    1: (lambda x: x, mx.sum, lambda x: x),
-    2: (lambda x: x * x, mx.sum, mx.sqrt),
-    math.inf: (lambda x: x, mx.max, lambda x: x),
-    -math.inf: (lambda x: x, mx.min, lambda x: x),
-}
-
-
-@operation("linalg_vector_norm", promote="result")
-def _vector_norm(
-    self: mx.array, ord_: float = 2, dim: Axes = None, keepdim: bool = False
-) -> mx.array:
-    default = (lambda x: mx.power(x, ord_), mx.sum, lambda x: mx.power(x, 1 / ord_))
-    terms, reduction, back = _NORMS.get(ord_, default)
-    return _safe_root(back, _over(reduction)(terms(mx.abs(self)), dim, keepdim))
-
-
-def _safe_root(root: Callable[..., mx.array], total: mx.array) -> mx.array:
-    """Apply ROOT with gradient 0, not infinity, at 0: torch's subgradient of a norm."""
-    zero = total == 0
-    return mx.where(zero, total, root(mx.where(zero, mx.ones_like(total), total)))
-
-
-@operation("norm.ScalarOpt_dim", "norm.Scalar", promote="result")
-def _norm(self: mx.array, p: float | None = 2, dim: Axes = None, keepdim: bool = False) -> mx.array:
-    return _vector_norm(self, 2 if p is None else p, dim, keepdim)
 
 
 def _picked(pick: Callable[..., mx.array]) -> Callable[..., tuple[mx.array, mx.array]]:

@@ -26,10 +26,12 @@ THEMES: Final = (
     "arrangement.scattering",
     "arrangement.shapes",
     "arrangement.sorting",
+    "distances",
     "elementwise.activations",
     "elementwise.arithmetic",
     "elementwise.comparisons",
     "elementwise.creation",
+    "elementwise.kinks",
     "elementwise.randomness",
     "layers.attention",
     "layers.convolution",
@@ -43,6 +45,7 @@ THEMES: Final = (
     "layers.recurrent",
     "layers.resampling",
     "layers.sampling",
+    "ranks",
     "reductions",
 )
 

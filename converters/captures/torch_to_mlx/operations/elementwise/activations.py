@@ -7,6 +7,7 @@ import math
 import mlx.core as mx
 
 from ..axes import axis_of, per_channel
+from ..gradients import zero_where
 from ..registry import operation, register
 from .elementary import erf, sigmoid, softplus, tanh
 
@@ -14,13 +15,8 @@ from .elementary import erf, sigmoid, softplus, tanh
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
-def _relu(x: mx.array) -> mx.array:
-    return mx.maximum(x, mx.array(0, x.dtype))
-
-
 register(
     {
-        "relu": _relu,
         "relu6": lambda x: mx.clip(x, 0, 6),
         "sigmoid": sigmoid,
         "silu": lambda x: x * sigmoid(x),
@@ -57,7 +53,7 @@ def _gelu(self: mx.array, approximate: str = "none") -> mx.array:
 
 @operation("elu")
 def _elu(self: mx.array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> mx.array:
-    negative = mx.expm1(mx.minimum(self, mx.array(0, self.dtype)) * input_scale)
+    negative = mx.expm1(zero_where(self > 0, self) * input_scale)
     return scale * mx.where(self > 0, self, alpha * negative)
 
 

@@ -80,14 +80,8 @@ register(
         "div.Tensor div.Scalar divide.Tensor true_divide.Tensor": operator.truediv,
         "floor_divide floor_divide.Scalar": _floor_divide,
         "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": mx.remainder,
-        "maximum max.other clamp_min clamp_min.Tensor": mx.maximum,
-        "minimum min.other clamp_max clamp_max.Tensor": mx.minimum,
-        "atan2 arctan2": mx.arctan2,
         "logaddexp": mx.logaddexp,
         "hypot": lambda a, b: mx.sqrt(a * a + b * b),
-        "copysign.Tensor": lambda a, b: mx.where(b < 0, -mx.abs(a), mx.abs(a)),
-        "pow.Tensor_Tensor": mx.power,
-        "pow.Scalar": lambda a, exponent: mx.power(mx.array(a, exponent.dtype), exponent),
     },
     promote="result",
     arity=2,
@@ -102,9 +96,6 @@ register(
         "addcmul": lambda self, tensor1, tensor2, value=1: self + value * tensor1 * tensor2,
         "addcdiv": lambda self, tensor1, tensor2, value=1: self + value * tensor1 / tensor2,
         "lerp.Scalar lerp.Tensor": lambda self, end, weight: self + weight * (end - self),
-        "clamp clip clamp.Tensor clip.Tensor": lambda self, min_=None, max_=None: _clamp(
-            self, min_, max_
-        ),
     },
     promote="result",
 )
@@ -112,12 +103,6 @@ register(
 
 def _scaled(operand: Any, alpha: float) -> Any:
     return operand if alpha == 1 else operand * alpha
-
-
-def _clamp(x: mx.array, low: Operand | None, high: Operand | None) -> mx.array:
-    """Bound X from both sides; where the bounds cross, the upper one wins as in torch."""
-    x = x if low is None else mx.maximum(x, low)
-    return x if high is None else mx.minimum(x, high)
 
 
 @operation("div.Tensor_mode", "div.Scalar_mode", promote="result")
@@ -132,14 +117,8 @@ def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> mx.array
     return mx.where((self < 0) != (other < 0), -magnitude, magnitude)
 
 
-@operation("fmod.Tensor", "fmod.Scalar", promote="result")
-def _fmod(self: mx.array, other: Operand) -> mx.array:
-    """Take the sign of the dividend, as C does."""
-    rest = mx.remainder(mx.abs(self), mx.abs(mx.array(other)))
-    return mx.where(self < 0, -rest, rest)
-
-
 _POWERS: dict[float, Callable[[mx.array], mx.array]] = {
+    0: mx.ones_like,
     1: lambda x: x,
     2: lambda x: x * x,
     3: lambda x: x * x * x,
@@ -163,9 +142,3 @@ def _nan_to_num(
     neginf: float | None = None,
 ) -> mx.array:
     return mx.nan_to_num(self, nan or 0.0, posinf, neginf) if is_float(self) else self
-
-
-@operation("xlogy.Tensor", promote="result")
-def _xlogy(self: mx.array, other: mx.array) -> mx.array:
-    product = self * mx.log(mx.where(self == 0, mx.ones_like(other), other))
-    return mx.where(mx.isnan(other), other, product)

@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from ..gradients import where
 from ..registry import operation, register
 
 Operand = mx.array | float
@@ -30,7 +31,6 @@ register(
         "isfinite": mx.isfinite,
         "isposinf": mx.isposinf,
         "isneginf": mx.isneginf,
-        "signbit": lambda self: self < 0,
     },
     arity=1,
 )
@@ -46,7 +46,7 @@ register(
     promote="result",
     arity=2,
 )
-register({"where.self where.ScalarOther where.ScalarSelf": mx.where}, promote="result", arity=3)
+register({"where.self where.ScalarOther where.ScalarSelf": where}, promote="result", arity=3)
 
 
 def _bitwise(
@@ -97,7 +97,7 @@ def _where_scalars(condition: mx.array, self: float, other: float, dtype: mx.Dty
 
 @operation("masked_fill.Scalar", "masked_fill.Tensor", promote="result")
 def _masked_fill(self: mx.array, mask: mx.array, value: Operand) -> mx.array:
-    return mx.where(mask, mx.array(value, self.dtype), self)
+    return where(mask, mx.array(value, self.dtype), self)
 
 
 @operation("isin.Tensor_Tensor")

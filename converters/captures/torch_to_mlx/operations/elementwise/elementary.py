@@ -8,11 +8,13 @@ exp is only good to 4e-6. Sums and products are vectorised: the same functions b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from typing import Any, Final, Protocol, cast
+from typing import Final, cast
 
 import mlx.core as mx
+
+from ..gradients import Custom
 
 # erf(x) = x P(x^2) / Q(x^2) on [-4, 4]; coefficients of Eigen's erf for float32, highest power first.
 _ERF_P: Final = (
@@ -64,19 +66,6 @@ _EXP_RANGE: Final = (
 )  # round to 2^-127 and 2^128, whose bits are those of 0 and infinity
 
 
-class _Custom(Protocol):
-    """A function of one array with a gradient of its own."""
-
-    def __call__(self, x: mx.array) -> mx.array: ...
-
-    def vjp(self, function: Callable[[mx.array, mx.array, mx.array], mx.array]) -> Any: ...
-
-
-def _custom(function: Callable[[mx.array], mx.array]) -> _Custom:
-    custom: Any = mx.custom_function(function)
-    return cast(_Custom, custom)
-
-
 def _vectorised(x: mx.array) -> bool:
     return x.dtype == mx.float32 and mx.default_device().type == mx.DeviceType.cpu
 
@@ -87,7 +76,7 @@ def _polynomial(coefficients: Sequence[float], x: mx.array) -> mx.array:
     )
 
 
-@_custom
+@Custom
 def _exp(x: mx.array) -> mx.array:
     bounded = mx.clip(x, *_EXP_RANGE)
     power = mx.round(bounded * math.log2(math.e))
@@ -101,7 +90,7 @@ def _exp_vjp(_: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
     return cotangent * y
 
 
-@_custom
+@Custom
 def _erf(x: mx.array) -> mx.array:
     bounded = mx.clip(x, -4, 4)
     square = bounded * bounded
@@ -113,7 +102,7 @@ def _erf_vjp(x: mx.array, cotangent: mx.array, _: mx.array) -> mx.array:
     return cotangent * (exp(-x * x) * (2 / math.sqrt(math.pi)))
 
 
-@_custom
+@Custom
 def _tanh(x: mx.array) -> mx.array:
     bounded = mx.clip(x, *_TANH_RANGE)
     square = bounded * bounded
@@ -125,9 +114,9 @@ def _tanh_vjp(_: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
     return cotangent * (1 - y * y)
 
 
-@_custom
+@Custom
 def _sigmoid(x: mx.array) -> mx.array:
-    return 1 / (1 + _exp(-x))
+    return 1 / (1 + cast(mx.array, _exp(-x)))
 
 
 @_sigmoid.vjp
@@ -135,7 +124,7 @@ def _sigmoid_vjp(_: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
     return cotangent * y * (1 - y)
 
 
-@_custom
+@Custom
 def _softmax(x: mx.array) -> mx.array:
     weights = _exp(x - mx.max(x, axis=-1, keepdims=True))
     return weights / mx.sum(weights, axis=-1, keepdims=True)
@@ -149,29 +138,39 @@ def _softmax_vjp(_: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
 
 def exp(x: mx.array) -> mx.array:
     """Return e to the power of X."""
-    return _exp(x) if _vectorised(x) else mx.exp(x)
+    return cast(mx.array, _exp(x)) if _vectorised(x) else mx.exp(x)
 
 
 def erf(x: mx.array) -> mx.array:
     """Return the error function of X."""
-    return _erf(x) if _vectorised(x) else mx.erf(x)
+    return cast(mx.array, _erf(x)) if _vectorised(x) else mx.erf(x)
 
 
 def tanh(x: mx.array) -> mx.array:
     """Return the hyperbolic tangent of X."""
-    return _tanh(x) if _vectorised(x) else mx.tanh(x)
+    return cast(mx.array, _tanh(x)) if _vectorised(x) else mx.tanh(x)
 
 
 def sigmoid(x: mx.array) -> mx.array:
     """Return 1 / (1 + exp(-X))."""
-    return _sigmoid(x) if _vectorised(x) else mx.sigmoid(x)
+    return cast(mx.array, _sigmoid(x)) if _vectorised(x) else mx.sigmoid(x)
 
 
 def softmax(x: mx.array) -> mx.array:
     """Return exp(X) over its sum, along the last axis, summed in float32."""
-    return _softmax(x) if _vectorised(x) else mx.softmax(x, axis=-1, precise=True)
+    return cast(mx.array, _softmax(x)) if _vectorised(x) else mx.softmax(x, axis=-1, precise=True)
+
+
+@Custom
+def _softplus(x: mx.array) -> mx.array:
+    return mx.maximum(x, 0) + mx.log1p(exp(-mx.abs(x)))
+
+
+@_softplus.vjp
+def _softplus_vjp(x: mx.array, cotangent: mx.array, _: mx.array) -> mx.array:
+    return cotangent * sigmoid(x)
 
 
 def softplus(x: mx.array) -> mx.array:
     """Return log(1 + exp(X)) without overflow."""
-    return mx.maximum(x, 0) + mx.log1p(exp(-mx.abs(x)))
+    return cast(mx.array, _softplus(x))

@@ -9,6 +9,8 @@ import mlx.core as mx
 
 from ...dtypes import is_float
 from ..elementwise.elementary import exp, softplus
+from ..elementwise.kinks import xlogy
+from ..gradients import elementwise
 from ..reductions import log_softmax
 from ..registry import operation, register
 
@@ -46,15 +48,26 @@ def _huber(x: mx.array, y: mx.array, delta: float = 1.0) -> mx.array:
 def _kl(x: mx.array, y: mx.array, log_target: bool = False) -> mx.array:
     if log_target:
         return exp(y) * (y - x)
-    positive = y > 0
-    entropy = y * mx.log(mx.where(positive, y, mx.ones_like(y)))
-    return mx.where(positive, entropy - y * x, mx.zeros_like(x))
+    return xlogy(y, y) - y * x
 
 
 def _bce(x: mx.array, y: mx.array, weight: mx.array | None = None) -> mx.array:
-    """Clamp logarithms at -100 as torch does."""
-    loss = -(y * mx.maximum(mx.log(x), -100) + (1 - y) * mx.maximum(mx.log(1 - x), -100))
+    loss = _cross_entropy_of_two(x, y)
     return loss if weight is None else loss * weight
+
+
+def _of_two(x: mx.array, y: mx.array) -> mx.array:
+    """Clamp logarithms at -100 as torch does."""
+    return -(y * mx.maximum(mx.log(x), -100) + (1 - y) * mx.maximum(mx.log1p(-x), -100))
+
+
+_cross_entropy_of_two = elementwise(
+    _of_two,
+    lambda g, _, x, y: (
+        g * (x - y) / mx.maximum((1 - x) * x, 1e-12),
+        g * (mx.log1p(-x) - mx.log(x)),
+    ),
+)
 
 
 def _bce_with_logits(

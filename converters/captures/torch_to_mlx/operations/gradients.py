@@ -1,0 +1,99 @@
+"""Functions with a gradient of their own, where MLX has none or another than torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import mlx.core as mx
+
+Gradient = Callable[..., mx.array | tuple[mx.array | None, ...]]
+
+_FORWARD_ONLY = ContextVar("forward_only", default=False)
+
+
+@contextmanager
+def forward_only() -> Iterator[None]:
+    """Leave the gradients away inside: MLX cannot export functions that have their own."""
+    token = _FORWARD_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _FORWARD_ONLY.reset(token)
+
+
+class Custom:
+    """A function of arrays whose gradient is set by ``vjp``, as with ``mx.custom_function``."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._plain, self._custom = function, mx.custom_function(function)
+
+    def __call__(self, *operands: mx.array) -> Any:
+        """Return the function of OPERANDS."""
+        return self._plain(*operands) if _FORWARD_ONLY.get() else self._custom(*operands)
+
+    def vjp(self, gradient: Callable[..., Any]) -> Callable[..., Any]:
+        """Take GRADIENT (operands, cotangent, result) as the function's; it may decorate one."""
+        self._custom.vjp(gradient)
+        return gradient
+
+
+def with_gradient(function: Callable[..., Any], gradient: Gradient) -> Custom:
+    """Return FUNCTION of arrays with the GRADIENT (cotangent, result, *operands) -> one per operand.
+
+    ``None`` is no gradient. Operands come as they are; see ``elementwise`` for those that broadcast.
+    """
+    custom = Custom(function)
+
+    @custom.vjp
+    def _(operands: Any, cotangent: Any, result: Any) -> Any:
+        given = operands if isinstance(operands, tuple | list) else (operands,)
+        found = gradient(cotangent, result, *given)
+        if not isinstance(found, tuple):
+            return found
+        return tuple(
+            mx.zeros_like(x) if g is None else g for g, x in zip(found, given, strict=True)
+        )
+
+    return custom
+
+
+def elementwise(function: Callable[..., mx.array], gradient: Gradient) -> Callable[..., mx.array]:
+    """Do as ``with_gradient`` with operands that are broadcast first, numbers among them."""
+    custom = with_gradient(function, gradient)
+
+    def apply(*operands: Any) -> mx.array:
+        result: mx.array = custom(*alike(operands))
+        return result
+
+    return apply
+
+
+def alike(operands: Sequence[Any]) -> list[mx.array]:
+    """Return OPERANDS as arrays of one shape, numbers in the dtype of the first array."""
+    dtype = next((x.dtype for x in operands if isinstance(x, mx.array)), mx.float32)
+    arrays = [x if isinstance(x, mx.array) else mx.array(x, dtype) for x in operands]
+    shape = mx.broadcast_shapes(*[x.shape for x in arrays])
+    return [x if x.shape == shape else mx.broadcast_to(x, shape) for x in arrays]
+
+
+def zero_where(condition: mx.array, x: mx.array) -> mx.array:
+    """Return X, and 0 where CONDITION holds, whatever X is there."""
+    return mx.where(condition, mx.zeros_like(x), x)
+
+
+_select = with_gradient(
+    mx.where,
+    lambda g, _, condition, *__: (None, zero_where(~condition, g), zero_where(condition, g)),
+)
+
+
+def where(condition: mx.array, a: mx.array | float, b: mx.array | float) -> mx.array:
+    """Do as ``mx.where``; what was not chosen gets gradient 0, where MLX has infinity times 0."""
+    first, second = alike([a, b])
+    shape = mx.broadcast_shapes(condition.shape, first.shape)
+    arrays = (mx.broadcast_to(x, shape) for x in (condition.astype(mx.bool_), first, second))
+    result: mx.array = _select(*arrays)
+    return result
