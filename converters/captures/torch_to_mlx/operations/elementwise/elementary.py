@@ -126,7 +126,7 @@ def _sigmoid_vjp(_: mx.array, cotangent: mx.array, y: mx.array) -> mx.array:
 
 @Custom
 def _softmax(x: mx.array) -> mx.array:
-    weights = _exp(x - mx.max(x, axis=-1, keepdims=True))
+    weights: mx.array = _exp(x - mx.max(x, axis=-1, keepdims=True))
     return weights / mx.sum(weights, axis=-1, keepdims=True)
 
 
