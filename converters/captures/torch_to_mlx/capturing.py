@@ -23,6 +23,7 @@ from .ports import read_ports
 from .recording.modes import Modes, Other, readers_of_mode
 from .recording.recorded import Recording
 from .recording.sources import sources, structure, writes
+from .recording.verifying import verify
 from .storage.masters import inputs_in, narrowed, on_masters
 
 
@@ -51,8 +52,9 @@ def capture_torch(
 
     Raises:
         BadInputError: a pass is not known.
-        UnsupportedError: torch cannot record the module, or an operation has no handler (with the
-            census of all that have none). Nothing has run in MLX by then.
+        UnsupportedError: torch cannot record the module, an operation has no handler (with the census
+            of all that have none; nothing has run in MLX by then), or one does not give in MLX the
+            shape or dtype that torch recorded.
     """
     chosen = None if passes is None else table.check_names(passes)
 
@@ -101,7 +103,9 @@ def tensors_of(state: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
 
 
 def _recording(
-    program: ExportedProgram, dynamic: Dynamic, passes: tuple[str, ...] | None
+    program: ExportedProgram,
+    dynamic: Dynamic,
+    passes: tuple[str, ...] | None,
 ) -> Recording:
     state = program.state_dict
     first = canonical_names(state)
@@ -110,7 +114,7 @@ def _recording(
     ports = read_ports(program, _input_names(program), dynamic)
     draft = Draft(program.graph_module, constants)
     table.apply(draft, passes)
-    return Recording(
+    made = Recording(
         graph=build_graph(draft.module),
         ports=ports,
         names={name: (first[name], state[name].dtype) for name in state},
@@ -119,6 +123,8 @@ def _recording(
         writes=positions,
         structure=structure(program, len(positions)),
     )
+    verify(made.graph, draft.module, made.constants)
+    return made
 
 
 def _input_names(program: ExportedProgram) -> list[str]:

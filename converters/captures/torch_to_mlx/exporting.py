@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch.export import Dim, ExportedProgram
 
-from ....errors import BadInputError, UnsupportedError, WeighbridgeError
-from ...common.memory import pass_on_shortage
-from ...common.users_code import OURS, innermost
+from ....errors import BadInputError, UnsupportedError
 from .operations.decompositions import decomposed
 from .recording.cures import cured
+from .recording.failures import refuse
 from .recording.functions import Use, functions_noted
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.lifting import lift
@@ -91,38 +90,21 @@ def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic)
     tensors = example(inputs, dynamic)
     shapes = _shapes(module, tensors, dynamic)
     try:
-        with recording() as uses:
+        with recording(module, inputs) as uses:
             program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
             _detach_no_grad(program)
             # an empty table: functionalize and keep the rest
             functional = decomposed(program.run_decompositions({}))
         lift(functional, uses)
     except Exception as error:
-        pass_on_shortage(error)
-        _pass_on_refusal(error)
-        reason = next(iter(str(error).strip().splitlines()), "no reason given")
-        place = innermost(error.__traceback__)
-        reason += f" ({place})" if place not in {None, OURS} else ""
-        raise UnsupportedError(
-            f"torch.export cannot record {type(module).__name__}: {type(error).__name__}: {reason}; "
-            "code that branches on tensor values must be rewritten, or another implementation chosen"
-        ) from error
+        refuse(error, type(module).__name__)
     return functional
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[dict[int, Use]]:
-    """Record in the block, whatever the caller's mode; yield the uses of ``autograd.Function``."""
-    with warnings.catch_warnings(), torch.enable_grad(), cured(), hooks_refused():
+def recording(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[dict[int, Use]]:
+    """Record MODULE in the block, whatever the caller's mode; yield the uses of ``autograd.Function``."""
+    with warnings.catch_warnings(), torch.enable_grad(), cured(module, inputs), hooks_refused():
         warnings.simplefilter("ignore")
         with functions_noted() as uses:
             yield uses
-
-
-def _pass_on_refusal(error: BaseException) -> None:
-    """Raise the refusal that led to ERROR, if one did."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, WeighbridgeError):
-            raise cause
-        cause = cause.__cause__ or cause.__context__

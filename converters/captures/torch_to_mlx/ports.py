@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 import torch
 from torch.export import ExportedProgram
+from torch.fx import Graph
 from torch.utils._sympy.numbers import int_oo
 
 from ....errors import MismatchError, UnsupportedError
 from .dtypes import cast, mlx_dtype
+
+_SAME_VALUES: Final = frozenset(
+    f"aten.{name}.default"
+    for name in ("view", "reshape", "alias", "clone", "_to_copy", "unsqueeze", "expand", "detach")
+)
 
 
 class Size(NamedTuple):
@@ -27,12 +33,13 @@ class Size(NamedTuple):
 
 
 class Port(NamedTuple):
-    """An input: its name, the graph's name of its value, dtype, and sizes."""
+    """An input: its name, the graph's name of its value, dtype, sizes, and rows of the table it indexes."""
 
     name: str
     value: str
     dtype: mx.Dtype
     sizes: tuple[int | Size, ...]
+    rows: int | None = None
 
 
 def _size(recorded: int | torch.SymInt, label: str | None, port: str, program: Any) -> int | Size:
@@ -56,6 +63,7 @@ def read_ports(
 ) -> tuple[Port, ...]:
     """Return the tensor inputs of PROGRAM, whose user inputs are called NAMES in order."""
     values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    rows = _rows(program.graph)
     specs = [s for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
     ports = []
     for name, spec in zip(names, specs, strict=True):
@@ -63,9 +71,24 @@ def read_ports(
         if isinstance(value, torch.Tensor):
             labels = dynamic.get(name, {})
             sizes = [_size(s, labels.get(i), name, program) for i, s in enumerate(value.shape)]
-            ports.append(Port(name, spec.arg.name, mlx_dtype(value.dtype), tuple(sizes)))
+            dtype, indexed = mlx_dtype(value.dtype), rows.get(spec.arg.name)
+            ports.append(Port(name, spec.arg.name, dtype, tuple(sizes), indexed))
     _check_independent(ports)
     return tuple(ports)
+
+
+def _rows(graph: Graph) -> dict[str, int]:
+    """Return graph value -> rows of the smallest table that it indexes as it is."""
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        if str(node.target) == "aten.embedding.default":
+            table, indices = node.args[0].meta["val"], node.args[1]
+            while str(indices.target) in _SAME_VALUES:
+                indices = indices.args[0]
+            count = table.shape[0]
+            if isinstance(count, int):
+                found[indices.name] = min(count, found.get(indices.name, count))
+    return found
 
 
 def _check_independent(ports: list[Port]) -> None:
@@ -97,7 +120,35 @@ def _size_problem(port: Port, axis: int, given: int, seen: dict[str, int]) -> st
     return None
 
 
+def _dtype_problem(port: Port, value: mx.array) -> str | None:
+    """Refuse what a cast would change: fractions for an integer, the imaginary part for a real."""
+    for kind in (mx.inexact, mx.complexfloating):
+        if mx.issubdtype(value.dtype, kind) and not mx.issubdtype(port.dtype, kind):
+            given, wanted = (str(dtype).rpartition(".")[2] for dtype in (value.dtype, port.dtype))
+            return f"{port.name}: {given} given, recorded with {wanted}: convert it first"
+    return None
+
+
+def _index_problem(port: Port, value: mx.array) -> str | None:
+    """Refuse an index that its table has not; in a compiled function none can be seen."""
+    if port.rows is None or value.size == 0:
+        return None
+    try:
+        least, most = value.min().item(), value.max().item()
+    except ValueError:  # values are not known while MLX traces
+        return None
+    if least >= 0 and most < port.rows:
+        return None
+    return (
+        f"{port.name}: holds {least if least < 0 else most}, but it indexes a table of "
+        f"{port.rows} rows, from 0 to {port.rows - 1}"
+    )
+
+
 def _problems(port: Port, value: mx.array, seen: dict[str, int]) -> list[str]:
+    wrong = _dtype_problem(port, value) or _index_problem(port, value)
+    if wrong:
+        return [wrong]
     if value.ndim != len(port.sizes):
         return [f"{port.name}: {value.ndim} axes, recorded with {len(port.sizes)}"]
     found = [_size_problem(port, axis, given, seen) for axis, given in enumerate(value.shape)]

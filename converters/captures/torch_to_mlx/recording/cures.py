@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.grad_mode import inference_mode
+from torch.distributions import Distribution
 
 _DATA: Final = torch.Tensor.data
+_BY_VALUES: Final = (None, "eager", "grouped_mm")  # ways to compute experts that look at values
 
 
 def _enter(block: Any) -> None:
@@ -35,10 +37,43 @@ def _write_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
     _DATA.__set__(tensor, value)  # type: ignore[attr-defined]
 
 
+def _configurations(module: torch.nn.Module) -> list[Any]:
+    """Return the configurations of transformers that MODULE and its parts hold, each once."""
+    found: dict[int, Any] = {}
+    waiting = [getattr(part, "config", None) for part in module.modules()]
+    while waiting:
+        config = waiting.pop()
+        if hasattr(config, "to_dict") and id(config) not in found:
+            found[id(config)] = config
+            waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
+    return list(found.values())
+
+
+def _settings(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[tuple[Any, str, Any]]:
+    """Yield configuration, name and value of what is to be set while MODULE is recorded on INPUTS.
+
+    Experts are computed side by side, as ``batched_mm`` does: other ways sort tokens by values. The
+    cache of keys and values, which no graph can return, is left out where INPUTS do not ask for it.
+    """
+    for config in _configurations(module):
+        own = vars(config)
+        if own.get("_experts_implementation_internal", "batched_mm") in _BY_VALUES:
+            yield config, "_experts_implementation_internal", "batched_mm"
+        if own.get("use_cache") and "past_key_values" not in inputs:
+            yield config, "use_cache", False
+
+
 @contextlib.contextmanager
-def cured() -> Iterator[None]:
-    """Let inference blocks and ``.data`` be recorded in the block as what they mean."""
+def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
+    """Let MODULE be recorded in the block on INPUTS; all that is changed is put back after it.
+
+    Inference blocks and ``.data`` are recorded as what they mean, checks of values in
+    ``torch.distributions`` are off, and configurations of transformers are set as in ``_settings``.
+    """
     with contextlib.ExitStack() as stack:
+        for config, name, value in _settings(module, inputs):
+            stack.enter_context(mock.patch.dict(vars(config), {name: value}))
+        stack.enter_context(mock.patch.object(Distribution, "_validate_args", False))
         for name, function in (("__enter__", _enter), ("__exit__", _leave)):
             stack.enter_context(mock.patch.object(inference_mode, name, function))
         stack.enter_context(

@@ -10,10 +10,10 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 
-from .....errors import UnsupportedError, WeighbridgeError
+from .....errors import UnsupportedError
 from ..operations.decompositions import decomposed
+from .failures import refuse
 from .functions import OPERATION, Use
-from .places import lines_of
 
 META = "weighbridge_lifted"  # where a node keeps its programs
 Tensors = list[torch.Tensor]
@@ -122,7 +122,7 @@ def _recorded(
         {axis: Dim.AUTO for axis, size in enumerate(value.shape) if not isinstance(size, int)}
         for value in like
     )
-    what = f"{method} of torch.autograd.Function {use.name}, called in {use.line}"
+    what = f"{method} of torch.autograd.Function {use.name} ({use.line})"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -130,14 +130,8 @@ def _recorded(
                 _Method(function), examples, dynamic_shapes=(varying,), strict=False
             )
             program = decomposed(exported.run_decompositions({}))
-    except WeighbridgeError:
-        raise
     except Exception as error:
-        places = "; ".join(lines_of(error.__traceback__))
-        reason = str(error).strip().partition("\n")[0]
-        raise UnsupportedError(
-            f"{what}, cannot be recorded: {type(error).__name__}: {reason} ({places})"
-        ) from error
+        refuse(error, what)
     _check_sizes(program, like, what)
     return program
 
@@ -148,4 +142,4 @@ def _check_sizes(program: ExportedProgram, like: list[Any], what: str) -> None:
     for node, value in zip(inputs, like, strict=True) if like else ():
         for size, wanted in zip(node.meta["val"].shape, value.shape, strict=True):
             if isinstance(size, int) and not isinstance(wanted, int):
-                raise UnsupportedError(f"{what}, fixes a size at {size} that may vary")
+                raise UnsupportedError(f"{what} fixes a size at {size} that may vary")

@@ -121,3 +121,36 @@ def test_arrays_are_taken_in_any_dtype_and_from_numpy(positions):
 def test_dynamic_must_name_inputs_and_axes_that_exist(dynamic):
     with pytest.raises(BadInputError, match="`dynamic` names"):
         capture(Positions(), inputs=EXAMPLE, dynamic=dynamic)
+
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 3)
+
+    def forward(self, ids):
+        return self.table(ids.view(-1).long())
+
+
+@pytest.fixture(scope="module")
+def table():
+    return capture(Table(), inputs={"ids": torch.ones(4, dtype=torch.int32)})
+
+
+@pytest.mark.parametrize("array", [mx.array([0.5, 1, 2, 3]), np.ones(4)], ids=["mlx", "numpy"])
+def test_fractions_are_no_integers(table, array):
+    with pytest.raises(MismatchError, match=r"ids: float\d\d given, recorded with int32"):
+        table(ids=array)
+
+
+@pytest.mark.parametrize("wrong", [10, -1])
+def test_an_index_that_its_table_has_not_is_refused_where_it_can_be_seen(table, wrong):
+    ids = mx.array([0, 9, wrong, 1])
+    with pytest.raises(MismatchError, match=rf"ids: holds {wrong}, .*table of 10 rows"):
+        table(ids=ids)
+
+
+@pytest.mark.compiled
+def test_indices_are_not_looked_at_while_mlx_traces(table):
+    ids = mx.array([0, 9, 3, 1])
+    np.testing.assert_array_equal(mx.compile(lambda x: table(ids=x))(ids), table(ids=ids))
