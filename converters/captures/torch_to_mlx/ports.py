@@ -134,7 +134,7 @@ def _index_problem(port: Port, value: mx.array) -> str | None:
     if port.rows is None or value.size == 0:
         return None
     try:
-        least, most = value.min().item(), value.max().item()
+        least, most = (int(found.item().real) for found in (value.min(), value.max()))
     except ValueError:  # values are not known while MLX traces
         return None
     if least >= 0 and most < port.rows:

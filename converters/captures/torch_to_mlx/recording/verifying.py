@@ -94,7 +94,8 @@ def _problem(value: Any, recorded: Any) -> str | None:
 @contextlib.contextmanager
 def _same_random_numbers() -> Iterator[None]:
     """Leave MLX's random numbers as they were before the block."""
-    high, low = mx.random.state[0].tolist()  # the state cannot be set; a seed is its two halves
+    state: Any = mx.random.state
+    high, low = state[0].tolist()  # it cannot be set; a seed is its two halves
     try:
         yield
     finally:
