@@ -42,10 +42,10 @@ THEMES: Final = (
     "layers.normalization",
     "layers.patches",
     "layers.pooling",
-    "layers.recurrent",
     "layers.resampling",
     "layers.sampling",
     "ranks",
+    "recurrent.layers",
     "reductions",
 )
 
