@@ -14,6 +14,7 @@ from torch.export import Dim, ExportedProgram
 
 from ....errors import BadInputError, UnsupportedError
 from .operations.decompositions import decomposed
+from .operations.recurrent.recorded import check_packed, kept_whole
 from .recording.cures import cured
 from .recording.failures import refuse
 from .recording.functions import Use, functions_noted
@@ -96,6 +97,7 @@ def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic)
             # an empty table: functionalize and keep the rest
             functional = decomposed(program.run_decompositions({}))
         lift(functional, uses)
+        check_packed(functional.graph)
     except Exception as error:
         refuse(error, type(module).__name__)
     return functional
@@ -106,5 +108,5 @@ def recording(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[di
     """Record MODULE in the block, whatever the caller's mode; yield the uses of ``autograd.Function``."""
     with warnings.catch_warnings(), torch.enable_grad(), cured(module, inputs), hooks_refused():
         warnings.simplefilter("ignore")
-        with functions_noted() as uses:
+        with kept_whole(), functions_noted() as uses:
             yield uses

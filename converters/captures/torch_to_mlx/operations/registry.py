@@ -46,6 +46,7 @@ THEMES: Final = (
     "layers.sampling",
     "ranks",
     "recurrent.layers",
+    "recurrent.packed",
     "reductions",
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -12,6 +12,7 @@ from ..registry import operation
 from . import cells
 from .cells import Arrays, Cell
 from .loops import Loop, loop_of
+from .packed import going_on
 
 
 class Weights(NamedTuple):
@@ -84,7 +85,7 @@ class Form(NamedTuple):
     bidirectional: bool
 
 
-def run_layers(  # noqa: PLR0913, PLR0917 - the schema's
+def run_layers(
     cell: Cell,
     x: mx.array,
     starts: Sequence[mx.array],
@@ -120,23 +121,25 @@ def _recurrent(cell: Cell) -> Callable[..., tuple[mx.array, ...]]:
         hx: mx.array | Sequence[mx.array],
         params: Sequence[mx.array],
         batch_first: bool,
-        **form: bool | float,
+        lengths: mx.array | None = None,
+        **form: Any,
     ) -> tuple[mx.array, ...]:
         x = mx.swapaxes(input_, 0, 1) if batch_first else input_
+        alive = [] if lengths is None else [going_on(len(x), lengths)[..., None].astype(x.dtype)]
         starts = [hx] if isinstance(hx, mx.array) else hx
-        y, *last = run_layers(cell, x, starts, params, Form(**form))
+        y, *last = run_layers(cell, x, starts, params, Form(**form), alive)
         return (mx.swapaxes(y, 0, 1) if batch_first else y, *last)
 
     return run
 
 
 for _name, _cell in {
-    "lstm.input": cells.LSTM,
-    "gru.input": cells.GRU,
-    "rnn_tanh.input": cells.TANH,
-    "rnn_relu.input": cells.RELU,
+    "lstm": cells.LSTM,
+    "gru": cells.GRU,
+    "rnn_tanh": cells.TANH,
+    "rnn_relu": cells.RELU,
 }.items():
-    operation(_name)(_recurrent(_cell))
+    operation(f"{_name}.input", f"weighbridge.{_name}.default")(_recurrent(_cell))
 
 
 def _one_step(cell: Cell) -> Callable[..., mx.array | tuple[mx.array, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 
@@ -77,7 +77,7 @@ class _Gradients(NamedTuple):
 
     products: mx.array
     hidden: mx.array
-    start: Arrays
+    start: Sequence[Any]
 
 
 def _run_back(
@@ -92,11 +92,12 @@ def _run_back(
     for *slope, flag, after in zip(*columns[: len(slopes)], flags, following, strict=True):
         product, entered, direct = _step_back(loop.cell, gradient, slope, weights, flag)
         base = after if direct[0] is None else after + direct[0]
-        gradient = [mx.addmm(base, product, turned), *direct[1:]]
+        others: Any = direct[1:]
+        gradient = [mx.addmm(base, product, turned), *others]
         products.append(product)
         hidden.append(entered[0])
-    steps = (joined(loop.ordered(column[::-1])) for column in (products, hidden))
-    return _Gradients(*steps, gradient)
+    both = [joined(loop.ordered(column[::-1])) for column in (products, hidden)]
+    return _Gradients(both[0], both[1], gradient)
 
 
 def _gradients(loop: Loop, primals: Any, cotangents: Arrays, outputs: Arrays) -> list[Any]:
@@ -130,7 +131,7 @@ def loop_of(loop: Loop) -> Any:
     def back(primals: Any, cotangents: Any, outputs: Any) -> Any:
         return _gradients(loop, primals, cotangents, outputs)
 
-    run.vjp(lambda *given: tuple(back(*map(list, given))))
+    run.vjp(lambda *given: (*cast(Any, back(*map(list, given))),))
     back.vjp(_refused)
     return run
 

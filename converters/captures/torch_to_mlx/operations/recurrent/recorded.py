@@ -1,0 +1,189 @@
+"""Recurrent layers kept whole while ``torch.export`` records a module.
+
+torch unrolls them over time, which fixes the length, and cannot record packed sequences at all, whose
+shapes depend on values. Here each is one operation of the graph, and a packed sequence stays padded: its
+data has shape ``(time, batch, ...)``, and the lengths travel in the place of ``batch_sizes``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from ......errors import UnsupportedError
+
+_FORM: Final = (
+    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, "
+    "bool batch_first"
+)
+SCHEMAS: Final = {
+    "lstm": f"(Tensor input, Tensor? lengths, Tensor[] hx, {_FORM}) -> (Tensor, Tensor, Tensor)",
+    **dict.fromkeys(
+        ("gru", "rnn_tanh", "rnn_relu"),
+        f"(Tensor input, Tensor? lengths, Tensor hx, {_FORM}) -> (Tensor, Tensor)",
+    ),
+    "pack": "(Tensor input, Tensor lengths, bool batch_first) -> Tensor",
+    "pad": "(Tensor data, Tensor lengths, bool batch_first, float value, SymInt total, bool whole)"
+    " -> Tensor",
+}
+LAYERS: Final = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+for _name, _schema in SCHEMAS.items():  # with the tag, passes neither merge nor compute them
+    torch.library.define(
+        f"weighbridge::{_name}", _schema, tags=(torch.Tag.nondeterministic_seeded,)
+    )
+OPERATIONS: Final[Any] = torch.ops.weighbridge
+
+
+def _layer_shapes(x: Tensor, _: Tensor | None, hx: Any, *rest: Any) -> tuple[Tensor, ...]:
+    """Return tensors like what a recurrent layer returns."""
+    states = [hx] if isinstance(hx, Tensor) else hx
+    directions = 1 + rest[5]
+    output = x.new_empty(*x.shape[:2], directions * states[0].shape[-1])
+    return (output, *(torch.empty_like(state) for state in states))
+
+
+def _pack_shape(x: Tensor, _: Tensor, batch_first: bool) -> Tensor:
+    return torch.empty_like(x.transpose(0, 1) if batch_first else x).contiguous()
+
+
+def _pad_shape(data: Tensor, _: Tensor, batch_first: bool, *rest: Any) -> Tensor:
+    shape = (rest[1], *data.shape[1:])
+    return data.new_empty((shape[1], shape[0], *shape[2:]) if batch_first else shape)
+
+
+for _name in LAYERS:
+    torch.library.register_fake(f"weighbridge::{_name}", _layer_shapes)
+torch.library.register_fake("weighbridge::pack", _pack_shape)
+torch.library.register_fake("weighbridge::pad", _pad_shape)
+
+
+class Longest:
+    """The length of the longest sequence, which nothing knows while a module is recorded."""
+
+    def __gt__(self, total: object) -> bool:
+        """Let torch take any TOTAL; whether the sequences fit is seen when they are there."""
+        return False
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What stands for ``batch_sizes``: the lengths of the sequences, and the sizes torch asks for."""
+
+    lengths: Tensor
+    batch: int | torch.SymInt
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - it never changes
+
+    def __getitem__(self, index: int) -> Any:
+        """Return the number of sequences that have a first step."""
+        if index != 0:
+            raise TypeError("only the first of a packed sequence's batch sizes is known")
+        return self.batch
+
+    def size(self, axis: int) -> Longest:  # noqa: ARG002 - as a tensor has it
+        """Return the number of steps."""
+        return Longest()
+
+
+def _pack(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Lengths]:
+    data = OPERATIONS.pack(x, lengths, batch_first)
+    return data, Lengths(lengths, data.shape[1])
+
+
+def _pad(
+    data: Tensor, sizes: Lengths, batch_first: bool, value: float, total: int | Longest
+) -> tuple[Tensor, Tensor]:
+    whole = isinstance(total, Longest)
+    size = data.shape[0] if whole else total
+    return OPERATIONS.pad(data, sizes.lengths, batch_first, value, size, whole), sizes.lengths
+
+
+def _layer(name: str) -> Callable[..., Any]:
+    operation = getattr(OPERATIONS, name)
+
+    def run(x: Tensor, *rest: Any) -> Any:
+        if isinstance(rest[0], Lengths):
+            return operation(x, rest[0].lengths, *rest[1:], False)
+        return operation(x, None, *rest)
+
+    return run
+
+
+def _checked(check: Callable[..., None]) -> Callable[..., None]:
+    """Let CHECK see no packed input, which it knows in torch's shape only."""
+
+    def run(self: nn.RNNBase, x: Tensor, hidden: Any, sizes: Any) -> None:
+        if not isinstance(sizes, Lengths):
+            check(self, x, hidden, sizes)
+
+    return run
+
+
+@contextmanager
+def kept_whole() -> Iterator[None]:
+    """Record recurrent layers and packed sequences as one operation each."""
+    functions = {
+        **{name: _layer(name) for name in LAYERS},
+        "_pack_padded_sequence": _pack,
+        "_pad_packed_sequence": _pad,
+    }
+    with ExitStack() as stack:
+        for name, function in functions.items():
+            stack.enter_context(patch.object(torch._VF, name, function, create=True))
+        for owner in (nn.RNNBase, nn.LSTM):
+            check = _checked(owner.check_forward_args)
+            stack.enter_context(patch.object(owner, "check_forward_args", check))
+        yield
+
+
+ROW_BY_ROW: Final = frozenset(
+    f"aten.{name}.default"
+    for name in [
+        "alias",
+        "clone",
+        "detach",
+        "dropout",
+        "embedding",
+        "gelu",
+        "layer_norm",
+        "leaky_relu",
+        "linear",
+        "native_dropout",
+        "relu",
+        "sigmoid",
+        "silu",
+        "tanh",
+        "_to_copy",
+    ]
+)
+
+
+def _stays_packed(node: Node) -> bool:
+    """Tell whether NODE, which takes data of a packed sequence, gives such data in turn."""
+    if node.target is operator.getitem:
+        return bool(node.args[1] == 0)
+    name = str(node.target)
+    layer = name.removeprefix("weighbridge.").removesuffix(".default") in LAYERS
+    if name in ROW_BY_ROW or (layer and node.args[1] is not None):
+        return True
+    raise UnsupportedError(
+        f"{name} takes the data of a packed sequence, which a capture keeps padded: "
+        "use pad_packed_sequence before it"
+    )
+
+
+def check_packed(graph: torch.fx.Graph) -> None:
+    """Refuse a graph in which padding would change what is computed from packed sequences."""
+    packed: set[Node] = set()
+    for node in graph.nodes:
+        name = str(node.target)
+        takes = bool(packed & set(node.all_input_nodes)) and name != "weighbridge.pad.default"
+        if name == "weighbridge.pack.default" or (takes and _stays_packed(node)):
+            packed.add(node)
