@@ -67,7 +67,12 @@ def _shapes(
             f"sizes of {', '.join(sorted(unnamed))} cannot vary: torch.export needs inputs that are "
             f"parameters of {type(module).__name__}.forward, not of its **kwargs"
         )
-    return {name: dict.fromkeys(dynamic.get(name, {}), Dim.AUTO) for name in tensors}
+    return {
+        name: dict.fromkeys(dynamic.get(name, {}), Dim.AUTO)
+        if isinstance(value, torch.Tensor)
+        else None
+        for name, value in tensors.items()
+    }
 
 
 def _detach_no_grad(program: ExportedProgram) -> None:
