@@ -313,21 +313,34 @@ def export(
     return export_gguf(str(source), target, like=Path(like), **named, options=chosen)
 
 
-def capture(module: Any, *, inputs: Mapping[str, Any], to: str = "mlx", dynamic: Any = None) -> Any:
+def capture(
+    module: Any,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    to: str = "mlx",
+    dynamic: Any = None,
+    **options: Any,
+) -> Any:
     """Record a PyTorch MODULE once and return its computation in MLX, differentiable.
 
     Args:
-        module: a ``torch.nn.Module``, in train or eval mode, which is recorded with it.
-        inputs: keyword arguments of ``forward``: torch tensors, numpy arrays, or constants.
+        module: a ``torch.nn.Module``, in train or eval mode, in which the capture begins; or the
+            directory of a model, whose torch class is captured. Weights that such a directory holds
+            quantized are held as the same codes.
+        inputs: keyword arguments of ``forward``: torch tensors, numpy arrays, or constants. Of a
+            directory they are those of the model's signature, and sizes vary as it says.
         to: ``mlx``, the only target.
         dynamic: input -> axis -> name of its dimension, for sizes that may vary; all others are
             fixed to those of the example. Equal names are equal sizes.
+        options: of a module ``modes``, ``compute`` and ``passes`` (see ``capture_torch``); of a
+            directory ``dtype``, of what is dense and what is computed.
 
     Returns:
         An ``mlx.nn.Module`` with the module's own parameter names and layouts;
         ``.torch_state_dict()`` is what ``module.load_state_dict`` takes.
 
     Raises:
+        BadInputError: a module without inputs, or a directory with some.
         UnsupportedError: torch cannot record it, or operations that MLX has none for: all listed.
 
     Example::
@@ -335,9 +348,25 @@ def capture(module: Any, *, inputs: Mapping[str, Any], to: str = "mlx", dynamic:
         model = weighbridge.capture(torch.nn.Linear(3, 2), inputs={"input": numpy.ones((1, 3), "f4")})
         assert set(model.torch_state_dict()) == {"weight", "bias"}
     """
+    if isinstance(module, str | Path):
+        return _captured_directory(module, inputs or dynamic, **options)
     from ..converters.captures import capture as capture_module
 
-    return capture_module(module, to=to, inputs=inputs, dynamic=dynamic)
+    if inputs is None:
+        raise BadInputError(
+            "a module is captured with example `inputs`: keyword arguments of forward"
+        )
+    return capture_module(module, to=to, inputs=inputs, dynamic=dynamic, **options)
+
+
+def _captured_directory(source: Location, given: Any, dtype: str = "float32") -> Any:
+    from ..converters.planning.opening import open as open_model
+    from ..converters.planning.transcoding import quantized_view
+    from ..converters.runtimes.captured import captured_quantized
+
+    if given:
+        raise BadInputError(f"{source}: inputs and their sizes are those of the model's signature")
+    return captured_quantized(quantized_view(open_model(str(source))), dtype)
 
 
 def inspect(

@@ -71,14 +71,14 @@ def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, 
     return examples
 
 
-def captured_module(model: Model, dtype: str = "float32") -> Captured:
-    """Capture MODEL's torch computation with its weights, its adapter live."""
+def captured_module(model: Model, dtype: str = "float32", *, frozen: bool = True) -> Captured:
+    """Capture MODEL's torch computation with its weights, its adapter live; FROZEN or to be trained."""
     from ..captures.torch_to_mlx import capture_torch
     from ..captures.torch_to_mlx.remembered import capture_once
     from .torch import bare
 
     examples = example_inputs(model.signature, dtype)
-    module, updates, _ = bare(model, dtype)
+    module, updates, _ = bare(model, dtype, frozen=frozen)
     recorded = capture_once if model.factory is None else capture_torch
     captured = recorded(
         module,

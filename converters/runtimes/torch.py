@@ -151,8 +151,11 @@ class Bare(NamedTuple):
     places: Places
 
 
-def bare(model: Model, dtype: str = "float32") -> Bare:
-    """Return what :func:`build_module` does, the adapter aside: nothing in the module runs it."""
+def bare(model: Model, dtype: str = "float32", *, frozen: bool = True) -> Bare:
+    """Return what :func:`build_module` does, the adapter aside: nothing in the module runs it.
+
+    Without FROZEN its parameters can be trained, as the class made them.
+    """
     module = empty_module(model)
     updates: dict[str, LowRank] = {}
     found: Places = {name: name for name in module.state_dict()}
@@ -160,7 +163,9 @@ def bare(model: Model, dtype: str = "float32") -> Bare:
         side = torch_side(model)
         found = fill(module, model, side)
         updates = updates_of(module, model, side, found)
-    module = cast(module, dtype).requires_grad_(requires_grad=False)
+    module = cast(module, dtype)
+    if frozen:
+        module.requires_grad_(requires_grad=False)
     return Bare(module, updates, found)
 
 

@@ -240,14 +240,17 @@ class Captured(Branch):
         record = {"bits": bits, "group_size": group_size, "mode": mode}
         return weights.quantize(self._wiring, predicate, record)
 
-    def set_blocks(self, blocks: Mapping[str, Blocks]) -> None:
+    def set_blocks(self, blocks: Mapping[str, Blocks], *, strict: bool = True) -> dict[str, str]:
         """Put quantized weights in the place of dense ones, codes and scales as they are.
+
+        Returns:
+            Without STRICT: name -> why it is left as it is, for those that do not fit.
 
         Raises:
             MismatchError: a name is no parameter that can be quantized, or the shapes differ; all are
                 listed, and nothing is changed.
         """
-        weights.set_blocks(self._wiring, blocks)
+        return weights.set_blocks(self._wiring, blocks, strict=strict)
 
     def blocks(self) -> dict[str, Blocks]:
         """Return weight name -> codes and scales as they are stored."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -66,7 +66,8 @@ def capture_torch(
     return Captured(masters, tensors_of(module.state_dict(keep_vars=True)), other)
 
 
-class _Recorder(NamedTuple):
+@dataclass(frozen=True)
+class _Recorder:
     """Records modules on the same inputs."""
 
     inputs: Mapping[str, Any]

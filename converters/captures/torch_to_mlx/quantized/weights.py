@@ -136,31 +136,32 @@ def _store(wiring: Wiring, name: str, parts: Mapping[str, mx.array], scheme: Sch
     wiring.changed()
 
 
-def set_blocks(wiring: Wiring, blocks: Mapping[str, Blocks]) -> None:
-    """Put BLOCKS, by name of the weight, in the place of what is there."""
-    problems = [
-        problem
-        for name, block in sorted(blocks.items())
-        for problem in _misfit(wiring, name, block)
-    ]
-    if problems:
-        raise MismatchError("the quantized weights do not fit the captured module", problems)
-    for name, block in blocks.items():
-        parts = {part: to_mlx(array) for part, array in block.parts.items()}
-        _store(wiring, wiring.first(name), parts, block.scheme)
+def set_blocks(wiring: Wiring, blocks: Mapping[str, Blocks], *, strict: bool) -> dict[str, str]:
+    """Put BLOCKS, by name of the weight, in the place of what is there; return what does not fit."""
+    usable = usable_in(wiring)
+    found = {name: _misfit(wiring, name, block, usable) for name, block in sorted(blocks.items())}
+    problems = {name: why for name, why in found.items() if why}
+    if problems and strict:
+        raise MismatchError(
+            "the quantized weights do not fit the captured module",
+            [f"{name}: {why}" for name, why in problems.items()],
+        )
+    for name in blocks.keys() - problems.keys():
+        parts = {part: to_mlx(array) for part, array in blocks[name].parts.items()}
+        _store(wiring, wiring.first(name), parts, blocks[name].scheme)
+    return problems
 
 
-def _misfit(wiring: Wiring, name: str, block: Blocks) -> Iterator[str]:
+def _misfit(wiring: Wiring, name: str, block: Blocks, usable: Collection[str]) -> str:
+    """Say why BLOCK cannot stand for the weight called NAME; nothing if it can."""
     if name not in wiring.recording.names:
-        yield f"{name} is no parameter"
-    elif wiring.shape(name) != block.shape:
-        yield f"{name}: expected {list(wiring.shape(name))}, found {list(block.shape)}"
-    elif "global_scale" in block.parts:
-        yield f"{name} has a scale of its own for each expert, which no product of MLX takes"
-    else:
-        first = wiring.first(name)
-        why = _problem(wiring, first, block.shape, block.scheme, first in usable_in(wiring))
-        yield from [f"{name}: {why}"] if why else []
+        return "the module has no such parameter"
+    if wiring.shape(name) != block.shape:
+        return f"expected {list(wiring.shape(name))}, found {list(block.shape)}"
+    if "global_scale" in block.parts:
+        return "it has a scale for each expert beside the groups', which no product of MLX takes"
+    first = wiring.first(name)
+    return _problem(wiring, first, block.shape, block.scheme, first in usable)
 
 
 def blocks_of(wiring: Wiring, name: str) -> Blocks:

@@ -303,7 +303,7 @@ def test_names_are_those_of_mlx_and_blocks_come_back_as_they_went_in():
 @pytest.mark.parametrize(
     ("name", "shape", "problem"),
     [
-        ("0.wieght", (6, 64), "0.wieght is no parameter"),
+        ("0.wieght", (6, 64), "0.wieght: the module has no such parameter"),
         ("0.weight", (6, 128), r"0.weight: expected \[6, 64\], found \[6, 128\]"),
         ("1.weight", (6, 64), "1.weight: expected"),
     ],
