@@ -314,26 +314,19 @@ def export(
 
 
 def capture(
-    module: Any,
-    *,
-    inputs: Mapping[str, Any] | None = None,
-    to: str = "mlx",
-    dynamic: Any = None,
-    **options: Any,
+    module: Any, *, inputs: Any = None, to: str = "mlx", dynamic: Any = None, **options: Any
 ) -> Any:
     """Record a PyTorch MODULE once and return its computation in MLX, differentiable.
 
     Args:
-        module: a ``torch.nn.Module``, in train or eval mode, in which the capture begins; or the
-            directory of a model, whose torch class is captured. Weights that such a directory holds
-            quantized are held as the same codes.
+        module: a ``torch.nn.Module``, in the mode in which the capture begins; or a model's directory,
+            whose torch class is captured, quantized weights as the codes that they are.
         inputs: keyword arguments of ``forward``: torch tensors, numpy arrays, or constants. Of a
             directory they are those of the model's signature, and sizes vary as it says.
         to: ``mlx``, the only target.
         dynamic: input -> axis -> name of its dimension, for sizes that may vary; all others are
             fixed to those of the example. Equal names are equal sizes.
-        options: of a module ``modes``, ``compute`` and ``passes`` (see ``capture_torch``); of a
-            directory ``dtype``, of what is dense and what is computed.
+        options: ``modes``, ``compute``, ``passes`` (see ``capture_torch``); ``dtype`` of a directory.
 
     Returns:
         An ``mlx.nn.Module`` with the module's own parameter names and layouts;
