@@ -11,8 +11,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.grad_mode import inference_mode
 from torch.distributions import Distribution
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 _DATA: Final = torch.Tensor.data
+_NORMALIZE: Final = _BatchNorm.forward
 _BY_VALUES: Final = (None, "eager", "grouped_mm")  # ways to compute experts that look at values
 
 
@@ -35,6 +38,26 @@ def _read_data(tensor: torch.Tensor) -> Any:
 
 def _write_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
     _DATA.__set__(tensor, value)  # type: ignore[attr-defined]
+
+
+def _plain_average(norm: _BatchNorm, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    """Normalize by the batch, and keep the plain average over batches (``momentum=None``).
+
+    torch reads the count of batches as a number for that, which cannot be recorded.
+    """
+    if norm.momentum is not None or not norm.training or norm.running_mean is None:
+        return _NORMALIZE(norm, input)
+    norm._check_input_dim(input)
+    norm.num_batches_tracked.add_(1)
+    axes = [0, *range(2, input.ndim)]
+    with torch.no_grad():
+        share = 1 / norm.num_batches_tracked
+        for kept, new in (
+            (norm.running_mean, input.mean(axes)),
+            (norm.running_var, input.var(axes, correction=1)),
+        ):
+            kept.copy_(torch.lerp(kept, new, share))
+    return functional.batch_norm(input, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
 
 
 def _configurations(module: torch.nn.Module) -> list[Any]:
@@ -67,7 +90,7 @@ def _settings(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[tu
 def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
     """Let MODULE be recorded in the block on INPUTS; all that is changed is put back after it.
 
-    Inference blocks and ``.data`` are recorded as what they mean, checks of values in
+    Inference blocks, ``.data`` and plain averages are recorded as what they mean, checks of values in
     ``torch.distributions`` are off, and configurations of transformers are set as in ``_settings``.
     """
     with contextlib.ExitStack() as stack:
@@ -76,6 +99,7 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
         stack.enter_context(mock.patch.object(Distribution, "_validate_args", False))
         for name, function in (("__enter__", _enter), ("__exit__", _leave)):
             stack.enter_context(mock.patch.object(inference_mode, name, function))
+        stack.enter_context(mock.patch.object(_BatchNorm, "forward", _plain_average))
         stack.enter_context(
             mock.patch.object(torch.Tensor, "data", property(_read_data, _write_data), create=True)
         )

@@ -10,7 +10,7 @@ import mlx.core as mx
 from ..axes import at, axis_of
 from ..registry import operation
 from .indexing import Indices, adjacent, moved_to_front
-from .shapes import interval
+from .shapes import interval, movedim
 
 
 def _written(x: mx.array, key: Any, values: mx.array) -> mx.array:
@@ -34,6 +34,17 @@ def _slice_scatter(
 @operation("select_scatter")
 def _select_scatter(self: mx.array, src: mx.array, dim: int, index: int) -> mx.array:
     return _written(self, at(self, dim, index), src)
+
+
+@operation("diagonal_scatter")
+def _diagonal_scatter(
+    self: mx.array, src: mx.array, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> mx.array:
+    front = movedim(self, (dim1, dim2), (0, 1))
+    steps = mx.arange(src.shape[-1])
+    key = (steps + max(-offset, 0), steps + max(offset, 0))
+    written = _written(front, key, mx.moveaxis(src, -1, 0))
+    return movedim(written, (0, 1), (dim1, dim2))
 
 
 @operation("index_put", "_unsafe_index_put")
@@ -84,6 +95,14 @@ def grid_of(x: mx.array, dim: int, index: mx.array) -> tuple[mx.array, ...]:
 def region_of(source: mx.array, index: mx.array) -> mx.array:
     """Return the part of SOURCE that INDEX covers."""
     return source[tuple(slice(size) for size in index.shape)]
+
+
+@operation("put")
+def _put(self: mx.array, index: mx.array, source: mx.array, accumulate: bool = False) -> mx.array:
+    """Write SOURCE where INDEX points among all elements in order."""
+    flat, places, values = (x.reshape(-1) for x in (self, index, source))
+    made = flat.at[places].add(values) if accumulate else _written(flat, places, values)
+    return made.reshape(self.shape)
 
 
 @operation("scatter.src")

@@ -66,7 +66,8 @@ def _squeeze(self: mx.array, dim: int | Sequence[int]) -> mx.array:
     return self.squeeze([axis for axis in axes if self.shape[axis] == 1])
 
 
-def _movedim(self: mx.array, source: Sequence[int], destination: Sequence[int]) -> mx.array:
+def movedim(self: mx.array, source: Sequence[int], destination: Sequence[int]) -> mx.array:
+    """Move axes SOURCE to DESTINATION; the others keep their order."""
     moved = dict(zip(axes_of(self, destination), axes_of(self, source), strict=True))
     rest = iter(sorted(set(range(self.ndim)) - set(moved.values())))
     return self.transpose([moved[i] if i in moved else next(rest) for i in range(self.ndim)])
@@ -118,4 +119,4 @@ def _diag_embed(self: mx.array, offset: int = 0, dim1: int = -2, dim2: int = -1)
     ends = (max(-offset, 0), max(offset, 0))
     rows = mx.pad(self, [(0, 0)] * (self.ndim - 1) + [ends])
     square = rows[..., None] * mx.eye(rows.shape[-1], k=offset, dtype=self.dtype)
-    return _movedim(square, (-2, -1), (dim1, dim2))
+    return movedim(square, (-2, -1), (dim1, dim2))

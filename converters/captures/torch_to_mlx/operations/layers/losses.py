@@ -13,6 +13,7 @@ from ..elementwise.kinks import xlogy
 from ..gradients import elementwise
 from ..reductions import log_softmax
 from ..registry import operation, register
+from .linear import matmul
 
 NONE, MEAN, SUM = 0, 1, 2  # torch's codes of a reduction
 _REDUCTIONS: Final[dict[int, Callable[[mx.array], mx.array]]] = {
@@ -164,6 +165,29 @@ def _cross_entropy(
         mx.sum(spread) / mx.sum(weights) if reduction == MEAN else _REDUCTIONS[reduction](spread)
     )
     return (1 - label_smoothing) * hard + label_smoothing / self.shape[axis] * smooth
+
+
+@operation("torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default")
+def _linear_cross_entropy(  # noqa: PLR0913, PLR0917 - the schema's
+    input_: mx.array,
+    linear_weight: mx.array,
+    target: mx.array,
+    linear_bias: mx.array | None,
+    weight: mx.array | None,
+    ignore_index: int,
+    reduction: str = "none",
+    **_: Any,
+) -> mx.array:
+    """Classify and compare in one; torch's chunks and how it adds them up change no value."""
+    logits = matmul(input_, linear_weight.T)
+    logits = logits if linear_bias is None else logits + linear_bias
+    kind = ["none", "mean", "sum"].index(reduction)
+    return _cross_entropy(logits, target, weight, kind, ignore_index)
+
+
+operation("torch_nn._linear_cross_entropy_batch_chunked.default")(
+    lambda input_, **options: (_linear_cross_entropy(input_, **options), None, None, None)
+)
 
 
 def _soft_cross_entropy(

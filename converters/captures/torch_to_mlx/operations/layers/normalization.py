@@ -80,9 +80,21 @@ def _group_norm(
     eps: float = 1e-5,
 ) -> mx.array:
     """Wu and He 2018, equation 1."""
+    if not input_.size:
+        return input_
     groups = input_.reshape(input_.shape[0], num_groups, -1)
     normal = mx.fast.layer_norm(_wide(groups), None, None, eps).reshape(input_.shape)
     return _affine(normal, weight, bias).astype(input_.dtype)
+
+
+@operation("native_group_norm")
+def _native_group_norm(
+    input_: mx.array, weight: Optional, bias: Optional, group: int, eps: float, **_sizes: int
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Give the statistics, too, shape ``(batch, groups)``."""
+    groups = input_.reshape(input_.shape[0], group, input_.size // max(input_.shape[0] * group, 1))
+    normal = _group_norm(input_, group, weight, bias, eps)
+    return normal, mx.mean(groups, axis=-1), mx.rsqrt(mx.var(groups, axis=-1) + eps)
 
 
 class Statistics(NamedTuple):
@@ -159,9 +171,11 @@ def _instance_norm(input_: mx.array, use_input_stats: bool, eps: float, **tensor
 register(
     {
         "_native_batch_norm_legit_functional": _batch_norm,
-        "_native_batch_norm_legit_no_training": lambda input_, **options: _batch_norm(
-            input_, **options
-        )[:3],
+        # the CPU's keeps no statistics then, and gives two empty vectors
+        "_native_batch_norm_legit_no_training": lambda input_, **options: (
+            _batch_norm(input_, **options)[0],
+            *[mx.zeros(0, input_.dtype)] * 2,
+        ),
         "_native_batch_norm_legit.no_stats": lambda input_, **options: _batch_norm(
             input_, **options
         )[:3],

@@ -87,6 +87,10 @@ FLOATS = {
         aten.std_mean.dim(x, [2], True),
     ),
     "native layer norm": lambda x: aten.native_layer_norm(x, [4], x[0, 0], None, 1e-5)[0],
+    "native group norm": lambda x: aten.native_group_norm(x, None, None, 2, 3, 4, 1, 1e-5),
+    "native batch norm": lambda x: aten._native_batch_norm_legit_no_training(
+        x, None, None, x[0, :, 0].detach() * 0, x[0, :, 0].detach() * 0 + 2, 0.1, 1e-5
+    ),
     "distance": lambda x: torch.nn.functional.pairwise_distance(x[0], x[1]),
     "inactive dropout": lambda x: (
         aten.dropout(x, 0.5, False),

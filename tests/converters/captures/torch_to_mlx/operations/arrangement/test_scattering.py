@@ -27,3 +27,15 @@ def test_masked_scatter_broadcasts_its_operand_and_its_mask(agree):
             "nothing": (lambda x, y: x.masked_scatter(LOWER & False, y), (2, 3, 4), (0,)),
         }
     )
+
+
+def test_places_in_order_and_diagonals_are_written(agree):
+    some = torch.tensor([0, 5, 2])
+    agree(
+        {
+            "put": (lambda x, y: x.put(some, y), (3, 4), (3,)),
+            "put and add": (lambda x, y: x.put(some // 2, y, accumulate=True), (3, 4), (3,)),
+            "diagonal": (lambda x, y: x.diagonal_scatter(y, 1), (3, 4), (3,)),
+            "diagonals": (lambda x, y: x.diagonal_scatter(y, -1, 2, 0), (2, 4, 3), (4, 1)),
+        }
+    )
