@@ -40,7 +40,7 @@ def _write_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
     _DATA.__set__(tensor, value)  # type: ignore[attr-defined]
 
 
-def _plain_average(norm: _BatchNorm, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+def _plain_average(norm: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
     """Normalize by the batch, and keep the plain average over batches (``momentum=None``).
 
     torch reads the count of batches as a number for that, which cannot be recorded.

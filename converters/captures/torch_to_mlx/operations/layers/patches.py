@@ -48,7 +48,8 @@ def _im2col(
     counts = _counts(padded.shape[2:], kernel, dilated, steps)
     places = _offsets(kernel, dilated, steps, counts)
     parts = mx.stack([padded[(..., *place)] for place in places], axis=2)
-    columns = parts.reshape(images.shape[0], -1, counts[0] * counts[1])
+    elements = images.shape[1] * kernel[0] * kernel[1]
+    columns = parts.reshape(images.shape[0], elements, counts[0] * counts[1])
     return columns if self.ndim == 4 else columns[0]
 
 
@@ -69,7 +70,7 @@ def _col2im(
     counts = _counts(sizes, kernel, dilated, steps)
     columns = self if self.ndim == 3 else self[None]
     channels = columns.shape[1] // (kernel[0] * kernel[1])
-    parts = columns.reshape(columns.shape[0], channels, -1, *counts)
+    parts = columns.reshape(columns.shape[0], channels, kernel[0] * kernel[1], *counts)
     image = mx.zeros((columns.shape[0], channels, *sizes), self.dtype)
     for k, place in enumerate(_offsets(kernel, dilated, steps, counts)):
         image = image.at[(slice(None), slice(None), *place)].add(parts[:, :, k])

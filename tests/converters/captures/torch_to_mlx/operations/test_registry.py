@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ import torch
 from weighbridge.converters.captures.torch_to_mlx.operations.registry import handlers, qualified
 
 TABLE = handlers()
+for _registers in ("torch.nn.modules.linear_cross_entropy", "transformers.integrations.moe"):
+    import_module(_registers)
 
 
 def schema_of(name):

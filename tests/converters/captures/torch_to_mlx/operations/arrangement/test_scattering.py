@@ -36,6 +36,6 @@ def test_places_in_order_and_diagonals_are_written(agree):
             "put": (lambda x, y: x.put(some, y), (3, 4), (3,)),
             "put and add": (lambda x, y: x.put(some // 2, y, accumulate=True), (3, 4), (3,)),
             "diagonal": (lambda x, y: x.diagonal_scatter(y, 1), (3, 4), (3,)),
-            "diagonals": (lambda x, y: x.diagonal_scatter(y, -1, 2, 0), (2, 4, 3), (4, 1)),
+            "diagonals": (lambda x, y: x.diagonal_scatter(y, -1, 2, 0), (2, 4, 3), (4, 2)),
         }
     )
