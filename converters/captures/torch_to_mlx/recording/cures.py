@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 _DATA: Final = torch.Tensor.data
 _NORMALIZE: Final = _BatchNorm.forward
-_BY_VALUES: Final = (None, "eager", "grouped_mm")  # ways to compute experts that look at values
+_BY_VALUES: Final = (None, "eager")  # ways to compute experts that look at values
 
 
 def _enter(block: Any) -> None:
@@ -75,13 +75,13 @@ def _configurations(module: torch.nn.Module) -> list[Any]:
 def _settings(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[tuple[Any, str, Any]]:
     """Yield configuration, name and value of what is to be set while MODULE is recorded on INPUTS.
 
-    Experts are computed side by side, as ``batched_mm`` does: other ways sort tokens by values. The
-    cache of keys and values, which no graph can return, is left out where INPUTS do not ask for it.
+    Experts are computed in groups of tokens, one product each, as ``grouped_mm`` does: a loop over
+    experts asks which of them got any. The cache of keys and values, which no graph can return, is left out where INPUTS do not ask for it.
     """
     for config in _configurations(module):
         own = vars(config)
-        if own.get("_experts_implementation_internal", "batched_mm") in _BY_VALUES:
-            yield config, "_experts_implementation_internal", "batched_mm"
+        if own.get("_experts_implementation_internal", "grouped_mm") in _BY_VALUES:
+            yield config, "_experts_implementation_internal", "grouped_mm"
         if own.get("use_cache") and "past_key_values" not in inputs:
             yield config, "use_cache", False
 

@@ -77,12 +77,19 @@ def _front(
 
 
 def _masked_put(x: mx.array, indices: Indices, values: mx.array, accumulate: bool) -> mx.array:
+    """Write where a mask of the first axes is true: one value everywhere, or one after the other."""
     (mask,) = [index for index in indices if index is not None]
-    if indices[0] is None or values.size != 1:
-        raise NotImplementedError("index_put of several values by a boolean mask")
-    mask = mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
-    value = values.reshape(()).astype(x.dtype)
-    return mx.where(mask, x + value if accumulate else value, x)
+    if indices[0] is None:
+        raise NotImplementedError("index_put by a boolean mask behind other axes")
+    wide = mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+    values = values.astype(x.dtype)
+    if values.ndim > x.ndim - mask.ndim and values.shape[0] > 1:
+        place = mx.stop_gradient(mx.cumsum(mask.reshape(-1).astype(mx.int32)) - 1)
+        rows = mx.take(values, mx.clip(place, 0, values.shape[0] - 1), axis=0)
+        values = mx.broadcast_to(rows, (mask.size, *x.shape[mask.ndim :])).reshape(x.shape)
+    elif values.ndim > x.ndim - mask.ndim:
+        values = values.squeeze(0)
+    return mx.where(wide, x + values if accumulate else values, x)
 
 
 def grid_of(x: mx.array, dim: int, index: mx.array) -> tuple[mx.array, ...]:
@@ -100,6 +107,8 @@ def region_of(source: mx.array, index: mx.array) -> mx.array:
 @operation("put")
 def _put(self: mx.array, index: mx.array, source: mx.array, accumulate: bool = False) -> mx.array:
     """Write SOURCE where INDEX points among all elements in order."""
+    if not index.size:
+        return self
     flat, places, values = (x.reshape(-1) for x in (self, index, source))
     made = flat.at[places].add(values) if accumulate else _written(flat, places, values)
     return made.reshape(self.shape)

@@ -39,3 +39,16 @@ def test_places_in_order_and_diagonals_are_written(agree):
             "diagonals": (lambda x, y: x.diagonal_scatter(y, -1, 2, 0), (2, 4, 3), (4, 2)),
         }
     )
+
+
+def test_a_mask_takes_values_one_after_the_other(agree):
+    rows = torch.tensor([True, False, True])
+    agree(
+        {
+            "elements": (lambda x, y: x.index_put((LOWER,), y), (3, 4), (6,)),
+            "rows": (lambda x, y: x.index_put((rows,), y), (3, 4), (2, 4)),
+            "rows of one": (lambda x, y: x.index_put((rows,), y, accumulate=True), (3, 4), (2, 1)),
+            "one row": (lambda x, y: x.index_put((rows,), y), (3, 4), (4,)),
+            "one value": (lambda x, y: x.index_put((rows,), y), (3, 4), (1, 1)),
+        }
+    )
