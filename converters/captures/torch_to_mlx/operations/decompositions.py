@@ -53,15 +53,17 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     One whose decomposition cannot be recorded (it reads values, say) stays: the census names it.
     """
     refused: set[OpOverload] = set()
+    before: set[OpOverload] = set()
     for _ in range(_ROUNDS):
         table = _missing(program, refused)
-        if not table:
+        if before == set(table):  # nothing left, or what stays what it is
             break
+        before = set(table)
         whole = _attempt(program, table)
-        if whole is None:
-            for call, function in table.items():
-                program = _attempt(program, {call: function}) or program
-        else:
+        if whole is not None:
             program = whole
-        refused |= set(table)
+            continue
+        for call, function in table.items():
+            alone = _attempt(program, {call: function})
+            program, refused = (program, refused | {call}) if alone is None else (alone, refused)
     return program

@@ -33,6 +33,7 @@ THEMES: Final = (
     "elementwise.creation",
     "elementwise.kinks",
     "elementwise.randomness",
+    "elementwise.special",
     "layers.attention",
     "layers.convolution",
     "layers.experts",
@@ -44,10 +45,13 @@ THEMES: Final = (
     "layers.pooling",
     "layers.resampling",
     "layers.sampling",
+    "linalg.factorizations",
+    "linalg.solutions",
     "ranks",
     "recurrent.layers",
     "recurrent.packed",
     "reductions",
+    "signal.fourier",
 )
 
 

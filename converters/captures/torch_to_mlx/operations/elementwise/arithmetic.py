@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -29,14 +30,26 @@ def _truncate(x: mx.array) -> mx.array:
     return mx.where(x < 0, mx.ceil(x), mx.floor(x)) if is_float(x) else x
 
 
+def _angle(x: mx.array) -> mx.array:
+    if x.dtype == mx.complex64:
+        return mx.arctan2(mx.imag(x), mx.real(x))
+    turned = mx.where(x < 0, mx.array(math.pi, x.dtype), mx.zeros_like(x))
+    return mx.where(mx.isnan(x), x, turned)
+
+
+def _conjugate(x: mx.array) -> mx.array:
+    return mx.conj(x) if x.dtype == mx.complex64 else x
+
+
 def _integers_as_they_are(function: Callable[[mx.array], mx.array]) -> Callable[..., mx.array]:
     return lambda self: function(self) if is_float(self) else self
 
 
 register(
     {
-        "abs absolute": mx.abs,
-        "neg negative": mx.negative,
+        "neg negative _neg_view": mx.negative,
+        "conj _conj _conj_physical conj_physical prims.conj_physical.default": _conjugate,
+        "resolve_conj resolve_neg": lambda x: x,
         "square": mx.square,
         "sign sgn": mx.sign,
         "floor": _integers_as_they_are(mx.floor),
@@ -74,6 +87,7 @@ register(
     promote="result",
     arity=1,
 )
+register({"abs absolute": mx.abs, "angle": _angle}, arity=1)
 register(
     {
         "mul.Tensor mul.Scalar multiply.Tensor": operator.mul,

@@ -1,0 +1,1 @@
+"""Linear algebra: factorizations, solutions and functions of matrices."""

@@ -1,0 +1,36 @@
+"""Special functions against torch, values and gradients."""
+
+from __future__ import annotations
+
+import torch
+
+EVERYWHERE = torch.cat([torch.arange(-7.0, 12) + part for part in (0.3, 0.5, 0.8)])
+ABOVE = torch.linspace(0.05, 30, 40)
+POLES = torch.tensor([0.0, -0.0, -1.0, -2.0, torch.inf, torch.nan])
+FUNCTIONS = {
+    "lgamma": (torch.lgamma, EVERYWHERE),
+    "lgamma of large numbers": (torch.lgamma, ABOVE * 100),
+    "digamma": (torch.digamma, EVERYWHERE),
+    "trigamma": (lambda x: torch.polygamma(1, x), ABOVE),
+    "third derivative of digamma": (lambda x: torch.polygamma(3, x), ABOVE + 1),
+    "zeta": (lambda x: torch.special.zeta(torch.tensor(2.5), x), ABOVE),
+    "multigammaln": (lambda x: torch.special.multigammaln(x, 3), ABOVE + 1),
+    "beta": (lambda x: torch.lgamma(x) + torch.lgamma(x + 1) - torch.lgamma(2 * x + 1), ABOVE),
+    "logaddexp2": (torch.logaddexp2, ABOVE, ABOVE.flip(0)),
+    "entr": (torch.special.entr, ABOVE),
+    "sinc": (torch.sinc, EVERYWHERE),
+    "ndtr": (torch.special.ndtr, EVERYWHERE),
+}
+
+
+def test_special_functions(agree):
+    agree(FUNCTIONS, rtol=1e-5)
+
+
+def test_special_functions_at_their_poles(agree):
+    cases = {"lgamma": torch.lgamma, "digamma": torch.digamma}
+    agree({name: (function, POLES) for name, function in cases.items()}, gradients=False)
+
+
+def test_the_step_function(agree):
+    agree({"heaviside": (lambda x: torch.heaviside(x, torch.tensor(0.5)), POLES)}, gradients=False)
