@@ -30,11 +30,11 @@ _lower = differentiable(lambda x: mx.linalg.cholesky(x) if x.size else x, _chole
 @precise
 def cholesky(x: mx.array, upper: bool = False) -> mx.array:
     """Return the triangular factor of symmetric matrices, of which it reads one half."""
-    factor = _lower(_mirrored(x, upper))
+    factor = _lower(mirrored(x, upper))
     return transposed(factor) if upper else factor
 
 
-def _mirrored(x: mx.array, upper: bool) -> mx.array:
+def mirrored(x: mx.array, upper: bool) -> mx.array:
     """Return the symmetric matrices of one half of X; the gradient goes to both."""
     fixed = mx.stop_gradient(x)
     half = mx.triu(fixed) if upper else mx.tril(fixed)
@@ -69,7 +69,7 @@ def eigh(
     compute_v: bool = True,  # noqa: ARG001 - a hint for speed
 ) -> Pair:
     """Return eigenvalues, ascending, and eigenvectors of symmetric matrices."""
-    found: Pair = _eigh(_mirrored(A, UPLO.upper() == "U"))
+    found: Pair = _eigh(mirrored(A, UPLO.upper() == "U"))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..registry import operation, register
+from .factorizations import mirrored
 from .precision import diagonal, differentiable, precise, transposed
 
 
@@ -127,7 +128,7 @@ def _linalg_pinv(
     default = 0.0 if atol is not None else max(self.shape[-2:]) * mx.finfo(self.dtype).eps
     relative = default if rtol is None else rtol[..., None].astype(mx.float64)
     absolute = 0.0 if atol is None else atol[..., None].astype(mx.float64)
-    source = (mx.tril(self) + transposed(mx.tril(self, -1))) if hermitian else self
+    source = mirrored(self, upper=False) if hermitian else self
 
     def tolerance(values: mx.array) -> mx.array:
         return mx.maximum(mx.array(absolute), relative * mx.max(values, axis=-1, keepdims=True))
