@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from unittest import mock
@@ -60,6 +61,30 @@ def _plain_average(norm: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A00
     return functional.batch_norm(input, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
 
 
+def _given(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:  # noqa: ARG001
+    """Take a mask of ``nn.Transformer`` as it is: whether it is causal decides about speed alone."""
+    return bool(is_causal)
+
+
+def _without_padding(
+    padding_mask: Any, kv_length: int, local_attention_size: int | None = None
+) -> bool:
+    """Tell whether transformers needs no mask, as when nothing is recorded: then it always makes one.
+
+    Some models give one mask to layers of several lengths, where only none fits.
+    """
+    near = local_attention_size is None or kv_length < local_attention_size
+    return padding_mask is None and near
+
+
+def _masks() -> Iterator[tuple[Any, str, Any]]:
+    """Yield module, name and function of what makes masks by their values."""
+    yield torch.nn.modules.transformer, "_detect_is_causal_mask", _given
+    masks = sys.modules.get("transformers.masking_utils")
+    if hasattr(masks, "_ignore_bidirectional_mask_sdpa"):
+        yield masks, "_ignore_bidirectional_mask_sdpa", _without_padding
+
+
 def _configurations(module: torch.nn.Module) -> list[Any]:
     """Return the configurations of transformers that MODULE and its parts hold, each once."""
     found: dict[int, Any] = {}
@@ -99,6 +124,8 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
         stack.enter_context(mock.patch.object(Distribution, "_validate_args", False))
         for name, function in (("__enter__", _enter), ("__exit__", _leave)):
             stack.enter_context(mock.patch.object(inference_mode, name, function))
+        for owner, name, function in _masks():
+            stack.enter_context(mock.patch.object(owner, name, function))
         stack.enter_context(mock.patch.object(_BatchNorm, "forward", _plain_average))
         stack.enter_context(
             mock.patch.object(torch.Tensor, "data", property(_read_data, _write_data), create=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -21,3 +22,35 @@ def test_a_batch_norm_keeps_the_plain_average_over_batches(assert_same):
     kept = captured.torch_state_dict()
     for name, tensor in theirs.state_dict().items():
         torch.testing.assert_close(torch.as_tensor(kept[name]), tensor, rtol=1e-5, atol=1e-6)
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, x):
+        return self.encoder(x, mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]))
+
+
+def test_a_transformer_takes_a_mask_that_it_makes(agree):
+    module = Masked()
+    agree({"causal": (module, (2, 5, 8))}, rtol=1e-5)
+
+
+@pytest.mark.heavy
+def test_one_mask_may_go_to_layers_of_several_lengths(assert_same):
+    from transformers import InformerConfig, InformerModel
+
+    sizes = {"d_model": 16, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20}
+    config = InformerConfig(
+        prediction_length=6, context_length=12, lags_sequence=[1], num_time_features=1, **sizes
+    )
+    past = {"past_values": torch.randn(2, 13), "past_observed_mask": torch.ones(2, 13)}
+    past["past_time_features"] = torch.randn(2, 13, 1)
+    module = InformerModel(config).eval()
+    captured = capture(module, inputs=past)
+    found = captured(**{name: to_mlx(value) for name, value in past.items()})
+    expected = module(**past).encoder_last_hidden_state
+    assert_same(found["encoder_last_hidden_state"], expected, rtol=1e-5)
