@@ -17,6 +17,7 @@ from .graph import Tap
 from .parameters import Branch, Tensor, plant
 from .ports import accept
 from .quantized import weights
+from .recording.arguments import fed
 from .recording.recorded import Recording
 from .storage.precision import Dtypes, dtypes_of
 from .storage.wiring import Wiring
@@ -69,9 +70,16 @@ class Captured(Branch):
         if recording.mode is not None:
             self.train(recording.mode)
 
-    def __call__(self, **inputs: mx.array) -> Output:
-        """Return what the torch module returns: an array, tuple, or dictionary (of a ``ModelOutput``)."""
-        return self._run(inputs, None)
+    def __call__(self, *arguments: Any, **inputs: Any) -> Output:
+        """Return what the torch module returns: an array, tuple, or dictionary (of a ``ModelOutput``).
+
+        Arguments are given by name or in order, nested as in the example that was recorded.
+
+        Raises:
+            MismatchError: they do not fit; all problems are listed.
+        """
+        names = [port.name for port in self._recording.ports]
+        return self._run(fed(names, arguments, inputs), None)
 
     def _set_training_mode(self, mode: bool) -> None:
         """Go into train or eval mode; what computes something else there is recorded now.

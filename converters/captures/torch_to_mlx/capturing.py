@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils._pytree import TreeSpec
 
-from ....errors import UnsupportedError
 from ...common.steps import step
 from .captured import Captured
 from .census import Census, census_of
@@ -20,9 +20,10 @@ from .parameters import Tensor, canonical_names
 from .passes import table
 from .passes.draft import Draft
 from .ports import read_ports
+from .recording.arguments import Inputs, by_name
 from .recording.modes import Modes, Other, readers_of_mode
 from .recording.recorded import Recording
-from .recording.sources import sources, structure, writes
+from .recording.sources import sources, structure, user_inputs, writes
 from .recording.verifying import verify
 from .storage.masters import inputs_in, narrowed, on_masters
 
@@ -30,7 +31,7 @@ from .storage.masters import inputs_in, narrowed, on_masters
 def capture_torch(
     module: torch.nn.Module,
     *,
-    inputs: Mapping[str, Any],
+    inputs: Inputs,
     dynamic: Dynamic | None = None,
     passes: Iterable[str] | None = None,
     modes: Modes = "lazy",
@@ -40,8 +41,9 @@ def capture_torch(
 
     Args:
         module: in train or eval mode, which is recorded with it.
-        inputs: keyword arguments of ``forward``: torch tensors, numpy arrays, or constants.
-        dynamic: input -> axis -> name of its dimension, for sizes that may vary; all others are
+        inputs: arguments of ``forward``, by name or in order: torch tensors, numpy arrays, constants, or
+            dictionaries, lists and tuples of these.
+        dynamic: input (``states.0`` of a list) -> axis -> name of its dimension, for sizes that may vary; all others are
             fixed to those of the example. Equal names are equal sizes.
         passes: names of the rewrites that make the graph faster (``passes.table.PASSES``); all if
             ``None``, none if empty.
@@ -58,7 +60,7 @@ def capture_torch(
     """
     chosen = None if passes is None else table.check_names(passes)
 
-    record_one = _Recorder(inputs_in(compute, inputs), dynamic or {}, chosen)
+    record_one = _Recorder(inputs_in(compute, by_name(module, inputs)), dynamic or {}, chosen)
     there = narrowed(module, compute) if compute else module
     recording = record_one(there)
     other = Other(there, record_one, modes) if recording.mode is not None else None
@@ -86,7 +88,7 @@ class _Recorder:
 
 
 def census_torch(
-    module: torch.nn.Module, *, inputs: Mapping[str, Any], dynamic: Dynamic | None = None
+    module: torch.nn.Module, *, inputs: Inputs, dynamic: Dynamic | None = None
 ) -> Census:
     """Count the operations of MODULE as it would be recorded, supported or not."""
     return census_of(record(module, inputs, dynamic or {}).graph_module)
@@ -129,11 +131,18 @@ def _recording(
 
 
 def _input_names(program: ExportedProgram) -> list[str]:
-    """Return the keyword of every user input; one that is a container of tensors is refused."""
-    keywords = program.call_spec.in_spec.child(1)
-    for name, spec in zip(keywords.context, keywords.children(), strict=True):
-        if not spec.is_leaf():
-            raise UnsupportedError(
-                f"input {name!r} is a {spec.type.__name__}; only tensors can be fed"
-            )
-    return list(keywords.context)
+    """Return the path of every leaf of the user's inputs; positional ones have the graph's names."""
+    arguments, keywords = program.call_spec.in_spec.children()
+    names = [path for key, spec in _children(keywords) for path in _paths(spec, key)]
+    return [*user_inputs(program)[: arguments.num_leaves], *names]
+
+
+def _children(spec: TreeSpec) -> list[tuple[str, TreeSpec]]:
+    keys = spec.context if isinstance(spec.context, list) else range(len(spec.children()))
+    return [(str(key), child) for key, child in zip(keys, spec.children(), strict=True)]
+
+
+def _paths(spec: TreeSpec, path: str) -> list[str]:
+    if spec.is_leaf():
+        return [path]
+    return [name for key, child in _children(spec) for name in _paths(child, f"{path}.{key}")]

@@ -15,6 +15,7 @@ from torch.export import Dim, ExportedProgram
 from ....errors import BadInputError, UnsupportedError
 from .operations.decompositions import decomposed
 from .operations.recurrent.recorded import check_packed, kept_whole
+from .recording.arguments import Inputs, by_name, leaves, mapped
 from .recording.cures import cured
 from .recording.failures import refuse
 from .recording.functions import Use, functions_noted
@@ -32,6 +33,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _check_dynamic(inputs: Mapping[str, Any], dynamic: Dynamic) -> None:
+    inputs = leaves(inputs)
     for name, axes in dynamic.items():
         if name not in inputs:
             raise BadInputError(f"`dynamic` names {name!r}, which is not among the example inputs")
@@ -50,9 +52,9 @@ def _widened(name: str, value: Any, dynamic: Dynamic) -> Any:
 
 def example(inputs: Mapping[str, Any], dynamic: Dynamic) -> dict[str, Any]:
     """Return INPUTS as tensors, at least 2 long along every axis that may vary."""
-    tensors = {name: _tensor(value) for name, value in inputs.items()}
+    tensors = mapped(lambda _, value: _tensor(value), inputs)
     _check_dynamic(tensors, dynamic)
-    return {name: _widened(name, value, dynamic) for name, value in tensors.items()}
+    return mapped(lambda name, value: _widened(name, value, dynamic), tensors)
 
 
 def _shapes(
@@ -67,12 +69,12 @@ def _shapes(
             f"sizes of {', '.join(sorted(unnamed))} cannot vary: torch.export needs inputs that are "
             f"parameters of {type(module).__name__}.forward, not of its **kwargs"
         )
-    return {
-        name: dict.fromkeys(dynamic.get(name, {}), Dim.AUTO)
+    return mapped(
+        lambda name, value: dict.fromkeys(dynamic.get(name, {}), Dim.AUTO)
         if isinstance(value, torch.Tensor)
-        else None
-        for name, value in tensors.items()
-    }
+        else None,
+        tensors,
+    )
 
 
 def _detach_no_grad(program: ExportedProgram) -> None:
@@ -90,9 +92,10 @@ def _detach_no_grad(program: ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def record(module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic) -> ExportedProgram:
+def record(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
     """Record MODULE on INPUTS, functionalized, with operations that have a handler kept whole."""
     refuse_hooks(module)
+    inputs = by_name(module, inputs)
     tensors = example(inputs, dynamic)
     shapes = _shapes(module, tensors, dynamic)
     try:

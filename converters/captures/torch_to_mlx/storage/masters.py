@@ -17,6 +17,7 @@ from torch import nn
 from .....errors import BadInputError, UnsupportedError
 from ....runtimes.torch import DTYPES, cast
 from ..parameters import canonical_names
+from ..recording.arguments import mapped
 from ..recording.modes import without_weights
 from ..recording.recorded import Recording
 
@@ -47,7 +48,7 @@ def inputs_in(compute: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if compute and compute not in COMPUTE:
         raise BadInputError(f"compute is {compute!r}; it is one of {', '.join(COMPUTE)}")
     dtype = DTYPES[compute] if compute else None
-    return {name: _in(dtype, value) if dtype else value for name, value in inputs.items()}
+    return mapped(lambda _, value: _in(dtype, value) if dtype else value, inputs)
 
 
 def _in(dtype: torch.dtype, value: Any) -> Any:

@@ -154,3 +154,39 @@ def test_an_index_that_its_table_has_not_is_refused_where_it_can_be_seen(table, 
 def test_indices_are_not_looked_at_while_mlx_traces(table):
     ids = mx.array([0, 9, 3, 1])
     np.testing.assert_array_equal(mx.compile(lambda x: table(ids=x))(ids), table(ids=ids))
+
+
+class Nested(nn.Module):
+    def forward(self, x, states, extra=None):
+        total = x + states[0] * states[1]["h"]
+        return total if extra is None else total * extra["scale"]
+
+
+def test_inputs_may_be_positional_and_nested():
+    x, h, scale = torch.randn(3, 4), torch.randn(3, 4), torch.randn(4)
+    example = (x, [x + 1, {"h": h}], {"scale": scale})
+    axes = {0: "rows"}
+    captured = capture(
+        Nested(), inputs=example, dynamic={"x": axes, "states.0": axes, "states.1.h": axes}
+    )
+    one, two, factor = (np.random.randn(*shape).astype("f4") for shape in [(5, 4), (5, 4), (4,)])  # noqa: NPY002
+    states = [mx.array(one), {"h": mx.array(two)}]
+    found = captured(mx.array(one), states, extra={"scale": mx.array(factor)})
+    np.testing.assert_allclose(found, (one + one * two) * factor, rtol=1e-5, atol=1e-6)
+    by_name = captured(x=one, states=(one, {"h": two}), extra={"scale": factor})
+    assert mx.array_equal(found, by_name)
+    with pytest.raises(MismatchError) as caught:
+        captured(one, [one, {"g": two}], extra={"scale": factor})
+    assert caught.value.problems == (
+        "states.1.h is missing",
+        "states.1.g is unknown, did you mean states.1.h?",
+    )
+    with pytest.raises(MismatchError, match="x is given twice"):
+        captured(one, states, x=one)
+
+
+def test_more_inputs_than_forward_has_are_refused():
+    with pytest.raises(
+        BadInputError, match=r"3 inputs, but Paired\.forward takes 2 in order: a, b"
+    ):
+        capture(Paired(), inputs=(torch.ones(2),) * 3)
