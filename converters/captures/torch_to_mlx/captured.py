@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -12,13 +13,14 @@ from ...quantization import Blocks
 from ...values import LowRank
 from ..specs import AdapterSpec
 from .adapters import inserting
-from .dtypes import cast, to_torch
+from .dtypes import cast, to_mlx, to_torch
 from .graph import Tap
 from .parameters import Branch, Tensor, plant
 from .ports import accept
 from .quantized import weights
 from .recording.arguments import fed
 from .recording.recorded import Recording
+from .storage import loading, saving
 from .storage.precision import Dtypes, dtypes_of
 from .storage.wiring import Wiring
 
@@ -105,6 +107,44 @@ class Captured(Branch):
             location = self._wiring.location(name)
             location.set(cast(mx.stop_gradient(results[position]), location.get().dtype))
         return _arranged(recording.structure, results)
+
+    def save(self, path: str | Path, *, sizes: saving.Sizes = ()) -> None:
+        """Write the computation with its weights to ``PATH.mlxfn``, which runs in MLX alone.
+
+        ``mx.import_function(path)`` takes the inputs by name (``states.0`` for a nested one) in the
+        recorded dtypes, and returns the list of all arrays that this module returns, in order. It is
+        read back and compared before PATH is replaced.
+
+        Args:
+            path: the file to write.
+            sizes: for inputs whose sizes vary, dimension -> size, once for each that the file takes.
+
+        Raises:
+            BadInputError: PATH is called otherwise, or a dimension has no size.
+            UnsupportedError: the module draws random numbers, or MLX cannot write it.
+        """
+        recording = self.in_mode(self.training)
+        graph = saving.without_own_gradients(self._wiring.graph(recording))
+
+        def run(inputs: dict[str, mx.array]) -> list[mx.array]:
+            values = self._wiring.values(recording)
+            values.update(accept(recording.ports, inputs))
+            leaves = saving.flat(_arranged(recording.structure, graph.run(values)))
+            return [leaf for leaf in leaves if isinstance(leaf, mx.array)]
+
+        mx.eval(self.state)
+        saving.save(run, recording.ports, Path(path), tuple(sizes))
+
+    def load_torch_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Replace all parameters and buffers by those of STATE, in the dtypes that they have here.
+
+        Raises:
+            MismatchError: names or shapes differ; all are listed, and nothing was replaced.
+        """
+        loading.check(self._wiring, state)
+        for name, tensor in state.items():
+            location = self._wiring.location(name)
+            location.set(cast(to_mlx(tensor), location.get().dtype))
 
     def trace(
         self, inputs: Mapping[str, mx.array], corrections: Mapping[str, mx.array] | None = None
