@@ -1,7 +1,5 @@
 """Move models between PyTorch, MLX and Core ML, and prove that nothing was lost on the way."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
@@ -12,6 +10,7 @@ _PUBLIC = {
     ".converters.planning.opening": "open",
     ".converters.runtimes.native.runner": "mlx_model",
     ".jobs.api": "convert convert_adapter merge quantize check record train export capture inspect Options Outcome",
+    ".converters.captures.extending": "from_exported register_op",
     ".parity.check.live": "assert_parity",
     ".converters.models": "Signature",
     ".parity.check.verdict": "Verdict",

@@ -321,11 +321,12 @@ def capture(
     Args:
         module: a ``torch.nn.Module``, in the mode in which the capture begins; or a model's directory,
             whose torch class is captured, quantized weights as the codes that they are.
-        inputs: keyword arguments of ``forward``: torch tensors, numpy arrays, or constants. Of a
-            directory they are those of the model's signature, and sizes vary as it says.
+        inputs: arguments of ``forward``, by name or in order: torch tensors, numpy arrays, constants, or
+            dictionaries, lists and tuples of these. Of a directory they are those of the model's
+            signature, and sizes vary as it says.
         to: ``mlx``, the only target.
-        dynamic: input -> axis -> name of its dimension, for sizes that may vary; all others are
-            fixed to those of the example. Equal names are equal sizes.
+        dynamic: input (``states.0`` of a list) -> axis -> name of its dimension, for sizes that may
+            vary; all others are fixed to those of the example. Equal names are equal sizes.
         options: ``modes``, ``compute``, ``passes`` (see ``capture_torch``); ``dtype`` of a directory.
 
     Returns:

@@ -14,7 +14,7 @@ from ...common.steps import step
 from .captured import Captured
 from .census import Census, census_of
 from .dtypes import to_mlx
-from .exporting import Dynamic, record
+from .exporting import Dynamic, functionalized, record
 from .graph import build_graph
 from .parameters import Tensor, canonical_names
 from .passes import table
@@ -66,6 +66,20 @@ def capture_torch(
     other = Other(there, record_one, modes) if recording.mode is not None else None
     masters = on_masters(recording, module) if compute else recording
     return Captured(masters, tensors_of(module.state_dict(keep_vars=True)), other)
+
+
+def from_exported(program: ExportedProgram) -> Captured:
+    """Return PROGRAM, which ``torch.export.export`` recorded, in MLX.
+
+    Its mode is the one that it was exported in, and every ``autograd.Function`` in it has the gradient
+    of its forward: torch has left its backward out. Positional inputs have the names that the program gives them.
+
+    Raises:
+        UnsupportedError: see ``capture_torch``.
+    """
+    functional = functionalized(program)
+    census_of(functional.graph_module).check()
+    return Captured(_recording(functional, {}, None), tensors_of(program.state_dict))
 
 
 @dataclass(frozen=True)

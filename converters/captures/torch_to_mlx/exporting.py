@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,11 @@ def _shapes(
             f"parameters of {type(module).__name__}.forward, not of its **kwargs"
         )
     return mapped(
-        lambda name, value: dict.fromkeys(dynamic.get(name, {}), Dim.AUTO)
-        if isinstance(value, torch.Tensor)
-        else None,
+        lambda name, value: (
+            dict.fromkeys(dynamic.get(name, {}), Dim.AUTO)
+            if isinstance(value, torch.Tensor)
+            else None
+        ),
         tensors,
     )
 
@@ -92,6 +95,21 @@ def _detach_no_grad(program: ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
+def _functional(program: ExportedProgram) -> ExportedProgram:
+    """Return PROGRAM, which is changed, without updates in place."""
+    _detach_no_grad(program)
+    # an empty table: functionalize and keep the rest
+    return decomposed(program.run_decompositions({}))
+
+
+def functionalized(program: ExportedProgram) -> ExportedProgram:
+    """Return PROGRAM, which stays as it is, as :func:`record` returns programs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = program._update(deepcopy(program.graph_module), deepcopy(program.graph_signature))
+        return _functional(own)
+
+
 def record(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
     """Record MODULE on INPUTS, functionalized, with operations that have a handler kept whole."""
     refuse_hooks(module)
@@ -101,9 +119,7 @@ def record(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> Exporte
     try:
         with recording(module, inputs) as uses:
             program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
-            _detach_no_grad(program)
-            # an empty table: functionalize and keep the rest
-            functional = decomposed(program.run_decompositions({}))
+            functional = _functional(program)
         lift(functional, uses)
         check_packed(functional.graph)
     except Exception as error:

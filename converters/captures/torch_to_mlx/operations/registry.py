@@ -10,8 +10,13 @@ not among those that the parameter's annotation, a ``Literal``, names.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import torch
+
+from .....errors import BadInputError
 
 Promotion = Literal["result", "operands", "none"]
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -95,11 +100,14 @@ def register(
 
 
 def qualified(name: str) -> str:
-    """Return NAME with namespace and overload.
+    """Return NAME with namespace and overload; ``::`` parts a namespace from a name.
 
-    >>> qualified("exp"), qualified("add.Tensor"), qualified("aten.mm.default")
-    ('aten.exp.default', 'aten.add.Tensor', 'aten.mm.default')
+    >>> qualified("exp"), qualified("add.Tensor"), qualified("aten.mm.default"), qualified("my::op")
+    ('aten.exp.default', 'aten.add.Tensor', 'aten.mm.default', 'my.op.default')
     """
+    library, parted, rest = name.partition("::")
+    if parted:
+        return f"{library}.{rest}" if "." in rest else f"{library}.{rest}.default"
     name = name if "." in name else f"{name}.default"
     return name if name.count(".") == 2 else f"aten.{name}"
 
@@ -109,3 +117,46 @@ def handlers() -> Mapping[str, Operation]:
     for theme in THEMES:
         importlib.import_module(f".{theme}", __package__)
     return _OPERATIONS
+
+
+def register_op(name: str, handler: Callable[..., Any], promote: Promotion = "none") -> None:
+    """Register HANDLER for the operation called NAME, for all captures made from now on.
+
+    Args:
+        name: such as ``mylib::scale`` or ``mylib.scale.default``; without a library it is ``aten``'s.
+        handler: takes MLX arrays and numbers by the names of the operation's schema (``input_`` for
+            ``input``), those that may keep their defaults left out; returns arrays of the shapes that
+            torch has. Its gradient is that of the MLX operations in it.
+        promote: what tensors are cast to before: ``result``, the dtype of the result; ``operands``,
+            torch's common type of the operands; ``none``, nothing.
+
+    Raises:
+        BadInputError: torch knows no such operation, or HANDLER takes what its schema has not.
+    """
+    called = qualified(name)
+    schema = _schema(called)
+    known = {argument.name.rstrip("_") for argument in schema.arguments} | {"dtype"}
+    parameters = inspect.signature(handler).parameters.values()
+    unknown = [
+        p.name
+        for p in parameters
+        if p.kind is not p.VAR_KEYWORD and p.name.rstrip("_") not in known
+    ]
+    if unknown:
+        raise BadInputError(
+            f"{called} has no argument {', '.join(unknown)}: its schema is {schema}"
+        )
+    handlers()  # so that it comes after those that there are
+    _OPERATIONS[called] = Operation(handler, promote)
+
+
+def _schema(name: str) -> Any:
+    found: Any = torch.ops
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise BadInputError(
+            f"torch has no operation {name}: import what defines it before registering a handler"
+        ) from error
+    return found._schema

@@ -75,7 +75,8 @@ def _mapped(function: Callable[[str, Any], Any], path: str, value: Any) -> Any:
         return {key: _mapped(function, f"{path}.{key}", below) for key, below in value.items()}
     if isinstance(value, tuple | list):
         below = [_mapped(function, f"{path}.{i}", below) for i, below in enumerate(value)]
-        return tuple(below) if isinstance(value, tuple) else below
+        named = hasattr(value, "_fields")
+        return type(value)(*below) if named else type(value)(below)
     return function(path, value)
 
 

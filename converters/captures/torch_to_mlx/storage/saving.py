@@ -39,12 +39,13 @@ def save(
         raise BadInputError(f"{path}: name it *.mlxfn")
     examples = [_example(ports, chosen) for chosen in sizes or ({},)]
     draft = path.with_name(f".{path.stem}.partial.mlxfn")
-    before = mx.random.state[0].tolist()
+    random: Any = mx.random.state
+    before = random[0].tolist()
     try:
         with mx.exporter(str(draft), lambda **arrays: run(arrays)) as export:
             for example in examples:
                 export(**example)
-        if mx.random.state[0].tolist() != before:
+        if random[0].tolist() != before:
             raise UnsupportedError(
                 "it draws random numbers, which a file would repeat: call .eval()"
             )
@@ -81,7 +82,7 @@ def _values(port: Port, shape: list[int]) -> mx.array:
 
 
 def _check(path: Path, run: Callable[[Arrays], list[mx.array]], examples: list[Arrays]) -> None:
-    read = mx.import_function(str(path))
+    read: Any = mx.import_function(str(path))
     for example in examples:
         if not all(map(_same, read(**example), run(example))):
             raise UnsupportedError(
@@ -96,7 +97,7 @@ def _same(found: mx.array, wanted: mx.array) -> bool:
     if wanted.size == 0 or not mx.issubdtype(wanted.dtype, mx.floating):
         return bool(mx.array_equal(found, wanted))
     finite = mx.where(mx.isfinite(wanted), mx.abs(wanted), 0)
-    room = 64 * mx.finfo(wanted.dtype).eps * finite.max().item()
+    room = 64 * float(mx.finfo(wanted.dtype).eps) * finite.max().item().real
     return bool(mx.allclose(found, wanted, rtol=0, atol=room, equal_nan=True))
 
 
