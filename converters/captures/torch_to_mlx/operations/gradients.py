@@ -81,7 +81,21 @@ def alike(operands: Sequence[Any]) -> list[mx.array]:
 
 def zero_where(condition: mx.array, x: mx.array) -> mx.array:
     """Return X, and 0 where CONDITION holds, whatever X is there."""
-    return mx.where(condition, mx.zeros_like(x), x)
+    if condition.shape != x.shape or x.dtype != mx.float32 or not _on_cpu():
+        return mx.where(condition, mx.zeros_like(x), x)
+    result: mx.array = _blanked(condition, x)
+    return result
+
+
+def _on_cpu() -> bool:
+    return bool(mx.default_device().type == mx.DeviceType.cpu)
+
+
+# By the bits of X, all of them or none: on the CPU mx.where takes five times as long.
+_blanked = with_gradient(
+    lambda condition, x: (x.view(mx.int32) & (condition.astype(mx.int32) - 1)).view(mx.float32),
+    lambda g, _, condition, __: (None, zero_where(condition, g)),
+)
 
 
 _select = with_gradient(

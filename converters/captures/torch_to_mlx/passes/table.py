@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from .....errors import BadInputError
+from .channels import keep_channels_last
 from .common import merge_common
 from .constants import fold_constants
 from .dead_code import remove_dead_code
@@ -15,6 +16,7 @@ from .draft import Draft
 PASSES: Final[dict[str, Callable[[Draft], None]]] = {
     "common": merge_common,
     "constants": fold_constants,
+    "channels_last": keep_channels_last,
     "dead_code": remove_dead_code,
 }
 

@@ -27,7 +27,7 @@ def relu(x: mx.array) -> mx.array:
 
 
 _relu = with_gradient(
-    lambda x: zero_where(x <= 0, x),
+    lambda x: mx.maximum(x, 0),
     lambda g, _, x: zero_where(x <= 0, g),
 )
 

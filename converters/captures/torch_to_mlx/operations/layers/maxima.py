@@ -46,11 +46,11 @@ def _lowest(x: mx.array) -> float:
 
 def _larger(one: _Found, other: _Found) -> _Found:
     """Return the larger element by element: the first of equal ones, and nan above all."""
+    if one.places is None or other.places is None:  # at ties MLX's gradient is that of the second
+        return _Found(mx.maximum(other.values, one.values), None)
     later = other.values > one.values
     if is_float(one.values):
         later = mx.logical_or(later, mx.isnan(other.values))
-    if one.places is None or other.places is None:
-        return _Found(mx.where(later, other.values, one.values), None)
     later = mx.logical_or(later, mx.logical_and(one.places < 0, other.places >= 0))
     return _Found(
         mx.where(later, other.values, one.values), mx.where(later, other.places, one.places)
@@ -129,9 +129,11 @@ def _max_pool(axes: int) -> Callable[..., mx.array]:
         ceil_mode: bool = False,
     ) -> mx.array:
         windows = _windows(axes, kernel_size, stride or kernel_size, padding, dilation)
-        for back, window in enumerate(reversed(windows), 1):  # the last axis first: see above
-            self = _max_along(self, self.ndim - back, window, ceil_mode)
-        return self
+        channels = self.ndim - axes - 1
+        moved = mx.moveaxis(self, channels, -1)  # as convolutions leave them in memory
+        for axis, window in reversed(list(enumerate(windows, channels))):  # the last axis first
+            moved = _max_along(moved, axis, window, ceil_mode)
+        return mx.moveaxis(moved, -1, channels)
 
     return pool
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from ..axes import per_channel
 from ..registry import operation, register
 
 Optional = mx.array | None
@@ -61,11 +60,6 @@ def _rms_norm(
     return normal if weight is None else normal * weight
 
 
-def _affine(x: mx.array, weight: Optional, bias: Optional) -> mx.array:
-    x = x if weight is None else x * per_channel(weight, x.ndim)
-    return x if bias is None else x + per_channel(bias, x.ndim)
-
-
 def _wide(x: mx.array) -> mx.array:
     """Return X in float32 where it is narrower: torch rounds a norm's output once."""
     return x.astype(mx.float32) if x.dtype.size < mx.float32.size else x
@@ -79,12 +73,23 @@ def _group_norm(
     bias: Optional = None,
     eps: float = 1e-5,
 ) -> mx.array:
-    """Wu and He 2018, equation 1."""
+    """Wu and He 2018, equation 1; channels last, as convolutions leave them in memory."""
     if not input_.size:
         return input_
-    groups = input_.reshape(input_.shape[0], num_groups, -1)
-    normal = mx.fast.layer_norm(_wide(groups), None, None, eps).reshape(input_.shape)
-    return _affine(normal, weight, bias).astype(input_.dtype)
+    x = _wide(mx.moveaxis(input_, 1, -1))
+    flat = x.reshape(len(x), -1, x.shape[-1])
+
+    def averaged(values: mx.array) -> mx.array:
+        """Average all places, shape ``(batch, places, channels)``, within each group."""
+        groups = mx.mean(values, axis=1).reshape(len(x), num_groups, -1)
+        each = mx.mean(groups, axis=-1, keepdims=True)
+        return mx.broadcast_to(each, groups.shape).reshape(len(x), 1, -1)
+
+    centred = flat - averaged(flat)
+    scale = mx.rsqrt(averaged(centred * centred) + eps)
+    normal = centred * (scale if weight is None else scale * weight)
+    normal = normal if bias is None else normal + bias
+    return mx.moveaxis(normal.reshape(x.shape).astype(input_.dtype), -1, 1)
 
 
 @operation("native_group_norm")
@@ -105,7 +110,10 @@ class Statistics(NamedTuple):
 
 
 class BatchNorm(NamedTuple):
-    """What a batch normalization gives: its output, the batch's statistics, the new running ones."""
+    """What a batch normalization gives: its output, the batch's statistics, the new running ones.
+
+    The deviation is 1 / sqrt(variance + eps); before it is applied, the output is the input centred.
+    """
 
     output: mx.array
     mean: mx.array
@@ -114,23 +122,19 @@ class BatchNorm(NamedTuple):
     running_variance: Optional
 
 
-def _standardized(x: mx.array, mean: mx.array, deviation: mx.array) -> mx.array:
-    """Return (X - MEAN) * DEVIATION, the latter being 1 / sqrt(variance + eps)."""
-    return (x - per_channel(mean, x.ndim)) * per_channel(deviation, x.ndim)
-
-
 def _trained(x: mx.array, running: Statistics, momentum: float, eps: float) -> BatchNorm:
     """Ioffe and Szegedy 2015, algorithm 1; the running variance is the unbiased one."""
-    axes = [0, *range(2, x.ndim)]
-    mean, variance = mx.mean(x, axis=axes), mx.var(x, axis=axes)
-    count = x.size // x.shape[1]
+    axes, channels = list(range(x.ndim - 1)), x.shape[-1]
+    mean = mx.mean(x, axis=axes)
+    centred = x - mean
+    variance = mx.mean(centred * centred, axis=axes)
+    count = x.size // channels
     unbiased = variance * (count / max(count - 1, 1))
     updated = [
         None if old is None else (1 - momentum) * old + momentum * mx.stop_gradient(new)
         for old, new in zip(running, (mean, unbiased), strict=True)
     ]
-    deviation = mx.rsqrt(variance + eps)
-    return BatchNorm(_standardized(x, mean, deviation), mean, deviation, *updated)
+    return BatchNorm(centred, mean, mx.rsqrt(variance + eps), *updated)
 
 
 def _evaluated(x: mx.array, running: Statistics, eps: float) -> BatchNorm:
@@ -139,8 +143,7 @@ def _evaluated(x: mx.array, running: Statistics, eps: float) -> BatchNorm:
     if mean is None or variance is None:
         return _trained(x, running, 0.0, eps)
     deviation = mx.rsqrt(_wide(variance) + eps)
-    normal = _standardized(_wide(x), mean, deviation)
-    return BatchNorm(normal, mean, deviation.astype(variance.dtype), mean, variance)
+    return BatchNorm(x - mean, mean, deviation, mean, variance)
 
 
 def _batch_norm(
@@ -150,14 +153,20 @@ def _batch_norm(
     training: bool = False,
     **tensors: Optional,
 ) -> BatchNorm:
-    """Normalize by the batch's statistics in training, else by the running ones."""
+    """Normalize by the batch's statistics in training, else by the running ones.
+
+    Channels are moved to the end, where convolutions leave them in memory: nothing is copied.
+    """
     running = Statistics(tensors.get("running_mean"), tensors.get("running_var"))
+    moved = _wide(mx.moveaxis(input_, 1, -1))
     if training:
-        normal = _trained(input_, running, momentum, eps)
+        normal = _trained(moved, running, momentum, eps)
     else:
-        normal = _evaluated(input_, running, eps)
-    output = _affine(normal.output, tensors.get("weight"), tensors.get("bias"))
-    return normal._replace(output=output.astype(input_.dtype))
+        normal = _evaluated(moved, running, eps)
+    weight, bias = tensors.get("weight"), tensors.get("bias")
+    output = normal.output * (normal.deviation if weight is None else normal.deviation * weight)
+    output = (output if bias is None else output + bias).astype(input_.dtype)
+    return normal._replace(output=mx.moveaxis(output, -1, 1))
 
 
 @operation("instance_norm")

@@ -64,17 +64,38 @@ def _named_factors(x: mx.array, factors: Factors, named: dict[str, float | None]
     return [factor or 0.0 for factor in found] if any(found) else None
 
 
+def _repeated(x: mx.array, times: list[int]) -> mx.array:
+    """Repeat every element of the axes between the first and the last, each as often as TIMES says."""
+    pairs = [size for pair in zip(x.shape[1:-1], times, strict=True) for size in pair]
+    ones = [n if i % 2 == 0 else 1 for i, n in enumerate(pairs)]
+    wide = mx.broadcast_to(x.reshape(len(x), *ones, x.shape[-1]), (len(x), *pairs, x.shape[-1]))
+    sizes = [n * k for n, k in zip(x.shape[1:-1], times, strict=True)]
+    return wide.reshape(len(x), *sizes, x.shape[-1])
+
+
+def _nearest_places(x: mx.array, given: _Axis, shift: float) -> NDArray[np.int64]:
+    axis, count, ratio = given
+    places = np.floor((np.arange(count, dtype=np.float32) + shift) * np.float32(ratio))
+    nearest: NDArray[np.int64] = np.minimum(places.astype(np.int64), x.shape[axis] - 1)
+    return nearest
+
+
 def _nearest(shift: float) -> Callable[..., mx.array]:
     def resample(
         input_: mx.array, output_size: Sizes = None, scale_factors: Factors = None, **named: Any
     ) -> mx.array:
-        for axis, count, ratio in _axes(
-            input_, output_size, _named_factors(input_, scale_factors, named)
-        ):
-            places = np.floor((np.arange(count, dtype=np.float32) + shift) * np.float32(ratio))
-            places = np.minimum(places.astype(np.int64), input_.shape[axis] - 1)
-            input_ = mx.take(input_, mx.array(places), axis=axis)
-        return input_
+        factors = _named_factors(input_, scale_factors, named)
+        moved = mx.moveaxis(input_, 1, -1)  # as convolutions leave channels in memory
+        axes = _axes(input_, output_size, factors)
+        places = [_nearest_places(input_, each, shift) for each in axes]
+        times = [each.length // max(input_.shape[each.axis], 1) for each in axes]
+        even = [np.repeat(np.arange(n), k) for n, k in zip(input_.shape[2:], times, strict=True)]
+        if all(map(np.array_equal, places, even)):
+            moved = _repeated(moved, times)
+        else:
+            for each, chosen in zip(axes, places, strict=True):
+                moved = mx.take(moved, mx.array(chosen), axis=each.axis - 1)
+        return mx.moveaxis(moved, -1, 1)
 
     return resample
 

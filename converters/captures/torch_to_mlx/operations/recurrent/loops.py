@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import mlx.core as mx
 
 from ......errors import UnsupportedError
+from ..gradients import Custom
 from .cells import Arrays, Cell, Steps, summed
 
 
@@ -123,17 +124,16 @@ def loop_of(loop: Loop) -> Any:
     but only to the last step of another.
     """
 
-    @mx.custom_function
     def run(entering: mx.array, state: Any, weights: Any, alive: Any) -> Any:
         return _run(loop, entering, state, weights, alive)
 
-    @mx.custom_function
     def back(primals: Any, cotangents: Any, outputs: Any) -> Any:
         return _gradients(loop, primals, cotangents, outputs)
 
-    run.vjp(lambda *given: (*cast(Any, back(*map(list, given))),))
-    back.vjp(_refused)
-    return run
+    forward, backward = Custom(run), Custom(back)
+    forward.vjp(lambda *given: (*cast(Any, backward)(*map(list, given)),))
+    backward.vjp(_refused)
+    return forward
 
 
 def _refused(*_: Any) -> Any:
