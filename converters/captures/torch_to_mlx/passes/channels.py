@@ -55,7 +55,7 @@ def _leaves_channels_last(node: Node) -> bool:
 def _keeps(node: Node, lying: dict[Node, Node | None]) -> bool:
     if node.target is operator.getitem:
         source = node.args[0]
-        return isinstance(source, Node) and node.args[1] == 0 and source in lying
+        return isinstance(source, Node) and bool(node.args[1] == 0) and source in lying
     return str(node.target) in KEEPERS and node.args[0] in lying
 
 
