@@ -68,6 +68,44 @@ def test_it_computes_what_torch_computes_with_the_canonical_values(base):
     module.load_state_dict(captured.torch_state_dict(), strict=True)
 
 
+EXPERTS = {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 64,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 64,
+    "norm_topk_prob": True,
+}
+
+
+@pytest.mark.heavy
+def test_experts_are_stacked_as_the_torch_class_has_them_codes_and_all(tmp_path):
+    from mlx_lm.models import qwen3_moe
+
+    base = quantized(tmp_path, EXPERTS, qwen3_moe)
+    found, stored = held(weighbridge.capture(base)), codes(base)
+    layer = "model.layers.0.mlp"
+    parts = [stored[f"{layer}.switch_mlp.{name}_proj"] for name in ("gate", "up")]
+    together = found[f"{layer}.experts.gate_up_proj"]
+    assert together.tobytes() == np.concatenate(parts, axis=1).tobytes()
+    down = found[f"{layer}.experts.down_proj"]
+    assert down.tobytes() == stored[f"{layer}.switch_mlp.down_proj"].tobytes()
+    assert len(found) == len(stored) - 1
+
+
 def test_a_directory_takes_no_inputs_and_a_module_needs_some(base):
     with pytest.raises(BadInputError, match="the model's signature"):
         weighbridge.capture(base, inputs={"input_ids": np.ones((1, 2), int)})

@@ -177,41 +177,49 @@ class Headed(nn.Module):
         return self.head(torch.tanh(self.base(input_ids=input_ids).logits))
 
 
-def trained_pair(build, targets):
+def trained_pair(build, targets, *, dora=False):
     """Return PEFT's model on canonical values, the capture with the same factors, and tokens."""
     module, tokens = Headed(build()).eval(), ids()
     captured = capture(module, inputs={"input_ids": tokens})
     captured.quantize(lambda name, _: name.startswith("base."), group_size=32)
     on_canonical_values(module, captured)
-    theirs = LoraModel(module, LoraConfig(r=2, lora_alpha=4, target_modules=targets), "default")
+    config = LoraConfig(r=2, lora_alpha=4, target_modules=targets, use_dora=dora)
+    theirs = LoraModel(module, config, "default")
     theirs.model.head.requires_grad_(True)
     updates, factors = {}, {}
     for name, layer in theirs.model.named_modules():
         if "default" in getattr(layer, "lora_A", {}):
             a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
             nn.init.normal_(b, 0, 0.2)
-            updates[f"{name}.weight"] = LowRank(a.detach().numpy(), b.detach().numpy(), 2.0)
-            factors[f"{name}.lora_a"], factors[f"{name}.lora_b"] = a, b
+            parts = [a, b, *(each.weight for each in layer.lora_magnitude_vector.values())]
+            low, high, *lengths = (part.detach().numpy() for part in parts)
+            updates[f"{name}.weight"] = LowRank(low, high, 2.0, *lengths)
+            keys = (f"{name}.lora_{letter}" for letter in "abm")
+            factors |= dict(zip(keys, parts, strict=False))
     captured.set_adapters(updates, train=["head"])
     return theirs.model, captured, factors, tokens
 
 
 @pytest.mark.parametrize(
-    ("build", "targets"),
-    [(llama, ["q_proj", "v_proj", "up_proj"]), (mixture, ["q_proj", "o_proj"])],
-    ids=["llama", "experts"],
+    ("build", "targets", "dora"),
+    [
+        (llama, ["q_proj", "v_proj", "up_proj"], False),
+        (llama, ["q_proj", "v_proj", "up_proj"], True),
+        (mixture, ["q_proj", "o_proj"], False),
+    ],
+    ids=["lora", "dora", "experts"],
 )
-def test_gradients_beside_a_quantized_base_are_torchs(build, targets, gradients_of):
-    theirs, captured, factors, tokens = trained_pair(build, targets)
+def test_gradients_beside_a_quantized_base_are_torchs(build, targets, dora, gradients_of):
+    theirs, captured, factors, tokens = trained_pair(build, targets, dora=dora)
     weights = torch.randn(2, 6, 3)
     (theirs(tokens) * weights).sum().backward()
     _, found = gradients_of(
         captured, lambda out: (out * to_mlx(weights)).sum(), input_ids=to_mlx(tokens)
     )
-    expected = {name: factor.grad.T for name, factor in factors.items()}
-    expected |= {f"head.{n}": p.grad for n, p in theirs.head.named_parameters()}
+    expected = {name: factor.grad.numpy().T for name, factor in factors.items()}
+    expected |= {f"head.{n}": p.grad.numpy() for n, p in theirs.head.named_parameters()}
     assert found.keys() == expected.keys()
-    scale = max(float(gradient.abs().max()) for gradient in expected.values())
+    scale = max(float(np.abs(gradient).max()) for gradient in expected.values())
     for name, gradient in expected.items():
         np.testing.assert_allclose(found[name], gradient, atol=1e-5 * scale, rtol=0, err_msg=name)
 

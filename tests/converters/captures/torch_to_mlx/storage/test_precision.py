@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import mlx.core as mx
+import numpy as np
 import pytest
 import torch
 from mlx import nn as mlx_nn
@@ -23,6 +24,7 @@ from transformers import (
 from weighbridge.converters.captures import AdapterSpec, capture
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 from weighbridge.converters.runtimes.torch import cast
+from weighbridge.errors import BadInputError
 
 SIXTEEN = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 MOST = 2  # times torch's own error
@@ -189,6 +191,34 @@ def test_masters_are_the_weights_of_the_float32_module_not_rounded_ones(assert_s
     assert next(module.parameters()).dtype == torch.float32
     state = captured.torch_state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in module.state_dict().items())
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.drop = nn.Embedding(9, 9), nn.Dropout(0.5)
+        self.head, self.other = nn.Linear(9, 9, bias=False), nn.Linear(9, 9, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids):
+        return self.other(self.head(self.drop(self.embedding(ids))))
+
+
+def test_masters_keep_ties_and_both_modes():
+    module, ids = Tied().eval(), torch.tensor([[1, 2]])
+    captured = capture(module, inputs={"ids": ids}, compute="float16")
+    assert set(dict(tree_flatten(captured.parameters()))) == {"embedding.weight", "other.weight"}
+    state = captured.torch_state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in module.state_dict().items())
+    found = {mode: np.array(captured.train(mode)(ids=to_mlx(ids))) for mode in (True, False)}
+    assert {array.dtype for array in found.values()} == {np.dtype(np.float16)}
+    assert not np.array_equal(found[True], found[False])
+
+
+@pytest.mark.parametrize("compute", ["float64", "int8", "bf16"])
+def test_an_unknown_dtype_to_compute_in_is_refused(compute):
+    with pytest.raises(BadInputError, match="float32, float16, bfloat16"):
+        capture(Tied(), inputs={"ids": torch.tensor([[1, 2]])}, compute=compute)
 
 
 def test_the_census_of_dtypes_counts_parameters_and_operations():
