@@ -58,7 +58,7 @@ def _norm(self: mx.array, p: float | None = 2, dim: Axes = None, keepdim: bool =
     return _vector_norm(self, 2 if p is None else p, dim, keepdim)
 
 
-def _distance(gap: mx.array, order: float) -> mx.array:
+def distance(gap: mx.array, order: float) -> mx.array:
     """Return the norm of GAP over its last axis; of a largest that several share, each has the gradient."""
     if not gap.shape[-1]:
         return mx.zeros(gap.shape[:-1], gap.dtype)
@@ -77,11 +77,11 @@ def _cdist(
     p: float = 2,
     compute_mode: int | None = None,  # noqa: ARG001 - a hint for speed
 ) -> mx.array:
-    return _distance(x1[..., :, None, :] - x2[..., None, :, :], p)
+    return distance(x1[..., :, None, :] - x2[..., None, :, :], p)
 
 
 @operation("pdist", "_pdist_forward")
 def _pdist(self: mx.array, p: float = 2) -> mx.array:
     """Return the distances of all pairs of rows, the first row's first."""
     first, second = (mx.array(index) for index in np.triu_indices(self.shape[0], 1))
-    return _distance(self[first] - self[second], p)
+    return distance(self[first] - self[second], p)

@@ -36,6 +36,7 @@ THEMES: Final = (
     "elementwise.arithmetic",
     "elementwise.comparisons",
     "elementwise.creation",
+    "elementwise.distributions",
     "elementwise.kinks",
     "elementwise.randomness",
     "elementwise.special",

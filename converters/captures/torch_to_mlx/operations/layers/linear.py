@@ -71,3 +71,13 @@ def _tensordot(
     self: mx.array, other: mx.array, dims_self: Sequence[int], dims_other: Sequence[int]
 ) -> mx.array:
     return mx.tensordot(self, other, [list(dims_self), list(dims_other)])
+
+
+@operation("bilinear")
+def _bilinear(
+    input1: mx.array, input2: mx.array, weight: mx.array, bias: mx.array | None = None
+) -> mx.array:
+    """Return x1 W(k) x2 + b(k) for each output k; W is ``(outputs, inputs 1, inputs 2)``."""
+    products = matmul(input1[..., None, None, :], weight).squeeze(-2) * input2[..., None, :]
+    total = mx.sum(products, axis=-1)
+    return total if bias is None else total + bias

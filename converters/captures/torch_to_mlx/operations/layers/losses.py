@@ -8,8 +8,9 @@ from typing import Any, Final
 import mlx.core as mx
 
 from ...dtypes import is_float
+from ..distances import distance
 from ..elementwise.elementary import exp, softplus
-from ..elementwise.kinks import xlogy
+from ..elementwise.kinks import clamp, xlogy
 from ..gradients import elementwise
 from ..reductions import log_softmax
 from ..registry import operation, register
@@ -205,32 +206,25 @@ def _cosine_similarity(x1: mx.array, x2: mx.array, dim: int = 1, eps: float = 1e
     return mx.sum(x1 * x2, axis=dim) * mx.rsqrt(squares[0]) * mx.rsqrt(squares[1])
 
 
-def _distances(self: mx.array, other: mx.array, eps: float = 1e-6) -> mx.array:
-    gap = self - other + eps
-    return mx.sqrt(mx.sum(gap * gap, axis=-1))
-
-
 register(
     {
-        "pairwise_distance": lambda x1, x2, eps=1e-6: _distances(x1, x2, eps),
+        "pairwise_distance": lambda x1, x2, p=2, eps=1e-6, keepdim=False: _pairwise(
+            distance(x1 - x2 + eps, p), keepdim
+        ),
         "margin_ranking_loss": lambda input1, input2, target, margin=0.0, reduction=MEAN: (
-            _REDUCTIONS[reduction](mx.maximum(-target * (input1 - input2) + margin, 0))
+            _REDUCTIONS[reduction](clamp(-target * (input1 - input2) + margin, low=0))
         ),
         "cosine_embedding_loss": lambda input1, input2, target, margin=0.0, reduction=MEAN: (
             _REDUCTIONS[reduction](_cosine_margin(input1, input2, target, margin))
-        ),
-        "triplet_margin_loss": lambda anchor, positive, negative, margin=1.0, eps=1e-6, reduction=MEAN: (
-            _REDUCTIONS[reduction](
-                mx.maximum(
-                    _distances(anchor, positive, eps) - _distances(anchor, negative, eps) + margin,
-                    0,
-                )
-            )
         ),
     }
 )
 
 
+def _pairwise(distances: mx.array, keepdim: bool) -> mx.array:
+    return distances[..., None] if keepdim else distances
+
+
 def _cosine_margin(x: mx.array, y: mx.array, target: mx.array, margin: float) -> mx.array:
     similarity = _cosine_similarity(x, y, dim=-1)
-    return mx.where(target == 1, 1 - similarity, mx.maximum(similarity - margin, 0))
+    return mx.where(target == 1, 1 - similarity, clamp(similarity - margin, low=0))
