@@ -77,18 +77,33 @@ def _front(
 
 
 def _masked_put(x: mx.array, indices: Indices, values: mx.array, accumulate: bool) -> mx.array:
-    """Write where a mask of the first axes is true: one value everywhere, or one after the other."""
+    """Write where a mask is true: one value everywhere, or one after the other."""
     (mask,) = [index for index in indices if index is not None]
-    if indices[0] is None:
-        raise NotImplementedError("index_put by a boolean mask behind other axes")
-    wide = mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
-    values = values.astype(x.dtype)
+    first = next(axis for axis, index in enumerate(indices) if index is not None)
+    axes, front = range(first, first + mask.ndim), range(mask.ndim)
+    values = _chosen_first(values.astype(x.dtype), first, x.ndim - first - mask.ndim)
+    put = _put_rows(movedim(x, axes, front), mask, values, accumulate)
+    return movedim(put, front, axes)
+
+
+def _chosen_first(values: mx.array, before: int, behind: int) -> mx.array:
+    """Move the axis of what a mask chose, which has BEFORE and BEHIND axes beside it, to the front."""
+    place = values.ndim - 1 - behind
+    if place < 0:
+        return values
+    moved = mx.moveaxis(values, place, 0)
+    return moved.reshape(moved.shape[0], *[1] * (before - place), *moved.shape[1:])
+
+
+def _put_rows(x: mx.array, mask: mx.array, values: mx.array, accumulate: bool) -> mx.array:
+    """Write VALUES to the rows of X, whose first axes MASK has."""
     if values.ndim > x.ndim - mask.ndim and values.shape[0] > 1:
         place = mx.stop_gradient(mx.cumsum(mask.reshape(-1).astype(mx.int32)) - 1)
         rows = mx.take(values, mx.clip(place, 0, values.shape[0] - 1), axis=0)
         values = mx.broadcast_to(rows, (mask.size, *x.shape[mask.ndim :])).reshape(x.shape)
     elif values.ndim > x.ndim - mask.ndim:
         values = values.squeeze(0)
+    wide = mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
     return mx.where(wide, x + values if accumulate else values, x)
 
 

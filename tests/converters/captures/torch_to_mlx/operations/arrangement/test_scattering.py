@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 FIRST = torch.tensor(0)
@@ -41,6 +43,12 @@ def test_places_in_order_and_diagonals_are_written(agree):
     )
 
 
+def written_behind(mask, x, y):
+    x = x.clone()
+    x[:, mask] = y
+    return x
+
+
 def test_a_mask_takes_values_one_after_the_other(agree):
     rows = torch.tensor([True, False, True])
     agree(
@@ -48,6 +56,13 @@ def test_a_mask_takes_values_one_after_the_other(agree):
             "elements": (lambda x, y: x.index_put((LOWER,), y), (3, 4), (6,)),
             "rows": (lambda x, y: x.index_put((rows,), y), (3, 4), (2, 4)),
             "rows of one": (lambda x, y: x.index_put((rows,), y, accumulate=True), (3, 4), (2, 1)),
+            "columns": (partial(written_behind, rows), (4, 3), (4, 2)),
+            "columns of one": (partial(written_behind, rows), (4, 3), (2,)),
+            "behind and before": (
+                partial(written_behind, rows),
+                (4, 3, 5),
+                (4, 2, 5),
+            ),
             "one row": (lambda x, y: x.index_put((rows,), y), (3, 4), (4,)),
             "one value": (lambda x, y: x.index_put((rows,), y), (3, 4), (1, 1)),
         }

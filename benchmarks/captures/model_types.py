@@ -1,0 +1,128 @@
+"""Which base models of transformers can be captured: the census of one of every model type.
+
+    python benchmarks/captures/model_types.py [TYPE ...] [--sample 60] [--seconds 120] [--again]
+
+Each is built from its default configuration with a few layers, without weights, recorded by
+``torch.export`` on fake tensors, and counted (``weighbridge.converters.captures``); each in a process of its
+own, which a time limit ends. Inputs are made from the signature of ``forward``: the main input, what has
+no default, and a decoder's ids; where torch cannot export that, everything whose value is known. A type counts if every operation has a handler; those that torch cannot
+export, or that cannot be built, count against. Results lie in ``results/captures_model_types.json`` and are
+added to; types that are there are not measured again without ``--again``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from weighbridge.tests.support.captures.children import in_a_child
+from weighbridge.tests.support.captures.fake_models import fake_model, inputs_of, model_types
+
+RESULT = Path(__file__).parents[1] / "results" / "captures_model_types.json"
+BAR = 0.97
+PACKAGES = ("mlx", "torch", "transformers", "weighbridge")
+
+
+def measured(model_type: str, all_known: bool = False) -> dict[str, Any]:
+    """Return the census of MODEL_TYPE, or why there is none."""
+    from weighbridge.converters.captures.torch_to_mlx.census import census_of
+    from weighbridge.converters.captures.torch_to_mlx.exporting import record
+
+    start = time.process_time()
+    stage = "build"
+    try:
+        model, _ = fake_model(model_type)
+        stage = "inputs"
+        inputs = inputs_of(model, all_known)
+        stage = "export"
+        census = census_of(record(model, inputs, {}).graph_module)
+    except Exception as error:
+        if stage == "export" and not all_known:
+            return measured(model_type, all_known=True)
+        return {"stage": stage, "reason": _reason(error), "seconds": time.process_time() - start}
+    missing = {name: len(paths) for name, paths in census.unsupported.items()}
+    return {
+        "stage": "census" if missing else "clean",
+        "operations": dict(census.operations),
+        "unsupported": missing,
+        "inputs": {
+            name: list(value.shape) for name, value in inputs.items() if hasattr(value, "shape")
+        },
+        "seconds": time.process_time() - start,
+    }
+
+
+def _reason(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [f for f in traceback.extract_tb(error.__traceback__) if "transformers" in f.filename]
+    place = f" [{Path(own[-1].filename).name}:{own[-1].lineno}]" if own else ""
+    return f"{type(error).__name__}: {' '.join(lines[:2])[:300]}{place}"
+
+
+def load(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows so far."""
+    return json.loads(path.read_text())["types"] if path.exists() else {}
+
+
+def save(rows: dict[str, dict[str, Any]], path: Path) -> None:
+    """Write the rows and what they sum up to."""
+    stages = Counter(row["stage"] for row in rows.values())
+    missing = Counter(name for row in rows.values() for name in row.get("unsupported", ()))
+    result = {
+        "versions": {name: version(name) for name in PACKAGES},
+        "known": len(model_types()),
+        "measured": len(rows),
+        "clean": stages["clean"],
+        "share": stages["clean"] / max(len(rows), 1),
+        "bar": BAR,
+        "stages": dict(stages),
+        "unsupported": dict(missing.most_common()),
+        "types": dict(sorted(rows.items())),
+    }
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def show(rows: dict[str, dict[str, Any]]) -> None:
+    """Print the share, and every type that is not clean with its reason."""
+    for name, row in sorted(rows.items(), key=lambda item: item[1]["stage"]):
+        if row["stage"] != "clean":
+            reason = row.get("reason") or ", ".join(row["unsupported"])
+            print(f"{name:32} {row['stage']:8} {reason[:160]}")
+    clean = sum(row["stage"] == "clean" for row in rows.values())
+    print(f"{clean} of {len(rows)} types with a clean census ({len(model_types())} are known)")
+
+
+def main() -> int:
+    """Measure what was asked for and has not been, and say what is clean."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("types", metavar="TYPE", nargs="*")
+    parser.add_argument(
+        "--sample", type=int, help="so many types, chosen at random, always the same"
+    )
+    parser.add_argument("--seconds", type=float, default=120, help="at most, for one type")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--again", action="store_true", help="measure what is there, too")
+    options = parser.parse_args()
+    names = options.types or model_types()
+    if not options.types:  # in an order of chance: what is measured so far is a fair sample
+        names = random.Random(0).sample(names, options.sample or len(names))
+    rows = load(options.out)
+    for name in names:
+        if name not in rows or options.again:
+            rows[name] = in_a_child(measured, name, options.seconds)
+            save(rows, options.out)
+            print(name, rows[name]["stage"], rows[name].get("reason", ""), flush=True)
+    show({name: rows[name] for name in names})
+    return 0 if sum(row["stage"] == "clean" for row in rows.values()) >= BAR * len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
