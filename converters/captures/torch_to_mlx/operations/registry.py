@@ -56,6 +56,7 @@ THEMES: Final = (
     "ranks",
     "recurrent.layers",
     "recurrent.packed",
+    "recurrent.scans",
     "reductions",
     "signal.fourier",
 )

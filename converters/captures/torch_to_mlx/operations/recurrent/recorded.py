@@ -8,6 +8,7 @@ data has shape ``(time, batch, ...)``, and the lengths travel in the place of ``
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch.fx import Node
 
 from ......errors import UnsupportedError
@@ -30,6 +32,7 @@ SCHEMAS: Final = {
         ("gru", "rnn_tanh", "rnn_relu"),
         f"(Tensor input, Tensor? lengths, Tensor hx, {_FORM}) -> (Tensor, Tensor)",
     ),
+    "linear_scan": "(Tensor decay, Tensor added, int dim) -> Tensor",
     "pack": "(Tensor input, Tensor lengths, bool batch_first) -> Tensor",
     "pad": "(Tensor data, Tensor lengths, bool batch_first, float value, SymInt total, bool whole)"
     " -> Tensor",
@@ -61,6 +64,9 @@ def _pad_shape(data: Tensor, _: Tensor, batch_first: bool, *rest: Any) -> Tensor
 
 for _name in LAYERS:
     torch.library.register_fake(f"weighbridge::{_name}", _layer_shapes)
+torch.library.register_fake(
+    "weighbridge::linear_scan", lambda _, added, __: torch.empty_like(added)
+)
 torch.library.register_fake("weighbridge::pack", _pack_shape)
 torch.library.register_fake("weighbridge::pad", _pad_shape)
 
@@ -126,6 +132,29 @@ def _checked(check: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+SCANNED: Final = ("mamba",)  # of transformers
+
+
+def _scan(combine: Any, operands: Any, dim: int, **options: Any) -> Any:
+    """Stand for ``associative_scan`` where transformers' Mambas call it, for a linear recurrence."""
+    if combine.__module__ not in {f"transformers.models.{n}.modeling_{n}" for n in SCANNED}:
+        return associative_scan(combine, operands, dim, **options)
+    return None, OPERATIONS.linear_scan(*operands, dim)
+
+
+def _scans_whole(stack: ExitStack) -> None:
+    """Let Mambas of transformers that are loaded take their own way without a loop over time."""
+    for name in SCANNED:
+        module = sys.modules.get(f"transformers.models.{name}.modeling_{name}")
+        if hasattr(module, "is_torchdynamo_compiling") and hasattr(
+            module, "is_torchdynamo_exporting"
+        ):
+            stack.enter_context(patch.object(module, "is_torchdynamo_compiling", lambda: True))
+            stack.enter_context(patch.object(module, "is_torchdynamo_exporting", lambda: False))
+            owner = sys.modules[associative_scan.__module__]
+            stack.enter_context(patch.object(owner, "associative_scan", _scan))
+
+
 @contextmanager
 def kept_whole() -> Iterator[None]:
     """Record recurrent layers and packed sequences as one operation each."""
@@ -140,6 +169,7 @@ def kept_whole() -> Iterator[None]:
         for owner in (nn.RNNBase, nn.LSTM):
             check = _checked(owner.check_forward_args)
             stack.enter_context(patch.object(owner, "check_forward_args", check))
+        _scans_whole(stack)
         yield
 
 
