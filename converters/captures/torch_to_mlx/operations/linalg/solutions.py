@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 
 from ..registry import operation, register
-from .factorizations import mirrored
 from .precision import diagonal, differentiable, precise, transposed
 
 
@@ -121,19 +120,18 @@ def _linalg_pinv(
     self: mx.array,
     atol: mx.array | None = None,
     rtol: mx.array | None = None,
-    hermitian: bool = False,
+    hermitian: Literal[False] = False,  # noqa: ARG001 - the gradient of others is not torch's
 ) -> mx.array:
     if not self.size:
         return transposed(self)
     default = 0.0 if atol is not None else max(self.shape[-2:]) * mx.finfo(self.dtype).eps
     relative = default if rtol is None else rtol[..., None].astype(mx.float64)
     absolute = 0.0 if atol is None else atol[..., None].astype(mx.float64)
-    source = mirrored(self, upper=False) if hermitian else self
 
     def tolerance(values: mx.array) -> mx.array:
         return mx.maximum(mx.array(absolute), relative * mx.max(values, axis=-1, keepdims=True))
 
-    found: mx.array = _pseudoinverse(source, tolerance)
+    found: mx.array = _pseudoinverse(self, tolerance)
     return found
 
 
