@@ -15,13 +15,6 @@ register(
         "randn_like": lambda self, dtype: mx.random.normal(shape=self.shape, dtype=dtype),
         "rand": lambda size, dtype: mx.random.uniform(shape=list(size), dtype=dtype),
         "randn": lambda size, dtype: mx.random.normal(shape=list(size), dtype=dtype),
-        "randint": lambda high, size, dtype: mx.random.randint(0, high, list(size), dtype),
-        "randint.low": lambda low, high, size, dtype: mx.random.randint(
-            low, high, list(size), dtype
-        ),
-        "randint_like": lambda self, high, dtype: mx.random.randint(0, high, self.shape).astype(
-            dtype
-        ),
         "bernoulli": lambda self: mx.random.bernoulli(self, self.shape),
         "bernoulli.p": lambda self, p: mx.random.bernoulli(p, self.shape),
     }
