@@ -16,7 +16,7 @@ from ....errors import UnsupportedError
 from .dispatch import overload, refused_arguments
 from .operations.registry import handlers
 from .recording.lifting import META, Lifted
-from .sites import module_path
+from .sites import module_path, sites_of
 
 # Higher-order operations whose body is a graph of its own -> the position of that graph.
 WRAPPERS: Final = {"wrap_with_autocast": 4}
@@ -58,10 +58,13 @@ def _places(paths: tuple[str, ...], shown: int = 3) -> str:
 
 
 def live_nodes(graph: torch.fx.Graph) -> list[Node]:
-    """Return the nodes that reach an output, in order; assertions and dead code are not among them."""
+    """Return the nodes that reach an output, the graph's or one marked as a submodule's, in order.
+
+    Assertions and dead code are not among them.
+    """
     reached: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node.op == "output" or node in reached:
+        if node.op == "output" or node in reached or sites_of(node):
             reached.add(node)
             reached.update(node.all_input_nodes)
     return [node for node in graph.nodes if node in reached]

@@ -43,6 +43,7 @@ THEMES: Final = (
     "layers.attention",
     "layers.convolution",
     "layers.experts",
+    "layers.fused",
     "layers.linear",
     "layers.losses",
     "layers.maxima",

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from ..sites import sites_of
 from .draft import Draft, is_call, is_drawn, recorded
+from .forms import ATTENTION, ROPE
 
 LARGEST: Final = (
     2**24
@@ -39,7 +40,9 @@ def fold_constants(draft: Draft) -> None:
 def _foldable(node: Node, known: Mapping[Node, Any]) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
         return False
-    return not is_drawn(node) and all(used in known for used in node.all_input_nodes)
+    if is_drawn(node) or node.target in {ATTENTION, ROPE}:
+        return False
+    return all(used in known for used in node.all_input_nodes)
 
 
 def _computed(node: Node, values: Mapping[Node, Any]) -> Any:

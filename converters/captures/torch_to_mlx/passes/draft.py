@@ -28,8 +28,9 @@ class Draft:
     constants: dict[str, torch.Tensor]
 
     def __post_init__(self) -> None:
-        """Mark the outputs of submodules: those that passes leave are found by these marks alone."""
+        """Mark the outputs of submodules, which stay although nothing may use them, and drop what is dead."""
         mark_sites(live_nodes(self.graph))
+        self.remove_dead_code()
 
     @property
     def graph(self) -> Graph:
@@ -46,6 +47,15 @@ class Draft:
             node = self.graph.call_function(target, args)
         node.meta = {key: near.meta[key] for key in KEPT if key in near.meta} | meta
         return node
+
+    def remove_dead_code(self) -> None:
+        """Remove what reaches no output, neither the graph's nor a submodule's; assertions do not."""
+        live = set(live_nodes(self.graph))
+        for node in reversed(self.calls()):
+            if node not in live:
+                self.graph.erase_node(node)
+        used = {node.name for node in live}
+        self.constants = {name: held for name, held in self.constants.items() if name in used}
 
     def constant(self, name: str, tensor: torch.Tensor, val: Any) -> Node:
         """Return a new input of the graph that is always TENSOR."""

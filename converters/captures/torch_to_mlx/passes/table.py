@@ -7,17 +7,26 @@ from difflib import get_close_matches
 from typing import Final
 
 from .....errors import BadInputError
+from .activations import fuse_gelu
+from .attention import fuse_attention
 from .channels import keep_channels_last
 from .common import merge_common
 from .constants import fold_constants
-from .dead_code import remove_dead_code
+from .copies import remove_copies
 from .draft import Draft
+from .rms_norm import fuse_rms_norm
+from .rope import fuse_rope
 
 PASSES: Final[dict[str, Callable[[Draft], None]]] = {
+    "copies": remove_copies,
+    "attention": fuse_attention,
+    "gelu": fuse_gelu,
+    "rms_norm": fuse_rms_norm,
+    "rope": fuse_rope,
     "common": merge_common,
     "constants": fold_constants,
     "channels_last": keep_channels_last,
-    "dead_code": remove_dead_code,
+    "dead_code": Draft.remove_dead_code,
 }
 
 

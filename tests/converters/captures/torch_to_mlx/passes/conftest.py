@@ -57,10 +57,10 @@ def proven():
     The module runs on INPUTS in torch, without passes, and with those named (all by default).
     """
 
-    def check(module, inputs, passes=PASSES, rtol=3e-5, **options):
+    def check(module, inputs, passes=PASSES, rtol=3e-5, without=True, **options):
         expected, wanted = outputs_and_gradients(module, inputs)
         top = max(float(g.abs().max()) for g in wanted.values() if g is not None) if wanted else 1
-        for chosen in ((), passes):
+        for chosen in ((), passes) if without else (passes,):
             captured = capture(module, inputs=inputs, passes=chosen, **options)
             found, gradients = in_mlx(captured, inputs)
             for ours, theirs in zip(found, expected, strict=True):
