@@ -24,7 +24,7 @@ def fuse_gelu(draft: Draft) -> None:
                 break
 
 
-def _form(curve: Any, x: Node) -> str | None:
+def _form(curve: Any, x: Any) -> str | None:
     """Return which form of GELU it is if CURVE is 1 + tanh(...) or 1 + erf(...) of X."""
     inner = _plus(curve, 1.0)
     if is_call(inner, "tanh.default") and _is_tanh_argument(inner.args[0], x):
@@ -34,7 +34,7 @@ def _form(curve: Any, x: Node) -> str | None:
     return None
 
 
-def _is_tanh_argument(node: Any, x: Node) -> bool:
+def _is_tanh_argument(node: Any, x: Any) -> bool:
     """Tell whether NODE is sqrt(2 / pi) * (x + 0.044715 * x^3)."""
     total = _scaled(node, math.sqrt(2 / math.pi))
     if not is_call(total, "add.Tensor") or total is None or total.kwargs:
@@ -46,7 +46,7 @@ def _is_tanh_argument(node: Any, x: Node) -> bool:
     return False
 
 
-def _is_erf_argument(node: Any, x: Node) -> bool:
+def _is_erf_argument(node: Any, x: Any) -> bool:
     """Tell whether NODE is x / sqrt(2)."""
     if is_call(node, "div.Tensor"):
         return node.args[0] is x and _near(node.args[1], math.sqrt(2))
@@ -60,7 +60,7 @@ def _products(node: Any) -> tuple[tuple[Any, Any], ...]:
     return (one, other), (other, one)
 
 
-def _scaled(node: Any, factor: float) -> Node | None:
+def _scaled(node: Any, factor: float) -> Any:
     """Return x where NODE is FACTOR * x."""
     for x, scale in _products(node):
         if isinstance(x, Node) and _near(scale, factor):
@@ -68,7 +68,7 @@ def _scaled(node: Any, factor: float) -> Node | None:
     return None
 
 
-def _plus(node: Any, number: float) -> Node | None:
+def _plus(node: Any, number: float) -> Any:
     if not is_call(node, "add.Tensor") or node.kwargs:
         return None
     one, other = node.args

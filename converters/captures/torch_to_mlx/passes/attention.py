@@ -29,7 +29,7 @@ def fuse_attention(draft: Draft) -> None:
 
 
 def _rewrite(
-    draft: Draft, node: Node, known: dict[Node, Value], ready: dict[Any, tuple[Node, Node]]
+    draft: Draft, node: Any, known: dict[Node, Value], ready: dict[Any, tuple[Node, Node]]
 ) -> None:
     given = schema_arguments(node)
     query, key, value = (given[name] for name in ("query", "key", "value"))
@@ -51,7 +51,7 @@ def _facts(mask: Any, known: dict[Node, Value]) -> set[str] | None:
 
 
 def _ready(
-    draft: Draft, mask: Node, query: Any, ready: dict[Any, tuple[Node, Node]]
+    draft: Draft, mask: Any, query: Any, ready: dict[Any, tuple[Node, Node]]
 ) -> tuple[Node, Node]:
     """Return what MASK adds to scores, and which queries see any key, made where MASK is."""
     place = mask, query.dtype
@@ -68,7 +68,7 @@ def _ready(
     return ready[place]
 
 
-def _unrepeated(key: Node, value: Node) -> tuple[Node, Node]:
+def _unrepeated(key: Any, value: Any) -> tuple[Node, Node]:
     """Return KEY and VALUE before they were repeated for each query of a group, if both were."""
     sources = _source(key), _source(value)
     if sources[0] is None or sources[1] is None:
@@ -77,10 +77,10 @@ def _unrepeated(key: Node, value: Node) -> tuple[Node, Node]:
     return (sources[0], sources[1]) if heads[0] == heads[1] else (key, value)
 
 
-def _source(node: Node) -> Node | None:
+def _source(node: Any) -> Any:
     """Return x where NODE is x with every head repeated in place."""
     if is_call(node, "repeat_interleave.self_int") and node.args[2:] == (1,):
-        return node.args[0]  # type: ignore[return-value]
+        return node.args[0]
     if not is_call(node, "view.default", "_unsafe_view.default", "reshape.default"):
         return None
     below = node.args[0]
@@ -94,6 +94,6 @@ def _source(node: Node) -> Node | None:
     return source if fits and _heads(node) == wide.shape[1] * wide.shape[2] else None
 
 
-def _heads(node: Node) -> Any:
+def _heads(node: Any) -> Any:
     shape = node.meta["val"].shape
     return shape[1] if len(shape) == 4 else None

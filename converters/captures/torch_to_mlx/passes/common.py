@@ -23,11 +23,11 @@ def merge_common(draft: Draft) -> None:
             draft.replace(node, first)
 
 
-def _mergeable(node: Node) -> bool:
+def _mergeable(node: Any) -> bool:
     known = isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
     return known and not is_drawn(node)
 
 
-def _key(node: Node) -> Any:
+def _key(node: Any) -> Any:
     """Return what tells the call from others; 1, 1.0 and True are three arguments."""
     return node.target, repr(node.args), repr(sorted(node.kwargs.items()))

@@ -37,7 +37,7 @@ def fold_constants(draft: Draft) -> None:
             _fold(draft, node, values[node])
 
 
-def _foldable(node: Node, known: Mapping[Node, Any]) -> bool:
+def _foldable(node: Any, known: Mapping[Node, Any]) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
         return False
     if is_drawn(node) or node.target in {ATTENTION, ROPE}:
@@ -45,16 +45,16 @@ def _foldable(node: Node, known: Mapping[Node, Any]) -> bool:
     return all(used in known for used in node.all_input_nodes)
 
 
-def _computed(node: Node, values: Mapping[Node, Any]) -> Any:
+def _computed(node: Any, values: Mapping[Node, Any]) -> Any:
     def value(argument: Any) -> Any:
         return values[argument] if isinstance(argument, Node) else argument
 
     args, kwargs = torch.fx.node.map_aggregate((node.args, dict(node.kwargs)), value)
     with torch.no_grad():
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        return node.target(*args, **kwargs)
 
 
-def _wanted(node: Node, known: Mapping[Node, Any]) -> bool:
+def _wanted(node: Any, known: Mapping[Node, Any]) -> bool:
     """Tell whether something that stays uses NODE, and it is worth its memory."""
     value, stays = (
         known[node],
@@ -65,7 +65,7 @@ def _wanted(node: Node, known: Mapping[Node, Any]) -> bool:
     return value.nbytes <= LARGEST and (any(stays) or bool(sites_of(node)))
 
 
-def _fold(draft: Draft, node: Node, value: torch.Tensor) -> None:
+def _fold(draft: Draft, node: Any, value: torch.Tensor) -> None:
     """Put VALUE in the place of NODE; the output of a submodule stays a step, which passes it on."""
     held = draft.constant(f"folded_{node.name}", value, recorded(node))
     if not sites_of(node):

@@ -41,7 +41,7 @@ class Draft:
         """Return the operations of the graph, in order."""
         return [node for node in self.graph.nodes if node.op == "call_function"]
 
-    def add(self, near: Node, target: Any, *args: Any, **meta: Any) -> Node:
+    def add(self, near: Any, target: Any, *args: Any, **meta: Any) -> Node:
         """Return a new call of TARGET before NEAR, in NEAR's module; ``val`` is what torch would record."""
         with self.graph.inserting_before(near):
             node = self.graph.call_function(target, args)
@@ -66,7 +66,7 @@ class Draft:
         self.constants[node.name] = tensor
         return node
 
-    def replace(self, old: Node, new: Node) -> None:
+    def replace(self, old: Any, new: Any) -> None:
         """Let NEW be used for OLD everywhere, also as the output of submodules."""
         if sites_of(old):
             new.meta["sites"] = (*sites_of(new), *sites_of(old))
@@ -92,14 +92,14 @@ def fixed_shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(tensor.shape) if all(type(size) is int for size in tensor.shape) else None
 
 
-def is_drawn(node: Node) -> bool:
+def is_drawn(node: Any) -> bool:
     """Tell whether NODE draws random numbers or takes memory as it is: no two are the same."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or "empty" in str(node.target)
 
 
-def schema_arguments(node: Node) -> Mapping[str, Any]:
+def schema_arguments(node: Any) -> Mapping[str, Any]:
     """Return the arguments of NODE by the names of its schema, defaults included."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    schema = node.target._schema.arguments
     given = {**dict(zip((a.name for a in schema), node.args, strict=False)), **node.kwargs}
     return {a.name: given.get(a.name, a.default_value) for a in schema}

@@ -69,7 +69,7 @@ def value_of(node: Any, known: dict[Node, Value]) -> Value:
     return known[node]
 
 
-def _computed(node: Node, known: dict[Node, Value]) -> Value:
+def _computed(node: Any, known: dict[Node, Value]) -> Value:
     name = str(node.target).removeprefix("aten.").split(".")[0]
     if is_call(node, *COUNTS):
         return Count(-1, 0) if len(node.args) == 1 or node.args[0] == 0 else None
@@ -98,12 +98,12 @@ def _comparison(name: str, one: Value, other: Value) -> Value:
     return None
 
 
-def _cast(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
+def _cast(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     kept = isinstance(values[0], All) == (node.meta["val"].dtype == torch.bool)
     return values[0] if kept and not isinstance(values[0], Same) else None
 
 
-def _sum(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
+def _sum(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     one, other = values
     if node.kwargs or not isinstance(other, Same) or not isinstance(other.value, int):
         return None
@@ -113,8 +113,8 @@ def _sum(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
     return Same(one.value + step) if isinstance(one, Same) else None
 
 
-def _unsqueezed(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
-    axes, axis = node.meta["val"].ndim, int(node.args[1])  # type: ignore[arg-type]
+def _unsqueezed(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
+    axes, axis = node.meta["val"].ndim, int(node.args[1])
     new = axis % axes - axes  # counted from the last
     if isinstance(values[0], Count):
         return values[0]._replace(axis=values[0].axis - (new > values[0].axis - 1))
@@ -123,18 +123,18 @@ def _unsqueezed(node: Node, values: list[Value], known: dict[Node, Value]) -> Va
     return values[0]
 
 
-def _sliced(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
+def _sliced(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     count, value = values[0], recorded(node)
     if not isinstance(count, Count) or value is None:
         return count if isinstance(count, Same) else None
     axis, start = (*node.args[1:3], 0, 0)[:2]
-    if (int(axis) % value.ndim) - value.ndim != count.axis or not start:  # type: ignore[call-overload]
+    if (int(axis) % value.ndim) - value.ndim != count.axis or not start:
         along = value.shape[count.axis]
         return Same(count.start) if type(along) is int and along == 1 else count
     return None
 
 
-def _difference(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
+def _difference(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     """Follow ``diff`` of a count that begins with the number before it: 1 everywhere."""
     if len(node.args) != 4 or node.args[1:3] != (1, -1) or not isinstance(values[0], Count):
         return None
@@ -143,11 +143,11 @@ def _difference(node: Node, values: list[Value], known: dict[Node, Value]) -> Va
     return Same(1) if steady else None
 
 
-def _running_sum(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
+def _running_sum(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     return Same(0) if values[0] in {Same(False), Same(0)} else None
 
 
-def _indexed(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
+def _indexed(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     """Follow x[i, j] where x counts along its last axis: it is j, and what x begins with."""
     source, value = values[0], recorded(node.args[0])
     if not isinstance(source, Count) or value is None:
@@ -159,14 +159,14 @@ def _indexed(node: Node, values: list[Value], known: dict[Node, Value]) -> Value
     return last._replace(start=last.start + source.start)
 
 
-def _both(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
+def _both(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     one, other = values
     if not isinstance(one, All) or not isinstance(other, All):
         return None
     return All(one.facts | other.facts)
 
 
-def _chosen(node: Node, values: list[Value], known: dict[Node, Value]) -> Value:
+def _chosen(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     """Follow a mask that is added to scores: 0 where a key is seen, and far below where not."""
     seen, hidden = (_number(argument) for argument in node.args[1:3])
     added = seen == 0 and hidden is not None and hidden <= HIDDEN

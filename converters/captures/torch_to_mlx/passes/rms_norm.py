@@ -21,8 +21,8 @@ CASTS: Final = ("_to_copy.default", "type_as.default", "to.dtype")
 class _Norm(NamedTuple):
     """A norm without its weight: the node that it is, what it normalizes, and eps."""
 
-    node: Node
-    x: Node
+    node: Any
+    x: Any
     eps: float
 
 
@@ -34,7 +34,7 @@ def fuse_rms_norm(draft: Draft) -> None:
             _fuse(draft, norm)
 
 
-def _norm(node: Node) -> _Norm | None:
+def _norm(node: Any) -> _Norm | None:
     """Return the norm that NODE is: x * rsqrt(mean(x^2) + eps)."""
     if not is_call(node, "mul.Tensor"):
         return None
@@ -102,7 +102,7 @@ def _fuse(draft: Draft, norm: _Norm) -> None:
         draft.replace(last, draft.add(last, call, source, [width], weight, norm.eps))
 
 
-def _weighted(node: Node, x: Node, width: int) -> tuple[Node, Node | None]:
+def _weighted(node: Any, x: Any, width: int) -> tuple[Node, Node | None]:
     """Return the product of NODE and a weight per feature, else NODE, narrowed if that follows."""
     last = node
     user = _only_user(last)
@@ -113,9 +113,9 @@ def _weighted(node: Node, x: Node, width: int) -> tuple[Node, Node | None]:
         value = recorded(weight)
         fits = value is not None and tuple(value.shape) == (width,) and value.dtype == _dtype(last)
         if fits and _dtype(user) == _dtype(last):
-            return user, weight  # type: ignore[return-value]
+            return user, weight
     return last, None
 
 
-def _only_user(node: Node) -> Node | None:
+def _only_user(node: Any) -> Any:
     return next(iter(node.users)) if len(node.users) == 1 and not sites_of(node) else None

@@ -21,7 +21,7 @@ class _Table(NamedTuple):
     """Cosines or sines: the angles of which, and what they are multiplied by."""
 
     function: str
-    angles: Node
+    angles: Any
     factor: float
 
 
@@ -31,16 +31,21 @@ def fuse_rope(draft: Draft) -> None:
         x, frequencies, factor = _rotation(node) or (None, None, 1.0)
         if x is None:
             continue
-        wavelengths = draft.add(
-            node, torch.ops.aten.reciprocal.default, frequencies, val=frequencies.meta["val"]
-        )
-        fused = draft.add(node, ROPE, x, wavelengths)
+        fused = draft.add(node, ROPE, x, _wavelengths(draft, node, frequencies))
         if factor != 1.0:
             fused = draft.add(node, torch.ops.aten.mul.Tensor, fused, factor)
         draft.replace(node, fused)
 
 
-def _rotation(node: Node) -> tuple[Node, Node, float] | None:
+def _wavelengths(draft: Draft, node: Any, frequencies: Any) -> Node:
+    wide = frequencies.meta["val"].to(torch.float32)
+    if frequencies.meta["val"].dtype != torch.float32:
+        frequencies = draft.add(node, torch.ops.aten._to_copy.default, frequencies, val=wide)
+        frequencies.kwargs = {"dtype": torch.float32}
+    return draft.add(node, torch.ops.aten.reciprocal.default, frequencies, val=wide)
+
+
+def _rotation(node: Any) -> tuple[Node, Node, float] | None:
     """Return what NODE rotates, the frequencies, and the factor of the result."""
     if not is_call(node, "add.Tensor") or len(node.args) != 2 or node.kwargs:
         return None
@@ -75,7 +80,7 @@ def _is_half_turn(node: Any, x: Any) -> bool:
     return _part(first, x) == (0, width // 2) and _part(negated.args[0], x) == (width // 2, width)
 
 
-def _part(node: Any, x: Node) -> tuple[int, int] | None:
+def _part(node: Any, x: Any) -> tuple[int, int] | None:
     """Return from where to where NODE is a slice of X along its last axis."""
     if not is_call(node, "slice.Tensor") or node.args[0] is not x or len(node.args) != 4:
         return None
@@ -86,12 +91,12 @@ def _part(node: Any, x: Node) -> tuple[int, int] | None:
     return (start or 0), min(end, value.shape[-1])
 
 
-def _fits(node: Node, x: Node, cosines: Any, sines: Any) -> bool:
+def _fits(node: Any, x: Any, cosines: Any, sines: Any) -> bool:
     """Tell whether axes are as MLX counts them: positions last but one, the same in all before."""
     values = [recorded(each) for each in (node, x, cosines, sines)]
     if any(value is None for value in values):
         return False
-    whole, given, cos, sin = values  # type: ignore[misc]
+    whole, given, cos, sin = values
     same = whole.shape == given.shape and whole.dtype == given.dtype and given.ndim >= 3
     return bool(same and all(_along(table.shape, given.shape) for table in (cos, sin)))
 
@@ -103,7 +108,7 @@ def _along(table: torch.Size, x: torch.Size) -> bool:
     return table[-1] == x[-1] and str(table[-2]) == str(x[-2])
 
 
-def _read(x: Node, cosines: Node, sines: Node) -> tuple[Node, Node, float] | None:
+def _read(x: Any, cosines: Any, sines: Any) -> tuple[Node, Node, float] | None:
     cos, sin = _table(cosines), _table(sines)
     if cos is None or sin is None or (cos.function, sin.function) != ("cos", "sin"):
         return None
@@ -113,10 +118,10 @@ def _read(x: Node, cosines: Node, sines: Node) -> tuple[Node, Node, float] | Non
     value = recorded(frequencies)
     if value is None or cos.factor != sin.factor or value.numel() * 2 != x.meta["val"].shape[-1]:
         return None
-    return x, frequencies, cos.factor  # type: ignore[return-value]
+    return x, frequencies, cos.factor
 
 
-def _same(one: Node, other: Node) -> bool:
+def _same(one: Any, other: Any) -> bool:
     return one.target == other.target and repr(one.args) == repr(other.args)
 
 
@@ -137,7 +142,7 @@ def _table(node: Any) -> _Table | None:
     return _Table(str(node.target).split(".")[1], node.args[0], factor)
 
 
-def _frequencies(angles: Node) -> Node | None:
+def _frequencies(angles: Any) -> Any:
     """Return f where ANGLES are (p f, p f), for the positions p = 0, 1, 2, ... along the last axis but one."""
     if not is_call(angles, "cat.default") or len(angles.args[0]) != 2:
         return None
@@ -163,14 +168,15 @@ def _is_column(node: Any) -> bool:
     return value is not None and type(value.shape[-1]) is int and value.shape[-1] == 1
 
 
-def _plain(source: Node, given: Node) -> Node | None:
-    """Return SOURCE where GIVEN, which it is moved to, has its values in float32."""
-    wide = source.meta["val"].dtype == torch.float32 == given.meta["val"].dtype
-    if wide:
-        return source
-    while isinstance(given, Node) and given.meta["val"].ndim > 1:
-        given = given.args[0]  # type: ignore[assignment]
-    return given if given.meta["val"].dtype == torch.float32 else None
+def _plain(source: Any, given: Any) -> Any:
+    """Return SOURCE if on its way to GIVEN, in float32, it was moved and widened alone."""
+    if given.meta["val"].dtype != torch.float32:
+        return None
+    while given is not source:
+        if given.meta["val"].dtype not in {torch.float32, source.meta["val"].dtype}:
+            return None
+        given = given.args[0]
+    return source
 
 
 def _counts(node: Any) -> bool:
