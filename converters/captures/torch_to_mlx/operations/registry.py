@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import torch
@@ -115,10 +116,16 @@ def qualified(name: str) -> str:
     return name if name.count(".") == 2 else f"aten.{name}"
 
 
-def handlers() -> Mapping[str, Operation]:
-    """Return the whole table: overload name (``aten.linear.default``) -> operation."""
+@cache
+def _load() -> None:
+    """Import the files of THEMES, which register their handlers."""
     for theme in THEMES:
         importlib.import_module(f".{theme}", __package__)
+
+
+def handlers() -> Mapping[str, Operation]:
+    """Return the whole table: overload name (``aten.linear.default``) -> operation."""
+    _load()
     return _OPERATIONS
 
 

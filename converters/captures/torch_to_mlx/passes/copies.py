@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from torch.fx import Node
+from typing import Any, Final
 
 from ..sites import sites_of
 from .draft import Draft, is_call, recorded
@@ -26,5 +24,7 @@ def _is_whole(node: Any) -> bool:
     """Tell whether NODE is a slice from the beginning to the end."""
     if not is_call(node, "slice.Tensor"):
         return False
-    _, _, start, end, step = (*node.args, *(0, 0, WHOLE, 1)[len(node.args) - 1 :])
-    return start in {0, None} and step == 1 and (end is None or (type(end) is int and end >= WHOLE))
+    given: tuple[Any, ...] = node.args
+    _, _, start, end, step = (*given, *(0, 0, WHOLE, 1)[len(given) - 1 :])
+    open_end = end is None or (isinstance(end, int) and end >= WHOLE)
+    return bool(start in {0, None} and step == 1 and open_end)

@@ -81,13 +81,13 @@ def is_call(node: Any, *names: str) -> bool:
     return str(node.target).removeprefix("aten.") in names
 
 
-def recorded(node: Any) -> torch.Tensor | None:
+def recorded(node: Any) -> Any:
     """Return the tensor without values that torch recorded for NODE, if it is one."""
     value = node.meta.get("val") if isinstance(node, Node) else None
     return value if isinstance(value, torch.Tensor) else None
 
 
-def fixed_shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
+def fixed_shape(tensor: Any) -> tuple[int, ...] | None:
     """Return the shape of TENSOR if no size of it varies."""
     return tuple(tensor.shape) if all(type(size) is int for size in tensor.shape) else None
 

@@ -98,12 +98,12 @@ def _comparison(name: str, one: Value, other: Value) -> Value:
     return None
 
 
-def _cast(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
+def _cast(node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
     kept = isinstance(values[0], All) == (node.meta["val"].dtype == torch.bool)
     return values[0] if kept and not isinstance(values[0], Same) else None
 
 
-def _sum(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
+def _sum(node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
     one, other = values
     if node.kwargs or not isinstance(other, Same) or not isinstance(other.value, int):
         return None
@@ -113,7 +113,7 @@ def _sum(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     return Same(one.value + step) if isinstance(one, Same) else None
 
 
-def _unsqueezed(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
+def _unsqueezed(node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
     axes, axis = node.meta["val"].ndim, int(node.args[1])
     new = axis % axes - axes  # counted from the last
     if isinstance(values[0], Count):
@@ -123,7 +123,7 @@ def _unsqueezed(node: Any, values: list[Value], known: dict[Node, Value]) -> Val
     return values[0]
 
 
-def _sliced(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
+def _sliced(node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
     count, value = values[0], recorded(node)
     if not isinstance(count, Count) or value is None:
         return count if isinstance(count, Same) else None
@@ -143,7 +143,7 @@ def _difference(node: Any, values: list[Value], known: dict[Node, Value]) -> Val
     return Same(1) if steady else None
 
 
-def _running_sum(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
+def _running_sum(_node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
     return Same(0) if values[0] in {Same(False), Same(0)} else None
 
 
@@ -159,14 +159,14 @@ def _indexed(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     return last._replace(start=last.start + source.start)
 
 
-def _both(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
+def _both(_node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
     one, other = values
     if not isinstance(one, All) or not isinstance(other, All):
         return None
     return All(one.facts | other.facts)
 
 
-def _chosen(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
+def _chosen(node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
     """Follow a mask that is added to scores: 0 where a key is seen, and far below where not."""
     seen, hidden = (_number(argument) for argument in node.args[1:3])
     added = seen == 0 and hidden is not None and hidden <= HIDDEN

@@ -47,9 +47,9 @@ def _norm(node: Any) -> _Norm | None:
 
 def _eps(factor: Any, x: Any) -> float | None:
     """Return eps where FACTOR is rsqrt(mean(x^2) + eps) over the last axis of X."""
-    if is_call(factor, "pow.Tensor_Scalar") and factor.args[1] == -0.5:
-        total = factor.args[0]
-    elif is_call(factor, "rsqrt.default"):
+    if (is_call(factor, "pow.Tensor_Scalar") and factor.args[1] == -0.5) or is_call(
+        factor, "rsqrt.default"
+    ):
         total = factor.args[0]
     else:
         return None

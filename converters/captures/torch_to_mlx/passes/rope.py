@@ -28,9 +28,10 @@ class _Table(NamedTuple):
 def fuse_rope(draft: Draft) -> None:
     """Let one operation rotate what two products, a concatenation and a sum rotate."""
     for node in draft.calls():
-        x, frequencies, factor = _rotation(node) or (None, None, 1.0)
-        if x is None:
+        found = _rotation(node)
+        if found is None:
             continue
+        x, frequencies, factor = found
         fused = draft.add(node, ROPE, x, _wavelengths(draft, node, frequencies))
         if factor != 1.0:
             fused = draft.add(node, torch.ops.aten.mul.Tensor, fused, factor)
@@ -165,7 +166,7 @@ def _frequencies(angles: Any) -> Any:
 def _is_column(node: Any) -> bool:
     """Tell whether the last axis of NODE has one element."""
     value = recorded(node)
-    return value is not None and type(value.shape[-1]) is int and value.shape[-1] == 1
+    return bool(value is not None and type(value.shape[-1]) is int and value.shape[-1] == 1)
 
 
 def _plain(source: Any, given: Any) -> Any:
@@ -187,7 +188,7 @@ def _counts(node: Any) -> bool:
     if is_call(node, "slice.Tensor"):
         return False
     if is_call(node, "arange.start"):
-        return node.args[0] == 0
+        return bool(node.args[0] == 0)
     if is_call(node, "arange.start_step"):
-        return node.args[0] == 0 and (node.args[2:] or (1,))[0] == 1
+        return bool(node.args[0] == 0 and (node.args[2:] or (1,))[0] == 1)
     return is_call(node, "arange.default")

@@ -14,6 +14,7 @@ from .common import merge_common
 from .constants import fold_constants
 from .copies import remove_copies
 from .draft import Draft
+from .lookups import shorten_lookups
 from .rms_norm import fuse_rms_norm
 from .rope import fuse_rope
 
@@ -26,6 +27,7 @@ PASSES: Final[dict[str, Callable[[Draft], None]]] = {
     "common": merge_common,
     "constants": fold_constants,
     "channels_last": keep_channels_last,
+    "lookups": shorten_lookups,
     "dead_code": Draft.remove_dead_code,
 }
 

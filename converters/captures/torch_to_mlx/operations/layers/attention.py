@@ -59,6 +59,7 @@ def _attention(  # noqa: PLR0913, PLR0917 - the schema's
     del enable_gqa  # said by the shapes
     if is_causal and _as_mlx_counts(query, key) and _fusible(query, key, value, dropout_p):
         return fused(query, key, value, _scale(query, scale), "causal")
+    mask: Mask | None
     if is_causal:
         mask = _causal(query.shape[-2], key.shape[-2], query.dtype)
     else:
@@ -66,7 +67,7 @@ def _attention(  # noqa: PLR0913, PLR0917 - the schema's
     return attend(query, key, value, mask, dropout_p, scale)
 
 
-def attend(  # noqa: PLR0913, PLR0917 - as the operation
+def attend(
     query: mx.array,
     key: mx.array,
     value: mx.array,

@@ -21,7 +21,7 @@ def _rope(x: mx.array, wavelengths: mx.array) -> mx.array:
 @operation("weighbridge.attention_mask.default")
 def _attention_mask(mask: mx.array, dtype: Any) -> tuple[mx.array, mx.array]:
     added, alive = as_added(mask, dtype[0])
-    return added, alive.astype(dtype[0])
+    return added, mx.ones(1, dtype[0]) if alive is None else alive.astype(dtype[0])
 
 
 @operation("weighbridge.attention.default")

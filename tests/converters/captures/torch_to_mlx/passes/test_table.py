@@ -66,3 +66,24 @@ def test_outputs_of_submodules_stay_visible():
 def test_an_unknown_pass_is_refused_with_the_nearest_name():
     with pytest.raises(BadInputError, match="'comon': did you mean common"):
         capture(Masked(), inputs=INPUTS, passes=["comon"])
+
+
+class LookedUp(nn.Module):
+    """Rows of a table at indices that are the same for each example, or all the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.kinds, self.places = nn.Embedding(2, 4), nn.Embedding(9, 4, padding_idx=2)
+        self.register_buffer("kind", torch.ones(1, 9, dtype=torch.long), persistent=False)
+
+    def forward(self, x):
+        places = torch.arange(x.shape[1])[None].expand(len(x), -1)
+        kinds = self.kind[:, : x.shape[1]].expand(len(x), -1)
+        return {"x": x * self.kinds(kinds) + self.places(places)}
+
+
+def test_constant_indices_are_looked_up_once(proven):
+    captured = proven(LookedUp(), {"x": torch.randn(3, 5, 4)})
+    short = [v.shape for v in captured.recording.constants.values()]
+    assert sorted(short) == [(1, 1), (1, 5)]
+    assert captured.sites == ("kinds", "places")
