@@ -24,7 +24,7 @@ def _is_whole(node: Any) -> bool:
     """Tell whether NODE is a slice from the beginning to the end."""
     if not is_call(node, "slice.Tensor"):
         return False
-    given: tuple[Any, ...] = node.args
-    _, _, start, end, step = (*given, *(0, 0, WHOLE, 1)[len(given) - 1 :])
+    given: list[Any] = [*node.args, *(0, 0, WHOLE, 1)[len(node.args) - 1 :]]
+    start, end, step = given[2:]
     open_end = end is None or (isinstance(end, int) and end >= WHOLE)
     return bool(start in {0, None} and step == 1 and open_end)

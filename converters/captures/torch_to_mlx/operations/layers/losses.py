@@ -172,7 +172,6 @@ def _cross_entropy(
     return (1 - label_smoothing) * hard + label_smoothing / self.shape[axis] * smooth
 
 
-<<<<<<< HEAD
 @operation("torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default")
 def _linear_cross_entropy(  # noqa: PLR0913, PLR0917 - the schema's
     input_: mx.array,
@@ -194,12 +193,12 @@ def _linear_cross_entropy(  # noqa: PLR0913, PLR0917 - the schema's
 operation("torch_nn._linear_cross_entropy_batch_chunked.default")(
     lambda input_, **options: (_linear_cross_entropy(input_, **options), None, None, None)
 )
-=======
+
+
 def _fusible(logits: mx.array, target: mx.array) -> bool:
     """Tell whether MLX's kernel applies: on the CPU it has none."""
     on_gpu = mx.default_device().type != mx.DeviceType.cpu
     return on_gpu and logits.ndim <= 2 and not is_float(target)
->>>>>>> 0771048 (Look up once what constant indices repeat, and let logits meet classes in MLX's own kernel)
 
 
 def _soft_cross_entropy(
