@@ -1,0 +1,256 @@
+# ruff: noqa: D103, PLR0915 - one process, told from top to bottom
+"""Training steps on one NVIDIA GPU: captured, written by hand for MLX, torch eager and torch.compile.
+
+``python -m weighbridge.benchmarks.captures.gpu_steps --out gpu_steps.json bert t5 llama``
+
+The variants of a workload are processes of one command. They warm up beside each other, each with an
+empty cache of kernels, and are then timed one after the other. ``--tiny`` runs small sizes on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+VARIANTS = ("captured", "captured_plain", "by_hand", "torch", "torch_compile")
+RATE = 1e-5
+
+
+def mlx_step(name, variant, tiny, report):
+    """Return a function that makes one update in MLX, and one that waits for its loss."""
+    import mlx.core as mx
+    import torch
+    from mlx import nn
+    from mlx.optimizers import AdamW
+    from mlx.utils import tree_flatten, tree_map
+
+    from weighbridge.converters.captures import AdapterSpec, capture
+    from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx
+
+    from .by_hand import BY_HAND
+    from .workloads import RANK, SCALE, adapted_layers, made
+
+    dtype, narrow = (torch.float32, mx.float32) if tiny else (torch.bfloat16, mx.bfloat16)
+    workload = made(name, tiny, dtype)
+    inputs = {key: to_mlx(value) for key, value in workload.inputs.items()}
+    begun = time.perf_counter()
+    if variant == "by_hand":
+        model = BY_HAND[name](workload.module.model.config)
+        state = {key: to_mlx(value) for key, value in workload.module.state_dict().items()}
+        wanted = dict(tree_flatten(model.parameters()))
+        model.load_weights([(key, state.get(key, wanted[key])) for key in wanted])
+        model.update(tree_map(lambda a: a.astype(narrow), model.parameters()))
+        if workload.adapted:
+            model.freeze()
+            model.apply_to_modules(
+                lambda _, m: m.unfreeze(keys=["lora_a", "lora_b"], recurse=False)
+            )
+    else:
+        chosen = () if variant == "captured_plain" else None
+        model = capture(workload.module, inputs=workload.inputs, passes=chosen)
+        report["capture_s"] = round(time.perf_counter() - begun, 2)
+        report["steps_of_the_graph"] = len(model.recording.graph.steps)
+        layers = adapted_layers(workload)
+        if layers:
+            model.insert_adapters({f"{path}.weight": AdapterSpec(RANK, SCALE) for path in layers})
+    del workload
+    gc.collect()
+    mx.eval(model.parameters())
+    optimizer = AdamW(RATE, bias_correction=True)
+    optimizer.init(model.trainable_parameters())
+    state = [model.state, optimizer.state]
+    gradient = nn.value_and_grad(model, lambda given: model(**given))
+
+    def update(given):
+        loss, gradients = gradient(given)
+        optimizer.update(model, gradients)
+        return loss
+
+    compiled = mx.compile(update, inputs=state, outputs=state)
+
+    def run():
+        loss = compiled(inputs)
+        mx.async_eval(loss, state)
+        return loss
+
+    report["peak_gb"] = lambda: mx.get_peak_memory() / 1e9
+    return run, lambda loss: loss.item()
+
+
+def torch_step(name, variant, tiny, report):
+    """Return a function that makes one update in PyTorch, and one that waits for its loss."""
+    import torch
+
+    from .workloads import made, with_lora
+
+    device, dtype = ("cpu", torch.float32) if tiny else ("cuda", torch.bfloat16)
+    workload = made(name, tiny, dtype)
+    module = with_lora(workload).to(device)
+    inputs = {key: value.to(device) for key, value in workload.inputs.items()}
+    trained = [weight for weight in module.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=RATE, fused=True)
+    forward = torch.compile(module) if variant == "torch_compile" else module
+
+    def run():
+        loss = forward(**inputs)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    peak = (lambda: 0.0) if tiny else (lambda: torch.cuda.max_memory_allocated() / 1e9)
+    report["peak_gb"] = peak
+    return run, lambda loss: loss.item()
+
+
+def kernels(run, finish):
+    """Return kernels per step, and the names on which most time goes: milliseconds and launches a step."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    finish(run())
+    with profile(activities=[ProfilerActivity.CUDA]) as record:
+        for _ in range(3):
+            finish(run())
+        torch.cuda.synchronize()
+    spent, count = Counter(), Counter()
+    for event in record.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            spent[event.name[:120]] += event.device_time / 3e3
+            count[event.name[:120]] += 1 / 3
+    rows = [[n, round(ms, 3), round(count[n], 1)] for n, ms in spent.most_common(40)]
+    launches = round(sum(count.values()))
+    return {
+        "launches": launches,
+        "gpu_ms": round(sum(spent.values()), 2),
+        "distinct": len(count),
+        "top": rows,
+    }
+
+
+def one(name, variant, tiny, folder):
+    """Warm up, wait for the others, be timed, and print a report."""
+    report = {"workload": name, "variant": variant}
+    make = torch_step if variant.startswith("torch") else mlx_step
+    begun = time.perf_counter()
+    run, finish = make(name, variant, tiny, report)
+    report["made_s"] = round(time.perf_counter() - begun, 1)
+    report["losses"] = [finish(run()) for _ in range(3)]
+    report["warm_up_s"] = round(time.perf_counter() - begun, 1)
+    report["warm_up_cpu_s"] = round(time.process_time(), 1)
+    (folder / f"{variant}.ready").touch()
+    while not (folder / f"{variant}.go").exists():
+        time.sleep(0.02)
+    blocks, steps = (3, 1) if tiny else (8, 4)
+    finish(run())
+    times = []
+    for _ in range(blocks):
+        started = time.perf_counter()
+        for _ in range(steps):
+            last = run()
+        finish(last)
+        times.append((time.perf_counter() - started) / steps)
+    report["step_ms"] = round(median(times) * 1e3, 2)
+    report["step_ms_range"] = [round(min(times) * 1e3, 2), round(max(times) * 1e3, 2)]
+    report["peak_gb"] = round(report["peak_gb"](), 2)
+    report["kernels_compiled"] = len(list((folder / variant).rglob("*.ptx")))
+    try:
+        report["kernels"] = {} if tiny else kernels(run, finish)
+    except Exception as error:  # the figures above are worth more than the profile
+        report["kernels"] = {"failed": f"{type(error).__name__}: {error}"[:300]}
+    (folder / f"{variant}.json").write_text(json.dumps(report))
+
+
+def measure(name, variants, tiny, patience):
+    """Run VARIANTS of a workload beside each other until warm, then one after the other."""
+    with TemporaryDirectory() as place:
+        folder, running = Path(place), {}
+        for variant in variants:
+            own = folder / variant
+            own.mkdir()
+            environment = {**os.environ, "MLX_PTX_CACHE_DIR": str(own), "OMP_NUM_THREADS": "4"}
+            environment["TORCHINDUCTOR_CACHE_DIR"] = str(own / "inductor")
+            command = [
+                sys.executable,
+                "-m",
+                __spec__.name,
+                name,
+                "--one",
+                variant,
+                "--folder",
+                place,
+            ]
+            running[variant] = subprocess.Popen(command + ["--tiny"] * tiny, env=environment)
+        end = time.monotonic() + patience
+        waiting = set(variants)
+        while waiting and time.monotonic() < end:
+            waiting = {
+                v
+                for v in waiting
+                if not (folder / f"{v}.ready").exists() and running[v].poll() is None
+            }
+            time.sleep(0.1)
+        reports = []
+        for variant in variants:
+            reports.append(timed(folder, variant, running[variant]))
+            print(json.dumps({k: v for k, v in reports[-1].items() if k != "kernels"}), flush=True)
+        return reports
+
+
+def timed(folder, variant, process):
+    """Let a process that is warm be timed; return its report."""
+    failed = {"variant": variant, "failed": True}
+    if not (folder / f"{variant}.ready").exists():
+        process.kill()
+        return failed
+    (folder / f"{variant}.go").touch()
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    place = folder / f"{variant}.json"
+    return json.loads(place.read_text()) if place.exists() else failed
+
+
+def device(tiny):
+    """Return the kind of device and the versions."""
+    import mlx.core as mx
+    import torch
+    import transformers
+
+    name = "CPU" if tiny else torch.cuda.get_device_name()
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"device": name, "mlx": mx.__version__, **versions}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workloads", nargs="+", choices=["bert", "t5", "llama"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--patience", type=float, default=170, help="seconds to wait for warm-up")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        one(options.workloads[0], options.one, options.tiny, options.folder)
+        return
+    found = {"machine": device(options.tiny)}
+    for name in options.workloads:
+        found[name] = measure(name, options.variants, options.tiny, options.patience)
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
