@@ -74,6 +74,7 @@ def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, 
 def captured_module(model: Model, dtype: str = "float32", *, frozen: bool = True) -> Captured:
     """Capture MODEL's torch computation with its weights, its adapter live; FROZEN or to be trained."""
     from ..captures.torch_to_mlx import capture_torch
+    from ..captures.torch_to_mlx.passes.table import PASSES
     from ..captures.torch_to_mlx.remembered import capture_once
     from .torch import bare
 
@@ -84,6 +85,8 @@ def captured_module(model: Model, dtype: str = "float32", *, frozen: bool = True
         module,
         inputs={name: to_torch(array) for name, array in examples.items()},
         dynamic=model.signature.dynamic,
+        # fused, the rotation would not read what the rotary module returns, which checks replace
+        passes=tuple(name for name in PASSES if name != "rope"),
     )
     if updates:
         captured.set_adapters(updates)

@@ -29,7 +29,11 @@ KEPT: Final[OrderedDict[Hashable, tuple[Recording, Callable[[], Recording] | Non
 
 
 def capture_once(
-    module: nn.Module, *, inputs: Mapping[str, Any], dynamic: Dynamic | None = None
+    module: nn.Module,
+    *,
+    inputs: Mapping[str, Any],
+    dynamic: Dynamic | None = None,
+    passes: tuple[str, ...] | None = None,
 ) -> Captured:
     """Return what ``capture_torch`` does, by an earlier recording of a module like MODULE if there is one.
 
@@ -37,13 +41,14 @@ def capture_once(
         module: built from a configuration by a library's class; its code stays as it is.
         inputs: keyword arguments of ``forward``.
         dynamic: input -> axis -> name of its dimension.
+        passes: see ``capture_torch``.
 
     Raises:
         UnsupportedError: see ``capture_torch``.
     """
-    key = (*described(module), *shapes_of(inputs), json.dumps(dynamic, sort_keys=True))
+    key = (*described(module), *shapes_of(inputs), json.dumps(dynamic, sort_keys=True), passes)
     if key not in KEPT:
-        captured = capture_torch(module, inputs=inputs, dynamic=dynamic)
+        captured = capture_torch(module, inputs=inputs, dynamic=dynamic, passes=passes)
         KEPT[key] = captured.recording, captured.other
         while len(KEPT) > MOST:
             KEPT.popitem(last=False)

@@ -19,6 +19,7 @@ from .forms import ATTENTION, ROPE
 LARGEST: Final = (
     2**24
 )  # bytes that one folded constant may take; larger ones are computed each time
+VIEWS: Final = ("view.default", "_unsafe_view.default")
 REPEATS: Final = ("expand.default", "expand_as.default", "broadcast_to.default")  # take no memory
 
 
@@ -50,8 +51,10 @@ def _computed(node: Any, values: Mapping[Node, Any]) -> Any:
         return values[argument] if isinstance(argument, Node) else argument
 
     args, kwargs = torch.fx.node.map_aggregate((node.args, dict(node.kwargs)), value)
+    # copies before a view are gone by now, so its argument may lie as no view can take it
+    call: Any = torch.ops.aten.reshape.default if is_call(node, *VIEWS) else node.target
     with torch.no_grad():
-        return node.target(*args, **kwargs)
+        return call(*args, **kwargs)
 
 
 def _wanted(node: Any, known: Mapping[Node, Any]) -> bool:

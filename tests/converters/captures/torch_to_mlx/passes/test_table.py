@@ -39,6 +39,15 @@ def test_positions_are_folded_and_masks_are_made_once(proven, steps):
     assert names.count("bitwise_not.default") == 1
 
 
+def test_constants_are_folded_through_windows_that_overlap(proven):
+    class Windows(nn.Linear):
+        def forward(self, x):
+            places = torch.arange(11).unfold(0, 5, 3).contiguous().view(-1)
+            return {"x": super().forward(x)[:, places]}
+
+    proven(Windows(4, 11), {"x": torch.randn(2, 4)})
+
+
 def test_buffers_of_the_state_dict_are_not_folded(proven, steps):
     names = steps(proven(Masked(), INPUTS))
     assert names.count("mul.Tensor") == 1  # cosines by a buffer that a state dict may change
