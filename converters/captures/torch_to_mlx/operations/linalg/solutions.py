@@ -161,9 +161,29 @@ def _flag(x: mx.array) -> mx.array:
     return mx.zeros(x.shape[:-2], mx.int32)
 
 
+def _by_factor(factor: mx.array, b: mx.array) -> mx.array:
+    """Solve A X = B by the lower FACTOR of A, of which nothing else is read."""
+    first = triangular(factor, b, upper=False)
+    found: mx.array = triangular(transposed(factor), first, upper=True)
+    return found
+
+
+def _factor_gradient(g: mx.array, y: mx.array, factor: mx.array, _: mx.array) -> Any:
+    """As torch has it (`cholesky_solve_backward`): of all of the factor, what is not read included."""
+    to_b = _by_factor(factor, g)
+    shared = to_b @ transposed(y)
+    return -(shared + transposed(shared)) @ factor, to_b
+
+
+_solve_by_factor = differentiable(_by_factor, _factor_gradient)
+
+
+@precise
 def _from_factor(factor: mx.array, b: mx.array, upper: bool) -> mx.array:
-    first = triangular(transposed(factor) if upper else factor, b, upper=False)
-    found: mx.array = triangular(factor if upper else transposed(factor), first, upper=True)
+    lower = transposed(factor) if upper else factor
+    shape = mx.broadcast_shapes(lower.shape[:-2], b.shape[:-2])
+    lower = mx.broadcast_to(lower, (*shape, *lower.shape[-2:]))
+    found: mx.array = _solve_by_factor(lower, mx.broadcast_to(b, (*shape, *b.shape[-2:])))
     return found
 
 

@@ -201,6 +201,10 @@ LOSSES = {
     ),
     "nll": (lambda x: functional.nll_loss(x.log_softmax(-1), CLASSES, WEIGHTS), (4, 5)),
     "cosine_similarity": (functional.cosine_similarity, (4, 5), (4, 5)),
+    "cosine_similarity of one and many": (
+        lambda x: functional.cosine_similarity(torch.full((4, 1), -2.0), x),
+        (4, 5),
+    ),
     "pairwise cosine": (
         lambda x, y: functional.cosine_similarity(x[:, None], y[None], -1),
         (4, 5),

@@ -59,6 +59,16 @@ SOLUTIONS = {
         SEVERAL,
         SQUARE,
     ),
+    "cholesky_solve by any factor": (
+        lambda b, a: torch.cholesky_solve(b, definite(a)),
+        SEVERAL,
+        SQUARE,
+    ),
+    "cholesky_solve by an upper factor": (
+        lambda b, a: torch.cholesky_solve(b, definite(a), upper=True),
+        SEVERAL,
+        SQUARE,
+    ),
     "cholesky_inverse": (lambda a: torch.cholesky_inverse(linalg.cholesky(definite(a))), SQUARE),
     "det": (linalg.det, SQUARE),
     "det of a singular matrix": (lambda x: linalg.det(x) + 10, SINGULAR),
