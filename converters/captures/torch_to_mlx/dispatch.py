@@ -166,12 +166,16 @@ def resolve(argument: Any, values: Environment) -> Any:
 
 
 def _conform(value: Any, dtypes: Any) -> Any:
-    """Cast results to the recorded dtypes."""
+    """Cast results to the recorded dtypes.
+
+    An empty result has no gradient to give; MLX divides by its size where it would look for one.
+    """
     if isinstance(dtypes, tuple):
         return tuple(_conform(v, d) for v, d in zip(value, dtypes, strict=False))
     if dtypes is None or value is None:
         return value
-    return cast(value if mx.issubdtype(dtypes, mx.inexact) else mx.stop_gradient(value), dtypes)
+    flows = mx.issubdtype(dtypes, mx.inexact) and value.size
+    return cast(value if flows else mx.stop_gradient(value), dtypes)
 
 
 @dataclass(frozen=True)

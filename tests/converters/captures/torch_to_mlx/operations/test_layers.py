@@ -297,3 +297,13 @@ def test_a_norm_in_16_bits_rounds_as_often_as_torchs(norm, name):
     found = to_torch(from_mlx(capture(narrow, inputs={name: x})(**{name: to_mlx(from_torch(x))})))
     error, own = ((y.double() - truth).norm() for y in (found, narrow(x)))
     assert error <= 1.05 * own
+
+
+EMPTY = {
+    "averages": (lambda x: functional.avg_pool1d(x, 2), (0, 2, 6)),
+    "mirrored": (lambda x: functional.pad(x, (1, 2), "reflect"), (0, 2, 6)),
+}
+
+
+def test_empty_batches_have_empty_gradients(agree):
+    agree(EMPTY)
