@@ -87,9 +87,11 @@ KIND = {
     "a golden of ours": ("record",),
     "an adapter of ours": ("mlx-to-peft", "peft-to-mlx"),
     "a map of ours": ("infer",),
-    "a GGUF file of ours": ("gguf",),
+    "a GGUF file of ours": ("gguf", "quantized-to-gguf"),
     "a package of ours": ("coreml",),
     "a model of ours": (
+        *("quantize", "quantized-to-torch", "torch-to-quantized", "dequantized"),
+        *("gguf-to-mlx", "gguf-to-torch"),
         *("torch-to-mlx", "mlx-to-torch", "shards", "checked"),
         *("merge", "merge-quantized"),
     ),

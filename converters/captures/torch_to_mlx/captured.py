@@ -124,7 +124,7 @@ class Captured(Branch):
             UnsupportedError: the module draws random numbers, or MLX cannot write it.
         """
         recording = self.in_mode(self.training)
-        graph = saving.without_own_gradients(self._wiring.graph(recording))
+        graph = self._wiring.graph(recording)
 
         def run(inputs: dict[str, mx.array]) -> list[mx.array]:
             values = self._wiring.values(recording)

@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ....errors import UnsupportedError
 from .dispatch import overload, refused_arguments
+from .dtypes import ABSENT
 from .operations.registry import handlers
 from .recording.lifting import META, Lifted
 from .sites import module_path, sites_of
@@ -111,9 +112,15 @@ def _unsupported(node: Node) -> str | None:
     if refused:
         return f"{name}({', '.join(f'{key}={value}' for key, value in refused.items())})"
     value = node.meta.get("val")
-    if isinstance(value, torch.Tensor) and free_unbacked_symbols(value):
-        return f"{name} (its shape depends on values)"
-    return None
+    why = _unheld(value) if isinstance(value, torch.Tensor) else None
+    return f"{name} ({why})" if why else None
+
+
+def _unheld(value: torch.Tensor) -> str | None:
+    """Return why MLX cannot hold VALUE, as torch recorded it."""
+    if free_unbacked_symbols(value):
+        return "its shape depends on values"
+    return f"MLX has no {value.dtype}" if value.dtype in ABSENT else None
 
 
 def _calls(module: GraphModule) -> Iterator[Node]:

@@ -165,6 +165,12 @@ def resolve(argument: Any, values: Environment) -> Any:
     return argument
 
 
+def closed(values: Environment) -> dict[str, mx.array]:
+    """Return those of VALUES that are empty, closed to gradients: see ``_conform``."""
+    arrays = ((name, value) for name, value in values.items() if isinstance(value, mx.array))
+    return {name: mx.stop_gradient(array) for name, array in arrays if not array.size}
+
+
 def _conform(value: Any, dtypes: Any) -> Any:
     """Cast results to the recorded dtypes.
 

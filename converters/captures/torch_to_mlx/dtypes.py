@@ -25,6 +25,8 @@ _MLX: Final[dict[torch.dtype, mx.Dtype]] = {
     torch.complex64: mx.complex64,
     torch.complex128: mx.complex64,
 }
+# Complex numbers that MLX cannot hold as they are.
+ABSENT: Final = frozenset({torch.complex32, torch.complex128})
 
 
 def mlx_dtype(dtype: torch.dtype) -> mx.Dtype:

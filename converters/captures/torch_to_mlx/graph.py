@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .census import WRAPPERS, body_of, live_nodes
-from .dispatch import Call, Environment, Reference, bind, overload, resolve, template
+from .dispatch import Call, Environment, Reference, bind, closed, overload, resolve, template
 from .operations.registry import handlers
 from .recording.custom import Custom
 from .recording.lifting import META
@@ -63,6 +63,7 @@ class Graph:
 
     def run(self, values: dict[str, Any], tap: Tap | None = None) -> Any:
         """Compute the output from VALUES, which is used up; TAP sees and may replace site outputs."""
+        values.update(closed(values))
         for step in self.steps:
             value = _attempt(step, values)
             values[step.name] = tap(step.sites, value) if tap and step.sites else value

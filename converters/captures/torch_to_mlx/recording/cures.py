@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -12,9 +13,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.grad_mode import inference_mode
 from torch.distributions import Distribution
+from torch.export import _trace
+from torch.fx.experimental import symbolic_shapes
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+_SHAPES: Final = logging.getLogger(symbolic_shapes.__name__)
 _DATA: Final = torch.Tensor.data
 _NORMALIZE: Final = _BatchNorm.forward
 _BY_VALUES: Final = (None, "eager")  # ways to compute experts that look at values
@@ -117,10 +121,13 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
 
     Inference blocks, ``.data`` and plain averages are recorded as what they mean, checks of values in
     ``torch.distributions`` are off, and configurations of transformers are set as in ``_settings``.
+    What torch would print of the graph when it fails is left out: the error says the line.
     """
     with contextlib.ExitStack() as stack:
         for config, name, value in _settings(module, inputs):
             stack.enter_context(mock.patch.dict(vars(config), {name: value}))
+        stack.enter_context(mock.patch.object(_trace, "print", create=True))
+        stack.enter_context(mock.patch.object(_SHAPES, "disabled", new=True))
         stack.enter_context(mock.patch.object(Distribution, "_validate_args", False))
         for name, function in (("__enter__", _enter), ("__exit__", _leave)):
             stack.enter_context(mock.patch.object(inference_mode, name, function))

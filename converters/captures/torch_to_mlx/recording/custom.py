@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from .....errors import UnsupportedError
 from ..dispatch import Environment, resolve, template
 from ..dtypes import to_mlx
+from ..operations.gradients import Custom as Differentiated
 from .lifting import META, Lifted
 from .sources import sources, user_inputs, writes
 
@@ -26,9 +27,9 @@ class Custom:
     def __init__(self, node: Node, build: Build) -> None:
         lifted: Lifted = node.meta[META]
         self.arguments = template(node.args[1])
-        self.forward = _runnable(lifted.forward, lifted.name, build)
+        forward = _runnable(lifted.forward, lifted.name, build)
         backward = _runnable(lifted.backward, lifted.name, build)
-        self.function = mx.custom_function(self.forward)
+        self.function = Differentiated(forward)
 
         @self.function.vjp
         def gradients(arrays: Arrays, cotangents: Arrays, results: Arrays) -> Arrays:
@@ -39,10 +40,6 @@ class Custom:
     def __call__(self, values: Environment) -> Arrays:
         """Run forward on VALUES; MLX differentiates it by backward."""
         return cast(Arrays, self.function(resolve(self.arguments, values)))
-
-    def without_gradient(self, values: Environment) -> Arrays:
-        """Run forward alone, which can be exported from MLX."""
-        return self.forward(resolve(self.arguments, values))
 
 
 def _runnable(program: ExportedProgram, name: str, build: Build) -> Callable[[Arrays], Arrays]:

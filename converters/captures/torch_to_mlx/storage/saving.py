@@ -12,9 +12,8 @@ from typing import Any
 import mlx.core as mx
 
 from .....errors import BadInputError, UnsupportedError
-from ..graph import Graph, Run, Step
+from ..operations.gradients import forward_only
 from ..ports import Port, Size
-from ..recording.custom import Custom
 
 Arrays = dict[str, mx.array]
 Sizes = Iterable[Mapping[str, int]]
@@ -42,7 +41,7 @@ def save(
     random: Any = mx.random.state
     before = random[0].tolist()
     try:
-        with mx.exporter(str(draft), lambda **arrays: run(arrays)) as export:
+        with forward_only(), mx.exporter(str(draft), lambda **arrays: run(arrays)) as export:
             for example in examples:
                 export(**example)
         if random[0].tolist() != before:
@@ -99,15 +98,6 @@ def _same(found: mx.array, wanted: mx.array) -> bool:
     finite = mx.where(mx.isfinite(wanted), mx.abs(wanted), 0)
     room = 64 * float(mx.finfo(wanted.dtype).eps) * finite.max().item().real
     return bool(mx.allclose(found, wanted, rtol=0, atol=room, equal_nan=True))
-
-
-def without_own_gradients(graph: Graph) -> Graph:
-    """Return GRAPH with every ``autograd.Function`` as its forward alone, which MLX can write."""
-
-    def forward(step: Step) -> Run | None:
-        return step.run.without_gradient if isinstance(step.run, Custom) else None
-
-    return graph.rewritten(forward)
 
 
 def flat(structure: Any) -> list[Any]:

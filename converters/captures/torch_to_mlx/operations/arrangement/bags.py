@@ -27,7 +27,7 @@ def _largest(rows: mx.array, within: mx.array) -> mx.array:
     return mx.where(mx.any(within, axis=1)[:, None], best, mx.zeros_like(best))
 
 
-@operation("embedding_bag", "embedding_bag.padding_idx", "_embedding_bag")
+@operation("embedding_bag", "_embedding_bag")
 def _embedding_bag(  # noqa: PLR0913, PLR0917 - the schema's
     weight: mx.array,
     indices: mx.array,
@@ -37,16 +37,17 @@ def _embedding_bag(  # noqa: PLR0913, PLR0917 - the schema's
     sparse: bool = False,  # noqa: ARG001 - how torch stores the gradient
     per_sample_weights: mx.array | None = None,
     include_last_offset: bool = False,
-    padding_idx: int | None = -1,
+    padding_idx: int = -1,
 ) -> tuple[mx.array, mx.array, mx.array, mx.array]:
-    """Reduce the rows of each bag; OFFSETS say where bags begin. Row PADDING_IDX counts for nothing."""
+    """Reduce the rows of each bag; OFFSETS say where bags begin.
+
+    Row PADDING_IDX counts for nothing, if it is not negative.
+    """
     bag, count = _bags(indices.size, offsets, include_last_offset)
     rows = weight[indices]
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[:, None]
-    padding = -1 if padding_idx is None else padding_idx
-    padding = padding + weight.shape[0] if padding < -1 else padding
-    counted = indices != padding if padding >= 0 else mx.ones(indices.shape, mx.bool_)
+    counted = indices != padding_idx if padding_idx >= 0 else mx.ones(indices.shape, mx.bool_)
     within = mx.logical_and(bag == mx.arange(count)[:, None], counted)
     if mode == MAX:
         made = _largest(rows, within)
@@ -55,3 +56,21 @@ def _embedding_bag(  # noqa: PLR0913, PLR0917 - the schema's
         if mode == MEAN:
             made = made / mx.maximum(mx.sum(within, axis=1, keepdims=True), 1).astype(rows.dtype)
     return made, bag, mx.sum(within, axis=1), mx.zeros(count, mx.int64)
+
+
+@operation("embedding_bag.padding_idx")
+def _with_padding(  # noqa: PLR0913, PLR0917 - the schema's
+    weight: mx.array,
+    indices: mx.array,
+    offsets: mx.array,
+    scale_grad_by_freq: Literal[False] = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: mx.array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    """Do the same, row PADDING_IDX counted from the last one if it is negative."""
+    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    given = (weight, indices, offsets, scale_grad_by_freq, mode, sparse)
+    return _embedding_bag(*given, per_sample_weights, include_last_offset, padding)

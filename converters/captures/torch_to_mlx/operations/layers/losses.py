@@ -212,9 +212,8 @@ def _soft_cross_entropy(
 
 @operation("cosine_similarity")
 def _cosine_similarity(x1: mx.array, x2: mx.array, dim: int = 1, eps: float = 1e-8) -> mx.array:
-    x1, x2 = mx.broadcast_arrays(
-        *map(mx.atleast_1d, (x1, x2))
-    )  # an axis of one counts as often as the other's
+    x1, x2 = x1.reshape(x1.shape or (1,)), x2.reshape(x2.shape or (1,))
+    x1, x2 = mx.broadcast_arrays(x1, x2)  # an axis of one counts as often as the other's
     squares = [mx.maximum(mx.sum(x * x, axis=dim), eps * eps) for x in (x1, x2)]
     return mx.sum(x1 * x2, axis=dim) * mx.rsqrt(squares[0]) * mx.rsqrt(squares[1])
 

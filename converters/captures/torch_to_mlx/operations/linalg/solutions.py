@@ -188,7 +188,8 @@ def _from_factor(factor: mx.array, b: mx.array, upper: bool) -> mx.array:
 
 
 def _inverse_from_factor(self: mx.array, upper: bool = False) -> mx.array:
-    return _from_factor(self, mx.eye(self.shape[-1], dtype=self.dtype), upper)
+    found: mx.array = _from_factor(self, mx.eye(self.shape[-1], dtype=self.dtype), upper)
+    return found
 
 
 register(

@@ -11,7 +11,12 @@ import torch
 from weighbridge.converters.captures.torch_to_mlx.operations.registry import handlers, qualified
 
 TABLE = handlers()
-for _registers in ("torch.nn.modules.linear_cross_entropy", "transformers.integrations.moe"):
+OURS = "weighbridge.converters.captures.torch_to_mlx"
+for _registers in (
+    "torch.nn.modules.linear_cross_entropy",
+    "transformers.integrations.moe",
+    f"{OURS}.capturing",
+):
     import_module(_registers)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import Function
+from torch.nn import functional
 
 from weighbridge.converters.captures import capture
 from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
@@ -41,6 +42,28 @@ class Reader(nn.Module):
 def reader():
     inputs = {"ids": torch.ones(2, 3, dtype=torch.int64), "scale": {"by": torch.ones(4)}}
     return capture(Reader().eval(), inputs=inputs, dynamic={"ids": {0: "batch", 1: "words"}})
+
+
+class Kinks(nn.Module):
+    """Operations whose gradients are ours: they are left away in a file."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv1d(4, 3, 2)
+        self.memory = nn.GRU(3, 2, batch_first=True)
+
+    def forward(self, x):
+        y = functional.max_pool1d(self.convolution(x.mT), 2).relu().mT.clamp(0, 1)
+        y = torch.where(y > 0.2, y, -y).masked_fill(y < 0, 0).maximum(y * 0.5)
+        return self.memory(y)[0]
+
+
+def test_a_saved_capture_computes_operations_with_gradients_of_their_own(tmp_path):
+    captured = capture(Kinks(), inputs={"x": torch.randn(2, 9, 4)})
+    captured.save(tmp_path / "kinks.mlxfn")
+    x = mx.random.normal((2, 9, 4))
+    found = mx.import_function(str(tmp_path / "kinks.mlxfn"))(x=x)[0]
+    assert mx.allclose(found, captured(x=x), atol=1e-6)
 
 
 ALONE = """

@@ -40,6 +40,13 @@ def test_bags_of_rows(agree):
     modes = {
         mode: (partial(_second, BAGS, STARTS, mode=mode), (5, 3)) for mode in ("sum", "mean", "max")
     }
+    last = {
+        f"{mode}, the last one": (
+            partial(_second, BAGS, STARTS, mode=mode, padding_idx=-1),
+            (5, 3),
+        )
+        for mode in modes
+    }
     padded = {
         f"{mode}, padded": (partial(_second, PAIRS, None, mode=mode), (5, 3)) for mode in modes
     }
@@ -47,7 +54,7 @@ def test_bags_of_rows(agree):
     weighted = lambda table, w: BAGS(  # noqa: E731
         table, ends, mode="sum", per_sample_weights=w, include_last_offset=True
     )
-    agree(modes | padded | {"weighted": (weighted, (5, 3), (7,))})
+    agree(modes | last | padded | {"weighted": (weighted, (5, 3), (7,))})
 
 
 def _second(function, offsets, table, **options):
