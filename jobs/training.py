@@ -6,9 +6,10 @@ import difflib
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from .. import __version__
 from ..converters.checkpoints import open_checkpoint, require_target
@@ -36,6 +37,18 @@ RUN = "run"  # the folder where none is named
 SETTINGS = (".yaml", ".yml", ".toml")
 
 
+class Watching(TypedDict, total=False):
+    """How a run is watched.
+
+    Attributes:
+        progress: called with every event; plain lines on stderr if not given.
+        profile: leave a report on memory and its picture in the run's folder.
+    """
+
+    progress: Progress | None
+    profile: bool
+
+
 def train(
     target: Path | None,
     backend: str,
@@ -43,7 +56,7 @@ def train(
     overrides: Sequence[str] = (),
     *,
     resume: bool = False,
-    progress: Progress | None = None,
+    **watching: Unpack[Watching],
 ) -> TrainResult:
     """Train as the configuration says and leave an adapter, or an ordinary directory, in TARGET.
 
@@ -54,10 +67,9 @@ def train(
         recipe: YAML or TOML file, or the name of a recipe; see ``load_config``.
         overrides: ``key.subkey=value`` each.
         resume: go on where the run in TARGET stopped; the configuration is the run's own.
-        progress: called with every event; plain lines on stderr if not given.
+        watching: who is told of it, and whether memory is measured.
     """
     from ..trainers.config import load_config
-    from ..trainers.runs.events import Lines
     from ..trainers.runs.loop import train as run
 
     config = load_config(recipe, overrides) if recipe or overrides or not resume else None
@@ -69,13 +81,31 @@ def train(
     saved = target / CONFIG
     if begun := config or (load_config(saved) if saved.is_file() else None):
         require_memory_of(begun)
-    watch = progress or Lines(sys.stderr)
-    result = run(config, target, backend=backend, progress=watch, resume=resume)
+    with _watched(target, begun, **watching) as progress:
+        result = run(config, target, backend=backend, progress=progress, resume=resume)
     if (target / WEIGHTS).is_file():
         complete(config or load_config(target / CONFIG), target)
     with writing(target):
         write_record(target, "run")
     return result
+
+
+@contextmanager
+def _watched(
+    target: Path,
+    config: TrainConfig | None,
+    progress: Progress | None = None,
+    *,
+    profile: bool = False,
+) -> Iterator[Progress]:
+    """Yield what is called with the events of the run in TARGET; with PROFILE its memory is recorded."""
+    from ..trainers.memory.recording import recorded
+    from ..trainers.runs.events import Lines
+
+    watch = progress or Lines(sys.stderr)
+    size = config.batch_size if config else None
+    with recorded(watch, target, size) if profile else nullcontext(watch) as listener:
+        yield listener
 
 
 def default_run(*, resume: bool) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,14 +22,15 @@ from .running import prepare_mlx
     help="Framework that trains.",
 )
 @click.option("--resume", is_flag=True, help="Go on where the run in RUN stopped.")
+@click.option("--profile", is_flag=True, help="Leave a report on memory in RUN, with a picture.")
 @configured
 def train(
     run: Path | None,
     backend: str,
-    resume: bool,
     recipe: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Train a model; RUN gets its adapter or weights, checkpoints and metrics.
 
@@ -43,7 +45,7 @@ def train(
     from ..jobs.training import train as run_training
     from .output import show_training
 
-    show_training(run_training(run, backend, recipe, overrides, resume=resume), as_json=as_json)
+    show_training(run_training(run, backend, recipe, overrides, **how), as_json=as_json)
 
 
 @click.command()

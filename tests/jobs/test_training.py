@@ -64,6 +64,18 @@ def test_a_run_leaves_its_configuration_its_journal_and_a_plot(run):
     assert [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+def test_a_profiled_run_leaves_its_memory_in_its_folder(series, tmp_path):
+    overrides = [word for setting in settings(series) for word in ("--set", setting)]
+    words = ["train", str(tmp_path / "run"), "--recipe", "timeseries", "--profile", *overrides]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "memory: too short" in result.stderr  # four updates tell nothing of leaks
+    document = json.loads((tmp_path / "run" / "memory.json").read_text())
+    assert [row["step"] for row in document["samples"] if row["step"]] == [1, 2, 3, 4]
+    assert document["peak_mb"].keys() >= {"process", "mlx_active", "mlx_peak"}
+    assert (tmp_path / "run" / "memory.png").is_file()
+
+
 def test_a_misspelt_setting_is_answered_with_the_nearest(series):
     arguments = ["--config", "timeseries", "--set", "optimizer.learning_rat=1"]
     result = CliRunner().invoke(main, ["preflight", *arguments])
