@@ -25,6 +25,7 @@ from weighbridge.converters.common.exits import Exit
 from weighbridge.converters.maps.notation import parser
 from weighbridge.converters.routes import ROUTES
 from weighbridge.trainers.config import TrainConfig
+from weighbridge.trainers.configuration.keys import sections_in
 from weighbridge.verbs.failures import kinds
 
 DOCS = Path(__file__).parent
@@ -150,15 +151,15 @@ def settings() -> str:
     """Return the settings of a training run with their defaults."""
     rows: dict[str, str] = {}
     for key, value in defaults(TrainConfig):  # kinds of data share keys
-        rows[key] = f"{rows[key]} or {value}" if rows.get(key, value) != value else value
+        known = rows[key].split(" or ") if key in rows else []
+        rows[key] = " or ".join(dict.fromkeys([*known, value]))
     return table(("setting", "default"), *((f"`{key}`", value) for key, value in rows.items()))
 
 
 def defaults(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the dotted name and the default of every setting that has a value of its own."""
     for name, field in section.model_fields.items():
-        kinds = [field.annotation, *get_args(field.annotation)]
-        sections = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+        sections = [*sections_in(field.annotation)]
         if not sections:
             yield prefix + name, default_text(field)
         for part in sections:
@@ -169,6 +170,8 @@ def default_text(field: FieldInfo) -> str:
     """Return the default of FIELD as YAML would write it."""
     if get_origin(field.annotation) is Literal and field.is_required():
         return " or ".join(map(str, get_args(field.annotation)))
+    if field.is_required() and any(getattr(it, "pattern", None) == ":" for it in field.metadata):
+        return "module:Class"
     return "required" if field.is_required() else f"`{json.dumps(field.default)}`"
 
 

@@ -7,94 +7,24 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from ..converters.documents import parse_yaml, read_settings
 from ..errors import BadInputError, MismatchError
 from .bundled import located
+from .configuration.data import Data
+from .configuration.keys import problem
+from .configuration.objectives import Objective
+from .configuration.section import Section
+from .configuration.updates import AdapterSection, OptimizerSection, ScheduleSection
 
 DEFAULT = "docstrings"  # the recipe where none is named: complete, small, needs no network
+CHOSEN_BY = {"data": "kind", "objective": "name"}  # what a name alone stands for
+SPLITS = ("train", "validation", "test")
 DEEPEST = 8  # sections that --set makes; what is below them is no key of ours
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Buckets = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """A part of the configuration: strict types, no unknown keys, immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Lengths(Section):
-    """Padded lengths in tokens: a batch takes the smallest that fits, longer texts are cut."""
-
-    query: Buckets = (24,)
-    document: Buckets = (48,)
-
-
-class PairsData(Section):
-    """Texts that belong together: JSON lines with ``query`` and ``document``."""
-
-    kind: Literal["pairs"]
-    train: Path
-    validation: Path
-    test: Path | None = None
-    lengths: Lengths = Lengths()
-
-
-class SeriesData(Section):
-    """Arrays in ``.npz`` files: one row of every array is one example."""
-
-    kind: Literal["series"]
-    train: Path
-    validation: Path
-    test: Path | None = None
-
-
-class ContrastiveObjective(Section):
-    """Symmetric InfoNCE over the pairs of a batch."""
-
-    name: Literal["contrastive"]
-    temperature: PositiveFloat = 0.05
-
-
-class RegressionObjective(Section):
-    """Mean squared error; INPUT and TARGET are the names of arrays in the data."""
-
-    name: Literal["regression"]
-    input: str = "series"
-    target: str = "target"
-
-
-class AdapterSection(Section):
-    """Low-rank adapters on the linear modules whose path ends in one of TARGETS."""
-
-    rank: PositiveInt = 8
-    scale: PositiveFloat = 2.0
-    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("query", "value")
-    dropout: Literal[0] = 0
-
-
-class OptimizerSection(Section):
-    """AdamW (Loshchilov and Hutter 2019), bias correction always on."""
-
-    name: Literal["adamw"] = "adamw"
-    learning_rate: PositiveFloat = 1e-3
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-
-
-class ScheduleSection(Section):
-    """Learning rate over the run: WARMUP is a fraction of it, FINAL a fraction of the peak."""
-
-    kind: Literal["cosine", "linear", "constant"] = "cosine"
-    warmup: Fraction = 0.1
-    final: Fraction = 0.0
 
 
 class TrainConfig(Section):
@@ -103,10 +33,17 @@ class TrainConfig(Section):
     Attributes:
         model: what ``weighbridge.open`` takes: a directory or ``module:factory``.
         trust_code: the module that may be imported for it.
-        data: where the examples are; ``bundled:`` files are made when first needed.
-        objective: what is minimised.
+        model_options: arguments of the factory, where the model is ``module:factory``.
+        tokenizer: the directory of the tokenizer, where it is not the model's own.
+        data: where the examples are; ``bundled:`` files are made when first needed. A name alone is its kind.
+        objective: what is minimised. A name alone stands for it with its defaults.
+        metric: the figure that chooses the best checkpoint: one that the objective measures, or
+            ``module:function`` of a user's (see ``trainers.evaluation``); ``None`` is the objective's own.
+        higher_is_better: which way it improves; ``None`` is as the objective says, for a function true.
         adapter: low-rank adapters; ``None`` trains every parameter.
-        freeze: parameters that stay as they are, as module path endings or patterns.
+        train: parameters that are trained beside the adapters, or alone where there are none, as module
+            path endings or patterns.
+        freeze: parameters that stay as they are, likewise.
         steps: updates.
         batch_size: examples in a micro-batch.
         accumulation: micro-batches per update, weighted by their examples.
@@ -125,9 +62,14 @@ class TrainConfig(Section):
 
     model: str
     trust_code: str | None = None
-    data: Annotated[PairsData | SeriesData, Field(discriminator="kind")]
-    objective: Annotated[ContrastiveObjective | RegressionObjective, Field(discriminator="name")]
+    model_options: dict[str, Any] = Field({})
+    tokenizer: Path | None = None
+    data: Data
+    objective: Objective
+    metric: str | None = None
+    higher_is_better: bool | None = None
     adapter: AdapterSection | None = None
+    train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     optimizer: OptimizerSection = OptimizerSection()
     schedule: ScheduleSection = ScheduleSection()
@@ -144,9 +86,10 @@ class TrainConfig(Section):
     nonfinite_limit: PositiveInt = 5
     tolerance: PositiveFloat = 1e-4
 
-    def sources(self) -> tuple[str | Path | None, ...]:
-        """Return what a run reads: the model and the files of its data."""
-        return self.model, self.data.train, self.data.validation, self.data.test
+    def sources(self) -> tuple[str | Path, ...]:
+        """Return what a run reads: the model, the files of its data and the tokenizer, if it is named."""
+        named = (*(getattr(self.data, name) for name in SPLITS), self.tokenizer)
+        return self.model, *filter(None, named)
 
 
 def load_config(source: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -175,17 +118,26 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
     Raises:
         MismatchError: everything that is wrong with them, with the nearest known key.
     """
+    whole = {name: _section(name, value) for name, value in settings.items()}
     try:
-        config = TrainConfig.model_validate_json(json.dumps(settings, default=str))
+        config = TrainConfig.model_validate_json(json.dumps(whole, default=str))
     except ValidationError as error:
-        problems = [_problem(detail) for detail in error.errors()]
+        problems = [problem(detail, TrainConfig) for detail in error.errors()]
         raise MismatchError("the training configuration is not valid", problems) from None
-    paths = {name: getattr(config.data, name) for name in ("train", "validation", "test")}
+    paths = {name: getattr(config.data, name) for name in SPLITS}
     absolute = {name: Path(located(str(path))).absolute() for name, path in paths.items() if path}
     model = located(config.model)
-    model = str(Path(model).absolute()) if Path(model).exists() else model
-    data = config.data.model_copy(update=absolute)
-    return config.model_copy(update={"data": data, "model": model})
+    changed: dict[str, Any] = {
+        "data": config.data.model_copy(update=absolute),
+        "model": str(Path(model).absolute()) if Path(model).exists() else model,
+        "tokenizer": config.tokenizer and Path(located(str(config.tokenizer))).absolute(),
+    }
+    return config.model_copy(update=changed)
+
+
+def _section(name: str, value: Any) -> Any:
+    """Return VALUE, a name alone as the section that it stands for."""
+    return {CHOSEN_BY[name]: value} if name in CHOSEN_BY and isinstance(value, str) else value
 
 
 def dump_config(config: TrainConfig) -> str:
@@ -237,7 +189,8 @@ def _override(settings: dict[str, Any], override: str) -> None:
     section = settings
     for name in sections:
         if not isinstance(section.get(name), dict):
-            section[name] = {}
+            short = _section(name, section.get(name)) if section is settings else None
+            section[name] = short if isinstance(short, dict) else {}
         section = section[name]
     section[last] = parse_yaml(text, f"--set {key}")
 
@@ -248,53 +201,3 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         return
     for key, value in tree.items():
         yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
-
-
-def known_keys(section: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted name of every key of a configuration, sections included.
-
-    >>> "optimizer.learning_rate" in set(known_keys())
-    True
-    """
-    for name, field in section.model_fields.items():
-        yield prefix + name
-        for part in (field.annotation, *get_args(field.annotation)):
-            if isinstance(part, type) and issubclass(part, BaseModel):
-                yield from known_keys(part, f"{prefix}{name}.")
-
-
-_TAGS = frozenset({"pairs", "series", "contrastive", "regression"})  # pydantic puts them in a path
-
-
-def _problem(detail: Mapping[str, Any]) -> str:
-    """Return one line for one complaint of pydantic."""
-    path = [str(part) for at, part in enumerate(detail["loc"]) if at != 1 or part not in _TAGS]
-    key = ".".join(path)
-    if detail["type"] != "extra_forbidden":
-        return f"{key}: {detail['msg']}"
-    near = " or ".join(_nearest(key))
-    return f"{key}: no such key" + (f"; did you mean {near}?" if near else "")
-
-
-def _nearest(key: str, cutoff: float = 0.5) -> list[str]:
-    """Return the keys that KEY may stand for, several only where they are equally near.
-
-    >>> _nearest("lr"), _nearest("optimizer.lerning_rate")
-    (['optimizer.learning_rate'], ['optimizer.learning_rate'])
-    """
-    near = {known: _likeness(key, known) for known in known_keys()}
-    best = max(near.values())
-    return sorted(known for known, like in near.items() if like == best >= cutoff)
-
-
-def _likeness(key: str, known: str) -> float:
-    """Return how like KNOWN the KEY is, from 0 to 1: in full, by its last name, or by initials."""
-    leaf, full = key.rpartition(".")[2], known.rpartition(".")[2]
-    initials = "".join(word[0] for word in full.split("_"))
-    if leaf == full or (leaf == initials and len(leaf) > 1):
-        return 1.0
-    return max(_ratio(key, known), _ratio(leaf, full))
-
-
-def _ratio(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()

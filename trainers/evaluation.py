@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -21,6 +21,9 @@ class Scores(NamedTuple):
 
     metrics: dict[str, float]
     per_example: Array
+
+
+Measure = Callable[[Step, Dataset, int], Scores]
 
 
 def measure_retrieval(step: Step, dataset: Dataset, size: int, temperature: float) -> Scores:

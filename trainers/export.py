@@ -16,7 +16,8 @@ from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank
 from ..parity.weights.sketches.recorded import weight_records
 from .adapters import updates_of
-from .config import AdapterSection, TrainConfig
+from .config import TrainConfig
+from .configuration.updates import AdapterSection
 from .tasks import PREFIX, Task
 
 

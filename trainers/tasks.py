@@ -13,41 +13,16 @@ import xxhash
 from ..converters.models import Model
 from ..converters.planning.opening import open as open_model
 from ..converters.values import Array, LowRank
-from ..errors import BadInputError, MismatchError
 from .adapters import initial_updates, linear_shapes, parameters_of, select
-from .config import PairsData, SeriesData, TrainConfig
+from .config import TrainConfig
 from .data.batches import Dataset, Order
-from .data.pairs import Pairs, leaked, load_tokenizer, read_pairs
-from .data.series import Series, read_arrays
-from .evaluation import Scores, measure_loss, measure_retrieval
-from .steps.base import Step
+from .data.context import Context
+from .data.reading import leaks, read_splits
+from .objectives.base import Objective
+from .objectives.chosen import objective_of
 
 PREFIX: Final = "model."  # of the model's own names inside its loss module
-SPLITS: Final = ("train", "validation", "test")
-Dynamic = Mapping[str, Mapping[int, str]]
 SaveWeights = Callable[[Path, Mapping[str, Array]], None]
-
-
-class Objective(NamedTuple):
-    """How a model is trained and judged.
-
-    Attributes:
-        make_loss: the model to the torch module that returns the loss.
-        make_evaluated: the model to the torch module that evaluation runs, if it is another one.
-        dynamic: sizes of the loss module's inputs that vary.
-        evaluated_dynamic: the same for that module's inputs.
-        metric: the figure that chooses the best checkpoint.
-        higher_is_better: which way it improves.
-        measure: takes the figures.
-    """
-
-    make_loss: Callable[[Any], Any]
-    make_evaluated: Callable[[Any], Any] | None
-    dynamic: Dynamic
-    evaluated_dynamic: Dynamic
-    metric: str
-    higher_is_better: bool
-    measure: Callable[[Step, Dataset, int], Scores]
 
 
 class Parameter(NamedTuple):
@@ -120,13 +95,16 @@ def build_task(config: TrainConfig, module: Any = None, tokenizer: Path | None =
     Raises:
         WeighbridgeError: anything that would stop the run later.
     """
-    model = None if module else open_model(config.model, trust_code=config.trust_code)
-    splits, leaks = _read_data(config, tokenizer or (model.path if model else None))
-    if model and isinstance(config.data, PairsData):
-        _require_known(cast(Mapping[str, Pairs], splits), model, config.data)
+    model = None if module else _open(config)
+    splits = read_splits(config.data, _context(model, tokenizer or config.tokenizer))
+    objective = objective_of(config, splits["train"])
     module = module or _build_module(cast(Model, model))
     _freeze(module, config)
-    return Task(model, module, _objective(config), splits, _updates(module, config), leaks)
+    return Task(model, module, objective, splits, _updates(module, config), leaks(splits))
+
+
+def _open(config: TrainConfig) -> Model:
+    return open_model(config.model, trust_code=config.trust_code, options=config.model_options)
 
 
 def _build_module(model: Model) -> Any:
@@ -143,13 +121,17 @@ def _build_module(model: Model) -> Any:
 
 
 def _freeze(module: Any, config: TrainConfig) -> None:
-    """Keep what the configuration freezes, and everything when adapters are trained."""
+    """Keep what the configuration freezes, and with adapters or ``train`` all but what is named."""
     parameters = dict(module.eval().named_parameters())
-    frozen = (
-        select(parameters, _with_children(config.freeze), "parameters") if config.freeze else ()
-    )
-    for name in parameters if config.adapter else frozen:
-        parameters[name].requires_grad_(False)
+    trained, frozen = (_chosen(parameters, them) for them in (config.train, config.freeze))
+    for name, parameter in parameters.items():
+        alone = (config.adapter or config.train) and name not in trained
+        if alone or name in frozen:
+            parameter.requires_grad_(False)
+
+
+def _chosen(parameters: Mapping[str, Any], patterns: Sequence[str]) -> set[str]:
+    return set(select(parameters, _with_children(patterns), "parameters")) if patterns else set()
 
 
 def _with_children(patterns: Sequence[str]) -> list[str]:
@@ -168,86 +150,14 @@ def _updates(module: Any, config: TrainConfig) -> dict[str, LowRank]:
     )
 
 
-def _read_data(
-    config: TrainConfig, tokenizer: Path | None
-) -> tuple[dict[str, Dataset], dict[str, int]]:
-    paths = {name: getattr(config.data, name) for name in SPLITS}
-    paths = {name: path for name, path in paths.items() if path}
-    if isinstance(config.data, SeriesData):
-        return {name: _read_series(path, config) for name, path in paths.items()}, {}
-    pairs = _read_pairs(config.data, paths, tokenizer)
-    leaks = {
-        name: leaked(pairs["train"], split) for name, split in pairs.items() if name != "train"
-    }
-    return dict(pairs), leaks
-
-
-def _read_series(path: Path, config: TrainConfig) -> Dataset:
-    if config.objective.name != "regression":
-        raise BadInputError(f"objective {config.objective.name} needs data of kind pairs")
-    names = {"series": config.objective.input, "target": config.objective.target}
-    arrays = read_arrays(path, list(names.values()))
-    return Series({name: arrays[source] for name, source in names.items()})
-
-
-def _read_pairs(
-    data: PairsData, paths: Mapping[str, Path], tokenizer: Path | None
-) -> dict[str, Pairs]:
-    if tokenizer is None:
-        raise BadInputError("texts need a tokenizer, and the model has no directory to hold one")
-    tokenize = load_tokenizer(tokenizer)
-    lengths: dict[str, Sequence[int]] = {
-        name: sorted(buckets) for name, buckets in data.lengths.model_dump().items()
-    }
-    return {name: Pairs(read_pairs(path), tokenize, lengths) for name, path in paths.items()}
-
-
-def _require_known(splits: Mapping[str, Pairs], model: Model, data: PairsData) -> None:
-    """Refuse ids and positions that MODEL has no row for.
-
-    Raises:
-        MismatchError: names the lengths that are too long, and the splits with such ids.
-    """
+def _context(model: Model | None, tokenizer: Path | None) -> Context:
+    """Return what the data has to fit."""
+    if model is None or model.path is None:
+        return Context(tokenizer)
     ports = [port for port in model.signature.inputs if port.role == "token_ids"]
-    words = ports[0].limit("vocabulary", 0) if ports else 0
     positions = model.config.get("max_position_embeddings")
-    problems = [
-        f"data.lengths.{name}: {length} tokens, and the model has {positions} positions"
-        for name, lengths in data.lengths.model_dump().items()
-        for length in lengths
-        if isinstance(positions, int) and length > positions
-    ]
-    for name, split in splits.items():
-        largest = max(max(ids, default=0) for field in split.ids.values() for ids in field)
-        if words and largest >= words:
-            problems.append(f"data.{name}: token id {largest}, and the model has 0 to {words - 1}")
-    if problems:
-        raise MismatchError(f"{model.spec} does not fit the texts of the run", problems)
-
-
-def _objective(config: TrainConfig) -> Objective:
-    """Return the objective of CONFIG; its torch module is imported only now."""
-    wanted, kind = config.objective, config.data.kind
-    if wanted.name == "regression":
-        if kind != "series":
-            raise BadInputError("objective regression needs data of kind series")
-        from .objectives.regression import Regression
-
-        batch = {0: "batch"}
-        dynamic = {"series": batch, "target": batch}
-        return Objective(Regression, None, dynamic, {}, "loss", False, measure_loss)
-    from .objectives.contrastive import Contrastive, Embedding
-
-    temperature = wanted.temperature
-    texts = {name: {0: "batch", 1: name} for name in ("query", "document")}
-    return Objective(
-        make_loss=lambda model: Contrastive(model, temperature),
-        make_evaluated=Embedding,
-        dynamic={
-            f"{name}_{part}": axes for name, axes in texts.items() for part in ("ids", "mask")
-        },
-        evaluated_dynamic={part: {0: "batch", 1: "sequence"} for part in ("ids", "mask")},
-        metric="mrr",
-        higher_is_better=True,
-        measure=lambda step, pairs, size: measure_retrieval(step, pairs, size, temperature),
+    return Context(
+        tokenizer or model.path,
+        vocabulary=(ports[0].limit("vocabulary", 0) or None) if ports else None,
+        positions=positions if isinstance(positions, int) else None,
     )

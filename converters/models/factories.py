@@ -41,25 +41,51 @@ def looks_like_factory(spec: str) -> bool:
     )
 
 
-def build_factory(spec: str) -> tuple[Any, Signature | None]:
+def build_factory(spec: str, options: Mapping[str, Any] = {}) -> tuple[Any, Signature | None]:
     """Import and call ``module:function``; it returns a module, or a module and its Signature.
-
-    The current directory is on the import path, as for ``python -m``. What the code prints goes to
-    stderr, and the working directory stays.
 
     Raises:
         UsersCodeError: it raises anything, ``SystemExit`` too, or returns something else.
         BadInputError: SPEC is no ``module:function``, or there is no such thing.
     """
+    return accepted(spec, call_named(spec, **options))
+
+
+def call_named(spec: str, *arguments: Any, **options: Any) -> Any:
+    """Import ``module:function`` of a user's and return what it makes of the arguments.
+
+    Raises:
+        UsersCodeError: it raises anything, ``SystemExit`` too.
+        BadInputError: SPEC is no ``module:function``, or there is no such thing.
+    """
+    return _run_named(spec, (arguments, options))
+
+
+def named_code(spec: str) -> Any:
+    """Import ``module:name`` of a user's, a class or a function.
+
+    The current directory is on the import path, as for ``python -m``. What the code prints goes to
+    stderr, and the working directory stays.
+
+    Raises:
+        UsersCodeError: it raises anything, ``SystemExit`` too.
+        BadInputError: SPEC is no ``module:function``, or there is no such thing.
+    """
+    return _run_named(spec, None)
+
+
+def _run_named(spec: str, called: tuple[tuple[Any, ...], dict[str, Any]] | None) -> Any:
+    """Import SPEC, and call it if CALLED holds arguments; what it raises is said in one line."""
     if not looks_like_factory(spec):
         raise BadInputError(f"{spec} is not MODULE:FUNCTION, such as my_model:build")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    module, _, function = spec.partition(":")
+    module, _, name = spec.partition(":")
     name_module(module)
     try:
         with kept_apart():
-            built = attrgetter(function)(importlib.import_module(module))()
+            found = attrgetter(name)(importlib.import_module(module))
+            return found if called is None else found(*called[0], **called[1])
     except (KeyboardInterrupt, WeighbridgeError):
         raise
     except BaseException as error:
@@ -67,7 +93,6 @@ def build_factory(spec: str) -> tuple[Any, Signature | None]:
         if error.__traceback__ and innermost(error.__traceback__.tb_next) == OURS:
             raise  # they called us, and the bug is ours
         raise UsersCodeError(f"{spec}: {reason_of(error)}") from error
-    return accepted(spec, built)
 
 
 def reason_of(error: BaseException) -> str:

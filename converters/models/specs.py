@@ -25,7 +25,13 @@ ADAPTER_FILES = (
 )
 
 
-def open(spec: str | Path, *, trust_code: str | None = None, map: str | None = None) -> Model:  # noqa: A001, A002
+def open(  # noqa: A001
+    spec: str | Path,
+    *,
+    trust_code: str | None = None,
+    map: str | None = None,  # noqa: A002
+    options: Mapping[str, Any] = {},
+) -> Model:
     """Open what SPEC names; reads headers and configuration, loads nothing.
 
     Args:
@@ -34,6 +40,7 @@ def open(spec: str | Path, *, trust_code: str | None = None, map: str | None = N
         trust_code: ``module:function`` that builds the architecture of a directory whose
             ``model_type`` is unknown. Nothing is imported from a model directory without it.
         map: name or path of a ``.wmap`` between torch and MLX names, where the family has none.
+        options: arguments of that function.
 
     Raises:
         BadInputError: SPEC is none of these, or cannot be what it claims to be.
@@ -43,8 +50,10 @@ def open(spec: str | Path, *, trust_code: str | None = None, map: str | None = N
     path, adapter = split_adapter(spec)
     model = from_path(path, trust_code, map) if path else Model(spec, "", None, {})
     code = trust_code if path else spec
+    if options and not code:
+        raise BadInputError(f"{spec} takes no options: only MODULE:FUNCTION does")
     if code and model.framework != "mlprogram":
-        model = with_factory(model, code)
+        model = with_factory(model, code, options)
     return model.with_adapter(read_adapter(adapter)) if adapter else model
 
 
@@ -74,9 +83,9 @@ def exists(path: str) -> bool:
         return False
 
 
-def with_factory(model: Model, code: str) -> Model:
+def with_factory(model: Model, code: str, options: Mapping[str, Any] = {}) -> Model:
     """Return MODEL with what CODE, ``module:function``, builds; without files it is all there is."""
-    module, signature = build_factory(code)
+    module, signature = build_factory(code, options)
     framework = model.framework if model.path else framework_of(module)
     return replace(model, framework=framework, factory=module, declared=signature)
 

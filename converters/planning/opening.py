@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..adapters import Adapter, fit
@@ -22,13 +24,20 @@ from .adapter_names import Side, side_of
 FOREIGN = {".gguf": "GGUF", ".h5": "Keras", ".msgpack": "Flax", ".onnx": "ONNX"}
 
 
-def open(spec: str, *, trust_code: str | None = None, map: str | None = None) -> Model:  # noqa: A001, A002
+def open(  # noqa: A001
+    spec: str,
+    *,
+    trust_code: str | None = None,
+    map: str | None = None,  # noqa: A002
+    options: Mapping[str, Any] = {},
+) -> Model:
     """Open what SPEC names, by its headers; an adapter is fitted to its base.
 
     Args:
         spec: a directory, ``DIRECTORY+ADAPTER``, a ``.mlpackage``, ``MODULE:FUNCTION``, a name on the hub.
         trust_code: ``module:function`` that builds the architecture.
         map: name or path of a ``.wmap``.
+        options: arguments of the function that builds it.
 
     Raises:
         BadInputError: SPEC names nothing, or not what it claims to be.
@@ -38,7 +47,7 @@ def open(spec: str, *, trust_code: str | None = None, map: str | None = None) ->
     spec = local(str(spec))
     step(f"reading {spec}")
     refuse_foreign(Path(spec))
-    model = with_torch_side(open_model(spec, trust_code=trust_code, map=map))
+    model = with_torch_side(open_model(spec, trust_code=trust_code, map=map, options=options))
     return with_adapter(model, model.adapter) if model.adapter else model
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
 from weighbridge.errors import BadInputError, MismatchError
-from weighbridge.trainers.config import differences, dump_config, known_keys, load_config, recipes
+from weighbridge.trainers.config import (
+    TrainConfig,
+    differences,
+    dump_config,
+    load_config,
+    recipes,
+    validate,
+)
+from weighbridge.trainers.configuration.keys import known_keys, sections_in
 
 MINIMAL = """
 model: {model}
@@ -34,7 +43,9 @@ REFUSED = {  # override -> what the message must say
     "compile=1": "compile: Input should be a valid boolean",
     "schedule.kind=cosinus": "schedule.kind: Input should be 'cosine', 'linear' or 'constant'",
     "adapter={rank: 4, dropout: 0.1}": "adapter.dropout: Input should be 0",
-    "objective.name=mse": "objective: Input tag 'mse'",
+    "objective.name=mse": "objective: mse is none of contrastive,",
+    "objective=contrastiv": "did you mean contrastive?",
+    "objective={}": "objective: has no name",
 }
 
 
@@ -138,7 +149,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, text):
 
 
 def test_a_missing_file_names_the_recipes():
-    with pytest.raises(BadInputError, match="recipes are docstrings, minilm-lora, timeseries"):
+    with pytest.raises(BadInputError, match=f"recipes are {', '.join(recipes())}"):
         load_config("nothing.yaml")
 
 
@@ -166,14 +177,39 @@ def test_differences_name_each_key_and_both_values(minimal):
     ]
 
 
-@pytest.mark.parametrize("key", sorted(known_keys()))
+def names_of(section):
+    """Return what a name alone may be in SECTION, ``module:Class`` among them."""
+    return [
+        get_args(field.annotation)[0] if get_args(field.annotation) else "a:B"
+        for kind in sections_in(TrainConfig.model_fields[section].annotation)
+        for field in [kind.model_fields["kind" if section == "data" else "name"]]
+    ]
+
+
+CHOICES = [
+    [f"data.kind={kind}", f"objective.name={objective}"]
+    for kind in names_of("data")
+    for objective in names_of("objective")
+]
+
+
+@pytest.mark.parametrize("key", sorted(set(known_keys(TrainConfig))))
 def test_every_known_key_is_accepted_somewhere(key):
-    """A key of the other kind of data or objective is the only one that a recipe refuses."""
+    """A key of another kind of data or objective is the only one that a configuration refuses."""
     refused = set()
-    for recipe in ("minilm-lora", "timeseries"):
+    for choice in CHOICES:
         try:
-            load_config(recipe, [f"{key}={{}}"])
+            load_config("timeseries", [*choice, f"{key}={{}}"])
             refused.add(False)
         except MismatchError as error:
             refused.add(f"{key}: no such key" in str(error))
     assert refused != {True}
+
+
+def test_a_name_alone_stands_for_its_section(minimal):
+    config = load_config(minimal, ["objective=contrastive"])
+    assert config.objective.temperature == 0.05
+    again = load_config(minimal, ["objective=contrastive", "objective.temperature=0.1"])
+    assert again.objective.temperature == 0.1
+    named = validate({"model": "m", "data": "my_data:Rows", "objective": "my_loss:Loss"})
+    assert (named.data.kind, named.objective.name) == ("my_data:Rows", "my_loss:Loss")

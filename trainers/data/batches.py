@@ -51,6 +51,12 @@ class Dataset(Protocol):
         ...
 
 
+def leaked(train: Dataset, other: Dataset) -> int:
+    """Return how many examples of OTHER share a key with one that training sees."""
+    seen = {key for row in range(len(train)) for key in train.keys(row)}
+    return sum(not seen.isdisjoint(other.keys(row)) for row in range(len(other)))
+
+
 class Order:
     """Batches of row numbers, one endless sequence over all epochs.
 

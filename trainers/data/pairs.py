@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -18,6 +18,10 @@ from ...converters.values import Array
 from ...errors import BadInputError, MismatchError
 from ...parity.text.tokenizers import TRIAL, has_tokenizer, reading, stderr_closed
 from .batches import Batch
+
+if TYPE_CHECKING:
+    from ..configuration.data import PairsData
+    from .context import Context
 
 PLAIN: Final = frozenset({"JSON lines", JSON, TEXT, "empty"})  # what is read as JSON lines
 FIELDS: Final = ("query", "document")
@@ -58,6 +62,38 @@ def read_pairs(path: Path) -> Texts:
     if not texts.pairs:
         raise BadInputError(f"{path}: no pair with two texts in it")
     return texts
+
+
+def read_split(section: PairsData, path: Path, context: Context) -> Pairs:
+    """Read a split and tokenise it.
+
+    Raises:
+        BadInputError: it cannot be read, or there is no tokenizer.
+        MismatchError: lines that are no pairs; ids or positions that the model has no row for.
+    """
+    if context.tokenizer is None:
+        raise BadInputError(
+            "texts need a tokenizer, and the model has no directory to hold one; --set tokenizer=DIR"
+        )
+    lengths: dict[str, Sequence[int]] = {
+        name: sorted(buckets) for name, buckets in section.lengths.model_dump().items()
+    }
+    pairs = Pairs(read_pairs(path), load_tokenizer(context.tokenizer), lengths)
+    if problems := [*_too_long(lengths, context), *_unknown(pairs, path, context)]:
+        raise MismatchError("the model does not fit the texts of the run", problems)
+    return pairs
+
+
+def _too_long(lengths: Mapping[str, Sequence[int]], context: Context) -> Iterator[str]:
+    for name, length in ((name, it) for name, them in lengths.items() for it in them):
+        if context.positions and length > context.positions:
+            yield f"data.lengths.{name}: {length} tokens, and the model has {context.positions} positions"
+
+
+def _unknown(pairs: Pairs, path: Path, context: Context) -> Iterator[str]:
+    largest = max(max(ids, default=0) for field in pairs.ids.values() for ids in field)
+    if context.vocabulary and largest >= context.vocabulary:
+        yield f"{path}: token id {largest}, and the model has 0 to {context.vocabulary - 1}"
 
 
 class Pairs:
@@ -146,12 +182,6 @@ def load_tokenizer(folder: Path) -> Tokenize:
 def _encoded(fast: Any, file: Path, texts: Sequence[str]) -> list[list[int]]:
     with reading(file):
         return [encoding.ids for encoding in fast.encode_batch(list(texts))]
-
-
-def leaked(train: Pairs, other: Pairs) -> int:
-    """Return how many pairs of OTHER have a text that training sees too."""
-    seen = {key for row in range(len(train)) for key in train.keys(row)}
-    return sum(not seen.isdisjoint(other.keys(row)) for row in range(len(other)))
 
 
 def _parse(line: str) -> tuple[str, str] | str:

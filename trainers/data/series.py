@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
@@ -13,6 +14,10 @@ from ...converters.common.contents import ZIP, require
 from ...converters.values import Array
 from ...errors import MismatchError
 from .batches import Batch
+
+if TYPE_CHECKING:
+    from ..configuration.data import SeriesData
+    from .context import Context
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
@@ -33,6 +38,12 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
     if problems:
         raise MismatchError(f"{path} does not hold the series that the run needs", problems)
     return {name: found[name].astype(np.float32) for name in names}
+
+
+def read_split(section: SeriesData, path: Path, context: Context) -> Series:  # noqa: ARG001
+    """Read a split: the arrays of PATH under the names that SECTION gives them."""
+    arrays = read_arrays(path, list(section.columns.values()))
+    return Series({name: arrays[source] for name, source in section.columns.items()})
 
 
 class Series:
@@ -61,9 +72,9 @@ class Series:
         """Return 0: every row of an array is as long as the others."""
         return 0
 
-    def keys(self, row: int) -> tuple[Hashable, ...]:
-        """Return the row: any two examples may meet."""
-        return (row,)
+    def keys(self, row: int) -> tuple[Hashable, ...]:  # noqa: ARG002 - all rows are alike
+        """Return nothing: any two examples may meet."""
+        return ()
 
 
 def _problems(name: str, found: dict[str, Array], names: Sequence[str]) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from ..evaluation import measure_retrieval
 
 
 def hidden_states(output: Any) -> Tensor:
@@ -41,6 +43,17 @@ class Contrastive(Embedding):
     With ``s = q @ d.T / temperature`` it is the mean of the cross entropies of the rows of ``s``
     and of its columns, the diagonal being right.
     """
+
+    dynamic: ClassVar = {
+        f"{text}_{part}": {0: "batch", 1: text}
+        for text in ("query", "document")
+        for part in ("ids", "mask")
+    }
+    evaluated = Embedding
+    evaluated_dynamic: ClassVar = {part: {0: "batch", 1: "sequence"} for part in ("ids", "mask")}
+    metric = "mrr"
+    higher_is_better = True
+    measure = staticmethod(measure_retrieval)
 
     def __init__(self, model: nn.Module, temperature: float) -> None:
         super().__init__(model)

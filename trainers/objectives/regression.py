@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 from torch.nn import functional
 
 
 class Regression(nn.Module):
     """The loss of a batch of series: the mean of the squared differences from the target."""
+
+    dynamic: ClassVar = {name: {0: "batch"} for name in ("series", "target")}
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

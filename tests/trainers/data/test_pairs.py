@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from weighbridge.errors import BadInputError, MismatchError
-from weighbridge.trainers.data.pairs import Pairs, Texts, leaked, load_tokenizer, read_pairs
+from weighbridge.trainers.data.batches import leaked
+from weighbridge.trainers.data.pairs import Pairs, Texts, load_tokenizer, read_pairs
 
 ROWS = [("a b", "c"), ("a b", "d"), ("a b", "c"), (" ", "c"), ("e", ""), ("f", "g")]
 LENGTHS = {"query": [3, 5], "document": [4]}

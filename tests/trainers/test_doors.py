@@ -1,0 +1,174 @@
+"""What a user may name in a configuration: an objective, data and a metric of their own."""
+
+from __future__ import annotations
+
+import textwrap
+
+import numpy as np
+import pytest
+
+from weighbridge.errors import BadInputError, MismatchError, UsersCodeError
+from weighbridge.trainers.config import validate
+from weighbridge.trainers.runs.loop import make_step, train
+from weighbridge.trainers.tasks import build_task
+
+CODE = """
+import numpy as np
+import torch
+from torch import nn
+
+
+class Line(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.layer = nn.Linear(width, 1)
+
+    def forward(self, points):
+        return self.layer(points)[:, 0]
+
+
+def build(width=4):
+    torch.manual_seed(0)
+    return Line(width)
+
+
+class Quantile(nn.Module):
+    '''Pinball loss, weighted by example.'''
+
+    def __init__(self, model, share=0.5):
+        super().__init__()
+        self.model, self.share = model, share
+
+    def forward(self, points, wanted, weights):
+        error = wanted - self.model(points)
+        loss = torch.maximum(self.share * error, (self.share - 1) * error)
+        return (weights * loss).sum() / weights.sum()
+
+    weight = staticmethod(lambda batch: float(batch.inputs["weights"].sum()))
+
+
+class Predicted(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, points):
+        return self.model(points)
+
+
+class Bare(Quantile):
+    def __init__(self, model):
+        super().__init__(None)
+        self.inner = model
+
+
+class Judged(Quantile):
+    evaluated = Predicted
+    evaluated_dynamic = {"points": {0: "batch"}}
+
+
+class Points:
+    def __init__(self, split, width=4, count=20):
+        generator = np.random.default_rng({"train": 1, "validation": 2}[split])
+        self.points = generator.standard_normal((count, width)).astype(np.float32)
+        self.wanted = self.points.sum(1).astype(np.float32)
+        self.weights = generator.uniform(0.5, 2, count).astype(np.float32)
+
+    def __len__(self):
+        return len(self.points)
+
+    def batch(self, rows):
+        return {name: getattr(self, name)[rows] for name in ("points", "wanted", "weights")}
+
+
+def within(predict, dataset):
+    '''Return the share of points within 2 of what is wanted.'''
+    batch = dataset.batch(range(len(dataset))).inputs
+    return np.mean(np.abs(predict({"points": batch["points"]}) - batch["wanted"]) < 2)
+
+
+def faulty(predict, dataset):
+    raise ValueError("no such thing")
+"""
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    """Return a configuration that names nothing but code of a user's."""
+    (tmp_path / "my_doors.py").write_text(textwrap.dedent(CODE))
+    monkeypatch.syspath_prepend(tmp_path)
+    return {
+        "model": "my_doors:build",
+        "data": "my_doors:Points",
+        "objective": "my_doors:Judged",
+        "batch_size": 4,
+        "steps": 40,
+        "validate_every": 20,
+        "checkpoint_every": 20,
+        "optimizer": {"learning_rate": 0.05},
+    }
+
+
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_a_users_objective_data_and_metric_train(settings, tmp_path, backend):
+    config = validate({**settings, "metric": "my_doors:within"})
+    result = train(config, tmp_path / "run", backend=backend)
+    assert result.metric == "within"
+    assert result.best["within"] > result.before["within"]
+
+
+def test_options_reach_the_model_the_objective_and_the_data(settings):
+    config = validate(
+        settings
+        | {"model_options": {"width": 3}}
+        | {"data": {"kind": "my_doors:Points", "options": {"width": 3, "count": 9}}}
+        | {"objective": {"name": "my_doors:Quantile", "options": {"share": 0.9}}}
+    )
+    task = build_task(config)
+    loss = task.objective.make_loss(task.module)
+    assert (task.module.layer.in_features, loss.share, len(task.splits["train"])) == (3, 0.9, 9)
+
+
+def test_the_users_weight_counts_in_accumulation(settings):
+    task = build_task(config := validate(settings | {"clip_norm": None}))
+    data = task.splits["train"]
+    batches = [data.batch(range(3)), data.batch(range(3, 10))]
+    assert task.objective.weight(batches[0]) == pytest.approx(batches[0].inputs["weights"].sum())
+    assert make_step("torch", task, config).loss(data.batch(range(10)).inputs) > 0
+
+
+REFUSED = {
+    "objective": ("my_doors:Nothing", UsersCodeError, "has no attribute 'Nothing'"),
+    "objective.model": ("my_doors:Bare", UsersCodeError, "my_doors:Bare has to keep the model"),
+    "data": ("my_nothing:Points", UsersCodeError, "No module named 'my_nothing'"),
+    "metric": ("recall", BadInputError, "metric recall is not measured; there are loss"),
+}
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_what_is_not_there_is_refused_in_one_line(settings, tmp_path, key):
+    value, kind, message = REFUSED[key]
+    with pytest.raises(kind, match=message):
+        train(
+            validate(settings | {key.partition(".")[0]: value}), tmp_path / "run", backend="torch"
+        )
+
+
+def test_data_that_the_objective_does_not_take_is_refused_by_name(settings):
+    config = validate(settings | {"objective": "regression"})
+    with pytest.raises(MismatchError) as caught:
+        build_task(config)
+    assert len(caught.value.problems) == 5
+
+
+def test_only_a_factory_takes_options(settings, tiny_bert_dir):
+    given = {"model": str(tiny_bert_dir), "model_options": {"width": 3}}
+    with pytest.raises(BadInputError, match="takes no options"):
+        build_task(validate(settings | given))
+
+
+def test_parameters_named_by_train_are_the_only_ones_that_train(settings):
+    task = build_task(validate(settings | {"train": ["bias"]}))
+    trained = [name for name, it in task.parameters().items() if it.trainable]
+    assert trained == ["model.layer.bias"]
+    assert np.isfinite(make_step("mlx", task, validate(settings)).trainable()[trained[0]]).all()

@@ -1,0 +1,111 @@
+"""What a run minimises, as the loop sees it: torch modules around the model, and how they are judged.
+
+An objective is a torch module class, called with the model, which it keeps as its attribute ``model``,
+and its settings. Its ``forward`` takes the arrays of a batch by name and returns the loss. What else it says of itself are class attributes,
+all optional, of the names and meanings of :class:`Objective`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+
+from ...converters.common.users_code import running
+from ...converters.models.factories import named_code
+from ...errors import UsersCodeError
+from ..data.batches import Batch
+from ..evaluation import Measure, measure_loss
+
+Dynamic = Mapping[str, Mapping[int, str]]
+IGNORED: Final = -100  # a label that torch's cross entropy leaves out
+CLASSES: Final[Mapping[str, str]] = {  # objective -> its module here and its class
+    "contrastive": "contrastive:Contrastive",
+    "regression": "regression:Regression",
+}
+
+
+def rows(batch: Batch) -> float:
+    """Return the number of examples: the loss is a mean over them."""
+    return float(batch.rows)
+
+
+def labels(batch: Batch) -> float:
+    """Return the number of ``labels`` that count, all but -100: the loss is a mean over them."""
+    return float(np.count_nonzero(batch.inputs["labels"] != IGNORED))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How a model is trained and judged.
+
+    Attributes:
+        make_loss: the model to the torch module that returns the loss of a batch.
+        make_evaluated: the model to the torch module that evaluation runs; that of the loss where
+            there is no other (``evaluated`` as a class attribute).
+        dynamic: sizes of the loss module's inputs that vary: input -> axis -> name of the size. They
+            are all of its inputs; ``None`` where those of the data are, and examples vary in number.
+        evaluated_dynamic: the same for the inputs of the module for evaluation.
+        weight: the number of things that the loss of a batch is a mean over, such as examples.
+        metric: the figure that chooses the best checkpoint.
+        higher_is_better: which way it improves.
+        measure: takes the figures of a split.
+    """
+
+    make_loss: Callable[[Any], Any]
+    make_evaluated: Callable[[Any], Any] | None
+    dynamic: Dynamic | None
+    evaluated_dynamic: Dynamic | None
+    weight: Callable[[Batch], float]
+    metric: str
+    higher_is_better: bool
+    measure: Measure
+
+
+def make_objective(name: str, options: Mapping[str, Any]) -> Objective:
+    """Return the objective NAME, one of ``CLASSES`` or ``module:Class`` of a user's.
+
+    Args:
+        name: the objective.
+        options: its settings, which its class and its ``measure`` take by name.
+
+    Raises:
+        UsersCodeError: the user's module raises as it is imported.
+        BadInputError: there is no such thing.
+    """
+    kind = _ours(CLASSES[name]) if name in CLASSES else named_code(name)
+    measure: Any = getattr(kind, "measure", None)
+    evaluated: Any = getattr(kind, "evaluated", None)
+    return Objective(
+        make_loss=lambda model: _around(model, name, kind, options),
+        make_evaluated=evaluated and (lambda model: _around(model, f"{name}.evaluated", evaluated)),
+        dynamic=getattr(kind, "dynamic", None),
+        evaluated_dynamic=getattr(kind, "evaluated_dynamic", None),
+        weight=getattr(kind, "weight", rows),
+        metric=getattr(kind, "metric", "loss"),
+        higher_is_better=getattr(kind, "higher_is_better", False),
+        measure=measure_loss if measure is None else lambda *given: measure(*given, **options),
+    )
+
+
+def _around(model: Any, name: str, kind: Any, options: Mapping[str, Any] = {}) -> Any:
+    """Return the module that KIND makes of MODEL.
+
+    Raises:
+        UsersCodeError: it raises, or does not keep MODEL where its parameters are looked for.
+    """
+    with running(name):
+        module = kind(model, **options)
+    if getattr(module, "model", None) is not model:
+        raise UsersCodeError(
+            f"{name} has to keep the model that it is given as its attribute model"
+        )
+    return module
+
+
+def _ours(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f".{module}", __package__), name)
