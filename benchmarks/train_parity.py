@@ -34,6 +34,7 @@ RECIPE = {
     "schedule": {"kind": "constant", "warmup": 0.0},
     "batch_size": 8,
     "clip_norm": None,
+    "mode": "eval",  # no dropout
     "group_by_length": False,
 }
 

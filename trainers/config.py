@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
@@ -44,9 +44,11 @@ class TrainConfig(Section):
         train: parameters that are trained beside the adapters, or alone where there are none, as module
             path endings or patterns.
         freeze: parameters that stay as they are, likewise.
+        mode: ``train`` runs dropout and batch statistics, each part of a module that is given in the
+            mode that it is in; ``eval`` has all of it in eval mode.
         steps: updates.
         batch_size: examples in a micro-batch.
-        accumulation: micro-batches per update, weighted by their examples.
+        accumulation: micro-batches per update, weighted by what the objective's loss is the mean of.
         clip_norm: largest global norm of the gradient; ``None`` does not clip.
         seed: of the order of the data and of the adapters' first values.
         validate_every: updates between validations; also at the start and the end.
@@ -71,6 +73,7 @@ class TrainConfig(Section):
     adapter: AdapterSection | None = None
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
+    mode: Literal["train", "eval"] = "train"
     optimizer: OptimizerSection = OptimizerSection()
     schedule: ScheduleSection = ScheduleSection()
     steps: PositiveInt = 100

@@ -11,7 +11,7 @@ from ..converters.values import Array
 from .data.batches import Dataset
 from .data.pairs import Pairs
 from .data.retrieval import contrastive_loss, ranks, retrieval_metrics
-from .steps.base import Step
+from .steps.base import Step, shares
 
 EMBED_ROWS: Final = 32  # texts embedded at a time; the last ones are filled up, so shapes stay few
 
@@ -44,13 +44,17 @@ def measure_retrieval(step: Step, dataset: Dataset, size: int, temperature: floa
 
 
 def measure_loss(step: Step, dataset: Dataset, size: int) -> Scores:
-    """Return the mean loss over the split; the figure of an example is that of its batch."""
+    """Return the mean loss over the split; the figure of an example is that of its batch.
+
+    Batches count as micro-batches of an update do.
+    """
     batches = [
         dataset.batch(range(len(dataset))[part]) for part in _slices(len(dataset), size, rest=True)
     ]
-    losses = [step.loss(batch.inputs) for batch in batches]
-    weights = [batch.rows for batch in batches]
-    return Scores({"loss": float(np.average(losses, weights=weights))}, np.repeat(losses, weights))
+    counted = shares(step.weight, batches)
+    losses = [step.loss(batch.inputs) for batch, _ in counted]
+    mean = float(np.average(losses, weights=[share for _, share in counted]))
+    return Scores({"loss": mean}, np.repeat(losses, [batch.rows for batch, _ in counted]))
 
 
 def embed_all(step: Step, pairs: Pairs, name: str) -> Array:

@@ -38,7 +38,7 @@ class Task:
 
     Attributes:
         model: what the user pointed at; ``None`` where a module was given as it is.
-        module: the torch module, in evaluation mode: no dropout, normalisation statistics fixed.
+        module: the torch module, each part in the mode in which it is to be trained.
         objective: its loss and its judge.
         splits: the data by name; ``test`` may be missing.
         updates: the adapters' first values by torch weight name; empty for full fine-tuning.
@@ -114,15 +114,19 @@ def _build_module(model: Model) -> Any:
 
     own: Any = model.factory.named_parameters() if model.factory else ()
     trainable = {name: parameter.requires_grad for name, parameter in own}
-    module = build_module(with_torch_side(model))  # which freezes everything
+    module = build_module(with_torch_side(model)).train()  # which froze everything, in eval mode
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(trainable.get(name, True))
+    if model.factory and model.factory.training:
+        modes = {name: part.training for name, part in model.factory.named_modules()}
+        for name, part in module.named_modules():
+            part.training = modes.get(name, True)
     return module
 
 
 def _freeze(module: Any, config: TrainConfig) -> None:
     """Keep what the configuration freezes, and with adapters or ``train`` all but what is named."""
-    parameters = dict(module.eval().named_parameters())
+    parameters = dict(module.named_parameters())
     trained, frozen = (_chosen(parameters, them) for them in (config.train, config.freeze))
     for name, parameter in parameters.items():
         alone = (config.adapter or config.train) and name not in trained

@@ -103,15 +103,15 @@ def _resumable(out: Path) -> Iterator[None]:
 def _bytes_of(step: Step, config: TrainConfig) -> int:
     """Return how much a run writes: checkpoints kept and one more, the best and the result."""
     state = sum(array.nbytes for array in step.state().values())
-    result = sum(array.nbytes for array in step.trainable().values())
+    result = sum(array.nbytes for array in step.weights().values())
     return (config.keep + 1) * state + 3 * result
 
 
 def _with_room(step: Step, out: Path, config: TrainConfig, progress: Progress) -> Step:
     """Return STEP after making sure that OUT has room for it, and saying what is special about it."""
     require_space(out, _bytes_of(step, config))
-    if notice := getattr(step, "notice", None):
-        progress(Notice(f"MLX runs uncompiled: {notice}"))
+    for notice in step.notices:
+        progress(Notice(notice))
     return step
 
 

@@ -73,7 +73,7 @@ class Run:
         self._progress = progress
         self._order = task.order(config)
         self._checkpoints = Checkpoints(out / CHECKPOINTS, config.keep)
-        self._initial = step.trainable()
+        self._initial = step.weights()
         self._given = {"data": _digests(task), "model": task.frozen(), "backend": step.backend}
         self._carried = Carried()
         self._done = self._restore()
@@ -209,7 +209,7 @@ class Run:
         )
         if best:
             self._carried.best_step, self._carried.best = self._done, scores.metrics
-            self._checkpoints.write_best(self._done, self._step.trainable(), scores.metrics)
+            self._checkpoints.write_best(self._done, self._step.weights(), scores.metrics)
         if self._done == 0:
             self._carried.before = scores.metrics
         self._journal.append({"step": self._done, "validation": scores.metrics})

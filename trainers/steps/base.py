@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ...converters.values import Array
 from ..data.batches import Batch
 
 Arrays = Mapping[str, Array]
+PARAMETERS: Final = "parameters/"  # what begins the names of a state
+BUFFERS: Final = "buffers/"
+OPTIMIZER: Final = "optimizer/"
+EXAMPLE_ROWS: Final = 3  # of the batch that is recorded: no other size is likely to be three
 
 
 class Measures(NamedTuple):
@@ -23,37 +27,49 @@ class Step(Protocol):
     """A model under training. Names are those of the loss module: ``model.<torch name>``."""
 
     backend: str
+    notices: list[str]  # what a person should know about how it runs
+    weight: Callable[[Batch], float]  # how much the loss of a batch is the mean of
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Start one update and return how to wait for its measures.
 
-        The gradient is the mean over all BATCHES, each weighted by its rows. When it or the loss
-        is not finite nothing changes.
+        The gradient is the mean over all BATCHES, each weighted as the objective says. When it or
+        the loss is not finite nothing changes but the random state.
         """
         ...
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
-        """Return the loss of BATCH and the gradient of every trainable parameter."""
+        """Return the loss of BATCH and the gradient of every trainable parameter; change nothing.
+
+        In train mode, unless that draws random numbers: then in eval mode, for comparison.
+        """
         ...
 
     def loss(self, inputs: Arrays) -> float:
-        """Return the loss of a batch."""
+        """Return the loss of a batch in eval mode."""
         ...
 
     def embed(self, inputs: Arrays) -> Array:
-        """Return what the objective's module for evaluation computes."""
+        """Return what the objective's module for evaluation computes, in eval mode."""
         ...
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""
         ...
 
+    def weights(self) -> dict[str, Array]:
+        """Return a copy of all that evaluation depends on and training changes.
+
+        These are the trainable parameters, and the buffers that train mode writes.
+        """
+        ...
+
     def assign(self, values: Arrays) -> None:
-        """Set trainable parameters."""
+        """Set trainable parameters or buffers."""
         ...
 
     def state(self) -> dict[str, Array]:
-        """Return everything that training changes: parameters, optimizer and random state."""
+        """Return everything that training changes: parameters, buffers, optimizer and random state."""
         ...
 
     def restore(self, state: Arrays) -> None:
@@ -63,3 +79,24 @@ class Step(Protocol):
     def peak_memory(self) -> int:
         """Return the most bytes in use so far."""
         ...
+
+
+def shares(weight: Callable[[Batch], float], batches: Sequence[Batch]) -> list[tuple[Batch, float]]:
+    """Return BATCHES with their shares of an update; those in which nothing counts are left out.
+
+    Args:
+        weight: how much the loss of a batch is the mean of.
+        batches: the micro-batches of the update.
+    """
+    weights = [weight(batch) for batch in batches]
+    total = sum(weights)
+    if not total:  # the loss will not be finite, and the update be skipped
+        return [(batches[0], 1.0)]
+    return [(batch, own / total) for batch, own in zip(batches, weights, strict=True) if own]
+
+
+def below(prefix: str, state: Arrays) -> dict[str, Array]:
+    """Return what of STATE has names that begin with PREFIX, without it."""
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }

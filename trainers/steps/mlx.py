@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -13,30 +14,32 @@ from mlx.utils import tree_flatten, tree_map
 
 from ...converters.captures import capture
 from ...converters.values import Array
+from ...errors import UnsupportedError
 from ..config import TrainConfig
 from ..data.batches import Batch
 from ..tasks import PREFIX, Task
 from .adamw import AdamW
-from .base import Arrays, Measures
+from .base import BUFFERS, EXAMPLE_ROWS, OPTIMIZER, PARAMETERS, Arrays, Measures, below, shares
 from .compiler import compile_problem
-
-EXAMPLE_ROWS = 3  # of the batch that is captured: no other size of it is likely to be three
+from .modes import in_mode, notices, trains
 
 
 class MlxStep:
-    """A task under training in MLX; see :class:`~.base.Step`.
-
-    Attributes:
-        notice: why the step is not compiled, if it is not.
-    """
+    """A task under training in MLX; see :class:`~.base.Step`."""
 
     backend = "mlx"
 
     def __init__(self, task: Task, config: TrainConfig) -> None:
-        compiled, self.notice = _compiler(config.compile)
-        example = task.splits["train"].batch(range(EXAMPLE_ROWS))
-        self._task = task
-        self.model = self._capture(task.objective.make_loss, example.inputs, task.objective.dynamic)
+        compiled, problem = _compiler(config.compile)
+        self.notices = [*notices(task.module, config.mode)]
+        self.notices += [f"MLX runs uncompiled: {problem}"] if problem else []
+        self._objective, self._module = task.objective, task.module
+        self.weight = task.objective.weight
+        self._training = trains(task.module, config.mode)
+        self.model = _capture_loss(task, training=self._training)
+        if task.updates:
+            self.model.set_adapters({PREFIX + name: it for name, it in task.updates.items()})
+        self._written = _written(self.model) if self._training else ()
         self._evaluated: Any = None
         settings = config.optimizer
         self._optimizer = AdamW(
@@ -54,69 +57,78 @@ class MlxStep:
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Start one update; several batches are evaluated one by one to bound the memory."""
         self._optimizer.learning_rate = learning_rate
-        if len(batches) == 1:
-            loss, norm = self._update(_feed(batches[0].inputs))
+        self._enter(self._training)
+        parts = shares(self.weight, batches)
+        if len(parts) == 1:
+            loss, norm = self._update(_feed(parts[0][0].inputs))
         else:
-            loss, norm = self._apply(*self._accumulate(batches))
-        mx.async_eval(loss, norm, self.model.trainable_parameters(), self._optimizer.state)
+            buffers = self._buffers()
+            total, gradients = self._accumulate(parts)
+            loss, norm = self._apply(total, gradients, buffers)
+        changed = self.model.trainable_parameters(), self._buffers(), self._optimizer.state
+        mx.async_eval(loss, norm, changed, _random_state())
         return lambda: _measures(loss, norm)
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         """Return the loss of BATCH and the gradient of every parameter that MLX would train."""
-        loss, gradients = self._differentiate(_feed(batch.inputs))
-        return _number(loss), _flat(gradients)
+        inputs = _feed(batch.inputs)
+        with self._unchanged():
+            self._enter(self._training and not self._draws(inputs))
+            loss, gradients = self._differentiate(inputs)
+            return _number(loss), _flat(gradients)
 
     def loss(self, inputs: Arrays) -> float:
-        """Return the loss of a batch."""
+        """Return the loss of a batch in eval mode."""
+        self._enter(False)
         return _number(self._call(_feed(inputs)))
 
     def embed(self, inputs: Arrays) -> Array:
-        """Return what the objective's module for evaluation computes."""
-        fed = _feed(inputs)
+        """Return what the objective's module for evaluation computes, in eval mode."""
         if self._evaluated is None:
-            self._evaluated = self._capture(
-                self._task.objective.make_evaluated, inputs, self._task.objective.evaluated_dynamic
-            )
-        self._evaluated.update(self.model.trainable_parameters())
-        return np.array(self._evaluated(**fed))
+            made = self._objective.make_evaluated or self._objective.make_loss
+            with in_mode(made(self._module), False) as module:
+                dynamic = self._objective.evaluated_dynamic
+                if dynamic is None:
+                    dynamic = {name: {0: "batch"} for name, array in inputs.items() if array.ndim}
+                self._evaluated = capture(module, inputs=inputs, dynamic=dynamic, modes="one")
+            self._evaluated.share(self.model)
+        return np.array(self._evaluated(**_feed(inputs)))
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""
         return _flat(self.model.trainable_parameters())
 
+    def weights(self) -> dict[str, Array]:
+        """Return a copy of the trainable parameters and of the buffers that train mode writes."""
+        return self.trainable() | _flat(self._buffers())
+
     def assign(self, values: Arrays) -> None:
-        """Set trainable parameters."""
+        """Set trainable parameters or buffers."""
         weights = [(name, mx.array(value)) for name, value in values.items()]
         self.model.load_weights(weights, strict=False)
 
     def state(self) -> dict[str, Array]:
-        """Return parameters, moments, step count and random state, flat."""
-        parameters = {f"parameters/{name}": value for name, value in self.trainable().items()}
-        optimizer = {
-            f"optimizer/{name}": value for name, value in _flat(self._optimizer.state).items()
+        """Return parameters, buffers, moments, step count and random state, flat."""
+        parts = {
+            PARAMETERS: self.model.trainable_parameters(),
+            BUFFERS: self._buffers(),
+            OPTIMIZER: self._optimizer.state,
         }
-        return parameters | optimizer | {"random": np.array(_random_state()[0])}
+        arrays = {
+            kind + name: it for kind, part in parts.items() for name, it in _flat(part).items()
+        }
+        return arrays | {"random": np.array(_random_state()[0])}
 
     def restore(self, state: Arrays) -> None:
         """Go back to a state."""
-        self.assign(_below("parameters/", state))
-        moments = _below("optimizer/", state)
+        self.assign(below(PARAMETERS, state) | below(BUFFERS, state))
+        moments = below(OPTIMIZER, state)
         _fill(self._optimizer.state, {name: mx.array(value) for name, value in moments.items()})
-        key = state["random"]
-        mx.random.seed((int(key[0]) << 32) | int(key[1]))  # the only way to set the key in MLX 0.32
+        _seed(state["random"])
 
     def peak_memory(self) -> int:
         """Return the most bytes that MLX had in use."""
         return int(mx.get_peak_memory())
-
-    def _capture(self, make: Any, inputs: Arrays, dynamic: Any) -> Any:
-        """Capture what MAKE makes of the model, its adapters in place."""
-        captured = capture(make(self._task.module), to="mlx", inputs=inputs, dynamic=dynamic)
-        if self._task.updates:
-            captured.set_adapters(
-                {PREFIX + name: update for name, update in self._task.updates.items()}
-            )
-        return captured
 
     def _build(self, *, compiled: bool) -> None:
         """Set the functions of an update, compiled with everything that they change."""
@@ -130,11 +142,49 @@ class MlxStep:
         loss: mx.array = self.model(**inputs)
         return loss
 
-    def _update_whole(self, inputs: dict[str, mx.array]) -> tuple[mx.array, mx.array]:
-        return self._apply_gradient(*self._differentiate(inputs))
+    def _enter(self, training: bool) -> None:
+        """Go into train or eval mode."""
+        if self.model.training is not training:
+            self.model.train(training)
 
-    def _apply_gradient(self, loss: mx.array, gradients: Any) -> tuple[mx.array, mx.array]:
-        """Clip and update; put everything back where the loss or the gradient is not finite."""
+    def _buffers(self) -> dict[str, mx.array]:
+        """Return the buffers that train mode writes."""
+        if not self._written:
+            return {}
+        tensors: Any = dict(tree_flatten(self.model.parameters()))
+        return {name: tensors[name] for name in self._written}
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Put buffers and random state back after the block."""
+        buffers, key = self._buffers(), np.array(_random_state()[0])
+        yield
+        self.model.load_weights([*buffers.items()], strict=False)
+        _seed(key)
+
+    def _draws(self, inputs: dict[str, mx.array]) -> bool:
+        """Return whether train mode draws random numbers; nothing but their state is computed."""
+        with self._unchanged():
+            before = np.array(_random_state()[0])
+            self._enter(True)
+            self._call(inputs)
+            return not np.array_equal(before, np.array(_random_state()[0]))
+
+    def _update_whole(self, inputs: dict[str, mx.array]) -> tuple[mx.array, mx.array]:
+        buffers = self._buffers()
+        loss, gradients = self._differentiate(inputs)
+        return self._apply_gradient(loss, gradients, buffers)
+
+    def _apply_gradient(
+        self, loss: mx.array, gradients: Any, buffers: dict[str, mx.array]
+    ) -> tuple[mx.array, mx.array]:
+        """Clip and update; where the loss or the gradient is not finite put everything back.
+
+        Args:
+            loss: of the update.
+            gradients: by parameter.
+            buffers: as they were before the forward pass.
+        """
         clipped, norm = optimizers.clip_grad_norm(gradients, self._limit)
         finite = mx.isfinite(loss) & mx.isfinite(norm)
         kept = [
@@ -143,6 +193,9 @@ class MlxStep:
         ]
         self._optimizer.update(self.model, clipped)
         self.model.update(_choose(finite, self.model.trainable_parameters(), kept[0]))
+        written = self._buffers()
+        chosen = [(name, mx.where(finite, written[name], old)) for name, old in buffers.items()]
+        self.model.load_weights(chosen, strict=False)
         new = dict(tree_flatten(self._optimizer.state))
         _fill(
             self._optimizer.state,
@@ -150,17 +203,40 @@ class MlxStep:
         )
         return loss, norm
 
-    def _accumulate(self, batches: Sequence[Batch]) -> tuple[mx.array, Any]:
-        """Return the means of loss and gradient over BATCHES, weighted by their rows."""
-        rows = sum(batch.rows for batch in batches)
+    def _accumulate(self, parts: Sequence[tuple[Batch, float]]) -> tuple[mx.array, Any]:
+        """Return the sums of loss and gradient over batches, each times its share."""
         total: Any = None
-        for batch in batches:
-            part = tree_map(
-                lambda x, w=batch.rows / rows: x * w, self._gradient(_feed(batch.inputs))
-            )
+        for batch, share in parts:
+            part = tree_map(lambda x, w=share: x * w, self._gradient(_feed(batch.inputs)))
             total = part if total is None else tree_map(mx.add, total, part)
-            mx.eval(total)
+            mx.eval(total, self._buffers())
         return total[0], total[1]
+
+
+def _capture_loss(task: Task, *, training: bool) -> Any:
+    """Capture the loss module of TASK, its parts in their own modes or all of it in eval mode.
+
+    Raises:
+        UnsupportedError: it cannot be recorded; says whether it can in eval mode.
+    """
+    example = task.splits["train"].batch(range(EXAMPLE_ROWS)).inputs
+    try:
+        with in_mode(task.objective.make_loss(task.module), training) as module:
+            return capture(module, inputs=example, dynamic=task.objective.dynamic)
+    except UnsupportedError as error:
+        if not training:
+            raise
+        _capture_loss(task, training=False)
+        raise UnsupportedError(
+            f"in train mode: {error}; in eval mode it can be recorded: --set mode=eval trains it so,"
+            " without dropout and with its batch statistics as they are"
+        ) from error
+
+
+def _written(model: Any) -> tuple[str, ...]:
+    """Return the names of the buffers that MODEL writes in train mode."""
+    recording = model.in_mode(True)
+    return tuple(sorted({recording.names[name][0] for name in recording.writes.values()}))
 
 
 def _compiler(wanted: bool | None) -> tuple[bool, str | None]:
@@ -176,6 +252,11 @@ def _compiler(wanted: bool | None) -> tuple[bool, str | None]:
 
 def _random_state() -> Any:
     return mx.random.state  # untyped in the stubs
+
+
+def _seed(key: Array) -> None:
+    """Set the random state to KEY: in MLX 0.32 there is no other way."""
+    mx.random.seed((int(key[0]) << 32) | int(key[1]))
 
 
 def _feed(inputs: Arrays) -> dict[str, mx.array]:
@@ -194,12 +275,6 @@ def _number(array: mx.array) -> float:
 def _flat(tree: Any) -> dict[str, Array]:
     leaves: Any = tree_flatten(tree)
     return {name: np.array(value) for name, value in leaves}
-
-
-def _below(prefix: str, state: Arrays) -> dict[str, Array]:
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
 
 
 def _choose(finite: mx.array, new: Any, kept: dict[str, mx.array]) -> Any:

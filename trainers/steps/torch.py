@@ -16,7 +16,8 @@ from ...converters.values import Array, LowRank
 from ..config import TrainConfig
 from ..data.batches import Batch
 from ..tasks import Task
-from .base import Arrays, Measures
+from .base import BUFFERS, EXAMPLE_ROWS, PARAMETERS, Arrays, Measures, below, shares
+from .modes import in_mode, notices, trains
 
 
 class TorchStep:
@@ -34,9 +35,14 @@ class TorchStep:
         self._dtype: torch.dtype = getattr(torch, dtype)
         model = copy.deepcopy(task.module)
         attach_adapters(model, task.updates)
+        self.weight = task.objective.weight
         self._loss = task.objective.make_loss(model).to(self._dtype)
         make_evaluated = task.objective.make_evaluated or task.objective.make_loss
         self._evaluated = make_evaluated(model)
+        self._training = trains(task.module, config.mode)
+        self.notices = notices(task.module, config.mode)
+        if not self._training:
+            self._loss.eval()
         self._parameters: dict[str, nn.Parameter] = {
             name: value for name, value in self._loss.named_parameters() if value.requires_grad
         }
@@ -49,15 +55,19 @@ class TorchStep:
             weight_decay=settings.weight_decay,
         )
         self._clip = config.clip_norm
+        self._buffers: dict[str, Tensor] = {}
+        self._draws = False
+        if self._training:
+            self._look(task.splits["train"].batch(range(EXAMPLE_ROWS)))
         torch.manual_seed(config.seed)
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Update at once; the measures are there already."""
-        rows = sum(batch.rows for batch in batches)
         self._optimizer.zero_grad(set_to_none=True)
+        kept = _copies(self._buffers)
         total = 0.0
-        for batch in batches:
-            loss = self._loss(**self._feed(batch.inputs)) * (batch.rows / rows)
+        for batch, share in shares(self.weight, batches):
+            loss = self._loss(**self._feed(batch.inputs)) * share
             loss.backward()
             total += loss.item()
         norm = self._clip_gradients()
@@ -65,13 +75,18 @@ class TorchStep:
         if measures.finite:
             self._optimizer.param_groups[0]["lr"] = learning_rate
             self._optimizer.step()
+        else:
+            self._put_back(kept)
         return lambda: measures
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         """Return the loss of BATCH and every gradient; a parameter not in its graph has none."""
         self._optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(**self._feed(batch.inputs))
+        kept = _copies(self._buffers)
+        with in_mode(self._loss, not self._draws):
+            loss = self._loss(**self._feed(batch.inputs))
         loss.backward()
+        self._put_back(kept)
         found = {
             name: value.grad.numpy().copy()
             for name, value in self._loss.named_parameters()
@@ -82,27 +97,35 @@ class TorchStep:
 
     @torch.no_grad()
     def loss(self, inputs: Arrays) -> float:
-        """Return the loss of a batch."""
-        return float(self._loss(**self._feed(inputs)).item())
+        """Return the loss of a batch in eval mode."""
+        with in_mode(self._loss, False):
+            return float(self._loss(**self._feed(inputs)).item())
 
     @torch.no_grad()
     def embed(self, inputs: Arrays) -> Array:
-        """Return what the objective's module for evaluation computes."""
-        return np.asarray(self._evaluated(**self._feed(inputs)).numpy())
+        """Return what the objective's module for evaluation computes, in eval mode."""
+        with in_mode(self._evaluated, False):
+            return np.asarray(self._evaluated(**self._feed(inputs)).numpy())
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""
-        return {name: value.detach().numpy().copy() for name, value in self._parameters.items()}
+        return _arrays(self._parameters)
+
+    def weights(self) -> dict[str, Array]:
+        """Return a copy of the trainable parameters and of the buffers that train mode writes."""
+        return self.trainable() | _arrays(self._buffers)
 
     @torch.no_grad()
     def assign(self, values: Arrays) -> None:
-        """Set trainable parameters."""
+        """Set trainable parameters or buffers."""
+        places = self._parameters | self._buffers
         for name, value in values.items():
-            self._parameters[name].copy_(torch.from_numpy(np.array(value)))
+            places[name].copy_(torch.from_numpy(np.array(value)))
 
     def state(self) -> dict[str, Array]:
-        """Return parameters, moments, step counts and random state, flat."""
-        state = {f"parameters/{name}": value for name, value in self.trainable().items()}
+        """Return parameters, buffers, moments, step counts and random state, flat."""
+        state = {f"{PARAMETERS}{name}": value for name, value in self.trainable().items()}
+        state |= {f"{BUFFERS}{name}": value for name, value in _arrays(self._buffers).items()}
         for name, value in self._parameters.items():
             for kind, moment in self._optimizer.state.get(value, {}).items():
                 state[f"optimizer/{kind}/{name}"] = moment.numpy().copy()
@@ -110,9 +133,7 @@ class TorchStep:
 
     def restore(self, state: Arrays) -> None:
         """Go back to a state."""
-        prefix = "parameters/"
-        parameters = {name: value for name, value in state.items() if name.startswith(prefix)}
-        self.assign({name.removeprefix(prefix): value for name, value in parameters.items()})
+        self.assign(below(PARAMETERS, state) | below(BUFFERS, state))
         self._optimizer.state.clear()
         for name, value in state.items():
             if name.startswith("optimizer/"):
@@ -133,9 +154,35 @@ class TorchStep:
             for name, value in tensors.items()
         }
 
+    @torch.no_grad()
+    def _look(self, batch: Batch) -> None:
+        """Find out what train mode does besides computing: the buffers it writes, and random numbers."""
+        buffers = dict(self._loss.named_buffers())
+        kept, random = _copies(buffers), torch.get_rng_state()
+        self._loss(**self._feed(batch.inputs))
+        self._draws = not torch.equal(random, torch.get_rng_state())
+        self._buffers = {
+            name: value for name, value in buffers.items() if not torch.equal(value, kept[name])
+        }
+        self._put_back(kept)
+
+    @torch.no_grad()
+    def _put_back(self, kept: Mapping[str, Tensor]) -> None:
+        """Set the buffers back to what was KEPT of them."""
+        for name, value in self._buffers.items():
+            value.copy_(kept[name])
+
     def _clip_gradients(self) -> float:
         limit = self._clip if self._clip is not None else float("inf")
         return float(nn.utils.clip_grad_norm_(self._parameters.values(), limit).item())
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in tensors.items()}
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    return {name: value.detach().numpy().copy() for name, value in tensors.items()}
 
 
 def attach_adapters(model: nn.Module, updates: Mapping[str, LowRank]) -> None:

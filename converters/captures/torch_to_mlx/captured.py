@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import torch
 
+from ....errors import MismatchError
 from ...quantization import Blocks
 from ...values import LowRank
 from ..specs import AdapterSpec
@@ -145,6 +146,21 @@ class Captured(Branch):
         for name, tensor in state.items():
             location = self._wiring.location(name)
             location.set(cast(to_mlx(tensor), location.get().dtype))
+
+    def share(self, other: Captured) -> None:
+        """Take the tensors of OTHER, its adapters and quantized weights, for those of the same names.
+
+        Both then hold one copy: what changes in one changes in the other.
+
+        Raises:
+            MismatchError: OTHER lacks some of them; all are listed.
+        """
+        problems = [name for name in self._wiring.locations if name not in other._wiring.locations]
+        if problems:
+            raise MismatchError("the captured modules do not have the same tensors", problems)
+        for key in [key for key in self if key in other]:
+            self[key] = other[key]
+        self._wiring.follow(other._wiring)
 
     def trace(
         self, inputs: Mapping[str, mx.array], corrections: Mapping[str, mx.array] | None = None

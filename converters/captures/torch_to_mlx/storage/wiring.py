@@ -98,6 +98,12 @@ class Wiring:
                 values[value] = summed(values[value], values, self.sums[self.first(name)][1])
         return values
 
+    def follow(self, other: Wiring) -> None:
+        """Hold everything where OTHER holds it."""
+        self.locations, self.slots, self.sums = other.locations, other.slots, other.sums
+        self.schemes, self.trained = other.schemes, other.trained
+        self.changed()
+
     def changed(self) -> None:
         """Forget the graphs made so far."""
         self._graphs.clear()
