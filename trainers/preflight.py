@@ -1,14 +1,14 @@
-"""The check before a run: loss and every gradient of the first batch, MLX against PyTorch.
+"""The check before a run: loss and every gradient of the first batch, MLX against PyTorch, and the hardest.
 
 It catches what otherwise shows as a run that does not learn: gradients that are zero because the
 forward pass ran outside the differentiated function, parameters that a filter missed, frozen ones
-that move, a wrong loss.
+that move, a wrong loss, and a value that is not finite on the longest examples or the largest values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -49,12 +49,14 @@ class Preflight:
         rows: one per parameter.
         problems: why the run is refused; empty if it is not.
         probed: adapters whose zero half was given small values for the check.
+        hardest: the losses of the hardest batches, by what is hard about them.
     """
 
     losses: Mapping[str, float]
     rows: tuple[Row, ...]
     problems: tuple[str, ...]
     probed: int
+    hardest: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -95,6 +97,9 @@ class Preflight:
             lines.append(
                 f"{self.probed} lora_b probed with small values: zero ones hide the gradient of lora_a"
             )
+        if self.hardest:
+            hard = ", ".join(f"{name} {loss:.7g}" for name, loss in self.hardest.items())
+            lines.append(f"loss of the hardest batches: {hard}")
         verdict = (
             "preflight: ok" if self.ok else "\n  ".join(["preflight: refused", *self.problems])
         )
@@ -105,7 +110,8 @@ class Preflight:
         rows = [row._asdict() | {"largest": dict(row.largest)} for row in self.rows]
         return {
             "ok": self.ok,
-            "losses": dict(self.losses),
+            "losses": _finite(self.losses),
+            "hardest": _finite(self.hardest),
             "problems": list(self.problems),
             "parameters": rows,
         }
@@ -153,6 +159,45 @@ def check_gradients(
         *(text for row in rows for text in _problems(row, tolerance)),
     ]
     return Preflight({name: got.loss for name, got in found.items()}, rows, tuple(problems), probed)
+
+
+def with_hardest(
+    checked: Preflight,
+    step: Step,
+    batches: Iterable[tuple[str, Batch]],
+    explain: Callable[[Batch], str],
+) -> Preflight:
+    """Return CHECKED with what STEP makes of the hardest BATCHES, by what is hard about them.
+
+    Args:
+        checked: what was found on the first batch.
+        step: the backend that is to train.
+        batches: of :func:`~weighbridge.trainers.checks.hardest.hardest_batches`.
+        explain: returns in one line why a batch has a loss or a gradient that is not finite.
+    """
+    losses, problems = {}, []
+    for what, batch in batches:
+        announce(f"gradients of the {what}")
+        losses[what], gradients = step.gradients(batch)
+        bad = [name for name, array in gradients.items() if not np.isfinite(array).all()]
+        if np.isfinite(losses[what]) and not bad:
+            continue
+        wrong = f"the gradient of {bad[0]}" if np.isfinite(losses[what]) else "the loss"
+        problems.append(f"{what}: {wrong} is not finite in {step.backend}; {explain(batch)}")
+    return replace(checked, hardest=losses, problems=(*checked.problems, *problems))
+
+
+def with_cause(checked: Preflight, why: Callable[[], str]) -> Preflight:
+    """Return CHECKED with WHY the first batch has a value that is not finite, if it has one."""
+    sizes = [size for row in checked.rows for size in row.largest.values() if size is not None]
+    if np.isfinite([*checked.losses.values(), *sizes]).all():
+        return checked
+    return replace(checked, problems=(*checked.problems, f"first batch: {why()}"))
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Return VALUES as JSON can say them: null for one that is not finite."""
+    return {name: value if np.isfinite(value) else None for name, value in values.items()}
 
 
 def _all(

@@ -20,8 +20,10 @@ from ...converters.checkpoints import (
 from ...converters.common.system import writing
 from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ..bundled import provide
+from ..checks.explained import explained
+from ..checks.hardest import hardest_batches
 from ..config import TrainConfig, differences, dump_config, load_config
-from ..preflight import Preflight, check_gradients
+from ..preflight import Preflight, check_gradients, with_cause, with_hardest
 from ..steps.base import Step
 from ..tasks import Task, build_task
 from .events import Notice, Progress, ignore
@@ -177,11 +179,15 @@ def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
 
 
 def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
-    """Check the gradients of the run's first batch in STEP's backend and in PyTorch."""
+    """Check the gradients of the run's first batch in STEP's backend and in PyTorch, then the hardest."""
     steps = {step.backend: step}
     if step.backend != "torch":
         steps["torch"] = make_step("torch", task, config)
-    first = task.splits["train"].batch(task.order(config)[0])
-    return check_gradients(
+    train = task.splits["train"]
+    first = train.batch(task.order(config)[0])
+    checked = check_gradients(
         steps, task.parameters(), first, seed=config.seed, tolerance=config.tolerance
     )
+    checked = with_cause(checked, lambda: explained(task, step, first))
+    batches = hardest_batches(train, config.batch_size)
+    return with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))

@@ -21,7 +21,7 @@ from weighbridge.errors import (
     TargetExistsError,
     WeighbridgeError,
 )
-from weighbridge.trainers.runs.events import Updated, Validated
+from weighbridge.trainers.runs.events import Started, Updated, Validated
 from weighbridge.trainers.runs.interrupts import STOPPING, TrainingInterrupted, TrainingTerminated
 from weighbridge.trainers.runs.journal import Journal, read_records
 from weighbridge.trainers.runs.loop import train
@@ -170,8 +170,12 @@ def test_a_batch_that_is_not_finite_is_skipped_and_counted(
     task = series_task(config)
     train_set = task.splits["train"]
     poisoned = task.order(config)[2]  # the batch of the third update
-    train_set.arrays["target"][poisoned[0]] = np.inf
-    result = train(config, tmp_path / "run", backend=backend, task=task)
+
+    def poison(event):  # preflight has seen the largest values by then
+        if isinstance(event, Started):
+            train_set.arrays["target"][poisoned[0]] = np.inf
+
+    result = train(config, tmp_path / "run", backend=backend, progress=poison, task=task)
     rows = [row for row in records(tmp_path / "run") if "loss" in row]
     assert [row["step"] for row in rows if row["skipped"]] == [3]
     assert result.skipped == 1
@@ -185,10 +189,14 @@ def test_too_many_in_a_row_stop_the_run_with_the_batch_saved(
     config = series_config(nonfinite_limit=2)
     task = series_task(config)
     first = set(task.order(config)[0])
-    for row in set(range(50)) - first:  # preflight sees the first batch
-        task.splits["train"].arrays["target"][row] = np.nan
+
+    def poison(event):  # preflight has seen the largest values by then
+        if isinstance(event, Started):
+            for row in set(range(50)) - first:
+                task.splits["train"].arrays["target"][row] = np.nan
+
     with pytest.raises(DivergedError, match="2 updates in a row up to step 3") as caught:
-        train(config, tmp_path / "run", backend=backend, task=task)
+        train(config, tmp_path / "run", backend=backend, progress=poison, task=task)
     saved = tmp_path / "run" / "nonfinite-step-3.npz"
     assert str(saved) in str(caught.value)
     assert np.isnan(np.load(saved)["0.target"]).any()
