@@ -92,7 +92,7 @@ class TrainConfig(Section):
     def sources(self) -> tuple[str | Path, ...]:
         """Return what a run reads: the model, the files of its data and the tokenizer, if it is named."""
         named = (*(getattr(self.data, name) for name in SPLITS), self.tokenizer)
-        return self.model, *filter(None, named)
+        return self.model, *(path for path in named if isinstance(path, Path))
 
 
 def load_config(source: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -128,7 +128,11 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
         problems = [problem(detail, TrainConfig) for detail in error.errors()]
         raise MismatchError("the training configuration is not valid", problems) from None
     paths = {name: getattr(config.data, name) for name in SPLITS}
-    absolute = {name: Path(located(str(path))).absolute() for name, path in paths.items() if path}
+    absolute = {
+        name: Path(located(str(path))).absolute()
+        for name, path in paths.items()
+        if isinstance(path, Path)
+    }
     model = located(config.model)
     changed: dict[str, Any] = {
         "data": config.data.model_copy(update=absolute),

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt, Tag
 from .section import CUSTOM, Section, chosen_by
 
 Buckets = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Files(Section):
@@ -18,6 +19,50 @@ class Files(Section):
     train: Path
     validation: Path
     test: Path | None = None
+
+
+class Rows(Files):
+    """The splits of the data, which may be in one file or folder.
+
+    A folder with ``train.jsonl``, ``valid.jsonl`` and perhaps ``test.jsonl`` (mlx-lm's) holds all of them. A
+    number for ``validation`` is the share of the training file's rows that SEED draws for it.
+    """
+
+    validation: Path | Share = 0.1  # type: ignore[assignment]  # more than Files allows
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class TextColumns(Section):
+    """What the columns of a row of text are called in the file."""
+
+    text: str = "text"
+    prompt: str = "prompt"
+    completion: str = "completion"
+    messages: str = "messages"
+    tools: str = "tools"
+
+
+class TextData(Rows):
+    """Texts to go on with: plain files, or rows with a text, a prompt and its completion, or a conversation.
+
+    Attributes:
+        length: padded lengths in tokens, of packed texts the largest; ``None`` chooses them from the data.
+        too_long: what is done about longer texts: their end is cut, they are split, or refused.
+        pack: put texts behind one another and divide them into blocks of one length. Attention and
+            positions go on across texts; what ends a text is the tokenizer's own token.
+        mask_prompt: count no loss on prompts, in conversations on all but the last message.
+        chat_template: write prompts and completions by it; ``None`` does where the tokenizer has one.
+        hide: the share of tokens that are hidden and to be found, for masked language models.
+    """
+
+    kind: Literal["text"]
+    columns: TextColumns = TextColumns()
+    length: Buckets | None = None
+    too_long: Literal["cut", "split", "refuse"] = "cut"
+    pack: bool = False
+    mask_prompt: bool = False
+    chat_template: bool | None = None
+    hide: Share | None = None
 
 
 class Lengths(Section):
@@ -58,6 +103,7 @@ class CustomData(Section):
 Data = Annotated[
     Annotated[PairsData, Tag("pairs")]
     | Annotated[SeriesData, Tag("series")]
+    | Annotated[TextData, Tag("text")]
     | Annotated[CustomData, Tag(CUSTOM)],
     chosen_by("kind"),
 ]

@@ -4,6 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Share(NamedTuple):
+    """Which rows of a file belong to a split: a share that is drawn by the seed, or all the others."""
+
+    fraction: float
+    seed: int
+    held_out: bool
+
+    def of(self, count: int) -> list[int]:
+        """Return the numbers of the rows of this split, of COUNT in all, in their order.
+
+        >>> Share(0.25, 0, True).of(4), Share(0.25, 0, False).of(4)
+        ([2], [0, 1, 3])
+        """
+        held = max(1, round(count * self.fraction))
+        order = np.random.Generator(np.random.PCG64(self.seed)).permutation(count)
+        return sorted((order[:held] if self.held_out else order[held:]).tolist())
 
 
 @dataclass(frozen=True)
@@ -14,8 +35,10 @@ class Context:
         tokenizer: the directory of the tokenizer, if there is one.
         vocabulary: how many token ids the model has rows for; ``None`` where it does not say.
         positions: how many positions it has; likewise.
+        share: which rows of the file are of the split that is read; ``None`` are all.
     """
 
     tokenizer: Path | None = None
     vocabulary: int | None = None
     positions: int | None = None
+    share: Share | None = None

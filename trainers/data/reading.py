@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,16 +11,26 @@ from ...converters.models.factories import call_named
 from ...errors import BadInputError
 from ..configuration.data import CustomData, Data
 from .batches import Dataset, leaked
-from .context import Context
+from .context import Context, Share
 from .given import Given
 from .pairs import read_split as read_pairs
 from .series import read_split as read_series
+from .text import read_split as read_text
 
 SPLITS: Final = ("train", "validation", "test")
+FOLDER: Final = {
+    "train": "train.jsonl",
+    "validation": "valid.jsonl",
+    "test": "test.jsonl",
+}  # mlx-lm's
 
 
 Read = Callable[[Any, Path, Context], Dataset]
-READERS: Final[Mapping[str, Read]] = {"pairs": read_pairs, "series": read_series}
+READERS: Final[Mapping[str, Read]] = {
+    "pairs": read_pairs,
+    "series": read_series,
+    "text": read_text,
+}
 
 
 def read_splits(data: Data, context: Context) -> dict[str, Dataset]:
@@ -31,8 +42,28 @@ def read_splits(data: Data, context: Context) -> dict[str, Dataset]:
     if isinstance(data, CustomData):
         return dict(_given(data))
     read = READERS[data.kind]
-    paths = {name: getattr(data, name) for name in SPLITS}
-    return {name: read(data, path, context) for name, path in paths.items() if path}
+    found = _found(data)
+    return {
+        name: read(data, path, replace(context, share=it)) for name, (path, it) in found.items()
+    }
+
+
+def _found(data: Any) -> dict[str, tuple[Path, Share | None]]:
+    """Return the file of every split, and which of its rows are meant."""
+    named = {name: getattr(data, name) for name in SPLITS}
+    inside = {name: data.train / file for name, file in FOLDER.items()}
+    if inside["train"].is_file():
+        wanted = {
+            name for name, path in named.items() if name == "train" or not isinstance(path, Path)
+        }
+        named |= {name: path for name, path in inside.items() if name in wanted and path.is_file()}
+    found: dict[str, tuple[Path, Share | None]] = {
+        name: (path, None) for name, path in named.items() if isinstance(path, Path)
+    }
+    if isinstance(share := named["validation"], float):
+        drawn = {name: Share(share, data.seed, name != "train") for name in SPLITS[:2]}
+        found |= {name: (named["train"], it) for name, it in drawn.items()}
+    return found
 
 
 def _given(data: CustomData) -> Any:

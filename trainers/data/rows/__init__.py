@@ -1,0 +1,1 @@
+"""Rows of files: every format read, checked all together, divided between splits."""
