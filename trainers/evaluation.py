@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
 import numpy as np
 
 from ..converters.values import Array
 from .data.batches import Dataset
+from .data.classes import class_metrics, label_metrics
 from .data.pairs import Pairs
 from .data.retrieval import contrastive_loss, ranks, retrieval_metrics
 from .steps.base import Step, shares
 
+ANSWERS: Final = frozenset({"labels", "target"})  # what a model has to find: none of its inputs
 EMBED_ROWS: Final = 32  # texts embedded at a time; the last ones are filled up, so shapes stay few
 
 
@@ -38,7 +40,8 @@ def measure_retrieval(step: Step, dataset: Dataset, size: int, temperature: floa
     mixed = np.random.default_rng(0).permutation(len(pairs))
     losses = [
         contrastive_loss(queries[mixed[part]], documents[mixed[part]], temperature)
-        for part in _slices(len(pairs), size)
+        for part in in_slices(len(pairs), size)
+        if len(part) == min(size, len(pairs))
     ]
     return Scores({"loss": float(np.mean(losses))} | retrieval_metrics(rank), 1 / rank)
 
@@ -48,13 +51,65 @@ def measure_loss(step: Step, dataset: Dataset, size: int) -> Scores:
 
     Batches count as micro-batches of an update do.
     """
-    batches = [
-        dataset.batch(range(len(dataset))[part]) for part in _slices(len(dataset), size, rest=True)
-    ]
+    batches = [dataset.batch(rows) for rows in in_slices(len(dataset), size)]
     counted = shares(step.weight, batches)
     losses = [step.loss(batch.inputs) for batch, _ in counted]
     mean = float(np.average(losses, weights=[share for _, share in counted]))
     return Scores({"loss": mean}, np.repeat(losses, [batch.rows for batch, _ in counted]))
+
+
+def measure_tokens(step: Step, dataset: Dataset, size: int) -> Scores:
+    """Return the mean loss over the tokens of the split, and the perplexity: e to the power of it."""
+    scores = measure_loss(step, dataset, size)
+    perplexity = float(np.exp(scores.metrics["loss"]))
+    return Scores(scores.metrics | {"perplexity": perplexity}, scores.per_example)
+
+
+def measure_regression(step: Step, dataset: Dataset, size: int) -> Scores:  # noqa: ARG001
+    """Return mean squared error (the loss), mean absolute error, and the share of variance explained.
+
+    The figure of an example is its squared error.
+    """
+    found, wanted = predictions(step, dataset)
+    error = found.reshape(wanted.shape) - wanted
+    spread = wanted - wanted.mean(0)
+    explained = 1 - float(np.sum(error**2) / max(np.sum(spread**2), np.finfo(np.float64).tiny))
+    figures = {"loss": float(np.mean(error**2)), "mae": float(np.mean(np.abs(error)))}
+    each = (error**2).reshape(len(error), -1).mean(1)
+    return Scores(figures | {"r2": explained}, np.asarray(each))
+
+
+def measure_classes(step: Step, dataset: Dataset, size: int) -> Scores:
+    """Return the loss and how many examples are right, see :mod:`.data.classes`; each is 1 where it is."""
+    loss = measure_loss(step, dataset, size).metrics
+    found, wanted = predictions(step, dataset)
+    if wanted.ndim > 1:
+        chosen, wanted = (found > 0).astype(int), wanted.astype(int)
+        return Scores(loss | label_metrics(chosen, wanted), (chosen == wanted).all(1) * 1.0)
+    chosen = found.argmax(1) if found.shape[1] > 1 else (found[:, 0] > 0).astype(int)
+    known = wanted >= 0
+    right = (chosen == wanted) & known
+    return Scores(loss | class_metrics(chosen[known], wanted[known].astype(int)), right * 1.0)
+
+
+def without_answers(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return INPUTS without what the model has to find."""
+    return {name: array for name, array in inputs.items() if name not in ANSWERS}
+
+
+def predictions(step: Step, dataset: Dataset) -> tuple[Array, Array]:
+    """Return what the model finds of every example, in float64, and what is right."""
+    count = len(dataset)
+    order = sorted(range(count), key=dataset.length)
+    found: list[Array] = []
+    wanted: list[Array] = []
+    for at in range(0, count, EMBED_ROWS):
+        rows = order[at : at + EMBED_ROWS]
+        inputs = dataset.batch([*rows, *[rows[-1]] * (EMBED_ROWS - len(rows))]).inputs
+        found += [*step.embed(without_answers(inputs))[: len(rows)]]
+        wanted += [*next(inputs[name] for name in inputs if name in ANSWERS)[: len(rows)]]
+    places = np.argsort(order)
+    return np.stack(found).astype(np.float64)[places], np.stack(wanted).astype(np.float64)[places]
 
 
 def embed_all(step: Step, pairs: Pairs, name: str) -> Array:
@@ -71,11 +126,9 @@ def embed_all(step: Step, pairs: Pairs, name: str) -> Array:
     return embeddings
 
 
-def _slices(count: int, size: int, *, rest: bool = False) -> Iterator[slice]:
-    """Yield consecutive slices of SIZE; a remainder only with REST or where there is nothing else."""
-    whole = count if rest or count < size else count - count % size
-    for at in range(0, whole, size):
-        yield slice(at, min(at + size, count))
+def in_slices(count: int, size: int) -> Iterator[Sequence[int]]:
+    """Yield the numbers below COUNT in consecutive slices of SIZE, the last perhaps shorter."""
+    yield from (range(count)[at : at + size] for at in range(0, count, size))
 
 
 def improved(new: float, best: float | None, *, higher_is_better: bool) -> bool:

@@ -19,7 +19,7 @@ from .data.batches import Dataset, Order
 from .data.context import Context
 from .data.reading import leaks, read_splits
 from .objectives.base import Objective
-from .objectives.chosen import objective_of
+from .objectives.chosen import check_labels, objective_of
 
 PREFIX: Final = "model."  # of the model's own names inside its loss module
 SaveWeights = Callable[[Path, Mapping[str, Array]], None]
@@ -100,6 +100,7 @@ def build_task(config: TrainConfig, module: Any = None, tokenizer: Path | None =
     objective = objective_of(config, splits["train"])
     module = module or _build_module(cast(Model, model))
     _freeze(module, config)
+    check_labels(objective, module, splits)
     return Task(model, module, objective, splits, _updates(module, config), leaks(splits))
 
 

@@ -43,7 +43,7 @@ REFUSED = {  # override -> what the message must say
     "compile=1": "compile: Input should be a valid boolean",
     "schedule.kind=cosinus": "schedule.kind: Input should be 'cosine', 'linear' or 'constant'",
     "adapter={rank: 4, dropout: 0.1}": "adapter.dropout: Input should be 0",
-    "objective.name=mse": "objective: mse is none of contrastive,",
+    "objective.name=mse": "objective: mse is none of causal_lm,",
     "objective=contrastiv": "did you mean contrastive?",
     "objective={}": "objective: has no name",
 }

@@ -155,10 +155,16 @@ def test_what_is_not_there_is_refused_in_one_line(settings, tmp_path, key):
 
 
 def test_data_that_the_objective_does_not_take_is_refused_by_name(settings):
-    config = validate(settings | {"objective": "regression"})
+    config = validate(settings | {"objective": "causal_lm"})
     with pytest.raises(MismatchError) as caught:
         build_task(config)
-    assert len(caught.value.problems) == 5
+    assert len(caught.value.problems) == 6
+
+
+def test_data_without_anything_to_find_is_refused(settings):
+    with pytest.raises(MismatchError) as caught:
+        build_task(validate(settings | {"objective": "regression"}))
+    assert caught.value.problems[0].startswith("labels or target is an input of the objective")
 
 
 def test_only_a_factory_takes_options(settings, tiny_bert_dir):

@@ -9,6 +9,18 @@ from pydantic import Field, PositiveFloat, Tag
 from .section import CUSTOM, Section, chosen_by
 
 
+class CausalObjective(Section):
+    """Cross entropy of every next token of ``labels``; -100 is none."""
+
+    name: Literal["causal_lm"]
+
+
+class ClassificationObjective(Section):
+    """Cross entropy of ``labels``: one class of each example, or 1 for every class that it has."""
+
+    name: Literal["classification"]
+
+
 class ContrastiveObjective(Section):
     """Symmetric InfoNCE over the pairs of a batch."""
 
@@ -17,7 +29,7 @@ class ContrastiveObjective(Section):
 
 
 class RegressionObjective(Section):
-    """Mean squared error of what the model makes of ``series`` from ``target``."""
+    """Mean squared error of what the model finds from ``target`` (or ``labels``)."""
 
     name: Literal["regression"]
 
@@ -33,7 +45,9 @@ class CustomObjective(Section):
 
 
 Objective = Annotated[
-    Annotated[ContrastiveObjective, Tag("contrastive")]
+    Annotated[CausalObjective, Tag("causal_lm")]
+    | Annotated[ClassificationObjective, Tag("classification")]
+    | Annotated[ContrastiveObjective, Tag("contrastive")]
     | Annotated[RegressionObjective, Tag("regression")]
     | Annotated[CustomObjective, Tag(CUSTOM)],
     chosen_by("name"),

@@ -7,8 +7,9 @@ all optional, of the names and meanings of :class:`Objective`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -17,12 +18,14 @@ import numpy as np
 from ...converters.common.users_code import running
 from ...converters.models.factories import named_code
 from ...errors import UsersCodeError
-from ..data.batches import Batch
+from ..data.batches import Batch, Dataset
 from ..evaluation import Measure, measure_loss
 
 Dynamic = Mapping[str, Mapping[int, str]]
 IGNORED: Final = -100  # a label that torch's cross entropy leaves out
 CLASSES: Final[Mapping[str, str]] = {  # objective -> its module here and its class
+    "causal_lm": "tokens:CausalLM",
+    "classification": "classification:Classification",
     "contrastive": "contrastive:Contrastive",
     "regression": "regression:Regression",
 }
@@ -53,6 +56,8 @@ class Objective:
         metric: the figure that chooses the best checkpoint.
         higher_is_better: which way it improves.
         measure: takes the figures of a split.
+        wanted: what the data has to hold one of, where the inputs are else those of the data.
+        check: the torch module and the splits to what is wrong with them, a line each.
     """
 
     make_loss: Callable[[Any], Any]
@@ -63,6 +68,8 @@ class Objective:
     metric: str
     higher_is_better: bool
     measure: Measure
+    wanted: Sequence[str] = ()
+    check: Callable[[Any, Mapping[str, Dataset]], list[str]] = lambda *_: []
 
 
 def make_objective(name: str, options: Mapping[str, Any]) -> Objective:
@@ -87,7 +94,9 @@ def make_objective(name: str, options: Mapping[str, Any]) -> Objective:
         weight=getattr(kind, "weight", rows),
         metric=getattr(kind, "metric", "loss"),
         higher_is_better=getattr(kind, "higher_is_better", False),
-        measure=measure_loss if measure is None else lambda *given: measure(*given, **options),
+        measure=partial(measure or measure_loss, **(options if measure else {})),
+        wanted=getattr(kind, "wanted", ()),
+        check=getattr(kind, "check", Objective.check),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,10 +13,11 @@ from ...errors import BadInputError, MismatchError
 from ..config import TrainConfig
 from ..configuration.objectives import CustomObjective
 from ..data.batches import Dataset
-from ..evaluation import Measure, Scores
+from ..evaluation import Measure, Scores, without_answers
 from ..steps.base import Step
 from .base import Objective, make_objective
 
+POSITIONAL_OR_KEYWORD: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 EXAMPLES: Final = 3  # of the batch that shows what the data holds
 
 
@@ -29,11 +31,20 @@ def objective_of(config: TrainConfig, train: Dataset) -> Objective:
     """
     objective = make_objective(config.objective.name, _options(config.objective))
     given = train.batch(range(min(len(train), EXAMPLES))).inputs
-    dynamic = objective.dynamic if objective.dynamic is not None else _by_rows(given)
-    if problems := [*_unlike(set(given), set(dynamic))]:
+    if problems := [*_missing(objective, given), *_unlike(objective, given)]:
         summary = f"data {config.data.kind} does not fit the objective {config.objective.name}"
         raise MismatchError(summary, problems)
-    return _judged(replace(objective, dynamic=dynamic), config)
+    return _judged(taking(objective, given), config)
+
+
+def check_labels(objective: Objective, module: Any, splits: Mapping[str, Dataset]) -> None:
+    """Refuse data that MODULE has no answer for.
+
+    Raises:
+        MismatchError: such as a label that is none of its classes.
+    """
+    if problems := objective.check(module, splits):
+        raise MismatchError("the model does not fit the data of the run", problems)
 
 
 def _options(section: Any) -> dict[str, Any]:
@@ -42,17 +53,82 @@ def _options(section: Any) -> dict[str, Any]:
     return dict(section.model_dump(exclude={"name"}))
 
 
-def _by_rows(given: Mapping[str, Array]) -> dict[str, dict[int, str]]:
-    """Return the number of examples as the one size of the inputs GIVEN that varies."""
-    return {name: {0: "batch"} if array.ndim else {} for name, array in given.items()}
-
-
-def _unlike(given: set[str], taken: set[str]) -> list[str]:
-    extra = [f"{name} is in the data, and the objective takes no such input" for name in given]
-    missing = [f"{name} is an input of the objective, and not in the data" for name in taken]
-    return sorted(
-        line for line in (*extra, *missing) if line.partition(" ")[0] not in given & taken
+def taking(objective: Objective, given: Mapping[str, Array]) -> Objective:
+    """Return OBJECTIVE with the inputs GIVEN, where it does not name its own."""
+    evaluated, make = objective.evaluated_dynamic, objective.make_evaluated
+    if objective.dynamic is not None:
+        return objective
+    if make and evaluated is None:
+        evaluated = varying(without_answers(given))
+        make = _with_inputs(make, list(evaluated))
+    dynamic = varying(given)
+    return replace(
+        objective,
+        make_loss=_with_inputs(objective.make_loss, list(dynamic)),
+        make_evaluated=make,
+        dynamic=dynamic,
+        evaluated_dynamic=evaluated,
     )
+
+
+def varying(given: Mapping[str, Array]) -> dict[str, dict[int, str]]:
+    """Return the sizes of the inputs GIVEN that vary: the number of examples, and of tokens.
+
+    >>> import numpy as np
+    >>> varying({"ids": np.zeros((3, 8)), "labels": np.zeros(3)})
+    {'ids': {0: 'batch', 1: 'sequence'}, 'labels': {0: 'batch'}}
+    """
+    sizes: dict[str, dict[int, str]] = {
+        name: {0: "batch"} if array.ndim else {} for name, array in given.items()
+    }
+    texts = given["ids"].shape if "ids" in given else None
+    for name, array in given.items():
+        if array.shape == texts:
+            sizes[name][1] = "sequence"
+    return sizes
+
+
+def _with_inputs(make: Callable[[Any], Any], names: Sequence[str]) -> Callable[[Any], Any]:
+    """Let the modules that MAKE makes have the inputs NAMES as parameters, in place of ``**inputs``.
+
+    ``torch.export`` lets only the sizes of named parameters vary.
+    """
+
+    def made(model: Any) -> Any:
+        module = make(model)
+        kind = type(module)
+        parameters = inspect.signature(kind.forward).parameters.values()
+        if not any(it.kind is it.VAR_KEYWORD for it in parameters):
+            return module
+
+        def forward(self: Any, **inputs: Any) -> Any:
+            return kind.forward(self, **inputs)
+
+        named = [inspect.Parameter(name, POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+        forward.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+        module.__class__ = type(kind.__name__, (kind,), {"forward": forward})
+        return module
+
+    return made
+
+
+def _missing(objective: Objective, given: Mapping[str, Array]) -> list[str]:
+    """Return what the data lacks of what the objective wants."""
+    if not objective.wanted or not set(objective.wanted).isdisjoint(given):
+        return []
+    wanted = " or ".join(objective.wanted)
+    return [f"{wanted} is an input of the objective, and not in the data: {', '.join(given)}"]
+
+
+def _unlike(objective: Objective, given: Mapping[str, Array]) -> list[str]:
+    if objective.dynamic is None:
+        return []
+    extra = sorted(given.keys() - objective.dynamic.keys())
+    missing = sorted(objective.dynamic.keys() - given.keys())
+    return [
+        *(f"{name} is in the data, and the objective takes no such input" for name in extra),
+        *(f"{name} is an input of the objective, and not in the data" for name in missing),
+    ]
 
 
 def _judged(objective: Objective, config: TrainConfig) -> Objective:

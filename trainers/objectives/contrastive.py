@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ..evaluation import measure_retrieval
-
-
-def hidden_states(output: Any) -> Tensor:
-    """Return the hidden states of what an encoder returned, shape ``(batch, sequence, width)``."""
-    if isinstance(output, Tensor):
-        return output
-    hidden: Tensor = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
-    return hidden
+from .outputs import hidden_states
 
 
 class Embedding(nn.Module):

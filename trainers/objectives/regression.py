@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from ..evaluation import measure_regression
+from .outputs import Supervised
 
-class Regression(nn.Module):
-    """The loss of a batch of series: the mean of the squared differences from the target."""
 
-    dynamic: ClassVar = {name: {0: "batch"} for name in ("series", "target")}
+class Regression(Supervised):
+    """The loss of a batch of series or texts: the mean of the squared differences from the target."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
+    wanted: ClassVar = ("labels", "target")
+    measure = staticmethod(measure_regression)
 
-    def forward(self, series: Tensor, target: Tensor) -> Tensor:
-        """Return the loss, a scalar."""
-        forecast = self.model(series)
-        return functional.mse_loss(forecast[0] if isinstance(forecast, tuple) else forecast, target)
+    def loss(self, found: Tensor, wanted: Tensor) -> Tensor:
+        """Return the mean squared difference; a model's one output of width 1 is a number."""
+        return functional.mse_loss(found.reshape(wanted.shape), wanted)

@@ -1,0 +1,70 @@
+"""What a model makes of the arrays of a batch: its call, and what is read from its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from ..evaluation import ANSWERS
+
+OF_TRANSFORMERS: Final = {"ids": "input_ids", "mask": "attention_mask"}
+
+
+def run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
+    """Return what MODEL makes of INPUTS: one alone in order, several by name.
+
+    Texts, ``ids`` and ``mask``, are given as transformers calls them.
+    """
+    if "ids" in inputs:
+        return model(**{OF_TRANSFORMERS.get(name, name): value for name, value in inputs.items()})
+    return model(*inputs.values()) if len(inputs) == 1 else model(**inputs)
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits of what a model returned: a tensor, a tuple that begins with it, or ``.logits``."""
+    if isinstance(output, Tensor):
+        return output
+    logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
+    return logits
+
+
+def hidden_states(output: Any) -> Tensor:
+    """Return the hidden states of what an encoder returned, shape ``(batch, sequence, width)``."""
+    if isinstance(output, Tensor):
+        return output
+    hidden: Tensor = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
+    return hidden
+
+
+class Prediction(nn.Module):
+    """What a model finds, without a loss."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Return the logits, or what a model returns in their place."""
+        return logits_of(run(self.model, inputs))
+
+
+class Supervised(nn.Module):
+    """A loss of what the model finds of a batch's inputs, all but ``labels`` or ``target``."""
+
+    evaluated = Prediction
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Return the loss, a scalar."""
+        known = {name: value for name, value in inputs.items() if name not in ANSWERS}
+        (wanted,) = (value for name, value in inputs.items() if name in ANSWERS)
+        return self.loss(logits_of(run(self.model, known)), wanted)
+
+    def loss(self, found: Tensor, wanted: Tensor) -> Tensor:
+        """Return the loss of what was FOUND where WANTED is right."""
+        raise NotImplementedError
