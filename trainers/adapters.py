@@ -41,6 +41,19 @@ def select(names: Iterable[str], patterns: Sequence[str], what: str) -> list[str
     return [name for name in names if name in chosen]
 
 
+def select_parameters(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
+    """Return the parameters NAMES that PATTERNS mean; one without ``*`` means all that contain it.
+
+    Raises:
+        MismatchError: patterns that mean nothing.
+
+    >>> sorted(select_parameters(["norm.weight", "head.bias", "head.weight"], ["norm", "*.bias"]))
+    ['head.bias', 'norm.weight']
+    """
+    wide = [pattern if "*" in pattern else f"*{pattern}*" for pattern in patterns]
+    return set(select(names, wide, "parameters")) if patterns else set()
+
+
 def initial_updates(
     shapes: Mapping[str, tuple[int, int]], *, rank: int, scale: float, seed: int
 ) -> dict[str, LowRank]:

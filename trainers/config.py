@@ -19,10 +19,14 @@ from .configuration.data import Data
 from .configuration.keys import problem
 from .configuration.objectives import Objective
 from .configuration.section import Section
-from .configuration.updates import AdapterSection, OptimizerSection, ScheduleSection
+from .configuration.updates import AdamWSection, AdapterSection, Optimizer, ScheduleSection
 
 DEFAULT = "docstrings"  # the recipe where none is named: complete, small, needs no network
-CHOSEN_BY = {"data": "kind", "objective": "name"}  # what a name alone stands for
+CHOSEN_BY = {
+    "data": "kind",
+    "objective": "name",
+    "optimizer": "name",
+}  # what a name alone stands for
 SPLITS = ("train", "validation", "test")
 DEEPEST = 8  # sections that --set makes; what is below them is no key of ours
 
@@ -46,6 +50,7 @@ class TrainConfig(Section):
         freeze: parameters that stay as they are, likewise.
         mode: ``train`` runs dropout and batch statistics, each part of a module that is given in the
             mode that it is in; ``eval`` has all of it in eval mode.
+        optimizer: what makes an update of a gradient. A name alone stands for it with its defaults.
         steps: updates.
         batch_size: examples in a micro-batch.
         accumulation: micro-batches per update, weighted by what the objective's loss is the mean of.
@@ -74,7 +79,7 @@ class TrainConfig(Section):
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     mode: Literal["train", "eval"] = "train"
-    optimizer: OptimizerSection = OptimizerSection()
+    optimizer: Optimizer = AdamWSection()
     schedule: ScheduleSection = ScheduleSection()
     steps: PositiveInt = 100
     batch_size: PositiveInt = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -13,7 +13,7 @@ import xxhash
 from ..converters.models import Model
 from ..converters.planning.opening import open as open_model
 from ..converters.values import Array, LowRank
-from .adapters import initial_updates, linear_shapes, parameters_of, select
+from .adapters import initial_updates, linear_shapes, parameters_of, select, select_parameters
 from .config import TrainConfig
 from .data.batches import Dataset, Order
 from .data.context import Context
@@ -128,20 +128,13 @@ def _build_module(model: Model) -> Any:
 def _freeze(module: Any, config: TrainConfig) -> None:
     """Keep what the configuration freezes, and with adapters or ``train`` all but what is named."""
     parameters = dict(module.named_parameters())
-    trained, frozen = (_chosen(parameters, them) for them in (config.train, config.freeze))
+    trained, frozen = (
+        select_parameters(parameters, them) for them in (config.train, config.freeze)
+    )
     for name, parameter in parameters.items():
         alone = (config.adapter or config.train) and name not in trained
         if alone or name in frozen:
             parameter.requires_grad_(False)
-
-
-def _chosen(parameters: Mapping[str, Any], patterns: Sequence[str]) -> set[str]:
-    return set(select(parameters, _with_children(patterns), "parameters")) if patterns else set()
-
-
-def _with_children(patterns: Sequence[str]) -> list[str]:
-    """Let a pattern without a parameter's name mean all parameters below it."""
-    return [f"*{name}*" if "*" not in name else name for name in patterns]
 
 
 def _updates(module: Any, config: TrainConfig) -> dict[str, LowRank]:

@@ -46,6 +46,8 @@ REFUSED = {  # override -> what the message must say
     "objective.name=mse": "objective: mse is none of causal_lm,",
     "objective=contrastiv": "did you mean contrastive?",
     "objective={}": "objective: has no name",
+    "optimizer=lions": "optimizer: lions is none of adamw, adam, sgd, lion, adafactor, muon; did you mean lion?",
+    "optimizer.momentum=0.9": "optimizer.momentum: no such key",
 }
 
 
@@ -190,7 +192,7 @@ CHOICES = [
     [f"data.kind={kind}", f"objective.name={objective}"]
     for kind in names_of("data")
     for objective in names_of("objective")
-]
+] + [[f"optimizer.name={name}"] for name in names_of("optimizer")]
 
 
 @pytest.mark.parametrize("key", sorted(set(known_keys(TrainConfig))))

@@ -65,7 +65,8 @@ def _unknown_tag(context: Mapping[str, Any]) -> str:
     known = [tag for tag in tags if tag != CUSTOM]
     near = difflib.get_close_matches(str(context["tag"]), known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{context['tag']} is none of {', '.join(known)}, nor module:Class{hint}"
+    code = ", nor module:Class" if CUSTOM in tags else ""
+    return f"{context['tag']} is none of {', '.join(known)}{code}{hint}"
 
 
 def nearest(key: str, config: type[BaseModel], cutoff: float = 0.5) -> list[str]:

@@ -17,14 +17,14 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def chosen_by(key: str) -> Discriminator:
+def chosen_by(key: str, default: str | None = None) -> Discriminator:
     """Return what chooses the section by KEY, where ``module:Class`` means code of the user's."""
-    return Discriminator(_tag_in(key))
+    return Discriminator(_tag_in(key, default))
 
 
-def _tag_in(key: str) -> Callable[[Any], str | None]:
+def _tag_in(key: str, default: str | None) -> Callable[[Any], str | None]:
     def tag(value: Any) -> str | None:
-        name = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+        name = value.get(key, default) if isinstance(value, Mapping) else getattr(value, key, None)
         return CUSTOM if isinstance(name, str) and ":" in name else name
 
     return tag

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 from ...converters.values import Array
 
-PARAMETERS, OPTIMIZER, RANDOM = "parameters/", "optimizer/", "random"
 SHOWN: Final = 60  # characters of a value
 Carried = TypeVar("Carried")
 
@@ -22,53 +21,14 @@ def differing(facts: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
 
 
 def misshapen(arrays: Mapping[str, Array], fresh: Mapping[str, Array]) -> Iterator[str]:
-    """Yield where the state ARRAYS is not that of the model and the optimizer of a FRESH step.
-
-    A fresh optimizer may have no moments yet; a state has the same ones of every parameter.
-    """
+    """Yield where the state ARRAYS is not that of the model and the optimizer of a FRESH step."""
     for name in sorted(fresh.keys() - arrays.keys()):
         yield f"{name} is missing"
     for name in sorted(arrays.keys() & fresh.keys()):
         have, want = arrays[name], fresh[name]
         if (have.shape, have.dtype) != (want.shape, want.dtype):
             yield f"{name} is {have.dtype}{list(have.shape)}, not {want.dtype}{list(want.shape)}"
-    yield from unexpected(arrays, fresh)
-
-
-def unexpected(arrays: Mapping[str, Array], fresh: Mapping[str, Array]) -> Iterator[str]:
-    """Yield which of ARRAYS are no moments of a parameter, or not those of every parameter."""
-    shapes = {
-        name.removeprefix(PARAMETERS): array.shape
-        for name, array in fresh.items()
-        if name.startswith(PARAMETERS)
-    }
-    kinds: dict[str, set[str]] = {parameter: set() for parameter in shapes}
-    for name in sorted(arrays.keys() - fresh.keys()):
-        kind, parameter = moment(name, shapes)
-        if parameter is None or arrays[name].shape not in ((), shapes[parameter]):
-            yield f"{name} is unexpected"
-        else:
-            kinds[parameter].add(kind)
-    every = set[str]().union(*kinds.values())
-    for parameter in sorted(kinds):
-        for kind in sorted(every - kinds[parameter]):
-            yield f"{kind} of {parameter} is missing"
-
-
-def moment(name: str, parameters: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Split the NAME of an optimizer's array into its kind and one of PARAMETERS, if it is of one.
-
-    torch names it ``optimizer/KIND/PARAMETER``, MLX ``optimizer/PARAMETER.KIND``.
-
-    >>> moment("optimizer/exp_avg/a.b", {"a.b"}), moment("optimizer/a.b.v", {"a.b"})
-    (('exp_avg', 'a.b'), ('v', 'a.b'))
-    """
-    inner = name.removeprefix(OPTIMIZER)
-    kind, _, parameter = inner.partition("/")
-    if parameter in parameters:
-        return kind, parameter
-    parameter, _, kind = inner.rpartition(".")
-    return kind, parameter if parameter in parameters else None
+    yield from (f"{name} is unexpected" for name in sorted(arrays.keys() - fresh.keys()))
 
 
 def of_type(kind: type[Carried], facts: Any) -> tuple[Carried | None, list[str]]:

@@ -18,9 +18,9 @@ from ...errors import UnsupportedError
 from ..config import TrainConfig
 from ..data.batches import Batch
 from ..tasks import PREFIX, Task
-from .adamw import AdamW
 from .base import BUFFERS, EXAMPLE_ROWS, OPTIMIZER, PARAMETERS, Arrays, Measures, below, shares
 from .compiler import compile_problem
+from .mlx_optimizers import Optimizers
 from .modes import in_mode, notices, trains
 
 
@@ -41,14 +41,8 @@ class MlxStep:
             self.model.set_adapters({PREFIX + name: it for name, it in task.updates.items()})
         self._written = _written(self.model) if self._training else ()
         self._evaluated: Any = None
-        settings = config.optimizer
-        self._optimizer = AdamW(
-            learning_rate=settings.learning_rate,
-            betas=list(settings.betas),
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-        )
-        self._optimizer.init(self.model.trainable_parameters())
+        parameters: Any = dict(tree_flatten(self.model.trainable_parameters()))
+        self._optimizer = Optimizers(config.optimizer, parameters)
         self._limit = config.clip_norm if config.clip_norm is not None else float("inf")
         mx.random.seed(config.seed)
         self._differentiate: Any = nn.value_and_grad(self.model, self._call)
@@ -56,7 +50,7 @@ class MlxStep:
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Start one update; several batches are evaluated one by one to bound the memory."""
-        self._optimizer.learning_rate = learning_rate
+        self._optimizer.set_rate(learning_rate)
         self._enter(self._training)
         parts = shares(self.weight, batches)
         if len(parts) == 1:
@@ -187,20 +181,13 @@ class MlxStep:
         """
         clipped, norm = optimizers.clip_grad_norm(gradients, self._limit)
         finite = mx.isfinite(loss) & mx.isfinite(norm)
-        kept = [
-            dict(tree_flatten(part))
-            for part in (self.model.trainable_parameters(), self._optimizer.state)
-        ]
-        self._optimizer.update(self.model, clipped)
-        self.model.update(_choose(finite, self.model.trainable_parameters(), kept[0]))
-        written = self._buffers()
-        chosen = [(name, mx.where(finite, written[name], old)) for name, old in buffers.items()]
-        self.model.load_weights(chosen, strict=False)
-        new = dict(tree_flatten(self._optimizer.state))
-        _fill(
-            self._optimizer.state,
-            {name: mx.where(finite, new[name], old) for name, old in kept[1].items()},
-        )
+        old: Any = dict(tree_flatten(self.model.trainable_parameters()))
+        old_state: Any = dict(tree_flatten(self._optimizer.state))
+        new = self._optimizer.apply(dict(tree_flatten(clipped)), old) | self._buffers()
+        chosen = _chosen(finite, new, old | buffers)
+        self.model.load_weights([*chosen.items()], strict=False)
+        new_state: Any = dict(tree_flatten(self._optimizer.state))
+        _fill(self._optimizer.state, _chosen(finite, new_state, old_state))
         return loss, norm
 
     def _accumulate(self, parts: Sequence[tuple[Batch, float]]) -> tuple[mx.array, Any]:
@@ -277,11 +264,11 @@ def _flat(tree: Any) -> dict[str, Array]:
     return {name: np.array(value) for name, value in leaves}
 
 
-def _choose(finite: mx.array, new: Any, kept: dict[str, mx.array]) -> Any:
-    """Return NEW where FINITE, else KEPT, in the structure of NEW."""
-    from mlx.utils import tree_map_with_path
-
-    return tree_map_with_path(lambda name, value: mx.where(finite, value, kept[name]), new)
+def _chosen(
+    finite: mx.array, new: dict[str, mx.array], old: dict[str, mx.array]
+) -> dict[str, mx.array]:
+    """Return NEW where FINITE, else OLD, by name."""
+    return {name: mx.where(finite, value, old[name]) for name, value in new.items()}
 
 
 def _fill(tree: Any, values: dict[str, mx.array], prefix: str = "") -> None:

@@ -18,6 +18,7 @@ from ..data.batches import Batch
 from ..tasks import Task
 from .base import BUFFERS, EXAMPLE_ROWS, PARAMETERS, Arrays, Measures, below, shares
 from .modes import in_mode, notices, trains
+from .torch_optimizers import Optimizers
 
 
 class TorchStep:
@@ -46,14 +47,7 @@ class TorchStep:
         self._parameters: dict[str, nn.Parameter] = {
             name: value for name, value in self._loss.named_parameters() if value.requires_grad
         }
-        settings = config.optimizer
-        self._optimizer = torch.optim.AdamW(
-            self._parameters.values(),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-        )
+        self._optimizer = Optimizers(config.optimizer, self._parameters)
         self._clip = config.clip_norm
         self._buffers: dict[str, Tensor] = {}
         self._draws = False
@@ -63,7 +57,7 @@ class TorchStep:
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Update at once; the measures are there already."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         kept = _copies(self._buffers)
         total = 0.0
         for batch, share in shares(self.weight, batches):
@@ -73,15 +67,14 @@ class TorchStep:
         norm = self._clip_gradients()
         measures = Measures(total, norm, bool(np.isfinite(total) and np.isfinite(norm)))
         if measures.finite:
-            self._optimizer.param_groups[0]["lr"] = learning_rate
-            self._optimizer.step()
+            self._optimizer.step(learning_rate)
         else:
             self._put_back(kept)
         return lambda: measures
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         """Return the loss of BATCH and every gradient; a parameter not in its graph has none."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         kept = _copies(self._buffers)
         with in_mode(self._loss, not self._draws):
             loss = self._loss(**self._feed(batch.inputs))
@@ -92,7 +85,7 @@ class TorchStep:
             for name, value in self._loss.named_parameters()
             if value.grad is not None
         }
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         return loss.item(), found
 
     @torch.no_grad()
@@ -126,20 +119,12 @@ class TorchStep:
         """Return parameters, buffers, moments, step counts and random state, flat."""
         state = {f"{PARAMETERS}{name}": value for name, value in self.trainable().items()}
         state |= {f"{BUFFERS}{name}": value for name, value in _arrays(self._buffers).items()}
-        for name, value in self._parameters.items():
-            for kind, moment in self._optimizer.state.get(value, {}).items():
-                state[f"optimizer/{kind}/{name}"] = moment.numpy().copy()
-        return state | {"random": torch.get_rng_state().numpy().copy()}
+        return state | self._optimizer.state() | {"random": torch.get_rng_state().numpy().copy()}
 
     def restore(self, state: Arrays) -> None:
         """Go back to a state."""
         self.assign(below(PARAMETERS, state) | below(BUFFERS, state))
-        self._optimizer.state.clear()
-        for name, value in state.items():
-            if name.startswith("optimizer/"):
-                _, kind, parameter = name.split("/", 2)
-                moments = self._optimizer.state[self._parameters[parameter]]
-                moments[kind] = torch.from_numpy(np.array(value))
+        self._optimizer.restore(state)
         torch.set_rng_state(torch.from_numpy(np.array(state["random"])))
 
     def peak_memory(self) -> int:
