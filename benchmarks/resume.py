@@ -33,7 +33,7 @@ out = Path(sys.argv[2])
 resume = (out / "config.yaml").exists()
 train(load_config(sys.argv[1]), out, backend=sys.argv[3], resume=resume)
 """
-TIMES = ("tokens_per_second", "peak_memory")
+TIMES = ("tokens_per_second", "peak_memory", "waited")
 
 
 def write_config(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from ..converters.documents import parse_yaml, read_settings
 from ..errors import BadInputError, MismatchError
 from .bundled import located
-from .configuration.data import Data
+from .configuration.data import Data, PrefetchSection
 from .configuration.keys import problem
 from .configuration.objectives import Objective
 from .configuration.section import Section
@@ -60,6 +60,7 @@ class TrainConfig(Section):
         checkpoint_every: updates between checkpoints.
         keep: checkpoints kept, the best one apart.
         group_by_length: build batches from texts of like length.
+        prefetch: batches that are made ahead of the updates that want them.
         compile: compile the MLX step; ``None`` does where it pays, on a GPU (on a CPU compiling takes
             longer than it saves in some hundred steps).
         nonfinite_limit: stop after this many updates in a row with a loss or gradient not finite.
@@ -90,6 +91,7 @@ class TrainConfig(Section):
     checkpoint_every: PositiveInt = 25
     keep: PositiveInt = 2
     group_by_length: bool = True
+    prefetch: PrefetchSection = PrefetchSection()
     compile: bool | None = None
     nonfinite_limit: PositiveInt = 5
     tolerance: PositiveFloat = 1e-4

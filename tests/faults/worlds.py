@@ -16,7 +16,7 @@ from weighbridge.tests.faults.shim import ANY, NOTHING, Action, Fault, Kind
 
 FAILED = 3
 PASSED = (0, 4)  # 4: nothing was wrong, nothing was checked
-TIMES = ("peak_memory", "seconds", "tokens_per_second")  # differ between equal runs
+TIMES = ("peak_memory", "seconds", "tokens_per_second", "waited")  # differ between equal runs
 MINE, TEXT = "thesis.txt", "years of work"
 TIMED = ("metrics.jsonl", "result.json")
 Files = dict[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, Tag
+from pydantic import Field, NonNegativeInt, PositiveInt, Tag
 
 from .section import CUSTOM, Section, chosen_by
 
@@ -84,6 +84,13 @@ class SeriesData(Files):
 
     kind: Literal["series"]
     columns: dict[str, str] = Field({"series": "series", "target": "target"})
+
+
+class PrefetchSection(Section):
+    """Batches made ahead by WORKERS threads, DEPTH of them; the same ones for any value."""
+
+    workers: NonNegativeInt = 1
+    depth: NonNegativeInt = 2
 
 
 class CustomData(Section):

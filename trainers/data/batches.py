@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -71,9 +73,10 @@ class Order:
     def __init__(self, dataset: Dataset, size: int, seed: int, *, group_by_length: bool) -> None:
         self._dataset, self._size, self._seed = dataset, size, seed
         self._window = size * (WINDOW if group_by_length else 1)
-        self._epoch, self._start = 0, 0
-        self._batches = self._shuffle(0)
-        if not self._batches:
+        self._starts = [0]  # positions at which the epochs begin that were looked at
+        self._kept: dict[int, list[list[int]]] = {}  # the batches of the last two of them
+        self._lock = threading.Lock()  # threads that make batches ahead look at positions too
+        if not self._batches(0):
             raise BadInputError(
                 f"{len(dataset)} training examples do not fill a batch of {size} without repeating"
                 " a text; give more data or --set batch_size to a smaller one"
@@ -81,21 +84,26 @@ class Order:
 
     def __getitem__(self, position: int) -> list[int]:
         """Return the rows of the batch at POSITION, counted from 0 over all epochs."""
-        self._seek(position)
-        return self._batches[position - self._start]
+        with self._lock:
+            epoch = self._epoch(position)
+            return self._batches(epoch)[position - self._starts[epoch]]
 
     def epoch(self, position: int) -> int:
         """Return the epoch of the batch at POSITION, counted from 0."""
-        self._seek(position)
-        return self._epoch
+        with self._lock:
+            return self._epoch(position)
 
-    def _seek(self, position: int) -> None:
-        if position < self._start:
-            self._epoch, self._start, self._batches = 0, 0, self._shuffle(0)
-        while position >= self._start + len(self._batches):
-            self._start += len(self._batches)
-            self._epoch += 1
-            self._batches = self._shuffle(self._epoch)
+    def _epoch(self, position: int) -> int:
+        while position >= (end := self._starts[-1] + len(self._batches(len(self._starts) - 1))):
+            self._starts.append(end)
+        return bisect_right(self._starts, position) - 1
+
+    def _batches(self, epoch: int) -> list[list[int]]:
+        if epoch not in self._kept:
+            while len(self._kept) > 1:
+                del self._kept[next(iter(self._kept))]
+            self._kept[epoch] = self._shuffle(epoch)
+        return self._kept[epoch]
 
     def _shuffle(self, epoch: int) -> list[list[int]]:
         generator = np.random.Generator(np.random.PCG64([self._seed, epoch]))

@@ -25,6 +25,7 @@ class Updated(NamedTuple):
     tokens_per_second: float
     peak_memory: int  # bytes
     skipped: bool  # the loss or the gradient was not finite
+    waited: float = 0.0  # seconds for the data
 
 
 class Validated(NamedTuple):

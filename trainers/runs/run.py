@@ -14,6 +14,7 @@ from ...converters.common.hints import command
 from ...converters.values import Array
 from ...errors import DivergedError, MismatchError
 from ..config import TrainConfig
+from ..data.ahead import Ahead
 from ..data.batches import Batch
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
@@ -39,6 +40,7 @@ class Pending(NamedTuple):
     batches: Sequence[Batch]
     learning_rate: float
     seconds: float  # that the call took; all of the work where the backend does not run ahead
+    waited: float  # seconds for the batches
     read: Callable[[], Measures]
 
 
@@ -72,6 +74,7 @@ class Run:
         self._config, self._task, self._step, self._out = config, task, step, out
         self._progress = progress
         self._order = task.order(config)
+        self._ahead = Ahead(self._batch, config.prefetch.workers, config.prefetch.depth)
         self._checkpoints = Checkpoints(out / CHECKPOINTS, config.keep)
         self._initial = step.weights()
         self._given = {"data": _digests(task), "model": task.frozen(), "backend": step.backend}
@@ -90,7 +93,7 @@ class Run:
             DivergedError: too many updates in a row were not finite.
         """
         self._progress(Started(self._done, self._config.steps, self._epoch_steps()))
-        with InterruptFlag() as interrupt:
+        with InterruptFlag() as interrupt, self._ahead:
             if self._done == 0:
                 self._validate()
             while self._done < self._config.steps:
@@ -126,12 +129,13 @@ class Run:
         """Start the next update, read the one before it, and see to what is due."""
         config = self._config
         first = self._done * config.accumulation
-        train = self._task.splits["train"]
-        batches = [train.batch(self._order[first + part]) for part in range(config.accumulation)]
+        before = self._ahead.waited
+        batches = [self._ahead.get(first + part) for part in range(config.accumulation)]
+        waited = self._ahead.waited - before
         rate = self._rate(self._done)
         begin = time.monotonic()
         read = self._step.advance(batches, rate)
-        pending = Pending(self._done + 1, batches, rate, time.monotonic() - begin, read)
+        pending = Pending(self._done + 1, batches, rate, time.monotonic() - begin, waited, read)
         self._read_pending()
         self._pending = pending
         self._done += 1
@@ -140,6 +144,9 @@ class Run:
             self._validate()
         if self._due(config.checkpoint_every):
             self._checkpoint()
+
+    def _batch(self, position: int) -> Batch:
+        return self._task.splits["train"].batch(self._order[position])
 
     def _due(self, every: int) -> bool:
         return self._done % every == 0 or self._done == self._config.steps
@@ -173,6 +180,7 @@ class Run:
             tokens_per_second=round(tokens / seconds, 1),
             peak_memory=self._step.peak_memory(),
             skipped=not measures.finite,
+            waited=round(pending.waited, 6),
         )
         self._mark = now
         self._journal.append(event._asdict())

@@ -27,7 +27,7 @@ from weighbridge.trainers.runs.journal import Journal, read_records
 from weighbridge.trainers.runs.loop import train
 
 BACKENDS = ["mlx", "torch"]
-TIMES = ("tokens_per_second", "peak_memory")
+TIMES = ("tokens_per_second", "peak_memory", "waited")
 
 
 class Killed(Exception):  # noqa: N818 - not an error
@@ -119,6 +119,17 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
         )
     train(None, broken, backend=backend, resume=True, task=series_task(config))
     same_run(straight, broken)
+
+
+def test_batches_made_ahead_by_any_number_of_threads_are_the_same(
+    series_config, series_task, tmp_path
+):
+    ways = {"none": {"workers": 0}, "one": {}, "many": {"workers": 3, "depth": 7}}
+    for name, prefetch in ways.items():
+        config = series_config(prefetch=prefetch, accumulation=2)
+        train(config, tmp_path / name, backend="torch", task=series_task(config))
+    same_run(tmp_path / "none", tmp_path / "one")
+    same_run(tmp_path / "none", tmp_path / "many")
 
 
 def test_a_run_repeats_and_the_validations_do_not_matter(series_config, series_task, tmp_path):
