@@ -9,8 +9,8 @@ import pytest
 from weighbridge import open as open_model
 from weighbridge.errors import BadInputError
 from weighbridge.trainers import bundled
+from weighbridge.trainers.bundles import docstrings
 from weighbridge.trainers.config import load_config
-from weighbridge.trainers.data import stdlib_pairs
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def cache(tmp_path, monkeypatch):
             (out / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(stdlib_pairs, "write_pairs", write_pairs)
+    monkeypatch.setattr(docstrings, "write_pairs", write_pairs)
     return tmp_path / "cache"
 
 
@@ -47,7 +47,7 @@ def test_it_is_made_once_and_the_same_every_time(cache, monkeypatch):
     monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(cache.parent / "another"))
     bundled.provide(load_config("docstrings").sources())
     assert files(bundled.folder()) == first
-    monkeypatch.setattr(bundled, "_make", lambda target: pytest.fail("made again"))
+    monkeypatch.setattr(bundled, "_make", lambda name, target: pytest.fail("made again"))
     bundled.provide(load_config("docstrings").sources())
 
 
@@ -60,7 +60,7 @@ def test_what_fails_leaves_nothing(cache, monkeypatch):
     def fail(target):
         raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr(bundled, "_save_encoder", fail)
+    monkeypatch.setattr(docstrings, "_save_encoder", fail)
     with pytest.raises(Exception, match="No space left"):
         bundled.provide(load_config("docstrings").sources())
     assert [*cache.iterdir()] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, Tag
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
 from .section import CUSTOM, Section, chosen_by
 
@@ -93,6 +93,33 @@ class PrefetchSection(Section):
     depth: NonNegativeInt = 2
 
 
+class BarsData(Files):
+    """Prices and volumes of many symbols in ``.npz`` files: windows of indicators, each with a class.
+
+    The files have the arrays open, high, low, close and volume, of shape ``(symbols, bars)``.
+
+    Attributes:
+        window: bars that an example shows.
+        interval: bars from one example of a symbol to the next.
+        horizon: bars from the end of a window to the price that gives its class.
+        threshold: part of the price that it has to rise or fall by to be class 2 or 0, and else 1;
+            with 0 there are two classes, 1 where it rises.
+        missing: what to do about bars with NaN: refuse them, replace them by bars without trade, or drop
+            the windows that hold one.
+        symbols_per_chunk: symbols whose indicators are computed together; as many as fit if ``null``.
+        memory_limit_mb: device memory for that, in MB (1,000,000 bytes).
+    """
+
+    kind: Literal["bars"]
+    window: PositiveInt = 32
+    interval: PositiveInt = 1
+    horizon: PositiveInt = 5
+    threshold: NonNegativeFloat = 0.0
+    missing: Literal["refuse", "replace", "drop"] = "refuse"
+    symbols_per_chunk: PositiveInt | None = None
+    memory_limit_mb: PositiveFloat = 256.0
+
+
 class CustomData(Section):
     """A class of the user's, ``module:Class``, called with a split's name and OPTIONS.
 
@@ -111,6 +138,7 @@ Data = Annotated[
     Annotated[PairsData, Tag("pairs")]
     | Annotated[SeriesData, Tag("series")]
     | Annotated[TextData, Tag("text")]
+    | Annotated[BarsData, Tag("bars")]
     | Annotated[CustomData, Tag(CUSTOM)],
     chosen_by("kind"),
 ]

@@ -13,6 +13,7 @@ from ..configuration.data import CustomData, Data
 from .batches import Dataset, leaked
 from .context import Context, Share
 from .given import Given
+from .indicators.reading import read_split as read_bars
 from .pairs import read_split as read_pairs
 from .series import read_split as read_series
 from .text import read_split as read_text
@@ -27,6 +28,7 @@ FOLDER: Final = {
 
 Read = Callable[[Any, Path, Context], Dataset]
 READERS: Final[Mapping[str, Read]] = {
+    "bars": read_bars,
     "pairs": read_pairs,
     "series": read_series,
     "text": read_text,

@@ -51,7 +51,7 @@ def extract_pairs(root: Path | None = None) -> list[Pair]:
     queries: set[str] = set()
     documents: set[str] = set()
     pairs = []
-    for pair in (pair for path in _sources(root) for pair in _file_pairs(path, root)):
+    for pair in (pair for path in library_sources(root) for pair in _file_pairs(path, root)):
         if pair.query not in queries and pair.document not in documents:
             pairs.append(pair)
         queries.add(pair.query)
@@ -108,7 +108,8 @@ def _differs(file: Path, text: str) -> bool:
     return os.path.lexists(file) and file.read_bytes() != text.encode()
 
 
-def _sources(root: Path) -> Iterator[Path]:
+def library_sources(root: Path) -> Iterator[Path]:
+    """Yield the Python files below ROOT that are the library itself, in the order of their paths."""
     for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).parts):
         if SKIPPED.isdisjoint(path.relative_to(root).parts):
             yield path

@@ -10,6 +10,7 @@ from .leaks import Trend
 
 FULL: Final = 0.8  # part of the limit from which on a run is near its end
 AIM: Final = 0.7  # part of the limit that a larger batch may fill
+MOST: Final = 16  # times the batch size that are advised
 KEPT: Final = 0.5  # freed memory that MLX keeps, as a part of the peak of its arrays
 
 
@@ -30,13 +31,13 @@ class Facts(NamedTuple):
 
     Attributes:
         peaks: the largest reading of everything, in bytes.
-        before: bytes in use between updates, of the reading that counts.
+        passing: bytes that an update needs only while it runs.
         unit: what trends are over.
         batch_size: examples that are in memory at once.
     """
 
     peaks: Mapping[str, int]
-    before: int
+    passing: int
     unit: str
     batch_size: int | None
 
@@ -71,7 +72,7 @@ def advise(facts: Facts, trends: Mapping[str, Trend], there: Budget) -> Iterator
             yield _on_leak(name, trend, facts.unit, there.limit - peak)
     yield from _on_batch(facts, peak, there.limit)
     kept, most = facts.peaks.get("mlx_cache", 0), facts.peaks.get("mlx_peak", 0)
-    if kept > KEPT * most:
+    if kept > KEPT * most and kept > (1 - FULL) * there.limit:
         yield (
             f"MLX keeps up to {_mb(kept)} of freed memory beside a peak of {_mb(most)} in arrays:"
             f" mlx.core.set_cache_limit({int(KEPT * most)}) gives the rest back"
@@ -89,20 +90,19 @@ def _on_leak(name: str, trend: Trend, unit: str, left: int) -> str:
 
 def _on_batch(facts: Facts, peak: int, limit: int) -> Iterator[str]:
     """Advise on the batch size: what an update needs in passing grows with it."""
-    size, passing = facts.batch_size, peak - facts.before
+    size, passing = facts.batch_size, facts.passing
+    used = f"the peak of {_mb(peak)} is {peak / limit:.0%} of {_mb(limit)}"
     if peak >= FULL * limit:
-        what = f"the peak of {_mb(peak)} is {peak / limit:.0%} of {_mb(limit)}"
         half = f"batch_size={max(1, (size or 2) // 2)}"
-        yield f"{what}: --set {half} --set accumulation=2 needs about {_mb(peak - passing / 2)}"
-    elif size and facts.before and passing > 0:
-        times = 2
-        while facts.before + 2 * times * passing <= AIM * limit and times < 64:
+        yield f"{used}: --set {half} --set accumulation=2 needs about {_mb(peak - passing / 2)}"
+    elif size and passing > 0:
+        times = 1
+        while times < MOST and peak + (2 * times - 1) * passing <= AIM * limit:
             times *= 2
-        if (need := facts.before + times * passing) <= AIM * limit:
+        if times > 1:
             yield (
-                f"the peak of {_mb(peak)} is {peak / limit:.0%} of {_mb(limit)}, of which"
-                f" {_mb(passing)} come and go with a batch of {size}: batch_size={times * size}"
-                f" would need about {_mb(need)}"
+                f"{used}, of which {_mb(passing)} come and go with a batch of {size}:"
+                f" batch_size={times * size} would need about {_mb(peak + (times - 1) * passing)}"
             )
 
 

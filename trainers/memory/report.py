@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def report_of(samples: tuple[Sample, ...], batch_size: int | None = None) -> Mem
     if all(trend.verdict == "too short" for trend in trends.values()):
         unit, trends = "second", {name: _trend(name, samples) for name in trends}
     room = budget(samples[-1].bytes)
-    facts = Facts(peaks(samples), _before(samples, room.name), unit, batch_size)
+    facts = Facts(peaks(samples), _passing(samples, room.name), unit, batch_size)
     return MemoryReport(samples, unit, trends, room, tuple(advise(facts, trends, room)))
 
 
@@ -96,10 +97,18 @@ def peaks(samples: Sequence[Sample]) -> dict[str, int]:
     return largest
 
 
-def _before(samples: Sequence[Sample], name: str) -> int:
-    """Return the least that NAME had at the end of an update: model and optimizer without a batch."""
-    ends = [sample.bytes[name] for sample in samples if sample.step and name in sample.bytes]
-    return min(ends, default=0)
+def _passing(samples: Sequence[Sample], name: str) -> int:
+    """Return what an update needs in passing: the peak less the median at the ends of updates.
+
+    A framework's own count is taken where there is one, else NAME's.
+    """
+    for active, peak in (("mlx_active", "mlx_peak"), ("torch_active", "torch_peak"), (name, name)):
+        ends = [
+            sample.bytes[active] for sample in samples if sample.step and active in sample.bytes
+        ]
+        if ends and (most := peaks(samples).get(peak)):
+            return max(0, most - int(statistics.median(ends)))
+    return 0
 
 
 def _trend(name: str, samples: Sequence[Sample]) -> Trend:

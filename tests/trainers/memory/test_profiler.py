@@ -116,9 +116,13 @@ def samples(before: float, peak: float, **more: float) -> tuple[Sample, ...]:
             "--set batch_size=8 --set accumulation=2 needs about 5000 MB",
         ),
         ({"before": 1e9, "peak": 2e9}, "batch_size=64 would need about 5000 MB"),
+        (
+            {"before": 1e9, "peak": 2e9, "mlx_active": 1e8, "mlx_peak": 7e8},
+            "batch_size=128 would need about 6200 MB",
+        ),
         ({"before": 3e9, "peak": 7e9}, None),
         (
-            {"before": 3e9, "peak": 7e9, "mlx_peak": 4e9, "mlx_cache": 3e9},
+            {"before": 3e9, "peak": 6e9, "mlx_active": 1e9, "mlx_peak": 4e9, "mlx_cache": 3e9},
             "MLX keeps up to 3000 MB of freed memory",
         ),
     ],

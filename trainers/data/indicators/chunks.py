@@ -12,6 +12,7 @@ from ....errors import BadInputError
 
 COLUMNS: Final = ("open", "high", "low", "close", "volume")
 ARRAYS: Final = 48  # float32 arrays of a symbol's bars that are there at the same time, at most
+READY: Final = 33  # bars before the first one that has all features
 MEGABYTE: Final = 1_000_000
 
 

@@ -13,7 +13,6 @@ from .scans import after, rolling_moments
 
 LENGTH: Final = 20  # bars of averages, bands and volumes, and between two anchors
 BOUND: Final = 8.0  # the largest value that a feature has
-READY: Final = 33  # bars before the first one that has all features
 
 Feature = Callable[[Bars, mx.array], mx.array]
 
@@ -63,7 +62,7 @@ FEATURES: Final[dict[str, Feature]] = {
 def features(bars: Bars) -> mx.array:
     """Return the features of every bar, shape ``(symbols, bars, features)``, within -8 and 8.
 
-    Differences of prices are counted in average true ranges. Rows before :data:`READY` have NaN, no other row has.
+    Differences of prices are counted in average true ranges. Rows before :data:`.chunks.READY` have NaN, no other row has.
     """
     atr = formulas.atr(bars)
     columns = [make(bars, atr) for make in FEATURES.values()]

@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.errors import BadInputError
-from weighbridge.trainers.data.indicators.chunks import MEGABYTE, features_of, symbols_at_once
-from weighbridge.trainers.data.indicators.features import BOUND, FEATURES, READY, features
+from weighbridge.trainers.data.indicators.chunks import (
+    MEGABYTE,
+    READY,
+    features_of,
+    symbols_at_once,
+)
+from weighbridge.trainers.data.indicators.features import BOUND, FEATURES, features
 from weighbridge.trainers.data.indicators.formulas import Bars
 
 

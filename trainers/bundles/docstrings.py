@@ -1,0 +1,93 @@
+"""A small encoder that knows nothing yet, and docstrings of Python's standard library to teach it.
+
+The tokenizer's vocabulary is counted in the texts, and the encoder is a small BERT with random weights.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from ...converters.checkpoints import save_tensors
+from ...converters.common.steps import step
+from ..data.stdlib_pairs import write_pairs
+
+MODEL: Final = "model"
+SPECIAL: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ENCODER: Final[dict[str, Any]] = {
+    "vocab_size": 4096,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+
+
+def write_docstrings(target: Path) -> None:
+    """Write to TARGET train, validation and test pairs, and ``model``."""
+    step("gathering docstrings of Python's standard library")
+    write_pairs(target)
+    rows = map(json.loads, (target / "train.jsonl").read_text(encoding="utf-8").splitlines())
+    texts = [row[name] for row in rows for name in ("query", "document")]
+    _save_tokenizer(texts, target / MODEL)
+    _save_encoder(target / MODEL)
+
+
+def _save_tokenizer(texts: Iterable[str], target: Path) -> None:
+    """Write to TARGET a WordPiece tokenizer with the vocabulary of TEXTS."""
+    from tokenizers import BertWordPieceTokenizer
+
+    plain: Any = BertWordPieceTokenizer(lowercase=True)
+    words: Counter[str] = Counter()
+    for text in texts:
+        normal = plain.normalizer.normalize_str(text)
+        words.update(word for word, _ in plain.pre_tokenizer.pre_tokenize_str(normal))
+    tokens = _vocabulary(words, ENCODER["vocab_size"])
+    numbers = {token: number for number, token in enumerate(tokens)}
+    target.mkdir()
+    BertWordPieceTokenizer(vocab=numbers, lowercase=True).save(str(target / "tokenizer.json"))
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    (target / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def _vocabulary(words: Counter[str], size: int) -> list[str]:
+    """Return at most SIZE tokens: characters, then the commonest WORDS and, a third, endings.
+
+    The trainers of the tokenizers library break ties at random; a run is resumed on the same ids.
+
+    >>> _vocabulary(Counter({"reads": 3, "read": 2, "a": 1}), 16)[5:]
+    ['##a', '##d', '##e', '##r', '##s', 'a', 'd', 'e', 'r', 's', 'reads']
+    """
+    characters = {character for word in words for character in word if character.isascii()}
+    endings: Counter[str] = Counter()
+    for word, count in words.items():
+        for cut in range(2, len(word) - 1):
+            endings[f"##{word[cut:]}"] += count
+    tokens = [*SPECIAL, *sorted({f"##{character}" for character in characters} | characters)]
+    room = max(0, size - len(tokens))
+    common = [_commonest(words, room - room // 3), _commonest(endings, room // 3)]
+    return [*dict.fromkeys(itertools.chain(tokens, *common))]
+
+
+def _commonest(counts: Counter[str], most: int) -> list[str]:
+    """Return the keys of the MOST largest COUNTS, equal ones in alphabetical order."""
+    return sorted(counts, key=lambda key: (-counts[key], key))[:most]
+
+
+def _save_encoder(target: Path) -> None:
+    """Write to TARGET a BERT with random weights, the same on every machine."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(**ENCODER, architectures=["BertModel"])
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        weights = BertModel(config).state_dict()
+    config.save_pretrained(target)
+    arrays = {name: tensor.numpy() for name, tensor in weights.items()}
+    save_tensors(target / "model.safetensors", arrays, {"format": "pt"})
