@@ -50,6 +50,9 @@ class TrainConfig(Section):
         freeze: parameters that stay as they are, likewise.
         mode: ``train`` runs dropout and batch statistics, each part of a module that is given in the
             mode that it is in; ``eval`` has all of it in eval mode.
+        dtype: what the model computes in, on parameters and an optimizer in float32. In ``float16`` the
+            loss is scaled, by what the gradients allow.
+        ema: evaluate, and write, averages of the parameters that each update moves by 1 - EMA.
         optimizer: what makes an update of a gradient. A name alone stands for it with its defaults.
         steps: updates.
         batch_size: examples in a micro-batch.
@@ -80,6 +83,8 @@ class TrainConfig(Section):
     train: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     mode: Literal["train", "eval"] = "train"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     optimizer: Optimizer = AdamWSection()
     schedule: ScheduleSection = ScheduleSection()
     steps: PositiveInt = 100

@@ -179,10 +179,14 @@ def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
 
 
 def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
-    """Check the gradients of the run's first batch in STEP's backend and in PyTorch, then the hardest."""
-    steps = {step.backend: step}
+    """Check the gradients of the run's first batch in STEP's backend and in PyTorch, then the hardest.
+
+    The first is compared in float32, so that nothing but rounding of float32 is accepted.
+    """
+    full = config.model_copy(update={"dtype": "float32"})
+    steps = {step.backend: step if config == full else make_step(step.backend, task, full)}
     if step.backend != "torch":
-        steps["torch"] = make_step("torch", task, config)
+        steps["torch"] = make_step("torch", task, full)
     train = task.splits["train"]
     first = train.batch(task.order(config)[0])
     checked = check_gradients(

@@ -190,7 +190,7 @@ class Run:
     def _count(self, pending: Pending, measures: Measures) -> None:
         """Count updates that were skipped, and stop where there are too many in a row."""
         carried = self._carried
-        carried.in_a_row = 0 if measures.finite else carried.in_a_row + 1
+        carried.in_a_row = 0 if measures.finite or measures.overflow else carried.in_a_row + 1
         carried.skipped += not measures.finite
         if carried.in_a_row < self._config.nonfinite_limit:
             return

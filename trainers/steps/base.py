@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -12,6 +13,7 @@ Arrays = Mapping[str, Array]
 PARAMETERS: Final = "parameters/"  # what begins the names of a state
 BUFFERS: Final = "buffers/"
 OPTIMIZER: Final = "optimizer/"
+EXTRAS: Final = "extras/"  # see scaling.py
 EXAMPLE_ROWS: Final = 3  # of the batch that is recorded: no other size is likely to be three
 
 
@@ -21,6 +23,20 @@ class Measures(NamedTuple):
     loss: float
     gradient_norm: float
     finite: bool  # otherwise the update was skipped
+    overflow: bool = False  # skipped for the scale of the loss alone, which is smaller from now on
+
+
+def measures(loss: float, norm: float, scale: float) -> Measures:
+    """Return what an update with these figures reports.
+
+    Args:
+        loss: before it.
+        norm: of the gradient.
+        scale: that the loss was multiplied by.
+    """
+    finite = math.isfinite(loss) and math.isfinite(norm)
+    overflow = math.isfinite(loss) and not math.isfinite(norm) and scale > 1
+    return Measures(loss, norm, finite, overflow)
 
 
 class Step(Protocol):
@@ -60,12 +76,12 @@ class Step(Protocol):
     def weights(self) -> dict[str, Array]:
         """Return a copy of all that evaluation depends on and training changes.
 
-        These are the trainable parameters, and the buffers that train mode writes.
+        These are the trainable parameters, or their averages, and the buffers that train mode writes.
         """
         ...
 
     def assign(self, values: Arrays) -> None:
-        """Set trainable parameters or buffers."""
+        """Set trainable parameters, and their averages, or buffers."""
         ...
 
     def state(self) -> dict[str, Array]:

@@ -18,10 +18,22 @@ from ...errors import UnsupportedError
 from ..config import TrainConfig
 from ..data.batches import Batch
 from ..tasks import PREFIX, Task
-from .base import BUFFERS, EXAMPLE_ROWS, OPTIMIZER, PARAMETERS, Arrays, Measures, below, shares
+from .base import (
+    BUFFERS,
+    EXAMPLE_ROWS,
+    EXTRAS,
+    OPTIMIZER,
+    PARAMETERS,
+    Arrays,
+    Measures,
+    below,
+    measures,
+    shares,
+)
 from .compiler import compile_problem
 from .mlx_optimizers import Optimizers
 from .modes import in_mode, notices, trains
+from .scaling import MlxExtras
 
 
 class MlxStep:
@@ -36,16 +48,18 @@ class MlxStep:
         self._objective, self._module = task.objective, task.module
         self.weight = task.objective.weight
         self._training = trains(task.module, config.mode)
-        self.model = _capture_loss(task, training=self._training)
+        self._compute = config.dtype if config.dtype != "float32" else ""
+        self.model = _capture_loss(task, self._compute, training=self._training)
         if task.updates:
             self.model.set_adapters({PREFIX + name: it for name, it in task.updates.items()})
         self._written = _written(self.model) if self._training else ()
         self._evaluated: Any = None
         parameters: Any = dict(tree_flatten(self.model.trainable_parameters()))
         self._optimizer = Optimizers(config.optimizer, parameters)
+        self._extras = MlxExtras(config.dtype, config.ema, parameters)
         self._limit = config.clip_norm if config.clip_norm is not None else float("inf")
         mx.random.seed(config.seed)
-        self._differentiate: Any = nn.value_and_grad(self.model, self._call)
+        self._differentiate: Any = nn.value_and_grad(self.model, self._scaled)
         self._build(compiled=compiled)
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
@@ -54,27 +68,28 @@ class MlxStep:
         self._enter(self._training)
         parts = shares(self.weight, batches)
         if len(parts) == 1:
-            loss, norm = self._update(_feed(parts[0][0].inputs))
+            figures = self._update(_feed(parts[0][0].inputs))
         else:
             buffers = self._buffers()
             total, gradients = self._accumulate(parts)
-            loss, norm = self._apply(total, gradients, buffers)
+            figures = self._apply(total, gradients, buffers)
         changed = self.model.trainable_parameters(), self._buffers(), self._optimizer.state
-        mx.async_eval(loss, norm, changed, _random_state())
-        return lambda: _measures(loss, norm)
+        mx.async_eval(*figures, changed, self._extras.state, _random_state())
+        return lambda: measures(*map(_number, figures))
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         """Return the loss of BATCH and the gradient of every parameter that MLX would train."""
         inputs = _feed(batch.inputs)
         with self._unchanged():
             self._enter(self._training and not self._draws(inputs))
-            loss, gradients = self._differentiate(inputs)
+            loss, gradients = nn.value_and_grad(self.model, self._call)(inputs)
             return _number(loss), _flat(gradients)
 
     def loss(self, inputs: Arrays) -> float:
         """Return the loss of a batch in eval mode."""
         self._enter(False)
-        return _number(self._call(_feed(inputs)))
+        with self._averaged():
+            return _number(self._call(_feed(inputs)))
 
     def embed(self, inputs: Arrays) -> Array:
         """Return what the objective's module for evaluation computes, in eval mode."""
@@ -84,22 +99,27 @@ class MlxStep:
                 dynamic = self._objective.evaluated_dynamic
                 if dynamic is None:
                     dynamic = {name: {0: "batch"} for name, array in inputs.items() if array.ndim}
-                self._evaluated = capture(module, inputs=inputs, dynamic=dynamic, modes="one")
+                self._evaluated = capture(
+                    module, inputs=inputs, dynamic=dynamic, modes="one", compute=self._compute
+                )
             self._evaluated.share(self.model)
-        return np.array(self._evaluated(**_feed(inputs)))
+        with self._averaged():
+            return np.array(self._evaluated(**_feed(inputs)).astype(mx.float32))
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""
         return _flat(self.model.trainable_parameters())
 
     def weights(self) -> dict[str, Array]:
-        """Return a copy of the trainable parameters and of the buffers that train mode writes."""
-        return self.trainable() | _flat(self._buffers())
+        """Return a copy of the parameters or their averages, and of the buffers that train mode writes."""
+        return self.trainable() | _flat(self._extras.average) | _flat(self._buffers())
 
     def assign(self, values: Arrays) -> None:
-        """Set trainable parameters or buffers."""
-        weights = [(name, mx.array(value)) for name, value in values.items()]
-        self.model.load_weights(weights, strict=False)
+        """Set trainable parameters, and their averages, or buffers."""
+        weights = {name: mx.array(value) for name, value in values.items()}
+        self.model.load_weights([*weights.items()], strict=False)
+        average = self._extras.average
+        average.update({name: weights[name] for name in average.keys() & weights.keys()})
 
     def state(self) -> dict[str, Array]:
         """Return parameters, buffers, moments, step count and random state, flat."""
@@ -107,6 +127,7 @@ class MlxStep:
             PARAMETERS: self.model.trainable_parameters(),
             BUFFERS: self._buffers(),
             OPTIMIZER: self._optimizer.state,
+            EXTRAS: self._extras.state,
         }
         arrays = {
             kind + name: it for kind, part in parts.items() for name, it in _flat(part).items()
@@ -116,8 +137,8 @@ class MlxStep:
     def restore(self, state: Arrays) -> None:
         """Go back to a state."""
         self.assign(below(PARAMETERS, state) | below(BUFFERS, state))
-        moments = below(OPTIMIZER, state)
-        _fill(self._optimizer.state, {name: mx.array(value) for name, value in moments.items()})
+        for kind, part in ((OPTIMIZER, self._optimizer.state), (EXTRAS, self._extras.state)):
+            _fill(part, {name: mx.array(value) for name, value in below(kind, state).items()})
         _seed(state["random"])
 
     def peak_memory(self) -> int:
@@ -126,15 +147,29 @@ class MlxStep:
 
     def _build(self, *, compiled: bool) -> None:
         """Set the functions of an update, compiled with everything that they change."""
-        state = [self.model.state, self._optimizer.state, _random_state()]
+        state = [self.model.state, self._optimizer.state, self._extras.state, _random_state()]
         wrap = (lambda f: mx.compile(f, inputs=state, outputs=state)) if compiled else (lambda f: f)
         self._update = wrap(self._update_whole)
         self._gradient = wrap(self._differentiate)
         self._apply = wrap(self._apply_gradient)
 
     def _call(self, inputs: dict[str, mx.array]) -> mx.array:
-        loss: mx.array = self.model(**inputs)
+        loss: mx.array = self.model(**inputs).astype(mx.float32)
         return loss
+
+    def _scaled(self, inputs: dict[str, mx.array]) -> tuple[mx.array, mx.array]:
+        """Return the loss times its scale, which is differentiated, and the loss."""
+        loss = self._call(inputs)
+        return loss * self._extras.scale, loss
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Let the parameters have their averages in the block, where there are some."""
+        average = self._extras.average
+        own: Any = dict(tree_flatten(self.model.trainable_parameters())) if average else {}
+        self.model.load_weights([*average.items()], strict=False)
+        yield
+        self.model.load_weights([*own.items()], strict=False)
 
     def _enter(self, training: bool) -> None:
         """Go into train or eval mode."""
@@ -164,21 +199,27 @@ class MlxStep:
             self._call(inputs)
             return not np.array_equal(before, np.array(_random_state()[0]))
 
-    def _update_whole(self, inputs: dict[str, mx.array]) -> tuple[mx.array, mx.array]:
+    def _update_whole(self, inputs: dict[str, mx.array]) -> tuple[mx.array, mx.array, mx.array]:
         buffers = self._buffers()
-        loss, gradients = self._differentiate(inputs)
+        (_, loss), gradients = self._differentiate(inputs)
         return self._apply_gradient(loss, gradients, buffers)
 
     def _apply_gradient(
         self, loss: mx.array, gradients: Any, buffers: dict[str, mx.array]
-    ) -> tuple[mx.array, mx.array]:
+    ) -> tuple[mx.array, mx.array, mx.array]:
         """Clip and update; where the loss or the gradient is not finite put everything back.
 
         Args:
             loss: of the update.
-            gradients: by parameter.
+            gradients: by parameter, times the scale.
             buffers: as they were before the forward pass.
+
+        Returns:
+            The loss, the norm of the gradient, and the scale.
         """
+        scale = self._extras.scale
+        if "scale" in self._extras.state:
+            gradients = tree_map(lambda gradient: gradient / scale, gradients)
         clipped, norm = optimizers.clip_grad_norm(gradients, self._limit)
         finite = mx.isfinite(loss) & mx.isfinite(norm)
         old: Any = dict(tree_flatten(self.model.trainable_parameters()))
@@ -188,19 +229,21 @@ class MlxStep:
         self.model.load_weights([*chosen.items()], strict=False)
         new_state: Any = dict(tree_flatten(self._optimizer.state))
         _fill(self._optimizer.state, _chosen(finite, new_state, old_state))
-        return loss, norm
+        self._extras.after(finite, chosen)
+        return loss, norm, scale
 
     def _accumulate(self, parts: Sequence[tuple[Batch, float]]) -> tuple[mx.array, Any]:
         """Return the sums of loss and gradient over batches, each times its share."""
         total: Any = None
         for batch, share in parts:
-            part = tree_map(lambda x, w=share: x * w, self._gradient(_feed(batch.inputs)))
+            (_, loss), gradients = self._gradient(_feed(batch.inputs))
+            part = tree_map(lambda x, w=share: x * w, (loss, gradients))
             total = part if total is None else tree_map(mx.add, total, part)
             mx.eval(total, self._buffers())
         return total[0], total[1]
 
 
-def _capture_loss(task: Task, *, training: bool) -> Any:
+def _capture_loss(task: Task, compute: str, *, training: bool) -> Any:
     """Capture the loss module of TASK, its parts in their own modes or all of it in eval mode.
 
     Raises:
@@ -209,11 +252,11 @@ def _capture_loss(task: Task, *, training: bool) -> Any:
     example = task.splits["train"].batch(range(EXAMPLE_ROWS)).inputs
     try:
         with in_mode(task.objective.make_loss(task.module), training) as module:
-            return capture(module, inputs=example, dynamic=task.objective.dynamic)
+            return capture(module, inputs=example, dynamic=task.objective.dynamic, compute=compute)
     except UnsupportedError as error:
         if not training:
             raise
-        _capture_loss(task, training=False)
+        _capture_loss(task, compute, training=False)
         raise UnsupportedError(
             f"in train mode: {error}; in eval mode it can be recorded: --set mode=eval trains it so,"
             " without dropout and with its batch statistics as they are"
@@ -248,11 +291,6 @@ def _seed(key: Array) -> None:
 
 def _feed(inputs: Arrays) -> dict[str, mx.array]:
     return {name: mx.array(value) for name, value in inputs.items()}
-
-
-def _measures(loss: mx.array, norm: mx.array) -> Measures:
-    numbers = _number(loss), _number(norm)
-    return Measures(*numbers, bool(np.isfinite(numbers).all()))
 
 
 def _number(array: mx.array) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import resource
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,19 @@ from ...converters.values import Array, LowRank
 from ..config import TrainConfig
 from ..data.batches import Batch
 from ..tasks import Task
-from .base import BUFFERS, EXAMPLE_ROWS, PARAMETERS, Arrays, Measures, below, shares
+from .base import (
+    BUFFERS,
+    EXAMPLE_ROWS,
+    EXTRAS,
+    PARAMETERS,
+    Arrays,
+    Measures,
+    below,
+    measures,
+    shares,
+)
 from .modes import in_mode, notices, trains
+from .scaling import TorchExtras
 from .torch_optimizers import Optimizers
 
 
@@ -34,6 +46,9 @@ class TorchStep:
 
     def __init__(self, task: Task, config: TrainConfig, dtype: str = "float32") -> None:
         self._dtype: torch.dtype = getattr(torch, dtype)
+        self._compute: torch.dtype = (
+            self._dtype if dtype != "float32" else getattr(torch, config.dtype)
+        )
         model = copy.deepcopy(task.module)
         attach_adapters(model, task.updates)
         self.weight = task.objective.weight
@@ -48,6 +63,7 @@ class TorchStep:
             name: value for name, value in self._loss.named_parameters() if value.requires_grad
         }
         self._optimizer = Optimizers(config.optimizer, self._parameters)
+        self._extras = TorchExtras(config.dtype, config.ema, self._parameters)
         self._clip = config.clip_norm
         self._buffers: dict[str, Tensor] = {}
         self._draws = False
@@ -61,24 +77,24 @@ class TorchStep:
         kept = _copies(self._buffers)
         total = 0.0
         for batch, share in shares(self.weight, batches):
-            loss = self._loss(**self._feed(batch.inputs)) * share
-            loss.backward()
+            loss = self._run(self._loss, batch.inputs) * share
+            (loss * self._extras.scale).backward()  # type: ignore[no-untyped-call]
             total += loss.item()
-        norm = self._clip_gradients()
-        measures = Measures(total, norm, bool(np.isfinite(total) and np.isfinite(norm)))
-        if measures.finite:
+        found = measures(total, self._clip_gradients(), self._extras.scale)
+        if found.finite:
             self._optimizer.step(learning_rate)
         else:
             self._put_back(kept)
-        return lambda: measures
+        self._extras.after(finite=found.finite, parameters=self._parameters)
+        return lambda: found
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         """Return the loss of BATCH and every gradient; a parameter not in its graph has none."""
         self._optimizer.zero_grad()
         kept = _copies(self._buffers)
         with in_mode(self._loss, not self._draws):
-            loss = self._loss(**self._feed(batch.inputs))
-        loss.backward()
+            loss = self._run(self._loss, batch.inputs)
+        loss.backward()  # type: ignore[no-untyped-call]
         self._put_back(kept)
         found = {
             name: value.grad.numpy().copy()
@@ -91,40 +107,42 @@ class TorchStep:
     @torch.no_grad()
     def loss(self, inputs: Arrays) -> float:
         """Return the loss of a batch in eval mode."""
-        with in_mode(self._loss, False):
-            return float(self._loss(**self._feed(inputs)).item())
+        with in_mode(self._loss, False), self._averaged():
+            return float(self._run(self._loss, inputs).item())
 
     @torch.no_grad()
     def embed(self, inputs: Arrays) -> Array:
         """Return what the objective's module for evaluation computes, in eval mode."""
-        with in_mode(self._evaluated, False):
-            return np.asarray(self._evaluated(**self._feed(inputs)).numpy())
+        with in_mode(self._evaluated, False), self._averaged():
+            return np.asarray(self._run(self._evaluated, inputs).numpy())
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""
         return _arrays(self._parameters)
 
     def weights(self) -> dict[str, Array]:
-        """Return a copy of the trainable parameters and of the buffers that train mode writes."""
-        return self.trainable() | _arrays(self._buffers)
+        """Return a copy of the parameters or their averages, and of the buffers that train mode writes."""
+        return self.trainable() | _arrays(self._extras.average) | _arrays(self._buffers)
 
     @torch.no_grad()
     def assign(self, values: Arrays) -> None:
-        """Set trainable parameters or buffers."""
-        places = self._parameters | self._buffers
-        for name, value in values.items():
-            places[name].copy_(torch.from_numpy(np.array(value)))
+        """Set trainable parameters, and their averages, or buffers."""
+        for places in (self._parameters | self._buffers, self._extras.average):
+            for name in places.keys() & values.keys():
+                places[name].copy_(torch.from_numpy(np.array(values[name])))
 
     def state(self) -> dict[str, Array]:
         """Return parameters, buffers, moments, step counts and random state, flat."""
         state = {f"{PARAMETERS}{name}": value for name, value in self.trainable().items()}
         state |= {f"{BUFFERS}{name}": value for name, value in _arrays(self._buffers).items()}
+        state |= {f"{EXTRAS}{name}": value for name, value in self._extras.state().items()}
         return state | self._optimizer.state() | {"random": torch.get_rng_state().numpy().copy()}
 
     def restore(self, state: Arrays) -> None:
         """Go back to a state."""
         self.assign(below(PARAMETERS, state) | below(BUFFERS, state))
         self._optimizer.restore(state)
+        self._extras.restore(below(EXTRAS, state))
         torch.set_rng_state(torch.from_numpy(np.array(state["random"])))
 
     def peak_memory(self) -> int:
@@ -132,19 +150,33 @@ class TorchStep:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
-    def _feed(self, inputs: Arrays) -> dict[str, Tensor]:
-        tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
-        return {
-            name: value.to(self._dtype) if value.is_floating_point() else value
-            for name, value in tensors.items()
-        }
+    def _run(self, module: nn.Module, inputs: Arrays) -> Tensor:
+        """Run MODULE in the dtype to compute in; what it returns is in that of the parameters."""
+        tensors = {name: self._narrow(torch.from_numpy(value)) for name, value in inputs.items()}
+        own = {} if self._compute == self._dtype else dict(module.named_parameters())
+        narrowed = {name: self._narrow(value) for name, value in own.items()}
+        output: Tensor = torch.func.functional_call(module, narrowed, (), tensors)
+        return output.to(self._dtype)
+
+    def _narrow(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._compute) if tensor.is_floating_point() else tensor
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Let the parameters have their averages in the block, where there are some."""
+        kept = {name: self._parameters[name].data for name in self._extras.average}
+        for name, average in self._extras.average.items():
+            self._parameters[name].data = average
+        yield
+        for name, own in kept.items():
+            self._parameters[name].data = own
 
     @torch.no_grad()
     def _look(self, batch: Batch) -> None:
         """Find out what train mode does besides computing: the buffers it writes, and random numbers."""
         buffers = dict(self._loss.named_buffers())
         kept, random = _copies(buffers), torch.get_rng_state()
-        self._loss(**self._feed(batch.inputs))
+        self._run(self._loss, batch.inputs)
         self._draws = not torch.equal(random, torch.get_rng_state())
         self._buffers = {
             name: value for name, value in buffers.items() if not torch.equal(value, kept[name])
@@ -159,6 +191,9 @@ class TorchStep:
 
     def _clip_gradients(self) -> float:
         limit = self._clip if self._clip is not None else float("inf")
+        for value in self._parameters.values() if self._extras.scale != 1 else ():
+            if value.grad is not None:
+                value.grad /= self._extras.scale
         return float(nn.utils.clip_grad_norm_(self._parameters.values(), limit).item())
 
 

@@ -192,7 +192,7 @@ def test_evaluation_has_no_parameters_of_its_own(series_config):
     task = build_task(config, make())
     step = make_step("mlx", task, config)
     [batch] = batches(task, config, 1)
-    step.embed(batch.inputs)
+    step.embed({"series": batch.inputs["series"]})
     assert step._evaluated["model"] is step.model["model"]
 
 
