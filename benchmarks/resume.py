@@ -33,7 +33,6 @@ out = Path(sys.argv[2])
 resume = (out / "config.yaml").exists()
 train(load_config(sys.argv[1]), out, backend=sys.argv[3], resume=resume)
 """
-TIMES = ("tokens_per_second", "peak_memory", "waited")
 
 
 def write_config(folder: Path) -> Path:
@@ -112,6 +111,8 @@ def recorded(out: Path) -> int:
 
 def fingerprint(out: Path) -> dict[str, str]:
     """Return hashes of everything that must not depend on interruptions."""
+    from weighbridge.trainers.runs.events import TIMES
+
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     record = [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
     return {

@@ -103,7 +103,7 @@ def _watched(
     from ..trainers.runs.events import Lines
 
     watch = progress or Lines(sys.stderr)
-    size = config.batch_size if config else None
+    size = config.largest_batch if config else None
     with recorded(watch, target, size) if profile else nullcontext(watch) as listener:
         yield listener
 

@@ -17,6 +17,7 @@ from ..errors import BadInputError, MismatchError
 from .bundled import located
 from .configuration.data import Data, PrefetchSection
 from .configuration.keys import problem
+from .configuration.loop import DynamicBatch, EarlyStopping
 from .configuration.objectives import Objective
 from .configuration.section import Section
 from .configuration.updates import AdamWSection, AdapterSection, Optimizer, ScheduleSection
@@ -27,6 +28,10 @@ CHOSEN_BY = {
     "objective": "name",
     "optimizer": "name",
 }  # what a name alone stands for
+LENGTHS = {
+    "steps": "epochs",
+    "epochs": "steps",
+}  # one says how long a run is, in place of the other
 SPLITS = ("train", "validation", "test")
 DEEPEST = 8  # sections that --set makes; what is below them is no key of ours
 
@@ -55,7 +60,10 @@ class TrainConfig(Section):
         ema: evaluate, and write, averages of the parameters that each update moves by 1 - EMA.
         optimizer: what makes an update of a gradient. A name alone stands for it with its defaults.
         steps: updates.
+        epochs: how often every example is seen, in place of ``steps``.
+        early_stopping: when to stop before that; ``None`` never does.
         batch_size: examples in a micro-batch.
+        dynamic_batch: bounds for a size by the memory in use; ``batch_size`` is then of evaluation alone.
         accumulation: micro-batches per update, weighted by what the objective's loss is the mean of.
         clip_norm: largest global norm of the gradient; ``None`` does not clip.
         seed: of the order of the data and of the adapters' first values.
@@ -66,6 +74,8 @@ class TrainConfig(Section):
         prefetch: batches that are made ahead of the updates that want them.
         compile: compile the MLX step; ``None`` does where it pays, on a GPU (on a CPU compiling takes
             longer than it saves in some hundred steps).
+        watchdog: seconds that an update may take; one that hangs longer ends the process with exit code 3
+            and leaves what it was doing in ``stack.txt``. ``None`` waits for ever.
         nonfinite_limit: stop after this many updates in a row with a loss or gradient not finite.
         tolerance: largest gradient difference between MLX and torch that preflight accepts,
             as a fraction of the largest gradient.
@@ -88,7 +98,10 @@ class TrainConfig(Section):
     optimizer: Optimizer = AdamWSection()
     schedule: ScheduleSection = ScheduleSection()
     steps: PositiveInt = 100
+    epochs: PositiveInt | None = None
+    early_stopping: EarlyStopping | None = None
     batch_size: PositiveInt = 16
+    dynamic_batch: DynamicBatch | None = None
     accumulation: PositiveInt = 1
     clip_norm: PositiveFloat | None = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # what every generator takes
@@ -98,8 +111,19 @@ class TrainConfig(Section):
     group_by_length: bool = True
     prefetch: PrefetchSection = PrefetchSection()
     compile: bool | None = None
+    watchdog: PositiveFloat | None = 1800.0
     nonfinite_limit: PositiveInt = 5
     tolerance: PositiveFloat = 1e-4
+
+    @property
+    def largest_batch(self) -> int:
+        """The most examples in a micro-batch."""
+        return self.dynamic_batch.max if self.dynamic_batch else self.batch_size
+
+    @property
+    def smallest_batch(self) -> int:
+        """The fewest examples in a micro-batch."""
+        return self.dynamic_batch.min if self.dynamic_batch else self.batch_size
 
     def sources(self) -> tuple[str | Path, ...]:
         """Return what a run reads: the model, the files of its data and the tokenizer, if it is named."""
@@ -133,7 +157,13 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
     Raises:
         MismatchError: everything that is wrong with them, with the nearest known key.
     """
-    whole = {name: _section(name, value) for name, value in settings.items()}
+    if None not in (settings.get("steps"), settings.get("epochs")):
+        raise MismatchError(
+            "the training configuration is not valid",
+            ["steps and epochs both say how long the run is; remove one of them"],
+        )
+    given = {name: value for name, value in settings.items() if (name, value) != ("steps", None)}
+    whole = {name: _section(name, value) for name, value in given.items()}
     try:
         config = TrainConfig.model_validate_json(json.dumps(whole, default=str))
     except ValidationError as error:
@@ -161,7 +191,8 @@ def _section(name: str, value: Any) -> Any:
 
 def dump_config(config: TrainConfig) -> str:
     """Return CONFIG as YAML that ``load_config`` reads back to an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    unused = {"steps"} if config.epochs else set()
+    return yaml.safe_dump(config.model_dump(mode="json", exclude=unused), sort_keys=False)
 
 
 def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
@@ -212,6 +243,8 @@ def _override(settings: dict[str, Any], override: str) -> None:
             section[name] = short if isinstance(short, dict) else {}
         section = section[name]
     section[last] = parse_yaml(text, f"--set {key}")
+    if key in LENGTHS and section[last] is not None:
+        settings.pop(LENGTHS[key], None)
 
 
 def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

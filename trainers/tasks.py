@@ -78,7 +78,7 @@ class Task:
         """Return the order in which training sees its examples."""
         return Order(
             self.splits["train"],
-            config.batch_size,
+            config.largest_batch,
             config.seed,
             group_by_length=config.group_by_length,
         )

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 from weighbridge.tests.faults.commands import Command
 from weighbridge.tests.faults.server import Ended, Server, flip_last_byte
 from weighbridge.tests.faults.shim import ANY, NOTHING, Action, Fault, Kind
+from weighbridge.trainers.runs.events import TIMES as RECORDED
 
 FAILED = 3
 PASSED = (0, 4)  # 4: nothing was wrong, nothing was checked
-TIMES = ("peak_memory", "seconds", "tokens_per_second", "waited")  # differ between equal runs
+TIMES = {"seconds", *RECORDED}  # differ between equal runs
 MINE, TEXT = "thesis.txt", "years of work"
 TIMED = ("metrics.jsonl", "result.json")
 Files = dict[str, str]

@@ -54,10 +54,15 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Write RECORD; a number that is not finite becomes null, which JSON can say."""
-        clean: Record = _finite(record)
-        self.records.append(clean)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(_line(clean))
+        self.records.append(append_record(self._path, record))
+
+
+def append_record(path: Path, record: Record) -> Record:
+    """Write RECORD at the end of PATH; return it with null for what is not finite."""
+    clean: Record = _finite(record)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(_line(clean))
+    return clean
 
 
 def _line(record: Record) -> str:

@@ -193,5 +193,5 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
         steps, task.parameters(), first, seed=config.seed, tolerance=config.tolerance
     )
     checked = with_cause(checked, lambda: explained(task, step, first))
-    batches = hardest_batches(train, config.batch_size)
+    batches = hardest_batches(train, config.largest_batch)
     return with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))

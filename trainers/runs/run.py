@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...converters.common.hints import command
+from ...converters.common.memory import ran_out
 from ...converters.values import Array
 from ...errors import DivergedError, MismatchError
 from ..config import TrainConfig
-from ..data.ahead import Ahead
-from ..data.batches import Batch
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
 from ..export import next_command, write_result
@@ -23,12 +22,18 @@ from ..plots import plot_run
 from ..schedule import learning_rate
 from ..steps.base import Measures, Step
 from ..tasks import Task
+from .carried import Carried
 from .checkpoint import Checkpoint, Checkpoints
-from .events import Progress, Started, Updated, Validated
+from .clock import Clock, memory_figures
+from .drawing import Drawn, Draws
+from .events import Notice, Progress, Started, Updated, Validated
 from .interrupts import InterruptFlag, TrainingInterrupted
 from .journal import Journal
+from .length import length_of
 from .restoring import differing, misshapen, of_type
 from .result import TrainResult
+from .sizes import Sizes, free_memory, memory_used
+from .watchdog import Watchdog
 
 METRICS, PLOT, CHECKPOINTS = "metrics.jsonl", "loss.png", "checkpoints"
 
@@ -37,32 +42,11 @@ class Pending(NamedTuple):
     """An update whose loss has not been read."""
 
     step: int
-    batches: Sequence[Batch]
+    epoch: int
+    drawn: Drawn
     learning_rate: float
     seconds: float  # that the call took; all of the work where the backend does not run ahead
-    waited: float  # seconds for the batches
     read: Callable[[], Measures]
-
-
-@dataclass
-class Carried:
-    """What the loop carries from step to step besides the step's own state."""
-
-    best_step: int = 0
-    best: dict[str, float] = field(default_factory=dict)
-    before: dict[str, float] = field(default_factory=dict)
-    skipped: int = 0
-    in_a_row: int = 0
-
-
-def unmeasured(carried: Carried, metric: str) -> list[str]:
-    """Return where CARRIED lacks METRIC, by which a run chooses its best step."""
-    measured = {"best": carried.best, "before": carried.before}
-    return [
-        f"progress.{name}: has no {metric}"
-        for name, figures in measured.items()
-        if metric not in figures
-    ]
 
 
 class Run:
@@ -74,16 +58,25 @@ class Run:
         self._config, self._task, self._step, self._out = config, task, step, out
         self._progress = progress
         self._order = task.order(config)
-        self._ahead = Ahead(self._batch, config.prefetch.workers, config.prefetch.depth)
+        self._draws = Draws(task.splits["train"], self._order, config)
+        self._length = length_of(config, self._order)
         self._checkpoints = Checkpoints(out / CHECKPOINTS, config.keep)
         self._initial = step.weights()
         self._given = {"data": _digests(task), "model": task.frozen(), "backend": step.backend}
         self._carried = Carried()
-        self._done = self._restore()
-        self._journal = Journal(out / METRICS, until=self._done if self._done else -1)
+        self._sizes = Sizes(config, out, memory_used)
+        self._sizes.begin(self._carried)
+        self._done = self._restore(self._checkpoints.latest())
         self._checkpoints.tidy()  # all that is read was read: nothing else keeps the run from going on
+        self._watchdog = Watchdog(out, config.watchdog)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was recorded after the last checkpoint: it is done again."""
+        began = self._carried.before
+        self._journal = Journal(self._out / METRICS, until=self._done if began else -1)
         self._pending: Pending | None = None
-        self._mark = time.monotonic()
+        self._clock = Clock(self._journal.records)
 
     def run(self) -> None:
         """Do the updates that are left.
@@ -91,13 +84,16 @@ class Run:
         Raises:
             TrainingInterrupted: on Ctrl-C, after a checkpoint.
             DivergedError: too many updates in a row were not finite.
+            TooLittleMemoryError: memory ran out, and batches cannot be smaller.
         """
-        self._progress(Started(self._done, self._config.steps, self._epoch_steps()))
-        with InterruptFlag() as interrupt, self._ahead:
-            if self._done == 0:
+        self._progress(Started(self._done, self._length.steps, self._epoch_steps()))
+        with InterruptFlag() as interrupt, self._watchdog, self._draws:
+            if not self._carried.before:
                 self._validate()
-            while self._done < self._config.steps:
-                self._advance()
+                if self._config.dynamic_batch:
+                    self._checkpoint()  # to go back to where memory runs out at once
+            while not self._over():
+                self._advance_or_shrink()
                 if interrupt.raised:
                     self._stop(interrupt.kind)
 
@@ -125,37 +121,71 @@ class Run:
         metric = self._task.objective.metric
         plot_run(self._journal.records, metric, self._out / PLOT, best=self._carried.best_step)
 
+    def _over(self) -> bool:
+        """Return whether the run has come to its end, or validations no longer improve."""
+        stopping = self._config.early_stopping
+        if stopping and self._carried.waited >= stopping.patience:
+            return True
+        return self._length.over(self._done, self._carried.position)
+
+    def _advance_or_shrink(self) -> None:
+        """Do an update; where memory runs out go back to the last checkpoint with half the batch."""
+        try:
+            self._advance()
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            self._shrink(error)
+
+    def _shrink(self, error: Exception) -> None:
+        ceiling = self._sizes.halved(self._carried.batch_size, error)
+        self._pending = None
+        free_memory()
+        self._done = self._restore(self._checkpoints.latest())
+        self._sizes.limit(self._carried, ceiling, self._done)
+        self._begin()
+        text = f"memory ran out: going on from step {self._done} with at most {ceiling} examples at once"
+        self._progress(Notice(text))
+        self._checkpoint()
+
     def _advance(self) -> None:
         """Start the next update, read the one before it, and see to what is due."""
-        config = self._config
-        first = self._done * config.accumulation
-        before = self._ahead.waited
-        batches = [self._ahead.get(first + part) for part in range(config.accumulation)]
-        waited = self._ahead.waited - before
-        rate = self._rate(self._done)
-        begin = time.monotonic()
-        read = self._step.advance(batches, rate)
-        pending = Pending(self._done + 1, batches, rate, time.monotonic() - begin, waited, read)
-        self._read_pending()
-        self._pending = pending
-        self._done += 1
+        config, position = self._config, self._carried.position
+        with self._watchdog.update():
+            drawn = self._draws.next(position, self._carried.batch_size)
+            rate, begin = self._rate(self._done, position), time.monotonic()
+            read = self._step.advance(drawn.batches, rate)
+            epoch = self._order.epoch(position // config.largest_batch)
+            seconds = time.monotonic() - begin
+            pending = Pending(self._done + 1, epoch, drawn, rate, seconds, read)
+            self._read_pending()
+            self._pending = pending
+            self._done += 1
+            self._carried.position = drawn.position
+            self._resize()
         if self._due(config.validate_every):
             self._read_pending()
             self._validate()
-        if self._due(config.checkpoint_every):
+        if self._over() or self._due(config.checkpoint_every):
             self._checkpoint()
 
-    def _batch(self, position: int) -> Batch:
-        return self._task.splits["train"].batch(self._order[position])
+    def _resize(self) -> None:
+        """Set the size of the next micro-batches, if it is time."""
+        dynamic = self._config.dynamic_batch
+        if dynamic and self._done % dynamic.every == 0:
+            self._read_pending()
+            if change := self._sizes.decide(self._carried, self._done):
+                self._journal.append(change)
 
     def _due(self, every: int) -> bool:
-        return self._done % every == 0 or self._done == self._config.steps
+        return self._done % every == 0 or self._length.over(self._done, self._carried.position)
 
-    def _rate(self, step: int) -> float:
+    def _rate(self, done: int, position: int) -> float:
         schedule = self._config.schedule
+        step, steps = self._length.progress(done, position)
         return learning_rate(
             step,
-            self._config.steps,
+            steps,
             peak=self._config.optimizer.learning_rate,
             kind=schedule.kind,
             warmup=schedule.warmup,
@@ -168,21 +198,17 @@ class Run:
             return
         pending, self._pending = self._pending, None
         measures = pending.read()
-        now = time.monotonic()
-        tokens = sum(batch.tokens for batch in pending.batches)
-        seconds = max(now - self._mark, pending.seconds)
         event = Updated(
             step=pending.step,
-            epoch=self._order.epoch((pending.step - 1) * self._config.accumulation),
+            epoch=pending.epoch,
+            batch_size=pending.drawn.size,
             loss=measures.loss,
             learning_rate=pending.learning_rate,
             gradient_norm=measures.gradient_norm,
-            tokens_per_second=round(tokens / seconds, 1),
-            peak_memory=self._step.peak_memory(),
             skipped=not measures.finite,
-            waited=round(pending.waited, 6),
+            **self._clock.figures(pending.drawn, pending.seconds),
+            **memory_figures(self._step.peak_memory()),
         )
-        self._mark = now
         self._journal.append(event._asdict())
         self._progress(event)
         self._count(pending, measures)
@@ -197,7 +223,7 @@ class Run:
         path = self._out / f"nonfinite-step-{pending.step}.npz"
         arrays = {
             f"{number}.{name}": array
-            for number, batch in enumerate(pending.batches)
+            for number, batch in enumerate(pending.drawn.batches)
             for name, array in batch.inputs.items()
         }
         np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy types its one option here too
@@ -220,9 +246,14 @@ class Run:
             self._checkpoints.write_best(self._done, self._step.weights(), scores.metrics)
         if self._done == 0:
             self._carried.before = scores.metrics
+        self._carried.note(
+            scores.metrics[metric],
+            self._config.early_stopping,
+            higher_is_better=self._task.objective.higher_is_better,
+        )
         self._journal.append({"step": self._done, "validation": scores.metrics})
         self._progress(Validated(self._done, scores.metrics, best))
-        self._mark = time.monotonic()
+        self._clock.start()
 
     def _measure(self, split: str) -> Scores:
         objective = self._task.objective
@@ -248,19 +279,18 @@ class Run:
         self._read_pending()
         facts = {"progress": asdict(self._carried), "best_step": self._carried.best_step}
         self._checkpoints.write(Checkpoint(self._done, self._step.state(), facts | self._given))
-        self._mark = time.monotonic()
+        self._clock.start()
 
-    def _restore(self) -> int:
-        """Go back to the last checkpoint and return its step, 0 where there is none.
+    def _restore(self, checkpoint: Checkpoint | None) -> int:
+        """Go back to CHECKPOINT and return its step, 0 where there is none.
 
         Raises:
             MismatchError: it was written for other data, by another backend, or is damaged.
         """
-        checkpoint = self._checkpoints.latest()
         if checkpoint is None:
             return 0
         carried, problems = of_type(Carried, checkpoint.facts.get("progress"))
-        problems += unmeasured(carried, self._task.objective.metric) if carried else []
+        problems += carried.unmeasured(self._task.objective.metric) if carried else []
         given = {
             "model": self._given["model"],
             **checkpoint.facts,
@@ -276,12 +306,12 @@ class Run:
     def _stop(self, kind: type[TrainingInterrupted]) -> None:
         self._checkpoint()
         raise kind(
-            f"stopped after step {self._done} of {self._config.steps}, a checkpoint is written;"
+            f"stopped after step {self._done} of {self._length.steps}, a checkpoint is written;"
             f" go on with: {command('train', self._out, '--resume')}"
         )
 
     def _epoch_steps(self) -> int:
-        examples = self._config.batch_size * self._config.accumulation
+        examples = self._config.smallest_batch * self._config.accumulation
         return max(1, len(self._task.splits["train"]) // examples)
 
 

@@ -8,7 +8,7 @@ from weighbridge.trainers.runs.events import Lines, Notice, Started, Updated, Va
 
 
 def update(step, skipped=False):
-    return Updated(step, 0, 1.0, 1e-3, 0.5, 100.0, 10**9, skipped)
+    return Updated(step, 0, 8, 1.0, 1e-3, 0.5, skipped)
 
 
 def test_an_epoch_takes_about_ten_lines_whatever_its_length():

@@ -21,13 +21,12 @@ from weighbridge.errors import (
     TargetExistsError,
     WeighbridgeError,
 )
-from weighbridge.trainers.runs.events import Started, Updated, Validated
+from weighbridge.trainers.runs.events import TIMES, Started, Updated, Validated
 from weighbridge.trainers.runs.interrupts import STOPPING, TrainingInterrupted, TrainingTerminated
 from weighbridge.trainers.runs.journal import Journal, read_records
 from weighbridge.trainers.runs.loop import train
 
 BACKENDS = ["mlx", "torch"]
-TIMES = ("tokens_per_second", "peak_memory", "waited")
 
 
 class Killed(Exception):  # noqa: N818 - not an error
