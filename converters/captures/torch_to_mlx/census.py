@@ -15,13 +15,12 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from ....errors import UnsupportedError
 from .dispatch import overload, refused_arguments
 from .dtypes import ABSENT
-from .operations.registry import handlers
+from .operations.registry import SIZES, handlers
 from .recording.lifting import META, Lifted
 from .sites import module_path, sites_of
 
 # Higher-order operations whose body is a graph of its own -> the position of that graph.
 WRAPPERS: Final = {"wrap_with_autocast": 4}
-SIZES: Final = frozenset({"aten.sym_size.int", "aten.sym_numel.default"})
 
 
 @dataclass(frozen=True)

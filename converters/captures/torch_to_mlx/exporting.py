@@ -17,11 +17,13 @@ from ....errors import BadInputError, UnsupportedError
 from .operations.decompositions import decomposed
 from .operations.recurrent.recorded import check_packed, kept_whole
 from .recording.arguments import Inputs, by_name, leaves, mapped
+from .recording.blocks import detach_blocks, refused_in_autocast
 from .recording.cures import cured
 from .recording.failures import refuse
 from .recording.functions import Use, functions_noted
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.lifting import lift
+from .recording.pure import made_pure
 
 Dynamic = Mapping[str, Mapping[int, str]]
 
@@ -80,26 +82,11 @@ def _shapes(
     )
 
 
-def _detach_no_grad(program: ExportedProgram) -> None:
-    """Detach what leaves a ``torch.no_grad`` block: decomposition forgets where the blocks were."""
-    graph = program.graph_module.graph
-    for block in graph.nodes:
-        if str(block.target) != "wrap_with_set_grad_enabled" or block.args[0]:
-            continue
-        for value in list(block.users):  # one getitem per value that leaves
-            with graph.inserting_after(value):
-                detached = graph.call_function(torch.ops.aten.detach.default, (value,))
-            detached.meta = dict(value.meta)
-            value.replace_all_uses_with(detached, lambda user, d=detached: user is not d)
-            program.graph_signature.replace_all_uses(value.name, detached.name)
-    program.graph_module.recompile()
-
-
 def _functional(program: ExportedProgram) -> ExportedProgram:
     """Return PROGRAM, which is changed, without updates in place."""
-    _detach_no_grad(program)
+    detach_blocks(program)
     # an empty table: functionalize and keep the rest
-    return decomposed(program.run_decompositions({}))
+    return decomposed(made_pure(program) or program.run_decompositions({}))
 
 
 def functionalized(program: ExportedProgram) -> ExportedProgram:
@@ -132,5 +119,5 @@ def recording(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[di
     """Record MODULE in the block, whatever the caller's mode; yield the uses of ``autograd.Function``."""
     with warnings.catch_warnings(), torch.enable_grad(), cured(module, inputs), hooks_refused():
         warnings.simplefilter("ignore")
-        with kept_whole(), functions_noted() as uses:
+        with kept_whole(), refused_in_autocast(), functions_noted() as uses:
             yield uses

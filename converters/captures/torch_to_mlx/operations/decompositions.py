@@ -11,7 +11,7 @@ from torch._export.utils import _get_decomp_for_cia
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
-from .registry import handlers
+from .registry import SIZES, handlers
 
 Table = dict[OpOverload, Callable[..., Any]]
 
@@ -34,7 +34,7 @@ def _missing(program: ExportedProgram, refused: set[OpOverload]) -> Table:
         for module in program.graph_module.modules()
         if isinstance(module, torch.fx.GraphModule)
         for node in module.graph.nodes
-        if isinstance(node.target, OpOverload)
+        if isinstance(node.target, OpOverload) and str(node.target) not in SIZES
     }
     found = {call: _decomposition(call) for call in calls - refused if str(call) not in table}
     return {call: function for call, function in found.items() if function is not None}

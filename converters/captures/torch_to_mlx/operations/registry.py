@@ -62,6 +62,7 @@ THEMES: Final = (
     "reductions",
     "signal.fourier",
 )
+SIZES: Final = frozenset({"aten.sym_size.int", "aten.sym_numel.default"})  # need no handler
 
 
 class Operation(NamedTuple):

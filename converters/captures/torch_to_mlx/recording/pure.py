@@ -1,0 +1,172 @@
+"""Recorded programs without updates in place, as ``run_decompositions`` makes them, without its trace.
+
+It traces the whole program again, which costs more than to record it. Where nothing is updated but what
+the program itself has just made, that is not needed: a few names and blocks are all that differs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import torch
+from torch._export.utils import _is_cia_op, _is_preservable_cia_op
+from torch._ops import OperatorBase, OpOverload
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from ..census import WRAPPERS
+from .blocks import BLOCK, inline_blocks, parts_of, replace
+
+_ATEN: Final = torch.ops.aten
+_CASTS: Final = ("to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as.default")
+_RESHAPES: Final = ("flatten.using_ints", "unflatten.int", "view_as.default", "reshape_as.default")
+_NEW: Final = frozenset(  # composites that never return what they are given
+    f"aten.{name}"
+    for name in (
+        *("linear.default", "matmul.default", "layer_norm.default", "group_norm.default"),
+        *("conv1d.default", "conv2d.default", "conv3d.default", "softmax.int", "log_softmax.int"),
+        "scaled_dot_product_attention.default",
+    )
+)
+
+Rule = Callable[
+    [Any], "Node | None"
+]  # node -> what to use for it; None if that takes a trace to know
+
+
+def made_pure(program: ExportedProgram) -> ExportedProgram | None:
+    """Return PROGRAM, rewritten, if no trace is needed for that; otherwise it computes what it did.
+
+    Updates go first, while names still tell which tensors share memory; what cannot fail goes last.
+    """
+    if not all(map(_known, _calls(program))):
+        return None
+    for rules in (_UPDATES, _CHECKED, _RENAMED):
+        if not all(_applied(program, node, rules.get(_kind(node))) for node in _calls(program)):
+            return None
+    inline_blocks(program)
+    return program
+
+
+def _calls(program: ExportedProgram) -> list[Any]:
+    nodes = (node for part in parts_of(program) for node in part.graph.nodes)
+    return [node for node in nodes if node.op == "call_function"]
+
+
+def _kind(node: Any) -> str:
+    """Return the name of what NODE calls, or ``update`` where that changes an argument."""
+    schema = getattr(node.target, "_schema", None)
+    return "update" if schema and schema.is_mutable else str(node.target).removeprefix("aten.")
+
+
+def _known(node: Any) -> bool:
+    """Tell whether NODE stays as it is, or has a rule."""
+    if not isinstance(node.target, OpOverload):
+        wraps = str(node.target) in {*WRAPPERS, BLOCK}
+        return wraps or not isinstance(node.target, OperatorBase)
+    if _kind(node) in {*_UPDATES, *_CHECKED, *_RENAMED}:
+        return True
+    kept = not _is_cia_op(node.target) or _is_preservable_cia_op(node.target)
+    return kept and torch._C.DispatchKey.Autograd not in node.target.py_kernels
+
+
+def _applied(program: ExportedProgram, node: Any, rule: Rule | None) -> bool:
+    if rule is None:
+        return True
+    with node.graph.inserting_before(node):
+        new = rule(node)
+    if new is not None:
+        replace(program, node, new)
+    return new is not None
+
+
+def _call(node: Any, target: Any, *args: Any, **kwargs: Any) -> Node:
+    """Return a new call before NODE, of which torch would record the same."""
+    made = node.graph.call_function(target, args, kwargs)
+    made.meta = dict(node.meta)
+    return cast(Node, made)
+
+
+def _cast(node: Any) -> Node:
+    """Return a copy in another dtype, or what there is: devices and layouts mean nothing here."""
+    source, dtype = node.args[0], node.meta["val"].dtype
+    same = source.meta["val"].dtype == dtype
+    return source if same else _call(node, _ATEN._to_copy.default, source, dtype=dtype)
+
+
+def _reshape(node: Any) -> Node | None:
+    """Return a view of the recorded shape, in which one size may vary."""
+    shape = [size if isinstance(size, int) else -1 for size in node.meta["val"].shape]
+    known = shape.count(-1) < 2 and 0 not in shape
+    return _call(node, _ATEN.reshape.default, node.args[0], shape) if known else None
+
+
+def _chunk(node: Any) -> Node | None:
+    """Return pieces as long as the first."""
+    axis = node.args[2] if len(node.args) > 2 else 0
+    size = node.meta["val"][0].shape[axis]
+    known = isinstance(size, int) and size > 0
+    return _call(node, _ATEN.split.Tensor, node.args[0], size, axis) if known else None
+
+
+def _dropout(node: Any) -> Node | None:
+    x, p, train = node.args
+    return None if train and p else _call(node, _ATEN.clone.default, x)
+
+
+def _batch_norm(node: Any) -> Node | None:
+    """Return the norm by statistics that are not updated."""
+    x, weight, bias, mean, var, training, momentum, eps, _ = node.args
+    if training or mean is None:
+        return None
+    call = _ATEN._native_batch_norm_legit_no_training.default
+    norm = _call(node, call, x, weight, bias, mean, var, momentum, eps)
+    val = node.meta["val"]
+    norm.meta["val"] = (val, val.new_empty(0), val.new_empty(0))
+    return _call(node, operator.getitem, norm, 0)
+
+
+def _updated(node: Any) -> Node | None:
+    """Return what NODE, an update in place, makes of a tensor that nothing else shows."""
+    schema, x = node.target._schema, node.args[0]
+    pure = getattr(_ATEN, schema.name.removeprefix("aten::").removesuffix("_"), None)
+    name = schema.overload_name or "default"
+    written = [i for i, argument in enumerate(schema.arguments) if argument.is_write]
+    if written != [0] or not _is_alone(x, node):
+        return None
+    if pure is None or name not in pure.overloads():
+        return None
+    made = _call(node, getattr(pure, name), *node.args, **node.kwargs)
+    x.replace_all_uses_with(made, lambda user: node < user)
+    return made
+
+
+def _is_alone(x: Any, update: Node) -> bool:
+    """Tell whether X is a tensor of its own, whose memory nothing has but UPDATE."""
+    made = isinstance(x, Node) and x.op == "call_function" and not _shares(x)
+    return made and not any(_shares(user) for user in x.users if user is not update)
+
+
+def _shares(node: Any) -> bool:
+    """Tell whether what NODE returns may be memory of its arguments."""
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return bool(node.op != "output")
+    shown = any(result.alias_info is not None for result in target._schema.returns)
+    return shown or (_is_cia_op(target) and str(target) not in _NEW)
+
+
+_UPDATES: Final[dict[str, Rule]] = {"update": _updated}
+_CHECKED: Final[dict[str, Rule]] = {
+    "dropout.default": _dropout,
+    "chunk.default": _chunk,
+    "batch_norm.default": _batch_norm,
+    **dict.fromkeys(_RESHAPES, _reshape),
+}
+_RENAMED: Final[dict[str, Rule]] = {
+    "reshape.default": lambda node: _call(node, _ATEN.view.default, *node.args),
+    "contiguous.default": lambda node: _call(node, _ATEN.clone.default, node.args[0]),
+    **dict.fromkeys(_CASTS, _cast),
+}

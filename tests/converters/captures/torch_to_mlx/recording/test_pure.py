@@ -1,0 +1,135 @@
+"""Programs are freed of updates in place without a second trace, and mean what they did."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import ExportedProgram
+
+from weighbridge.errors import UnsupportedError
+
+
+def updated_copy(x):
+    y = x * 2
+    y.add_(1).mul_(x)
+    return y + x
+
+
+def updated_view(x):
+    y = x * 2
+    y[:, 0].add_(1)
+    return y
+
+
+def updated_through_no_copy(x):
+    y = x * 2
+    y.contiguous().add_(1)
+    return y
+
+
+def updated_through_a_cast_to_the_same(x):
+    y = x * 2
+    y.to(torch.float32).add_(1)
+    return y * y.type_as(x)
+
+
+def updated_after_a_view(x):
+    y = x * 2
+    z = y.reshape(-1)
+    y.mul_(3)
+    return z
+
+
+def updated_before_a_view(x):
+    y = x @ x
+    y.mul_(3)
+    return y.reshape(-1)
+
+
+def updated_in_a_block(x):
+    with torch.no_grad():
+        scale = x * 2
+        scale.add_(1)
+    return x * scale
+
+
+def blocks_in_blocks(x):
+    with torch.no_grad():
+        y = x * x
+        with torch.enable_grad():
+            z = y * x
+    return z * y * x
+
+
+def mixed_precision_without_gradient(x):
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        y = x * 2
+    return y * x
+
+
+def no_gradient_in_mixed_precision(x):
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        y = x * 2
+    return y * x
+
+
+def switched_off_in_mixed_precision(x):
+    with torch.autocast("cpu", enabled=False), torch.set_grad_enabled(False):
+        y = x * 2
+    return y * x
+
+
+def pieces(x):
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([b.flatten(), a.reshape_as(b).flatten()]).contiguous()
+
+
+def uneven_pieces(x):
+    return torch.cat([piece.sum(1) for piece in x.chunk(3, dim=1)])
+
+
+def rounded_update(x):
+    y = (x * 3).to(torch.int32)
+    y.clamp_(min=0)
+    return x * y.float()
+
+
+WITHOUT_A_TRACE = [
+    *(updated_copy, updated_before_a_view, updated_in_a_block, blocks_in_blocks, pieces),
+    *(uneven_pieces, mixed_precision_without_gradient),
+]
+TRACED = [
+    *(updated_view, updated_through_no_copy, updated_after_a_view),
+    *(updated_through_a_cast_to_the_same, rounded_update),
+]
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """Return a list that grows by one with every program that is traced again."""
+    run, seen = ExportedProgram.run_decompositions, []
+    monkeypatch.setattr(
+        ExportedProgram,
+        "run_decompositions",
+        lambda program, table=None: seen.append(program) or run(program, table),
+    )
+    return seen
+
+
+@pytest.mark.parametrize("function", WITHOUT_A_TRACE)
+def test_updates_of_a_tensor_of_its_own_need_no_trace(agree, traces, function):
+    agree({"f": (function, (4, 4))})
+    assert not traces
+
+
+@pytest.mark.parametrize("function", TRACED)
+def test_updates_that_something_else_may_show_are_traced(agree, function):
+    agree({"f": (function, (4, 4))})
+
+
+@pytest.mark.parametrize(
+    "function", [no_gradient_in_mixed_precision, switched_off_in_mixed_precision]
+)
+def test_gradients_switched_off_inside_autocast_are_refused_with_the_line(agree, function):
+    with pytest.raises(UnsupportedError, match=r"inside torch.autocast.*test_pure.py:\d+: with"):
+        agree({"f": (function, (4, 4))})
