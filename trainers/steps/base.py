@@ -93,7 +93,7 @@ class Step(Protocol):
         ...
 
     def peak_memory(self) -> int:
-        """Return the most bytes in use so far."""
+        """Return the most bytes in use so far, beyond what there was at the start; see ``memory.py``."""
         ...
 
 

@@ -31,6 +31,7 @@ from .base import (
     shares,
 )
 from .compiler import compile_problem
+from .memory import Memory
 from .mlx_optimizers import Optimizers
 from .modes import in_mode, notices, trains
 from .scaling import MlxExtras
@@ -42,6 +43,7 @@ class MlxStep:
     backend = "mlx"
 
     def __init__(self, task: Task, config: TrainConfig) -> None:
+        self._memory = Memory(_device_memory)
         compiled, problem = _compiler(config.compile)
         self.notices = [*notices(task.module, config.mode)]
         self.notices += [f"MLX runs uncompiled: {problem}"] if problem else []
@@ -64,6 +66,7 @@ class MlxStep:
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Start one update; several batches are evaluated one by one to bound the memory."""
+        self._memory.begin()
         self._optimizer.set_rate(learning_rate)
         self._enter(self._training)
         parts = shares(self.weight, batches)
@@ -142,8 +145,8 @@ class MlxStep:
         _seed(state["random"])
 
     def peak_memory(self) -> int:
-        """Return the most bytes that MLX had in use."""
-        return int(mx.get_peak_memory())
+        """Return the most bytes in use beyond what there was at the start."""
+        return self._memory.peak()
 
     def _build(self, *, compiled: bool) -> None:
         """Set the functions of an update, compiled with everything that they change."""
@@ -278,6 +281,11 @@ def _compiler(wanted: bool | None) -> tuple[bool, str | None]:
     if problem:
         mx.disable_compile()  # MLX compiles some of its own activations too
     return wanted and not problem, problem
+
+
+def _device_memory() -> int:
+    """Return the most bytes in use of a GPU with memory of its own."""
+    return int(mx.get_peak_memory()) if mx.cuda.is_available() else 0
 
 
 def _random_state() -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import resource
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +26,7 @@ from .base import (
     measures,
     shares,
 )
+from .memory import Memory
 from .modes import in_mode, notices, trains
 from .scaling import TorchExtras
 from .torch_optimizers import Optimizers
@@ -45,6 +44,7 @@ class TorchStep:
     backend = "torch"
 
     def __init__(self, task: Task, config: TrainConfig, dtype: str = "float32") -> None:
+        self._memory = Memory()
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._compute: torch.dtype = (
             self._dtype if dtype != "float32" else getattr(torch, config.dtype)
@@ -73,6 +73,7 @@ class TorchStep:
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Update at once; the measures are there already."""
+        self._memory.begin()
         self._optimizer.zero_grad()
         kept = _copies(self._buffers)
         total = 0.0
@@ -146,9 +147,8 @@ class TorchStep:
         torch.set_rng_state(torch.from_numpy(np.array(state["random"])))
 
     def peak_memory(self) -> int:
-        """Return the largest resident size of the process in bytes."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        """Return the most bytes in use beyond what there was at the start."""
+        return self._memory.peak()
 
     def _run(self, module: nn.Module, inputs: Arrays) -> Tensor:
         """Run MODULE in the dtype to compute in; what it returns is in that of the parameters."""

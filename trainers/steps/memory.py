@@ -1,0 +1,47 @@
+"""The memory that a run takes, measured alike in every backend."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable
+
+
+class Memory:
+    """The most memory beyond what the process held when this was made, in bytes.
+
+    It is the growth of the process's resident size, in which arrays on the CPU and what a framework
+    keeps for the next ones lie, plus what DEVICE returns: bytes of a device with memory of its own.
+    What was freed again before the first update, such as the other backend's copy for preflight, does
+    not count: until then only sizes at rest do.
+    """
+
+    def __init__(self, device: Callable[[], int] = lambda: 0) -> None:
+        self._device = device
+        self._start = self._most = _resident()
+        self._before: int | None = None
+
+    def begin(self) -> None:
+        """Count peaks from now on; only the first call does something."""
+        if self._before is None:
+            self._before = _largest()
+
+    def peak(self) -> int:
+        """Return the most so far."""
+        largest = _largest()
+        if self._before is not None and largest > self._before:
+            self._most = max(self._most, largest)
+        self._most = max(self._most, _resident())
+        return self._most - self._start + self._device()
+
+
+def _resident() -> int:
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def _largest() -> int:
+    """Return the largest resident size that this process ever had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
