@@ -91,7 +91,7 @@ DAMAGE = {
     "data": (lambda: facts(data=None), "data: None in the checkpoint"),
     "a name": (lambda: state(rename), "parameters/model.head.weight is missing"),
     "random numbers": (lambda: state(shorten), "random is"),
-    "a moment": (lambda: state(lose_a_moment), "exp_avg of model.head.weight is missing"),
+    "a moment": (lambda: state(lose_a_moment), "optimizer/exp_avg/model.head.weight is missing"),
     "a value": (lambda: state(alter, recorded=True), "not what was written"),
 }
 

@@ -49,7 +49,7 @@ def make():
 '''
 RECIPE = """model: port:make
 data: {kind: series, train: series/train.npz, validation: series/validation.npz}
-objective: {name: regression, input: series, target: target}
+objective: regression
 optimizer: {learning_rate: 3e-3, weight_decay: 0.0}
 schedule: {kind: linear, warmup: 0.1}
 steps: 4

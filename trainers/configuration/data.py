@@ -65,6 +65,29 @@ class TextData(Rows):
     hide: Share | None = None
 
 
+class LabelledColumns(Section):
+    """What the columns of a labelled text are called in the file."""
+
+    text: str = "text"
+    label: str = "label"
+
+
+class LabelledData(Rows):
+    """Texts with a label each: a name or a number, or a list of them where a text may have several.
+
+    Attributes:
+        length: padded lengths in tokens; ``None`` chooses them from the data.
+        too_long: whether longer texts are cut or refused.
+        classes: names of the labels in their order; ``None`` takes those of the training split in theirs.
+    """
+
+    kind: Literal["labelled"]
+    columns: LabelledColumns = LabelledColumns()
+    length: Buckets | None = None
+    too_long: Literal["cut", "refuse"] = "cut"
+    classes: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
+
+
 class Lengths(Section):
     """Padded lengths in tokens: a batch takes the smallest that fits, longer texts are cut."""
 
@@ -79,11 +102,20 @@ class PairsData(Files):
     lengths: Lengths = Lengths()
 
 
-class SeriesData(Files):
-    """Arrays in ``.npz`` files, one row an example; COLUMNS gives the objective's inputs their names there."""
+class SeriesData(Rows):
+    """Arrays, one row an example.
+
+    Attributes:
+        columns: the names in the file of the objective's inputs.
+        dtypes: of inputs; where nothing is said, float32, and int64 for ``labels`` that are whole numbers.
+        nan: what is done about numbers that are not finite: they are refused, replaced by 0 (but never
+            labels and targets), or the examples that have them are left out.
+    """
 
     kind: Literal["series"]
-    columns: dict[str, str] = Field({"series": "series", "target": "target"})
+    columns: dict[str, str] = Field({"series": "series", "target": "target"}, min_length=1)
+    dtypes: dict[str, Literal["float32", "float16", "int32", "int64"]] = Field({})
+    nan: Literal["refuse", "replace", "drop"] = "refuse"
 
 
 class PrefetchSection(Section):
@@ -139,6 +171,7 @@ Data = Annotated[
     | Annotated[SeriesData, Tag("series")]
     | Annotated[TextData, Tag("text")]
     | Annotated[BarsData, Tag("bars")]
+    | Annotated[LabelledData, Tag("labelled")]
     | Annotated[CustomData, Tag(CUSTOM)],
     chosen_by("kind"),
 ]

@@ -54,9 +54,10 @@ class Dataset(Protocol):
 
 
 def leaked(train: Dataset, other: Dataset) -> int:
-    """Return how many examples of OTHER share a key with one that training sees."""
-    seen = {key for row in range(len(train)) for key in train.keys(row)}
-    return sum(not seen.isdisjoint(other.keys(row)) for row in range(len(other)))
+    """Return how many examples of OTHER share a key, or what ``marks`` says, with one of training."""
+    marks, others = (getattr(them, "marks", them.keys) for them in (train, other))
+    seen = {mark for row in range(len(train)) for mark in marks(row)}
+    return sum(not seen.isdisjoint(others(row)) for row in range(len(other)))
 
 
 class Order:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,9 +36,11 @@ class Context:
         vocabulary: how many token ids the model has rows for; ``None`` where it does not say.
         positions: how many positions it has; likewise.
         share: which rows of the file are of the split that is read; ``None`` are all.
+        train: what was read for training, as another split is read.
     """
 
     tokenizer: Path | None = None
     vocabulary: int | None = None
     positions: int | None = None
     share: Share | None = None
+    train: Any = None

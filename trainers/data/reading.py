@@ -14,6 +14,7 @@ from .batches import Dataset, leaked
 from .context import Context, Share
 from .given import Given
 from .indicators.reading import read_split as read_bars
+from .labelled import read_split as read_labelled
 from .pairs import read_split as read_pairs
 from .series import read_split as read_series
 from .text import read_split as read_text
@@ -29,6 +30,7 @@ FOLDER: Final = {
 Read = Callable[[Any, Path, Context], Dataset]
 READERS: Final[Mapping[str, Read]] = {
     "bars": read_bars,
+    "labelled": read_labelled,
     "pairs": read_pairs,
     "series": read_series,
     "text": read_text,
@@ -44,10 +46,10 @@ def read_splits(data: Data, context: Context) -> dict[str, Dataset]:
     if isinstance(data, CustomData):
         return dict(_given(data))
     read = READERS[data.kind]
-    found = _found(data)
-    return {
-        name: read(data, path, replace(context, share=it)) for name, (path, it) in found.items()
-    }
+    splits: dict[str, Dataset] = {}
+    for name, (path, share) in _found(data).items():
+        splits[name] = read(data, path, replace(context, share=share, train=splits.get("train")))
+    return splits
 
 
 def _found(data: Any) -> dict[str, tuple[Path, Share | None]]:

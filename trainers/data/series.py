@@ -1,10 +1,10 @@
-"""Series and their targets: arrays from ``.npz`` files."""
+"""Series and their targets: rows of arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import xxhash
@@ -12,21 +12,26 @@ import xxhash
 from ...converters.checkpoints.formats.npz import NpzFile
 from ...converters.common.contents import ZIP, require
 from ...converters.values import Array
-from ...errors import MismatchError
+from ...errors import BadInputError, MismatchError
 from .batches import Batch
+from .rows.tables import part_of
 
 if TYPE_CHECKING:
     from ..configuration.data import SeriesData
     from .context import Context
 
+LABELS: Final = "labels"  # the input that stays a whole number where it is one
+ANSWERS: Final = frozenset({LABELS, "target"})  # what is never made up
+UNFIT: Final = "does not hold the series that the run needs"
+
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
-    """Read the arrays NAMES of an ``.npz`` file as float32, all of one first size.
+    """Read the arrays NAMES of an ``.npz`` file, all of one first size.
 
     Raises:
         BadInputError: not such a file, or a damaged one.
         UnsupportedError: one of the arrays holds texts, or other than numbers.
-        MismatchError: arrays missing, not numbers, not finite or of different first sizes.
+        MismatchError: arrays missing, not numbers or of different first sizes.
     """
     require(path, f"a NumPy archive (.npz) with the arrays {', '.join(names)}", {ZIP})
     file = NpzFile(path, names)
@@ -36,23 +41,89 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
     if len(set(sizes.values())) > 1:
         problems.append(f"different numbers of examples: {sizes}")
     if problems:
-        raise MismatchError(f"{path} does not hold the series that the run needs", problems)
-    return {name: found[name].astype(np.float32) for name in names}
+        raise MismatchError(f"{path} {UNFIT}", problems)
+    return {name: found[name] for name in names}
 
 
-def read_split(section: SeriesData, path: Path, context: Context) -> Series:  # noqa: ARG001
-    """Read a split: the arrays of PATH under the names that SECTION gives them."""
+def read_split(section: SeriesData, path: Path, context: Context) -> Series:
+    """Read a split: the arrays of PATH under the names that SECTION gives them.
+
+    Raises:
+        BadInputError: it cannot be read, or nothing is left.
+        MismatchError: arrays that are missing, or numbers that are not what they should be.
+    """
     arrays = read_arrays(path, list(section.columns.values()))
-    return Series({name: arrays[source] for name, source in section.columns.items()})
+    rows = part_of(range(len(next(iter(arrays.values())))), context, path)
+    own = {name: arrays[source][rows] for name, source in section.columns.items()}
+    wanted = {name: _dtype(name, array, section.dtypes) for name, array in own.items()}
+    if problems := [line for name in own for line in _unlike(name, own[name], wanted[name])]:
+        raise MismatchError(f"{path} {UNFIT}", problems)
+    with np.errstate(over="ignore"):
+        cast = {name: array.astype(wanted[name]) for name, array in own.items()}
+    clean, counts = _finite(cast, section.nan, path)
+    return Series(clean, counts)
+
+
+def _dtype(name: str, array: Array, asked: Mapping[str, str]) -> str:
+    whole = name == LABELS and array.dtype.kind in "iu"
+    return asked.get(name, "int64" if whole else "float32")
+
+
+def _unlike(name: str, array: Array, dtype: str) -> list[str]:
+    """Return how many numbers of ARRAY no whole number is, where DTYPE asks for them."""
+    if np.dtype(dtype).kind not in "iu" or array.dtype.kind in "iu":
+        return []
+    bad = int((array != np.floor(array)).sum())
+    return [f"{name}: {bad} of {array.size} numbers are not whole, for {dtype}"] if bad else []
+
+
+def _finite(
+    arrays: Mapping[str, Array], policy: str, path: Path
+) -> tuple[dict[str, Array], dict[str, int]]:
+    """Return ARRAYS without what is not finite, by the POLICY, and counts of what was done.
+
+    Raises:
+        MismatchError: there is such a number, and it is refused, or it would be an answer.
+        BadInputError: no example is left.
+    """
+    bad = {name: ~np.isfinite(array) for name, array in arrays.items()}
+    refused = [
+        name for name in bad if policy == "refuse" or (policy == "replace" and name in ANSWERS)
+    ]
+    problems = [
+        f"{name}: {int(bad[name].sum())} of {bad[name].size} numbers are not finite"
+        for name in refused
+        if bad[name].any()
+    ]
+    if problems:
+        hint = (
+            " (see data.nan)" if policy == "refuse" else " (data.nan: drop leaves out the examples)"
+        )
+        raise MismatchError(f"{path} {UNFIT}{hint}", problems)
+    if policy == "replace":
+        count = sum(int(them.sum()) for them in bad.values())
+        return {name: np.where(bad[name], 0, it).astype(it.dtype) for name, it in arrays.items()}, {
+            "replaced": count
+        }
+    rows = np.any([them.reshape(len(them), -1).any(1) for them in bad.values()], axis=0)
+    if rows.all():
+        raise BadInputError(f"{path}: every example has a number that is not finite")
+    counts = {"dropped": int(rows.sum())} if policy == "drop" else {}
+    return {name: it[~rows] for name, it in arrays.items()}, counts
 
 
 class Series:
-    """Rows of arrays; see :class:`~weighbridge.trainers.data.batches.Dataset`."""
+    """Rows of arrays; see :class:`~weighbridge.trainers.data.batches.Dataset`.
 
-    def __init__(self, arrays: dict[str, Array]) -> None:
+    Args:
+        arrays: by the names of the objective's inputs, all of one first size.
+        counts: what was done about numbers that are not finite.
+    """
+
+    def __init__(self, arrays: dict[str, Array], counts: Mapping[str, int] = {}) -> None:
         self.arrays = arrays
         self._rows = len(next(iter(arrays.values())))
-        self.report = {"examples": self._rows}
+        self.report = {"examples": self._rows, **counts}
         digest = xxhash.xxh3_128()
         for name, array in arrays.items():
             digest.update(f"{name}{array.dtype}{array.shape}".encode())
@@ -83,5 +154,4 @@ def _problems(name: str, found: dict[str, Array], names: Sequence[str]) -> list[
     array = found[name]
     if array.dtype.kind not in "iuf" or not array.ndim:
         return [f"{name}: {array.dtype}{list(array.shape)} is not an array of numbers by example"]
-    bad = int(array.size - np.isfinite(array).sum())
-    return [f"{name}: {bad} of {array.size} numbers are not finite"] if bad else []
+    return []

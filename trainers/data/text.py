@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import xxhash
 
-from ...errors import BadInputError, MismatchError
+from ...errors import BadInputError
 from .batches import Batch
 from .rows.plain import is_plain, read_plain
-from .rows.tables import Refused, part_of, read_table, refuse, taken
-from .tokens.buckets import beyond, chosen, padded, real, rounded
+from .rows.tables import part_of, read_table, refuse, taken
+from .tokens.buckets import padded, real, require_fit, suited
 from .tokens.coding import Coder, tokenizer_of
-from .tokens.forms import IGNORED, Coded, Form, Way, coded, form_of
+from .tokens.forms import IGNORED, Coded, Form, Way, coded, form_of, largest
 from .tokens.hiding import Hiding
 from .tokens.lengths import Limit, fitted, learnable, packed
 
@@ -45,8 +45,7 @@ def read_split(section: TextData, path: Path, context: Context) -> Text:
     examples = _examples(section, texts, lengths[-1], counts)
     if not examples:
         raise BadInputError(f"{path}: nothing to learn in it")
-    if problems := [*beyond({"data.length": lengths}, context), *_unknown(examples, path, context)]:
-        raise MismatchError("the model does not fit the texts of the run", problems)
+    require_fit({"data.length": lengths}, largest(examples), path, context)
     return Text(examples, lengths, dict(counts), _hiding(section, coder))
 
 
@@ -63,29 +62,17 @@ def _read(section: TextData, path: Path) -> Placed:
 
 
 def _coded(section: TextData, forms: Placed, coder: Coder, path: Path) -> list[tuple[str, Coded]]:
-    chats = any(form.messages is not None for _, form in forms)
-    template = coder.chats if section.chat_template is None else section.chat_template
-    if not coder.chats and (chats or template):
-        raise BadInputError("the tokenizer has no chat template; --set tokenizer=DIR with one")
-    way = Way(template, section.mask_prompt)
     if section.mask_prompt:
         bare = [f"{place}: a text alone, without a prompt" for place, it in forms if it.bare]
         refuse(bare, f"{path} has no prompts for data.mask_prompt")
-    found = list(zip(forms, coded([form for _, form in forms], coder, way), strict=True))
-    refuse([f"{it[0]}: {text}" for it, text in found if isinstance(text, Refused)], str(path))
-    return [(it[0], text) for it, text in found if isinstance(text, Coded)]
+    return coded(forms, coder, Way(section.chat_template, section.mask_prompt), path)
 
 
 def _lengths(section: TextData, found: Sequence[int], context: Context) -> tuple[int, ...]:
-    """Return the padded lengths: those asked for, or what suits texts of the lengths FOUND."""
-    if section.length:
-        lengths = tuple(sorted(section.length))
-    elif section.pack:
-        lengths = (min(BLOCK, context.positions or BLOCK),)
-    else:
-        longest = rounded(max(found, default=1))
-        lengths = chosen(found or [1], min(longest, context.positions or longest))
-    return lengths[-1:] if section.pack else lengths
+    """Return the padded lengths; packed texts have one."""
+    if not section.pack:
+        return suited(section.length, found, context)
+    return (max(section.length or [min(BLOCK, context.positions or BLOCK)]),)
 
 
 def _examples(
@@ -108,12 +95,6 @@ def _hiding(section: TextData, coder: Coder) -> Hiding | None:
     if coder.mask is None:
         raise BadInputError("data.hide: the tokenizer has no token that hides others")
     return Hiding(section.hide, coder.mask, coder.size, coder.special, section.seed)
-
-
-def _unknown(texts: Sequence[Coded], path: Path, context: Context) -> Iterator[str]:
-    largest = max(int(text.ids.max()) for text in texts)
-    if context.vocabulary and largest >= context.vocabulary:
-        yield f"{path}: token id {largest}, and the model has 0 to {context.vocabulary - 1}"
 
 
 class Text:
@@ -168,3 +149,7 @@ class Text:
     def keys(self, row: int) -> tuple[Hashable, ...]:  # noqa: ARG002 - all rows are alike
         """Return nothing: any two examples may meet."""
         return ()
+
+    def marks(self, row: int) -> tuple[Hashable, ...]:
+        """Return the tokens: an example of another split with the same ones is seen in training."""
+        return (self.texts[row].ids.tobytes(),)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from ....converters.values import Array
+from ....errors import MismatchError
 from ..context import Context
 
 MULTIPLE: Final = 8  # of which padded lengths are, where they are chosen here
@@ -54,8 +56,35 @@ def real(texts: Sequence[Ids], width: int) -> Array:
     return (np.arange(width) < lengths[:, None]).astype(np.int64)
 
 
-def beyond(buckets: Mapping[str, Sequence[int]], context: Context) -> Iterator[str]:
-    """Yield a line for every one of BUCKETS, by its setting, that the model has no positions for."""
-    for name, length in ((name, it) for name, them in buckets.items() for it in them):
-        if context.positions and length > context.positions:
-            yield f"{name}: {length} tokens, and the model has {context.positions} positions"
+def suited(asked: Sequence[int] | None, found: Sequence[int], context: Context) -> tuple[int, ...]:
+    """Return the padded lengths ASKED for, or what suits texts of the lengths FOUND and the model."""
+    if asked:
+        return tuple(sorted(asked))
+    longest = rounded(max(found, default=1))
+    return chosen(found or [1], min(longest, context.positions or longest))
+
+
+def require_fit(
+    buckets: Mapping[str, Sequence[int]], largest: int, path: Path, context: Context
+) -> None:
+    """Refuse texts that the model has no row for.
+
+    Args:
+        buckets: padded lengths by their setting.
+        largest: of the token ids.
+        path: where they are from.
+        context: what the model has.
+
+    Raises:
+        MismatchError: it has fewer positions, or fewer ids.
+    """
+    problems = [
+        f"{name}: {length} tokens, and the model has {context.positions} positions"
+        for name, length in ((name, it) for name, them in buckets.items() for it in them)
+        if context.positions and length > context.positions
+    ]
+    if context.vocabulary and largest >= context.vocabulary:
+        known = f"and the model has 0 to {context.vocabulary - 1}"
+        problems.append(f"{path}: token id {largest}, {known}")
+    if problems:
+        raise MismatchError("the model does not fit the texts of the run", problems)

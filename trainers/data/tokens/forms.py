@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from ....converters.values import Array
-from ..rows.tables import Refused, Row, lacking
+from ....errors import BadInputError
+from ..rows.tables import Refused, Row, lacking, refuse
 from .coding import Coder
 
 if TYPE_CHECKING:
@@ -53,11 +55,11 @@ class Way(NamedTuple):
     """How forms are written.
 
     Attributes:
-        template: whether the chat template writes a prompt with its completion.
+        template: whether the chat template writes a prompt with its completion; ``None`` where there is one.
         mask_prompt: whether a prompt is only to be read.
     """
 
-    template: bool
+    template: bool | None
     mask_prompt: bool
 
 
@@ -86,13 +88,41 @@ def _conversation(messages: Any, tools: Any) -> Form | Refused:
     return Form(messages=messages, tools=tools)
 
 
-def coded(forms: Sequence[Form], coder: Coder, way: Way) -> Iterator[Coded | Refused]:
-    """Yield the tokens of FORMS."""
+def coded(
+    forms: Sequence[tuple[str, Form]], coder: Coder, way: Way, path: Path
+) -> list[tuple[str, Coded]]:
+    """Return the tokens of FORMS, each with its place in the file at PATH.
+
+    Raises:
+        BadInputError: a chat template is wanted, and there is none.
+        MismatchError: forms that the chat template does not take.
+    """
+    template = coder.chats if way.template is None else way.template
+    if not coder.chats and (template or any(form.messages is not None for _, form in forms)):
+        raise BadInputError("the tokenizer has no chat template; --set tokenizer=DIR with one")
+    found = list(_coded([form for _, form in forms], coder, way._replace(template=template)))
+    problems = [
+        f"{place}: {it}"
+        for (place, _), it in zip(forms, found, strict=True)
+        if isinstance(it, Refused)
+    ]
+    refuse(problems, f"{path} does not suit the tokenizer")
+    return [
+        (place, it) for (place, _), it in zip(forms, found, strict=True) if isinstance(it, Coded)
+    ]
+
+
+def largest(texts: Iterable[Coded]) -> int:
+    """Return the largest id of TEXTS."""
+    return max((int(text.ids.max()) for text in texts if len(text.ids)), default=0)
+
+
+def _coded(forms: Sequence[Form], coder: Coder, way: Way) -> Iterator[Coded | Refused]:
     rest = iter(forms)
     while chunk := list(islice(rest, CHUNK)):
-        forms = [_as_chat(form) if way.template else form for form in chunk]
-        plain = iter(_plain([form for form in forms if form.messages is None], coder, way))
-        for form in forms:
+        these = [_as_chat(form) if way.template else form for form in chunk]
+        plain = iter(_plain([form for form in these if form.messages is None], coder, way))
+        for form in these:
             yield next(plain) if form.messages is None else _chat(form, coder, way)
 
 
@@ -112,7 +142,7 @@ def _plain(forms: Sequence[Form], coder: Coder, way: Way) -> Iterator[Coded]:
     for form in forms:
         prompt = [] if form.prompt is None else coder.open(next(prompts))
         rest = next(texts if form.prompt is None else completions)
-        yield _labelled(coder.ended([*prompt, *rest]), len(prompt) if way.mask_prompt else 0)
+        yield labelled(coder.ended([*prompt, *rest]), len(prompt) if way.mask_prompt else 0)
 
 
 def _chat(form: Form, coder: Coder, way: Way) -> Coded | Refused:
@@ -121,16 +151,17 @@ def _chat(form: Form, coder: Coder, way: Way) -> Coded | Refused:
     try:
         ids = coder.chat(messages, form.tools)
         if not way.mask_prompt or len(messages) == 1:
-            return _labelled(ids, 0)
+            return labelled(ids, 0)
         answered = messages[-1]["role"] == "assistant"
         prompt = coder.chat(messages[:-1], form.tools, asked=answered)
     except ValueError as error:
         return Refused(f"the chat template does not take its messages ({error})")
     if ids[: len(prompt)] != prompt:
         return Refused("the chat template writes the prompt otherwise where an answer follows")
-    return _labelled(ids, len(prompt))
+    return labelled(ids, len(prompt))
 
 
-def _labelled(ids: Sequence[int], prompt: int) -> Coded:
+def labelled(ids: Sequence[int], prompt: int = 0) -> Coded:
+    """Return IDS with their labels, the first PROMPT of which do not count."""
     array = np.asarray(ids, np.int32)
     return Coded(array, np.where(np.arange(len(array)) < prompt, np.int32(IGNORED), array))
