@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..converters.values import Array
 from .data.batches import Dataset
 from .data.classes import class_metrics, label_metrics
 from .data.pairs import Pairs
-from .data.retrieval import contrastive_loss, ranks, retrieval_metrics
+from .data.retrieval import ranks_of, retrieval_metrics
 from .steps.base import Step, shares
 
 ANSWERS: Final = frozenset({"labels", "target"})  # what a model has to find: none of its inputs
@@ -28,18 +28,30 @@ class Scores(NamedTuple):
 Measure = Callable[[Step, Dataset, int], Scores]
 
 
-def measure_retrieval(step: Step, dataset: Dataset, size: int, temperature: float) -> Scores:
+class Judge(Protocol):
+    """What compares embeddings, and gives the loss of training to what it finds."""
+
+    def scored(self, queries: Array, documents: Array) -> Array:
+        """Return how near each of QUERIES is to each of DOCUMENTS, in float64."""
+        ...
+
+    def loss_of(self, scores: Array) -> float:
+        """Return the loss of SCORES, in which document i is query i's."""
+        ...
+
+
+def measure_retrieval(step: Step, dataset: Dataset, size: int, judge: Judge) -> Scores:
     """Return loss, P@1, MRR and R@10 of finding every pair's document among all of the split.
 
     The loss is that of training, over batches of SIZE pairs in one fixed random order: neighbours
     in a file are often related and would be harder to tell apart.
     """
     pairs = cast(Pairs, dataset)
-    queries, documents = (embed_all(step, pairs, name) for name in ("query", "document"))
-    rank = ranks(queries, documents)
+    scores = judge.scored(*(embed_all(step, pairs, name) for name in ("query", "document")))
+    rank = ranks_of(scores)
     mixed = np.random.default_rng(0).permutation(len(pairs))
     losses = [
-        contrastive_loss(queries[mixed[part]], documents[mixed[part]], temperature)
+        judge.loss_of(scores[np.ix_(mixed[part], mixed[part])])
         for part in in_slices(len(pairs), size)
         if len(part) == min(size, len(pairs))
     ]
@@ -113,16 +125,21 @@ def predictions(step: Step, dataset: Dataset) -> tuple[Array, Array]:
 
 
 def embed_all(step: Step, pairs: Pairs, name: str) -> Array:
-    """Return the embedding of text NAME of every pair, shape ``(pairs, width)``."""
+    """Return the embedding of text NAME of every pair, shape ``(pairs, width)``.
+
+    Those of tokens are ``(pairs, tokens, width)``, with zeros behind the last token.
+    """
     shortest_first = sorted(range(len(pairs)), key=lambda row: len(pairs.ids[name][row]))
-    parts = []
+    found: list[Array] = []
     for at in range(0, len(pairs), EMBED_ROWS):
         rows = shortest_first[at : at + EMBED_ROWS]
         filled = [*rows, *[rows[-1]] * (EMBED_ROWS - len(rows))]
         ids, mask = pairs.padded(name, filled)
-        parts.append(step.embed({"ids": ids, "mask": mask})[: len(rows)])
-    embeddings: Array = np.empty_like(np.concatenate(parts))
-    embeddings[shortest_first] = np.concatenate(parts)
+        found += [*step.embed({"ids": ids, "mask": mask})[: len(rows)]]
+    longest = found[-1].shape  # the last texts are the longest
+    embeddings = np.zeros((len(pairs), *longest), found[0].dtype)
+    for row, embedding in zip(shortest_first, found, strict=True):
+        embeddings[row, : len(embedding)] = embedding
     return embeddings
 
 

@@ -19,7 +19,11 @@ def ranks(queries: Array, documents: Array) -> Array:
     >>> ranks(np.eye(3), np.eye(3)[[0, 2, 1]]).tolist()
     [1, 3, 3]
     """
-    scores = queries.astype(np.float64) @ documents.astype(np.float64).T
+    return ranks_of(queries.astype(np.float64) @ documents.astype(np.float64).T)
+
+
+def ranks_of(scores: Array) -> Array:
+    """Return the same for SCORES of shape ``(queries, documents)``, in which document i is query i's."""
     return np.asarray((scores >= np.diagonal(scores)[:, None]).sum(axis=1))
 
 
@@ -60,16 +64,3 @@ def paired_bootstrap(
     counts = np.random.default_rng(seed).multinomial(size, [1 / size] * size, size=resamples)
     low, high = np.percentile(counts @ change / size, [2.5, 97.5])
     return Interval(float(change.mean()), float(low), float(high))
-
-
-def contrastive_loss(queries: Array, documents: Array, temperature: float) -> float:
-    """Return the symmetric InfoNCE of unit vectors, as ``objectives.contrastive`` computes it."""
-    scores = queries.astype(np.float64) @ documents.astype(np.float64).T / temperature
-    return float(np.mean([_cross_entropy(scores), _cross_entropy(scores.T)]))
-
-
-def _cross_entropy(scores: Array) -> float:
-    """Return the mean negative log-likelihood of the diagonal, row by row."""
-    top = scores.max(axis=1, keepdims=True)
-    partition = np.log(np.exp(scores - top).sum(axis=1)) + top[:, 0]
-    return float(np.mean(partition - np.diagonal(scores)))

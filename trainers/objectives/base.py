@@ -7,7 +7,7 @@ all optional, of the names and meanings of :class:`Objective`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -27,7 +27,11 @@ CLASSES: Final[Mapping[str, str]] = {  # objective -> its module here and its cl
     "causal_lm": "tokens:CausalLM",
     "classification": "classification:Classification",
     "contrastive": "contrastive:Contrastive",
+    "margin": "contrastive:Margin",
+    "masked_lm": "tokens:MaskedLM",
+    "maxsim": "maxsim:MaxSim",
     "regression": "regression:Regression",
+    "triplet": "contrastive:Triplet",
 }
 
 
@@ -50,12 +54,13 @@ class Objective:
         make_evaluated: the model to the torch module that evaluation runs; that of the loss where
             there is no other (``evaluated`` as a class attribute).
         dynamic: sizes of the loss module's inputs that vary: input -> axis -> name of the size. They
-            are all of its inputs; ``None`` where those of the data are, and examples vary in number.
+            are all of its inputs, but those that are optional; ``None`` where those of the data are.
         evaluated_dynamic: the same for the inputs of the module for evaluation.
         weight: the number of things that the loss of a batch is a mean over, such as examples.
         metric: the figure that chooses the best checkpoint.
         higher_is_better: which way it improves.
         measure: takes the figures of a split.
+        optional: inputs that the data need not have.
         wanted: what the data has to hold one of, where the inputs are else those of the data.
         check: the torch module and the splits to what is wrong with them, a line each.
     """
@@ -68,6 +73,7 @@ class Objective:
     metric: str
     higher_is_better: bool
     measure: Measure
+    optional: Collection[str] = ()
     wanted: Sequence[str] = ()
     check: Callable[[Any, Mapping[str, Dataset]], list[str]] = lambda *_: []
 
@@ -95,6 +101,7 @@ def make_objective(name: str, options: Mapping[str, Any]) -> Objective:
         metric=getattr(kind, "metric", "loss"),
         higher_is_better=getattr(kind, "higher_is_better", False),
         measure=partial(measure or measure_loss, **(options if measure else {})),
+        optional=getattr(kind, "optional", ()),
         wanted=getattr(kind, "wanted", ()),
         check=getattr(kind, "check", Objective.check),
     )

@@ -57,7 +57,8 @@ def taking(objective: Objective, given: Mapping[str, Array]) -> Objective:
     """Return OBJECTIVE with the inputs GIVEN, where it does not name its own."""
     evaluated, make = objective.evaluated_dynamic, objective.make_evaluated
     if objective.dynamic is not None:
-        return objective
+        there = {name: axes for name, axes in objective.dynamic.items() if name in given}
+        return replace(objective, dynamic=there)
     if make and evaluated is None:
         evaluated = varying(without_answers(given))
         make = _with_inputs(make, list(evaluated))
@@ -124,7 +125,7 @@ def _unlike(objective: Objective, given: Mapping[str, Array]) -> list[str]:
     if objective.dynamic is None:
         return []
     extra = sorted(given.keys() - objective.dynamic.keys())
-    missing = sorted(objective.dynamic.keys() - given.keys())
+    missing = sorted(objective.dynamic.keys() - given.keys() - set(objective.optional))
     return [
         *(f"{name} is in the data, and the objective takes no such input" for name in extra),
         *(f"{name} is an input of the objective, and not in the data" for name in missing),

@@ -1,4 +1,4 @@
-"""Symmetric in-batch InfoNCE: every pair's text must find its own among those of the batch."""
+"""Losses of one embedding for each text: InfoNCE, margin, triplet."""
 
 from __future__ import annotations
 
@@ -6,60 +6,59 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from ..evaluation import measure_retrieval
-from .outputs import hidden_states
+from .pairwise import Pairwise, hinge, info_nce
 
 
-class Embedding(nn.Module):
-    """A sentence embedding: the mean of the hidden states where the mask is 1, of unit length.
+class Contrastive(Pairwise):
+    """InfoNCE of the scores divided by TEMPERATURE, SYMMETRIC in both directions."""
 
-    Reimers and Gurevych 2019, section 3 (MEAN pooling).
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the embeddings of the texts IDS, shape ``(batch, width)``."""
-        hidden = hidden_states(self.model(input_ids=ids, attention_mask=mask))
-        weights = mask.unsqueeze(-1).to(hidden.dtype)
-        mean = (hidden * weights).sum(1) / weights.sum(1)
-        return functional.normalize(mean, dim=-1)
-
-
-class Contrastive(Embedding):
-    """The loss of a batch of pairs (van den Oord et al. 2018, equation 4, in both directions).
-
-    With ``s = q @ d.T / temperature`` it is the mean of the cross entropies of the rows of ``s``
-    and of its columns, the diagonal being right.
-    """
-
-    dynamic: ClassVar = {
-        f"{text}_{part}": {0: "batch", 1: text}
-        for text in ("query", "document")
-        for part in ("ids", "mask")
-    }
-    evaluated = Embedding
-    evaluated_dynamic: ClassVar = {part: {0: "batch", 1: "sequence"} for part in ("ids", "mask")}
-    metric = "mrr"
-    higher_is_better = True
-    measure = staticmethod(measure_retrieval)
-
-    def __init__(self, model: nn.Module, temperature: float) -> None:
+    def __init__(self, model: nn.Module, temperature: float, symmetric: bool = True) -> None:
         super().__init__(model)
-        self.temperature = temperature
+        self.temperature, self.symmetric = temperature, symmetric
 
-    def forward(  # type: ignore[override]  # the loss takes pairs where the embedding takes texts
-        self, query_ids: Tensor, query_mask: Tensor, document_ids: Tensor, document_mask: Tensor
-    ) -> Tensor:
-        """Return the loss, a scalar."""
-        queries = super().forward(query_ids, query_mask)
-        documents = super().forward(document_ids, document_mask)
-        scores = queries @ documents.T / self.temperature
-        own = torch.arange(scores.shape[0], device=scores.device)
-        rows = functional.cross_entropy(scores, own)
-        columns = functional.cross_entropy(scores.T, own)
-        return (rows + columns) / 2
+    def loss(self, scores: Tensor, others: Tensor) -> Tensor:
+        """Return the loss of SCORES."""
+        return info_nce(scores / self.temperature, others, symmetric=self.symmetric)
+
+
+class Margin(Pairwise):
+    """Every document but a query's own has to be MARGIN further away than that one."""
+
+    def __init__(self, model: nn.Module, margin: float) -> None:
+        super().__init__(model)
+        self.margin = margin
+
+    def loss(self, scores: Tensor, others: Tensor) -> Tensor:
+        """Return the loss of SCORES."""
+        return hinge(scores, others, self.margin)
+
+
+class Triplet(Margin):
+    """A query's ``negative_*`` have to be MARGIN further away than its own document.
+
+    Schroff et al. 2015, equation 2, by cosine or Euclidean distance. The loss of a split, where
+    there are none, takes all other documents for them.
+    """
+
+    optional: ClassVar = frozenset()
+
+    def __init__(self, model: nn.Module, margin: float, distance: str) -> None:
+        super().__init__(model, margin)
+        self.distance = distance
+
+    def loss(self, scores: Tensor, others: Tensor) -> Tensor:
+        """Return the loss of SCORES."""
+        count, documents = scores.shape
+        far = 1 - scores
+        if self.distance == "euclidean":  # of unit vectors
+            far = (2 * far).clamp(min=1e-12).sqrt()
+        missing = (self.margin + far.diagonal().unsqueeze(1) - far).clamp(min=0)
+        rows, columns = torch.arange(count).unsqueeze(1), torch.arange(documents).unsqueeze(0)
+        if documents > count:
+            each = (documents - count) // count
+            counted = (columns >= count) & ((columns - count) // each == rows)
+        else:
+            counted = columns != rows
+        counted = counted & ~others
+        return missing.masked_fill(~counted, 0.0).sum() / counted.sum().clamp(min=1)

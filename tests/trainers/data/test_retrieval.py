@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weighbridge.trainers.data.retrieval import (
-    contrastive_loss,
-    paired_bootstrap,
-    ranks,
-    retrieval_metrics,
-)
+from weighbridge.trainers.data.retrieval import paired_bootstrap, ranks, retrieval_metrics
 
 
 def unit(generator, rows):
@@ -34,17 +28,6 @@ def test_a_model_that_maps_everything_to_one_point_finds_nothing():
     same = np.ones((20, 4)) / 2
     metrics = retrieval_metrics(ranks(same, same))
     assert metrics == pytest.approx({"p@1": 0.0, "mrr": 1 / 20, "r@10": 0.0})
-
-
-@given(st.integers(2, 8), st.floats(0.01, 1.0), st.integers(0, 100))
-def test_the_loss_is_that_of_torch(rows, temperature, seed):
-    generator = np.random.default_rng(seed)
-    queries, documents = unit(generator, rows), unit(generator, rows)
-    scores = torch.tensor(queries @ documents.T / temperature)
-    own = torch.arange(rows)
-    cross_entropy = torch.nn.functional.cross_entropy
-    expected = (cross_entropy(scores, own) + cross_entropy(scores.T, own)) / 2
-    assert contrastive_loss(queries, documents, temperature) == pytest.approx(expected.item())
 
 
 def test_the_interval_repeats_holds_the_mean_and_matches_the_normal_one():

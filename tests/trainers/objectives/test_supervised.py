@@ -52,6 +52,21 @@ def test_causal_lm_is_transformers_own_loss_at_every_length(both, agree, texts, 
     agree(sides)
 
 
+def test_masked_lm_is_transformers_own_loss(both, agree, texts):
+    from transformers import BertConfig, BertForMaskedLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "vocab_size": 100}
+    torch.manual_seed(1)
+    model = BertForMaskedLM(BertConfig(**sizes, initializer_range=0.4)).eval()
+    batch = texts()
+    sides = both("masked_lm", model, batch, example=texts(3, 6, 1))
+    fed = tensors(batch)
+    theirs = model(fed["ids"], attention_mask=fed["mask"], labels=fed["labels"]).loss.item()
+    assert sides.torch.loss == pytest.approx(theirs, rel=1e-6)
+    agree(sides)
+
+
 def test_the_weight_is_the_number_of_terms_of_the_mean(texts, decoder):
     """Ragged batches weighted so have the loss of all of their tokens together."""
     objective = make_objective("causal_lm", {})

@@ -1,12 +1,11 @@
-"""The embedding and the loss against sentence-transformers' own code."""
+"""The embedding against sentence-transformers' own code."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from weighbridge.trainers.data.retrieval import contrastive_loss
-from weighbridge.trainers.objectives.contrastive import Contrastive, Embedding
+from weighbridge.trainers.objectives.embedding import Embedding
 
 
 def encoder(tiny_bert_dir):
@@ -43,12 +42,3 @@ def test_padding_changes_nothing(tiny_bert_dir):
     more[0][:, 6:] = 7  # whatever lies under the mask
     with torch.no_grad():
         assert torch.allclose(embed(ids, mask), embed(*more), atol=1e-6)
-
-
-def test_the_loss_is_that_of_the_embeddings_of_both_sides(tiny_bert_dir):
-    model = encoder(tiny_bert_dir)
-    queries, documents = batch(4, 6, 1), batch(4, 9, 2)
-    with torch.no_grad():
-        loss = Contrastive(model, 0.05)(*queries, *documents).item()
-        sides = [Embedding(model)(*side).numpy() for side in (queries, documents)]
-    assert abs(loss - contrastive_loss(*sides, 0.05)) < 1e-5 * loss
