@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -81,10 +82,10 @@ def train(
     saved = target / CONFIG
     if begun := config or (load_config(saved) if saved.is_file() else None):
         require_memory_of(begun)
+    completing = partial(complete, begun) if begun else lambda _folder: None
     with _watched(target, begun, **watching) as progress:
-        result = run(config, target, backend=backend, progress=progress, resume=resume)
-    if (target / WEIGHTS).is_file():
-        complete(config or load_config(target / CONFIG), target)
+        watchers: Any = {"progress": progress, "complete": completing}
+        result = run(config, target, backend=backend, resume=resume, **watchers)
     with writing(target):
         write_record(target, "run")
     return result
@@ -154,7 +155,9 @@ def require_memory_of(config: TrainConfig) -> None:
 
 
 def complete(config: TrainConfig, target: Path) -> None:
-    """Put beside whole trained weights what makes TARGET a directory that every loader opens."""
+    """Put beside whole trained weights in TARGET what makes it a directory that every loader opens."""
+    if not (target / WEIGHTS).is_file():
+        return
     source = open_model(config.model, trust_code=config.trust_code)
     if source.path is None or not source.path.is_dir():
         return

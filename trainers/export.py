@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ from .tasks import PREFIX, Task
 
 
 def write_result(
-    folder: Path, task: Task, adapter: AdapterSection | None, parameters: Mapping[str, Array]
+    folder: Path,
+    task: Task,
+    adapter: AdapterSection | None,
+    parameters: Mapping[str, Array],
+    base: Callable[[frozenset[str]], str | None] | None = None,
 ) -> None:
     """Write trained PARAMETERS to FOLDER, as adapters or as whole weights.
 
@@ -31,6 +36,7 @@ def write_result(
         task: what was trained.
         adapter: the adapters' settings, ``None`` after full fine-tuning.
         parameters: by their names in the loss module.
+        base: what says which weights were trained on, where that is known already: see ``base_record``.
     """
     if adapter:
         from ..converters.adapters import write_adapter
@@ -38,7 +44,8 @@ def write_result(
         torch = updates_of(parameters, adapter.scale, PREFIX)
         updates = mlx_updates(task, torch)
         write_adapter(folder, updates, config={"model": task.model.spec} if task.model else {})
-        record_base(folder, task, {*updates, *torch})
+        if text := (base or partial(base_record, task))(frozenset({*updates, *torch})):
+            (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
         return
     weights = _torch_weights(task) | {
         name.removeprefix(PREFIX): value for name, value in parameters.items()
@@ -64,10 +71,10 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     return command("convert", "mlx-to-torch", config.model, tuned, "--adapter", out, *trust)
 
 
-def record_base(folder: Path, task: Task, changed: Collection[str]) -> None:
-    """Write into FOLDER which weights CHANGED were trained on, so that no other base takes them."""
+def base_record(task: Task, changed: Collection[str]) -> str | None:
+    """Return which weights of TASK the updates of CHANGED were trained on, so that no other base takes them."""
     if task.model is None or task.model.path is None:
-        return
+        return None
     base = {
         "spec": task.model.spec,
         "framework": task.model.framework,
@@ -75,8 +82,7 @@ def record_base(folder: Path, task: Task, changed: Collection[str]) -> None:
         "weights": weight_records(task.model.checkpoint, sorted(changed)),
         "quantization": None,
     }
-    text = json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    return json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)
 
 
 def mlx_updates(task: Task, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:

@@ -88,3 +88,12 @@ def test_the_adapter_of_a_known_architecture_fits_its_mlx_weights(opened, tmp_pa
     task = build_task(config)
     write_result(tmp_path, task, config.adapter, make_step("torch", task, config).trainable())
     assert len(read_adapter(tmp_path).updates) == 4
+
+
+def test_a_checkpoint_holds_the_adapter_of_its_step(pairs_config, pairs_task, tmp_path):
+    config = pairs_config(steps=2, validate_every=2, checkpoint_every=1)
+    train(config, tmp_path / "run", backend="torch", task=pairs_task(config))
+    checkpoints = [tmp_path / "run" / "checkpoints" / f"step-0000000{step}" for step in (1, 2)]
+    first, last = (read_adapter(folder).updates for folder in checkpoints)
+    assert first.keys() == last.keys() == read_adapter(tmp_path / "run").updates.keys()
+    assert not any(np.array_equal(first[name].delta(), last[name].delta()) for name in first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -45,12 +45,18 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self._keep = folder, keep
 
-    def write(self, checkpoint: Checkpoint) -> Path:
+    def write(
+        self, checkpoint: Checkpoint, beside: Callable[[Path], None] = lambda _: None
+    ) -> Path:
         """Write a point to go on from and remove those that are no longer kept.
 
         The best checkpoints that a kept one names (``facts["best_step"]``) stay too.
+
+        Args:
+            checkpoint: the point.
+            beside: writes other files into its folder before it gets its name.
         """
-        path = self._write(STEP, checkpoint)
+        path = self._write(STEP, checkpoint, beside)
         self._prune()
         return path
 
@@ -91,17 +97,20 @@ class Checkpoints:
         numbers = [path.name.removeprefix(kind) for path in self.folder.glob(f"{kind}*")]
         return sorted(int(number) for number in numbers if number.isdecimal())
 
-    def _write(self, kind: str, checkpoint: Checkpoint) -> Path:
+    def _write(
+        self, kind: str, checkpoint: Checkpoint, beside: Callable[[Path], None] = lambda _: None
+    ) -> Path:
         """Write beside the final name, flush to disk, rename: a kill leaves all or nothing."""
         path = self._path(kind, checkpoint.step)
         staged = path.with_name(f"{TEMPORARY}{path.name}")
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
+        beside(staged)
         save_tensors(staged / TENSORS, checkpoint.arrays)
         known = {"step": checkpoint.step, HASH: _hash(staged / TENSORS)}
         facts = json.dumps(known | checkpoint.facts, indent=1)
         (staged / FACTS).write_text(facts + "\n", encoding="utf-8")
-        for file in (staged / TENSORS, staged / FACTS, staged):
+        for file in (*(it for it in staged.rglob("*") if it.is_file()), staged):
             _flush(file)
         if path.exists():  # from before a kill: the run has come here again
             stale = _set_aside(path)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from ...converters.checkpoints import (
     Sources,
@@ -26,12 +26,20 @@ from ..config import TrainConfig, differences, dump_config, load_config
 from ..preflight import Preflight, check_gradients, with_cause, with_hardest
 from ..steps.base import Step
 from ..tasks import Task, build_task
-from .events import Notice, Progress, ignore
+from .events import Notice, Progress
 from .result import TrainResult
-from .run import Run
+from .run import Run, Watcher
 
 CONFIG, PREFLIGHT, RESULT = "config.yaml", "preflight.json", "result.json"
 BACKENDS: Final = ("mlx", "torch")
+
+
+class Watching(TypedDict, total=False):
+    """What a run calls; see :class:`~weighbridge.trainers.runs.run.Watcher`."""
+
+    progress: Progress
+    complete: Callable[[Path], None]
+
 
 __all__ = ["BACKENDS", "TrainResult", "make_step", "preflight", "train"]
 
@@ -41,9 +49,9 @@ def train(
     out: Path,
     *,
     backend: str = "mlx",
-    progress: Progress = ignore,
     resume: bool = False,
     task: Task | None = None,
+    **watching: Unpack[Watching],
 ) -> TrainResult:
     """Train as CONFIG says and leave the run in OUT.
 
@@ -54,9 +62,10 @@ def train(
         config: the run; ``None`` for the one in OUT.
         out: its folder; must not exist unless RESUME.
         backend: ``mlx`` or ``torch``.
-        progress: called with every event; must not raise.
         resume: go on from the last checkpoint.
         task: a model and data in memory, in place of those that CONFIG names.
+        watching: ``progress``, called with every event, and ``complete``, called with OUT and every
+            checkpoint when they have got weights or an adapter; neither may raise.
 
     Raises:
         TargetExistsError: OUT exists and RESUME was not given.
@@ -65,16 +74,18 @@ def train(
         DivergedError: too many updates in a row were not finite.
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
+    watcher = Watcher(**watching)
     started, config = time.monotonic(), _admit(config, out, resume=resume)
     provide(config.sources())
     sources = Sources.of(*config.sources())
     with nullcontext() if resume else Staging(out, kind="run") as staging:
         task = task or build_task(config)
-        step = _with_room(make_step(backend, task, config), out, config, progress)
+        step = _with_room(make_step(backend, task, config), out, config, watcher.progress)
         if staging:
             _create(staging, config, _check(task, config, step).require())
     with locked(out), _resumable(out):
-        return _completed(Run(config, task, step, out, progress), out, sources, started)
+        run = Run(config, task, step, out, watcher)
+        return _completed(run, out, sources, started)
 
 
 def _require_same_sources(sources: Sources, out: Path) -> None:
@@ -106,7 +117,7 @@ def _bytes_of(step: Step, config: TrainConfig) -> int:
     """Return how much a run writes: checkpoints kept and one more, the best and the result."""
     state = sum(array.nbytes for array in step.state().values())
     result = sum(array.nbytes for array in step.weights().values())
-    return (config.keep + 1) * state + 3 * result
+    return (config.keep + 1) * (state + result) + 3 * result
 
 
 def _with_room(step: Step, out: Path, config: TrainConfig, progress: Progress) -> Step:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from ...errors import DivergedError, MismatchError
 from ..config import TrainConfig
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
-from ..export import next_command, write_result
+from ..export import base_record, next_command, write_result
 from ..plots import plot_run
 from ..schedule import learning_rate
 from ..steps.base import Measures, Step
@@ -26,7 +27,7 @@ from .carried import Carried
 from .checkpoint import Checkpoint, Checkpoints
 from .clock import Clock, memory_figures
 from .drawing import Drawn, Draws
-from .events import Notice, Progress, Started, Updated, Validated
+from .events import Notice, Progress, Started, Updated, Validated, ignore
 from .interrupts import InterruptFlag, TrainingInterrupted
 from .journal import Journal
 from .length import length_of
@@ -36,6 +37,18 @@ from .sizes import Sizes, free_memory, memory_used
 from .watchdog import Watchdog
 
 METRICS, PLOT, CHECKPOINTS = "metrics.jsonl", "loss.png", "checkpoints"
+
+
+class Watcher(NamedTuple):
+    """What a run calls.
+
+    Attributes:
+        progress: with every event; must not raise.
+        complete: with a folder that has got whole weights, to put beside them what else a model needs.
+    """
+
+    progress: Progress = ignore
+    complete: Callable[[Path], None] = lambda _folder: None
 
 
 class Pending(NamedTuple):
@@ -53,10 +66,11 @@ class Run:
     """One run under way."""
 
     def __init__(
-        self, config: TrainConfig, task: Task, step: Step, out: Path, progress: Progress
+        self, config: TrainConfig, task: Task, step: Step, out: Path, watcher: Watcher
     ) -> None:
         self._config, self._task, self._step, self._out = config, task, step, out
-        self._progress = progress
+        self._progress, self._complete = watcher
+        self._base = cache(partial(base_record, task))
         self._order = task.order(config)
         self._draws = Draws(task.splits["train"], self._order, config)
         self._length = length_of(config, self._order)
@@ -100,7 +114,7 @@ class Run:
     def finish(self, started: float) -> TrainResult:
         """Write the best parameters and the plot; return what was done since STARTED."""
         best = self._checkpoints.best(self._carried.best_step).arrays
-        write_result(self._out, self._task, self._config.adapter, best)
+        self._export(self._out, best)
         self.plot()
         return TrainResult(
             out=self._out,
@@ -115,6 +129,11 @@ class Run:
             seconds=round(time.monotonic() - started, 1),
             next=next_command(self._out, self._task, self._config),
         )
+
+    def _export(self, folder: Path, weights: Mapping[str, Array]) -> None:
+        """Write to FOLDER what other commands read: an adapter, or whole weights."""
+        write_result(folder, self._task, self._config.adapter, weights, self._base)
+        self._complete(folder)
 
     def plot(self) -> None:
         """Draw the run so far."""
@@ -278,7 +297,10 @@ class Run:
     def _checkpoint(self) -> None:
         self._read_pending()
         facts = {"progress": asdict(self._carried), "best_step": self._carried.best_step}
-        self._checkpoints.write(Checkpoint(self._done, self._step.state(), facts | self._given))
+        self._checkpoints.write(
+            Checkpoint(self._done, self._step.state(), facts | self._given),
+            lambda folder: self._export(folder, self._step.weights()),
+        )
         self._clock.start()
 
     def _restore(self, checkpoint: Checkpoint | None) -> int:
