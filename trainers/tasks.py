@@ -18,6 +18,7 @@ from .config import TrainConfig
 from .data.batches import Dataset, Order
 from .data.context import Context
 from .data.reading import leaks, read_splits
+from .live import Live
 from .objectives.base import Objective
 from .objectives.chosen import check_labels, objective_of
 
@@ -84,20 +85,25 @@ class Task:
         )
 
 
-def build_task(config: TrainConfig, module: Any = None, tokenizer: Path | None = None) -> Task:
+def build_task(
+    config: TrainConfig, module: Any = None, tokenizer: Path | None = None, live: Live | None = None
+) -> Task:
     """Open the model and the data of CONFIG and check that they fit.
 
     Args:
         config: the run.
         module: a torch module to train in place of ``config.model``.
         tokenizer: the directory of the tokenizer, where it is not the model's own.
+        live: what is in memory, a module with it.
 
     Raises:
         WeighbridgeError: anything that would stop the run later.
     """
+    module = live.module if live else module
     model = None if module else _open(config)
-    splits = read_splits(config.data, _context(model, tokenizer or config.tokenizer))
-    objective = objective_of(config, splits["train"])
+    splits = live.splits if live else None
+    splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))
+    objective = objective_of(config, splits["train"], live.objective if live else None)
     module = module or _build_module(cast(Model, model))
     _freeze(module, config)
     check_labels(objective, module, splits)

@@ -78,18 +78,19 @@ class Objective:
     check: Callable[[Any, Mapping[str, Dataset]], list[str]] = lambda *_: []
 
 
-def make_objective(name: str, options: Mapping[str, Any]) -> Objective:
+def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> Objective:
     """Return the objective NAME, one of ``CLASSES`` or ``module:Class`` of a user's.
 
     Args:
         name: the objective.
         options: its settings, which its class and its ``measure`` take by name.
+        given: the class, where it is in memory.
 
     Raises:
         UsersCodeError: the user's module raises as it is imported.
         BadInputError: there is no such thing.
     """
-    kind = _ours(CLASSES[name]) if name in CLASSES else named_code(name)
+    kind = given or (_ours(CLASSES[name]) if name in CLASSES else named_code(name))
     measure: Any = getattr(kind, "measure", None)
     evaluated: Any = getattr(kind, "evaluated", None)
     return Objective(

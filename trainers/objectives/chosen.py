@@ -21,15 +21,15 @@ POSITIONAL_OR_KEYWORD: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 EXAMPLES: Final = 3  # of the batch that shows what the data holds
 
 
-def objective_of(config: TrainConfig, train: Dataset) -> Objective:
-    """Return the objective of CONFIG for the data that TRAIN is of.
+def objective_of(config: TrainConfig, train: Dataset, kind: Any = None) -> Objective:
+    """Return the objective of CONFIG for the data that TRAIN is of; KIND is its class where that is in memory.
 
     Raises:
         MismatchError: the data has other inputs than the objective takes.
         BadInputError: there is no such objective or metric.
         UsersCodeError: the user's module raises as it is imported.
     """
-    objective = make_objective(config.objective.name, _options(config.objective))
+    objective = make_objective(config.objective.name, _options(config.objective), kind)
     given = train.batch(range(min(len(train), EXAMPLES))).inputs
     if problems := [*_missing(objective, given), *_unlike(objective, given)]:
         summary = f"data {config.data.kind} does not fit the objective {config.objective.name}"

@@ -1,0 +1,122 @@
+"""Training what is in memory: a module, an objective and data that have no names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import weighbridge
+from weighbridge.errors import BadInputError, MismatchError
+
+SHORT = {"steps": 4, "batch_size": 8, "validate_every": 2, "optimizer": {"learning_rate": 0.05}}
+BACKENDS = ["mlx", "torch"]
+
+
+class Distance(torch.nn.Module):
+    """The mean absolute error, times a factor."""
+
+    def __init__(self, model, factor=2.0):
+        super().__init__()
+        self.model, self.factor = model, factor
+
+    def forward(self, x, y):
+        return self.factor * (self.model(x) - y).abs().mean()
+
+
+class Points:
+    """Points of a plane and their heights."""
+
+    def __init__(self, count, seed):
+        self.x = np.random.default_rng(seed).normal(size=(count, 2)).astype(np.float32)
+
+    def __len__(self):
+        return len(self.x)
+
+    def batch(self, rows):
+        return {"x": self.x[rows], "y": self.x[rows].sum(1, keepdims=True) + 3}
+
+
+def module():
+    torch.manual_seed(0)
+    return torch.nn.Linear(2, 1)
+
+
+def train(objective, data, folder, given=None, backend="torch", **changes):
+    given = given or module()
+    options = {"target": folder, "backend": backend}
+    return given, weighbridge.train(given, objective, data, SHORT | changes, **options)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_live_module_gets_the_best_parameters(backend, tmp_path):
+    data = {"train": Points(40, 0), "validation": Points(9, 1)}
+    trained, result = train(Distance, data, tmp_path / "run", backend=backend)
+    assert result.best["loss"] < result.before["loss"]
+    with torch.no_grad():
+        batch = {
+            name: torch.from_numpy(it) for name, it in data["validation"].batch(range(9)).items()
+        }
+        assert float(Distance(trained)(**batch)) == pytest.approx(result.best["loss"], rel=1e-5)
+
+
+def test_a_class_an_instance_and_arrays_say_the_same(tmp_path):
+    data = {"train": Points(40, 0), "validation": Points(9, 1)}
+    arrays = {name: points.batch(range(len(points))) for name, points in data.items()}
+    first, _ = train(Distance, data, tmp_path / "class")
+    own = module()
+    second, _ = train(Distance(own), arrays, tmp_path / "instance", own)
+    assert torch.equal(first.weight, second.weight)
+    assert second is own
+
+
+def test_one_dataset_is_divided(tmp_path):
+    _, result = train(Distance, Points(50, 0), tmp_path / "run")
+    assert {name: it["examples"] for name, it in result.data.items()} == {
+        "train": 45,
+        "validation": 5,
+    }
+
+
+def test_a_named_objective_with_settings_of_a_recipe(tmp_path):
+    rows = {"input": np.ones((20, 2), np.float32), "target": np.ones((20, 1), np.float32)}
+    trained, result = train("regression", rows, tmp_path / "run", freeze=["bias"])
+    assert torch.equal(trained.bias, module().bias)
+    assert result.best["loss"] < result.before["loss"]
+
+
+def test_a_live_run_is_resumed_with_the_same_things(tmp_path):
+    straight, _ = train(Distance, Points(50, 0), tmp_path / "run")
+    again = module()
+    weighbridge.train(
+        again, Distance, Points(50, 0), SHORT, target=tmp_path / "run", backend="torch", resume=True
+    )
+    assert torch.equal(straight.weight, again.weight)
+    with pytest.raises(MismatchError, match="data: "):
+        weighbridge.train(
+            module(),
+            *(Distance, Points(50, 7), SHORT),
+            target=tmp_path / "run",
+            backend="torch",
+            resume=True,
+        )
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"train": Points(9, 0)}, "data has no split validation"),
+        (Points(1, 0), "data has 1 examples"),
+        ({"x": np.ones((3, 2)), "y": np.ones(4)}, "one row for each example"),
+        (3, "data has no method __len__"),
+    ],
+)
+def test_data_that_is_none_is_refused(data, says, tmp_path):
+    with pytest.raises(BadInputError, match=says):
+        train(Distance, data, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_instance_needs_its_model(tmp_path):
+    with pytest.raises(BadInputError, match="L1Loss has no attribute model"):
+        train(torch.nn.L1Loss(), Points(9, 0), tmp_path / "run")

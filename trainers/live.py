@@ -1,0 +1,141 @@
+"""Training what is in memory: a torch module, an objective and data that no configuration can name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import BadInputError
+from .config import TrainConfig, validate
+from .data.batches import Batch, Dataset
+from .data.given import Given
+from .data.series import Series
+
+HELD_OUT: Final = 0.1  # of the examples, where data is one dataset without splits
+SPLITS: Final = ("train", "validation", "test")
+ORIGIN: Final = (
+    "live:"  # begins the name of what is in memory, in the configuration that a run keeps
+)
+
+
+@dataclass(frozen=True)
+class Live:
+    """What is in memory.
+
+    Attributes:
+        module: the torch module.
+        objective: class, or what is called like one; ``None`` where the configuration names it.
+        splits: the data by split; ``None`` where the configuration names them.
+    """
+
+    module: Any
+    objective: Any = None
+    splits: Mapping[str, Dataset] | None = None
+
+
+def live(
+    module: Any, objective: Any, data: Any, settings: Mapping[str, Any]
+) -> tuple[TrainConfig, Live]:
+    """Return the configuration of a run and what of it is in memory.
+
+    Args:
+        module: a ``torch.nn.Module``; the run works on a copy of it.
+        objective: its name, its section as a mapping, a class, or an instance that keeps MODULE as its
+            attribute ``model``.
+        data: a section as a mapping, a dataset, or a mapping of splits to datasets. A dataset has
+            ``__len__`` and ``batch(rows)``, or is a mapping of arrays, one row an example.
+        settings: the rest of the configuration.
+
+    Raises:
+        BadInputError: DATA is none of these.
+        MismatchError: a setting is wrong.
+    """
+    named = isinstance(objective, str | Mapping)
+    splits = None if isinstance(data, Mapping) and "kind" in data else dict(_splits(data, settings))
+    config = validate(
+        {
+            "model": f"{ORIGIN}{type(module).__name__}",
+            **settings,
+            "objective": objective if named else {"name": f"{ORIGIN}{_name(objective)}"},
+            "data": data if splits is None else {"kind": f"{ORIGIN}{type(data).__name__}"},
+        }
+    )
+    kind = None if named else objective if isinstance(objective, type) else Copies(objective)
+    return config, Live(copy.deepcopy(module), kind, splits)
+
+
+class Copies:
+    """An objective made of a module as an INSTANCE was made of its own: a copy around the module."""
+
+    def __init__(self, instance: Any) -> None:
+        if not hasattr(instance, "model"):
+            raise BadInputError(
+                f"objective: {type(instance).__name__} has no attribute model, the module that it is"
+                " the loss of; give its class, or a name"
+            )
+        self._instance = instance
+
+    def __call__(self, model: Any) -> Any:
+        """Return the objective of MODEL."""
+        return copy.deepcopy(self._instance, {id(self._instance.model): model})
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the class says of itself."""
+        return getattr(type(self._instance), name)
+
+
+class Part:
+    """Some ROWS of a dataset."""
+
+    def __init__(self, whole: Given, rows: Sequence[int]) -> None:
+        self._whole, self._rows = whole, rows
+        self.report = {"examples": len(rows)}
+        self.digest = f"{whole.digest}-{len(rows)}-{rows[0]}"
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self._rows)
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Return the examples ROWS of the part."""
+        return self._whole.batch([self._rows[row] for row in rows])
+
+    def length(self, row: int) -> int:
+        """Return how long an example is."""
+        return self._whole.length(self._rows[row])
+
+    def keys(self, row: int) -> tuple[Any, ...]:
+        """Return what no other example of a batch may share with this one."""
+        return self._whole.keys(self._rows[row])
+
+
+def _name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else type(kind).__name__
+
+
+def _splits(data: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, Dataset]]:
+    if isinstance(data, Mapping) and data.keys() & set(SPLITS):
+        if missing := {"train", "validation"} - data.keys():
+            raise BadInputError(f"data has no split {', '.join(sorted(missing))}")
+        yield from ((name, _dataset(it, f"data.{name}")) for name, it in data.items())
+        return
+    whole = _dataset(data, "data")
+    drawn = np.random.default_rng(int(settings.get("seed", 0))).permutation(len(whole)).tolist()
+    if len(whole) < 2:
+        raise BadInputError(f"data has {len(whole)} examples; two are the least to train on one")
+    count = max(1, round(HELD_OUT * len(whole)))
+    yield "train", Part(whole, sorted(drawn[count:]))
+    yield "validation", Part(whole, sorted(drawn[:count]))
+
+
+def _dataset(given: Any, name: str) -> Any:
+    if isinstance(given, Mapping):
+        arrays = {key: np.asarray(array) for key, array in given.items()}
+        if len({len(array) if array.ndim else -1 for array in arrays.values()}) != 1:
+            raise BadInputError(f"{name} is no mapping of arrays with one row for each example")
+        return Series(arrays)
+    return Given(given, name)
