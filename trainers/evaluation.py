@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Scores(NamedTuple):
     per_example: Array
 
 
+T = TypeVar("T")
 Measure = Callable[[Step, Dataset, int], Scores]
 
 
@@ -104,9 +105,18 @@ def measure_classes(step: Step, dataset: Dataset, size: int) -> Scores:
     return Scores(loss | class_metrics(chosen[known], wanted[known].astype(int)), right * 1.0)
 
 
-def without_answers(inputs: Mapping[str, Array]) -> dict[str, Array]:
+def without_answers(inputs: Mapping[str, T]) -> dict[str, T]:
     """Return INPUTS without what the model has to find."""
     return {name: array for name, array in inputs.items() if name not in ANSWERS}
+
+
+def found_by(step: Step, dataset: Dataset, size: int) -> Array:
+    """Return what the module for evaluation finds of every example, in float64, SIZE at a time."""
+    found: list[Array] = []
+    for rows in in_slices(len(dataset), size):
+        filled = [*rows, *[rows[-1]] * (size - len(rows))]
+        found += [*step.embed(dataset.batch(filled).inputs)[: len(rows)]]
+    return np.stack(found).astype(np.float64)
 
 
 def predictions(step: Step, dataset: Dataset) -> tuple[Array, Array]:

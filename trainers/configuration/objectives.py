@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, Tag
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, Tag
 
-from .section import CUSTOM, Section, chosen_by
+from .section import CUSTOM, Fraction, Section, chosen_by
+
+
+def _absolute(spec: str) -> str:
+    """Return SPEC, absolute where it is a path: a run may be resumed anywhere."""
+    return str(Path(spec).absolute()) if Path(spec).exists() else spec
 
 
 class CausalObjective(Section):
@@ -33,6 +39,27 @@ class ContrastiveObjective(Section):
     name: Literal["contrastive"]
     temperature: PositiveFloat = 0.05
     symmetric: bool = True
+
+
+class DistillationObjective(Section):
+    """The distance of the logits from those of TEACHER, a directory or ``module:factory``.
+
+    By COMPARE ``kl`` (of softmaxes at TEMPERATURE) or ``mse``; HARD is the share of the loss of labels.
+    """
+
+    name: Literal["distillation"]
+    teacher: Annotated[str, AfterValidator(_absolute)]
+    trust_code: str | None = None
+    compare: Literal["kl", "mse"] = "kl"
+    temperature: PositiveFloat = 2.0
+    hard: Fraction = 0.0
+
+
+class DPOObjective(Section):
+    """Direct preference optimisation against the model as it was, BETA being how far it may go from it."""
+
+    name: Literal["dpo"]
+    beta: PositiveFloat = 0.1
 
 
 class MarginObjective(Section):
@@ -83,6 +110,8 @@ Objective = Annotated[
     Annotated[CausalObjective, Tag("causal_lm")]
     | Annotated[ClassificationObjective, Tag("classification")]
     | Annotated[ContrastiveObjective, Tag("contrastive")]
+    | Annotated[DistillationObjective, Tag("distillation")]
+    | Annotated[DPOObjective, Tag("dpo")]
     | Annotated[MarginObjective, Tag("margin")]
     | Annotated[MaskedObjective, Tag("masked_lm")]
     | Annotated[MaxSimObjective, Tag("maxsim")]

@@ -27,6 +27,8 @@ CLASSES: Final[Mapping[str, str]] = {  # objective -> its module here and its cl
     "causal_lm": "tokens:CausalLM",
     "classification": "classification:Classification",
     "contrastive": "contrastive:Contrastive",
+    "distillation": "distillation:Distillation",
+    "dpo": "preferences:DPO",
     "margin": "contrastive:Margin",
     "masked_lm": "tokens:MaskedLM",
     "maxsim": "maxsim:MaxSim",

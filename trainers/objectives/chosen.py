@@ -58,7 +58,10 @@ def taking(objective: Objective, given: Mapping[str, Array]) -> Objective:
     evaluated, make = objective.evaluated_dynamic, objective.make_evaluated
     if objective.dynamic is not None:
         there = {name: axes for name, axes in objective.dynamic.items() if name in given}
-        return replace(objective, dynamic=there)
+        make_loss = _with_inputs(objective.make_loss, list(there))
+        if make and evaluated is not None:
+            make = _with_inputs(make, list(evaluated))
+        return replace(objective, make_loss=make_loss, make_evaluated=make, dynamic=there)
     if make and evaluated is None:
         evaluated = varying(without_answers(given))
         make = _with_inputs(make, list(evaluated))

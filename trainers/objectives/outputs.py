@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from ..evaluation import ANSWERS
+from ..evaluation import ANSWERS, without_answers
 
 OF_TRANSFORMERS: Final = {"ids": "input_ids", "mask": "attention_mask"}
 
@@ -61,7 +61,7 @@ class Supervised(nn.Module):
 
     def forward(self, **inputs: Tensor) -> Tensor:
         """Return the loss, a scalar."""
-        known = {name: value for name, value in inputs.items() if name not in ANSWERS}
+        known = without_answers(inputs)
         (wanted,) = (value for name, value in inputs.items() if name in ANSWERS)
         return self.loss(logits_of(run(self.model, known)), wanted)
 

@@ -15,21 +15,33 @@ from .base import IGNORED, labels
 from .outputs import logits_of, run
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean of ``logsumexp(logits) - logits[label]`` where LABELS are not -100.
+def surprises(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return ``logsumexp(logits) - logits[label]`` where LABELS are not -100, and 0 elsewhere.
 
-    The same as torch's cross entropy, without the logarithms of all probabilities: of a large
+    What torch's cross entropy is a mean of, without the logarithms of all probabilities: of a large
     vocabulary, the logits exist once in float32, and not a second time.
 
     Args:
         logits: shape ``(batch, sequence, vocabulary)``, of any floating dtype.
         labels: ids, shape ``(batch, sequence)``.
+
+    Returns:
+        Minus the logarithms of probabilities, shape ``(batch, sequence)``.
     """
     counts = labels != IGNORED
     wide = torch.promote_types(logits.dtype, torch.float32)
     chosen = logits.gather(-1, labels.where(counts, 0).unsqueeze(-1)).squeeze(-1)
-    losses = logits.to(wide).logsumexp(-1) - chosen.to(wide)
-    return losses.where(counts, 0.0).sum() / counts.sum().clamp(min=1)
+    return (logits.to(wide).logsumexp(-1) - chosen.to(wide)).where(counts, 0.0)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean of :func:`surprises` over the LABELS that count, 0 where none does."""
+    return surprises(logits, labels).sum() / (labels != IGNORED).sum().clamp(min=1)
+
+
+def next_tokens(labels: Tensor) -> Tensor:
+    """Return the label of the next position for each; the last has none."""
+    return functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 def next_labels(batch: Batch) -> float:
@@ -64,7 +76,4 @@ class CausalLM(MaskedLM):
 
     weight = staticmethod(next_labels)
 
-    @staticmethod
-    def answers(labels: Tensor) -> Tensor:
-        """Return the next token of every position; the last has none."""
-        return functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    answers = staticmethod(next_tokens)
