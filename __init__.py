@@ -9,8 +9,9 @@ __version__ = "0.1.0"
 _PUBLIC = {
     ".converters.planning.opening": "open",
     ".converters.runtimes.native.runner": "mlx_model",
-    ".jobs.api": "convert convert_adapter merge quantize check record train export capture inspect Options Outcome",
+    ".jobs.api": "convert convert_adapter merge quantize check record export capture inspect Options Outcome",
     ".converters.captures.extending": "from_exported register_op",
+    ".jobs.training.api": "train",
     ".parity.check.live": "assert_parity",
     ".converters.models": "Signature",
     ".parity.check.verdict": "Verdict",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final
 
 from ..converters.common.policy import Policy
 from ..errors import BadInputError
@@ -19,12 +18,9 @@ from .options import Options
 from .parity import check as check_model
 from .parity import record as record_golden
 from .pipeline import Outcome
-from .training import train as train_model
-from .training import train_live
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
-    from ..trainers.runs.result import TrainResult
 
 Location = str | Path
 QUANTIZING: Final = {
@@ -244,95 +240,6 @@ def record(
     """
     chosen = Options(inputs=Path(inputs) if inputs else None, **options)
     return record_golden(str(model), Path(target), level=level, options=chosen)
-
-
-@overload
-def train(
-    target: Location,
-    recipe: Location | None = None,
-    *,
-    backend: str = "mlx",
-    settings: Mapping[str, Any] | None = None,
-    resume: bool = False,
-) -> TrainResult: ...
-
-
-@overload
-def train(
-    module: Any,
-    objective: Any,
-    data: Any,
-    config: Mapping[str, Any] | None = None,
-    *,
-    target: Location | None = None,
-    backend: str = "mlx",
-    resume: bool = False,
-) -> TrainResult: ...
-
-
-def train(*given: Any, backend: str = "mlx", resume: bool = False, **named: Any) -> TrainResult:
-    """Train by a recipe, ``train(target, recipe)``, or what is in memory, ``train(module, objective, data)``.
-
-    The first is ``weighbridge train`` and leaves an adapter, or whole weights, in TARGET. The second
-    does the same in TARGET (``run`` where none is given) and gives MODULE the best parameters; with
-    adapters it leaves MODULE as it is.
-
-    Args:
-        given: TARGET and RECIPE: the run's folder, and the name of a recipe in ``trainers/recipes`` or
-            a YAML or TOML file. Or MODULE, a ``torch.nn.Module``; OBJECTIVE: a name, a section, a class
-            called with the module, or an instance around it; DATA: a section, a dataset, or a mapping of
-            ``train`` and ``validation`` to datasets (``__len__`` and ``batch(rows)``, or a mapping of
-            arrays); CONFIG: the other settings as in a recipe.
-        backend: ``mlx`` or ``torch``; the same data, order and seeds in both.
-        resume: go on where the run in TARGET stopped.
-        named: any of these by name, and with a recipe ``settings``: dotted setting -> value.
-
-    Returns:
-        ``.before`` and ``.best`` validation figures, ``.best_step``, ``.out``.
-
-    Raises:
-        BadInputError: a setting that is unknown, or data that is not what it should be.
-        DivergedError: loss or gradient was not finite too many times in a row.
-        TargetExistsError: TARGET is there.
-
-    Example::
-
-        data = {f"data.{part}": "pairs.jsonl" for part in ("train", "validation", "test")}
-        run = weighbridge.train("run", "minilm-lora", settings={"model": "encoder", "steps": 2, **data})
-        assert run.steps == 2
-
-        rows = {"input": numpy.ones((64, 3), "f4"), "target": numpy.ones((64, 1), "f4")}
-        run = weighbridge.train(torch.nn.Linear(3, 1), "regression", rows, {"steps": 2}, target="fit")
-        assert run.best["loss"] < run.before["loss"]
-    """
-    how: Any = {"backend": backend, "resume": resume}
-    if "module" in named or (given and not isinstance(given[0], str | Path | None)):
-        return _train_live(*given, how=how, **named)
-    return _train_recipe(*given, how=how, **named)
-
-
-def _train_recipe(
-    target: Location,
-    recipe: Location | None = None,
-    *,
-    how: dict[str, Any],
-    settings: Mapping[str, Any] | None = None,
-) -> TrainResult:
-    pairs = [f"{key}={value}" for key, value in (settings or {}).items()]
-    return train_model(Path(target), how["backend"], recipe, pairs, resume=how["resume"])
-
-
-def _train_live(
-    module: Any,
-    objective: Any,
-    data: Any,
-    config: Mapping[str, Any] | None = None,
-    *,
-    how: dict[str, Any],
-    target: Location | None = None,
-) -> TrainResult:
-    given = module, objective, data, config or {}
-    return train_live(given, Path(target) if target else None, **how)
 
 
 def export(

@@ -64,8 +64,7 @@ def train(
         backend: ``mlx`` or ``torch``.
         resume: go on from the last checkpoint.
         task: a model and data in memory, in place of those that CONFIG names.
-        watching: ``progress``, called with every event, and ``complete``, called with OUT and every
-            checkpoint when they have got weights or an adapter; neither may raise.
+        watching: what is called with every event, and with folders that have got weights.
 
     Raises:
         TargetExistsError: OUT exists and RESUME was not given.
@@ -84,8 +83,7 @@ def train(
         if staging:
             _create(staging, config, _check(task, config, step).require())
     with locked(out), _resumable(out):
-        run = Run(config, task, step, out, watcher)
-        return _completed(run, out, sources, started)
+        return _completed(Run(config, task, step, out, watcher), out, sources, started)
 
 
 def _require_same_sources(sources: Sources, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Train and preflight, from a configuration to a run folder."""
+"""Train and preflight, from a recipe to a run folder."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from .. import __version__
-from ..converters.checkpoints import open_checkpoint, require_target
-from ..converters.common.hints import command
-from ..converters.common.repositories import recorded
-from ..converters.common.system import writing
-from ..converters.models import MANIFEST
-from ..converters.planning.config import rewrite_config
-from ..converters.planning.conversion import conversion_of
-from ..converters.planning.manifest import write_manifest
-from ..converters.planning.memory import require_memory
-from ..converters.planning.opening import open as open_model
-from ..converters.results.records import write_record
-from ..converters.sidefiles import copy_side_files
-from ..errors import BadInputError
+from ... import __version__
+from ...converters.checkpoints import open_checkpoint, require_target
+from ...converters.common.hints import command
+from ...converters.common.repositories import recorded
+from ...converters.common.system import writing
+from ...converters.models import MANIFEST
+from ...converters.planning.config import rewrite_config
+from ...converters.planning.conversion import conversion_of
+from ...converters.planning.manifest import write_manifest
+from ...converters.planning.memory import require_memory
+from ...converters.planning.opening import open as open_model
+from ...converters.results.records import write_record
+from ...converters.sidefiles import copy_side_files
+from ...errors import BadInputError
 
 if TYPE_CHECKING:
-    from ..trainers.config import TrainConfig
-    from ..trainers.preflight import Preflight
-    from ..trainers.runs.events import Progress
-    from ..trainers.runs.loop import TrainResult
+    from ...trainers.config import TrainConfig
+    from ...trainers.preflight import Preflight
+    from ...trainers.runs.events import Progress
+    from ...trainers.runs.loop import TrainResult
 
 CONFIG, WEIGHTS = "config.yaml", "model.safetensors"
 RUN = "run"  # the folder where none is named
@@ -70,8 +70,8 @@ def train(
         resume: go on where the run in TARGET stopped; the configuration is the run's own.
         watching: who is told of it, and whether memory is measured.
     """
-    from ..trainers.config import load_config
-    from ..trainers.runs.loop import train as run
+    from ...trainers.config import load_config
+    from ...trainers.runs.loop import train as run
 
     config = load_config(recipe, overrides) if recipe or overrides or not resume else None
     if recipe is None and target and not resume:
@@ -83,7 +83,7 @@ def train(
     if begun := config or (load_config(saved) if saved.is_file() else None):
         require_memory_of(begun)
     completing = partial(complete, begun) if begun else lambda _folder: None
-    with _watched(target, begun, **watching) as progress:
+    with watched(target, begun, **watching) as progress:
         watchers: Any = {"progress": progress, "complete": completing}
         result = run(config, target, backend=backend, resume=resume, **watchers)
     with writing(target):
@@ -91,39 +91,8 @@ def train(
     return result
 
 
-def train_live(
-    given: Sequence[Any], target: Path | None, backend: str, *, resume: bool = False
-) -> TrainResult:
-    """Train what is in memory and give the module the best parameters, unless adapters were trained.
-
-    Args:
-        given: a torch module, its objective, data and settings; see ``trainers.live.live``.
-        target: the run's folder; a free name like ``run`` where none is given.
-        backend: ``mlx`` or ``torch``.
-        resume: go on where the run in TARGET stopped, with the same module, objective and data.
-    """
-    from ..trainers.live import live
-    from ..trainers.runs.loop import train as run
-    from ..trainers.tasks import build_task
-
-    module = given[0]
-    config, there = live(*given)
-    target = target or default_run(resume=resume)
-    task = build_task(config, live=there)
-    with _watched(target, config) as progress:
-        result = run(config, target, backend=backend, resume=resume, task=task, progress=progress)
-    weights = target / WEIGHTS
-    if weights.is_file():
-        from safetensors.torch import load_file
-
-        module.load_state_dict(load_file(weights))
-    with writing(target):
-        write_record(target, "run")
-    return result
-
-
 @contextmanager
-def _watched(
+def watched(
     target: Path,
     config: TrainConfig | None,
     progress: Progress | None = None,
@@ -131,8 +100,8 @@ def _watched(
     profile: bool = False,
 ) -> Iterator[Progress]:
     """Yield what is called with the events of the run in TARGET; with PROFILE its memory is recorded."""
-    from ..trainers.memory.recording import recorded
-    from ..trainers.runs.events import Lines
+    from ...trainers.memory.recording import recorded
+    from ...trainers.runs.events import Lines
 
     watch = progress or Lines(sys.stderr)
     size = config.largest_batch if config else None
@@ -165,7 +134,7 @@ def require_folder_name(target: Path) -> None:
     Raises:
         BadInputError: it looks like one; the message has the command that was meant.
     """
-    from ..trainers.config import recipes
+    from ...trainers.config import recipes
 
     name, known = str(target), recipes()
     alike = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
@@ -178,7 +147,7 @@ def require_folder_name(target: Path) -> None:
 
 def require_memory_of(config: TrainConfig) -> None:
     """Refuse a run of CONFIG that can never fit in memory."""
-    from ..trainers.bundled import provide
+    from ...trainers.bundled import provide
 
     provide([config.model])
     model = open_model(config.model, trust_code=config.trust_code)
@@ -207,8 +176,8 @@ def complete(config: TrainConfig, target: Path) -> None:
 
 def preflight(recipe: Path | str | None, overrides: Sequence[str] = ()) -> Preflight:
     """Compare loss and every gradient of the first batch, MLX against PyTorch."""
-    from ..trainers.config import load_config
-    from ..trainers.runs.loop import preflight as check
+    from ...trainers.config import load_config
+    from ...trainers.runs.loop import preflight as check
 
     config = load_config(recipe, overrides)
     require_memory_of(config)
