@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from weighbridge.converters.runtimes import Runner
-from weighbridge.trainers.data.pairs import Pairs, load_tokenizer, read_pairs
+from weighbridge.trainers.data.pairs import Pairs, read_pairs
 from weighbridge.trainers.data.retrieval import ranks, retrieval_metrics
+from weighbridge.trainers.data.tokens.coding import load_tokenizer
 
 LENGTHS = {"query": (24,), "document": (48,)}
 BATCH = 25  # within the batch that the Core ML package allows

@@ -89,17 +89,56 @@ class LabelledData(Rows):
 
 
 class Lengths(Section):
-    """Padded lengths in tokens: a batch takes the smallest that fits, longer texts are cut."""
+    """Padded lengths in tokens: a batch takes the smallest that fits; ``None`` chooses them from the data."""
 
-    query: Buckets = (24,)
-    document: Buckets = (48,)
+    query: Buckets | None = None
+    document: Buckets | None = None
 
 
-class PairsData(Files):
-    """Texts that belong together: JSON lines with ``query`` and ``document``."""
+class PairsColumns(Section):
+    """What the columns of a pair are called in the file; ``negative`` and ``score`` may be missing."""
+
+    query: str = "query"
+    document: str = "document"
+    negative: str = "negative"
+    score: str = "score"
+
+
+class PairsData(Rows):
+    """Texts that belong together, perhaps with texts that do not, and with how well they do.
+
+    Attributes:
+        too_long: whether longer texts are cut or refused.
+    """
 
     kind: Literal["pairs"]
+    columns: PairsColumns = PairsColumns()
     lengths: Lengths = Lengths()
+    too_long: Literal["cut", "refuse"] = "cut"
+
+
+class PreferencesColumns(Section):
+    """What the columns of a preference are called in the file."""
+
+    prompt: str = "prompt"
+    chosen: str = "chosen"
+    rejected: str = "rejected"
+
+
+class PreferencesData(Rows):
+    """Prompts with two answers, of which one is preferred: texts, or messages for the chat template.
+
+    Attributes:
+        length: padded lengths in tokens of a prompt with its answer; ``None`` chooses them from the data.
+        too_long: whether longer ones are cut or refused.
+        chat_template: write texts by it too; ``None`` does where the tokenizer has one.
+    """
+
+    kind: Literal["preferences"]
+    columns: PreferencesColumns = PreferencesColumns()
+    length: Buckets | None = None
+    too_long: Literal["cut", "refuse"] = "cut"
+    chat_template: bool | None = None
 
 
 class SeriesData(Rows):
@@ -172,6 +211,7 @@ Data = Annotated[
     | Annotated[TextData, Tag("text")]
     | Annotated[BarsData, Tag("bars")]
     | Annotated[LabelledData, Tag("labelled")]
+    | Annotated[PreferencesData, Tag("preferences")]
     | Annotated[CustomData, Tag(CUSTOM)],
     chosen_by("kind"),
 ]

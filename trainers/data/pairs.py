@@ -7,37 +7,59 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import xxhash
 
-from ...converters.common.contents import JSON, TEXT, require
-from ...converters.documents import LINE, parse_object
 from ...converters.values import Array
-from ...errors import BadInputError, MismatchError
-from ...parity.text.tokenizers import TRIAL, has_tokenizer, reading, stderr_closed
+from ...errors import BadInputError
 from .batches import Batch
+from .context import Context
+from .rows.tables import Refused, Row, lacking, number_of, part_of, read_table, refuse, taken
+from .tokens.buckets import padded, real, require_fit, suited
+from .tokens.coding import load_tokenizer, tokenizer_of
 
 if TYPE_CHECKING:
     from ..configuration.data import PairsData
-    from .context import Context
 
-PLAIN: Final = frozenset({"JSON lines", JSON, TEXT, "empty"})  # what is read as JSON lines
+WANTED: Final = "JSON lines with the texts query and document"
 FIELDS: Final = ("query", "document")
-SHOWN: Final = 20  # bad lines named in one error
+NEGATIVE: Final = "negative"  # the field of texts that do not belong to a query
+BUCKETS: Final = 4  # lengths chosen for a field: a step is compiled for every two of them
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
+
+
+class Pair(NamedTuple):
+    """Two texts that belong together, texts that do not belong to the first, and how well the two do."""
+
+    query: str
+    document: str
+    negatives: tuple[str, ...] = ()
+    score: float | None = None
+
+    @property
+    def blank(self) -> bool:
+        """Whether one of the texts is empty."""
+        return not all(text.strip() for text in (self.query, self.document, *self.negatives))
 
 
 class Texts(NamedTuple):
     """Pairs as read, and what was found in the file."""
 
-    pairs: list[tuple[str, str]]
+    pairs: list[Pair]
     report: dict[str, int]
 
 
-def read_pairs(path: Path) -> Texts:
-    """Read JSON lines with the texts ``query`` and ``document``; drop empty and repeated pairs.
+def read_pairs(
+    path: Path, columns: Mapping[str, str] | None = None, context: Context | None = None
+) -> Texts:
+    """Read rows with the texts ``query`` and ``document``; drop empty and repeated pairs.
+
+    Args:
+        path: the file.
+        columns: what ``query``, ``document``, ``negative`` and ``score`` are called in it.
+        context: which of its rows are meant.
 
     Returns:
         The pairs and the counts ``pairs``, ``empty`` (dropped), ``duplicates`` (dropped) and
@@ -45,20 +67,13 @@ def read_pairs(path: Path) -> Texts:
 
     Raises:
         BadInputError: the file cannot be read, or nothing is left.
-        MismatchError: lines that are not such objects, with their numbers.
+        MismatchError: rows that are no such pairs, with their places.
     """
-    require(path, "JSON lines with the texts query and document", PLAIN)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: cannot read the pairs: {error}") from None
-    rows = [(number, _parse(line)) for number, line in enumerate(lines, 1) if line.strip()]
-    problems = [f"line {number}: {row}" for number, row in rows if isinstance(row, str)]
-    if problems:
-        more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-        summary = f"{path} is not JSON lines with the texts query and document"
-        raise MismatchError(summary, problems[:SHOWN] + more)
-    texts = _select(row for _, row in rows if not isinstance(row, str))
+    names = {name: name for name in (*FIELDS, NEGATIVE, "score")} | dict(columns or {})
+    placed = taken(read_table(path, WANTED), partial(_pair_of, names=names), WANTED)
+    refuse(list(_uneven(placed)), f"{path}: all rows have to be alike")
+    chosen = part_of([pair for _, pair in placed], context or Context(), path) if placed else []
+    texts = _select(chosen)
     if not texts.pairs:
         raise BadInputError(f"{path}: no pair with two texts in it")
     return texts
@@ -69,31 +84,22 @@ def read_split(section: PairsData, path: Path, context: Context) -> Pairs:
 
     Raises:
         BadInputError: it cannot be read, or there is no tokenizer.
-        MismatchError: lines that are no pairs; ids or positions that the model has no row for.
+        MismatchError: rows that are no pairs; texts that are too long; ids or positions that the model
+            has no row for.
     """
-    if context.tokenizer is None:
-        raise BadInputError(
-            "texts need a tokenizer, and the model has no directory to hold one; --set tokenizer=DIR"
-        )
-    lengths: dict[str, Sequence[int]] = {
-        name: sorted(buckets) for name, buckets in section.lengths.model_dump().items()
-    }
-    pairs = Pairs(read_pairs(path), load_tokenizer(context.tokenizer), lengths)
-    if problems := [*_too_long(lengths, context), *_unknown(pairs, path, context)]:
-        raise MismatchError("the model does not fit the texts of the run", problems)
-    return pairs
-
-
-def _too_long(lengths: Mapping[str, Sequence[int]], context: Context) -> Iterator[str]:
-    for name, length in ((name, it) for name, them in lengths.items() for it in them):
-        if context.positions and length > context.positions:
-            yield f"data.lengths.{name}: {length} tokens, and the model has {context.positions} positions"
-
-
-def _unknown(pairs: Pairs, path: Path, context: Context) -> Iterator[str]:
+    tokenize = load_tokenizer(tokenizer_of(context.tokenizer))
+    texts = read_pairs(path, section.columns.model_dump(), context)
+    pairs = Pairs(texts, tokenize, section.lengths.model_dump(), context)
     largest = max(max(ids, default=0) for field in pairs.ids.values() for ids in field)
-    if context.vocabulary and largest >= context.vocabulary:
-        yield f"{path}: token id {largest}, and the model has 0 to {context.vocabulary - 1}"
+    lengths = {f"data.lengths.{name}": buckets for name, buckets in pairs.lengths.items()}
+    require_fit(lengths, largest, path, context)
+    cut = {name: count for name, count in pairs.report.items() if name.startswith("cut_")}
+    if section.too_long == "refuse":
+        problems = [
+            f"{count} texts: {name.removeprefix('cut_')}" for name, count in cut.items() if count
+        ]
+        refuse(problems, f"{path} has texts longer than data.lengths (data.too_long is refuse)")
+    return pairs
 
 
 class Pairs:
@@ -102,47 +108,65 @@ class Pairs:
     Args:
         texts: what :func:`read_pairs` returned.
         tokenize: texts to ids, special tokens included, uncut.
-        lengths: ascending padded lengths by field; longer texts lose their end, not their last
-            token, which is a special one.
+        lengths: padded lengths by field, ``None`` chooses them; longer texts lose their end, not their
+            last token, which is a special one. Negatives have those of documents.
+        context: how many positions there are.
+
+    Attributes:
+        ids: token ids by field, those of negatives row by row.
+        lengths: ascending padded lengths by field.
     """
 
-    def __init__(self, texts: Texts, tokenize: Tokenize, lengths: dict[str, Sequence[int]]) -> None:
-        self.pairs, self._lengths = texts.pairs, lengths
-        columns = {
-            name: list(column)
-            for name, column in zip(FIELDS, zip(*texts.pairs, strict=True), strict=True)
+    def __init__(
+        self,
+        texts: Texts,
+        tokenize: Tokenize,
+        lengths: Mapping[str, Sequence[int] | None],
+        context: Context | None = None,
+    ) -> None:
+        self.pairs = [Pair(*pair) for pair in texts.pairs]
+        uncut = _coded(self.pairs, tokenize)
+        self.lengths = {
+            name: suited(lengths[name], list(map(len, field)), context or Context(), BUCKETS)
+            for name, field in uncut.items()
+            if name in FIELDS
         }
-        uncut = {name: tokenize(columns[name]) for name in FIELDS}
-        self.ids = {name: [_cut(ids, lengths[name][-1]) for ids in uncut[name]] for name in FIELDS}
-        self.report = texts.report | {
-            f"cut_{name}": sum(len(ids) > lengths[name][-1] for ids in uncut[name])
-            for name in FIELDS
+        longest = {name: self.lengths[_field(name)][-1] for name in uncut}
+        self.ids = {name: [_cut(ids, longest[name]) for ids in uncut[name]] for name in uncut}
+        cut = {
+            f"cut_{name}": sum(len(ids) > longest[name] for ids in field)
+            for name, field in uncut.items()
         }
-        self.digest = xxhash.xxh3_128_hexdigest(json.dumps([texts.pairs, self.ids]).encode())
+        self.report = texts.report | cut
+        plain = [pair if pair[2:] != Pair("", "")[2:] else pair[:2] for pair in self.pairs]
+        self.digest = xxhash.xxh3_128_hexdigest(json.dumps([plain, self.ids]).encode())
 
     def __len__(self) -> int:
         """Return the number of pairs."""
         return len(self.pairs)
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        """Return ids and masks of both texts, int64, each padded to the smallest length that fits."""
+        """Return ids and masks of all texts, int64, each padded to the smallest length that fits.
+
+        They have the shape ``(rows, length)``, those of negatives ``(rows, negatives, length)``; scores,
+        where there are any, are float32.
+        """
         inputs: dict[str, Array] = {}
-        for name in FIELDS:
-            inputs[f"{name}_ids"], inputs[f"{name}_mask"] = self.padded(name, rows)
-        tokens = sum(int(inputs[f"{name}_mask"].sum()) for name in FIELDS)
+        for name in self.ids:
+            ids, mask = self.padded(name, rows)
+            shape = (len(rows), -1, ids.shape[1]) if name == NEGATIVE else ids.shape
+            inputs[f"{name}_ids"], inputs[f"{name}_mask"] = ids.reshape(shape), mask.reshape(shape)
+        tokens = sum(int(inputs[f"{name}_mask"].sum()) for name in self.ids)
+        if self.pairs[0].score is not None:
+            inputs["score"] = np.array([self.pairs[row].score for row in rows], np.float32)
         return Batch(inputs, len(rows), tokens)
 
     def padded(self, name: str, rows: Sequence[int]) -> tuple[Array, Array]:
-        """Return ids and mask of text NAME of ROWS, shape ``(rows, length)``."""
-        texts = [self.ids[name][row] for row in rows]
-        longest = max(len(ids) for ids in texts)
-        length = next(length for length in self._lengths[name] if length >= longest)
-        ids = np.zeros((len(rows), length), np.int64)
-        mask = np.zeros_like(ids)
-        for row, text in enumerate(texts):
-            ids[row, : len(text)] = text
-            mask[row, : len(text)] = 1
-        return ids, mask
+        """Return ids and mask of text NAME of ROWS, shape ``(rows, length)``; of negatives all of each row."""
+        each = len(self.ids[name]) // len(self)
+        texts = [self.ids[name][row * each + number] for row in rows for number in range(each)]
+        ids = padded(texts, self.lengths[_field(name)])
+        return ids, real(texts, ids.shape[1])
 
     def length(self, row: int) -> int:
         """Return the number of tokens of both texts, after cutting."""
@@ -150,61 +174,57 @@ class Pairs:
 
     def keys(self, row: int) -> tuple[Hashable, ...]:
         """Return both texts: a repeated one would be a wrong negative."""
-        query, document = self.pairs[row]
+        query, document = self.pairs[row][:2]
         return ("query", query), ("document", document)
 
 
-def load_tokenizer(folder: Path) -> Tokenize:
-    """Return the tokenizer in FOLDER as a function, without cutting and padding.
-
-    Raises:
-        BadInputError: the folder holds none.
-    """
-    if not has_tokenizer(folder):
-        raise BadInputError(f"{folder}: no tokenizer there")
-    file = folder / "tokenizer.json"
-    if file.is_file():
-        from tokenizers import Tokenizer
-
-        with reading(file), stderr_closed():
-            fast = Tokenizer.from_file(str(file))
-            fast.encode(TRIAL)
-        fast.no_padding()
-        fast.no_truncation()
-        return partial(_encoded, fast, file)
-    with reading(folder), stderr_closed():
-        from transformers import AutoTokenizer
-
-        slow = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return lambda texts: slow(list(texts), truncation=False)["input_ids"]
+def _coded(pairs: Sequence[Pair], tokenize: Tokenize) -> dict[str, list[list[int]]]:
+    """Return the ids of every field that PAIRS have."""
+    texts = {name: [getattr(pair, name) for pair in pairs] for name in FIELDS}
+    negatives = [text for pair in pairs for text in pair.negatives]
+    return {name: tokenize(them) for name, them in (texts | {NEGATIVE: negatives}).items() if them}
 
 
-def _encoded(fast: Any, file: Path, texts: Sequence[str]) -> list[list[int]]:
-    with reading(file):
-        return [encoding.ids for encoding in fast.encode_batch(list(texts))]
+def _field(name: str) -> str:
+    """Return the field whose lengths the field NAME has."""
+    return "document" if name == NEGATIVE else name
 
 
-def _parse(line: str) -> tuple[str, str] | str:
-    """Return the two texts of LINE, or what is wrong with it."""
-    try:
-        content = parse_object(line, "", LINE)
-    except BadInputError as error:
-        return str(error).removeprefix(": ").removesuffix(f"; {LINE.todo}")
-    wrong = [name for name in FIELDS if not isinstance(content.get(name), str)]
-    return f"no text {' and '.join(wrong)}" if wrong else (content["query"], content["document"])
+def _pair_of(row: Row, names: Mapping[str, str]) -> Pair | Refused:
+    """Return the texts of ROW, or what is wrong with it."""
+    query, document = (row.get(names[name]) for name in FIELDS)
+    if not isinstance(query, str) or not isinstance(document, str):
+        found = {names["query"]: query, names["document"]: document}
+        return lacking(row, [name for name, text in found.items() if not isinstance(text, str)])
+    negatives = row.get(names[NEGATIVE])
+    listed = [negatives] if isinstance(negatives, str) else negatives or []
+    if not isinstance(listed, list | tuple) or not all(isinstance(it, str) for it in listed):
+        return Refused(f"{names[NEGATIVE]} is no text, nor a list of texts")
+    score = number_of(row, names["score"])
+    return score if isinstance(score, Refused) else Pair(query, document, tuple(listed), score)
 
 
-def _select(rows: Iterable[tuple[str, str]]) -> Texts:
+def _uneven(pairs: Sequence[tuple[str, Pair]]) -> Iterator[str]:
+    """Yield the places of pairs that have not as many negatives and scores as the first one."""
+    first = pairs[0][1] if pairs else Pair("", "")
+    for place, pair in pairs:
+        if len(pair.negatives) != len(first.negatives):
+            yield f"{place}: {len(pair.negatives)} negatives, and the first row has {len(first.negatives)}"
+        if (pair.score is None) != (first.score is None):
+            yield f"{place}: {'no' if pair.score is None else 'a'} score, unlike the first row"
+
+
+def _select(rows: Iterable[Pair]) -> Texts:
     counts = Counter(pairs=0, empty=0, duplicates=0, shared_texts=0)
-    pairs: dict[tuple[str, str], None] = {}
+    pairs: dict[Pair, None] = {}
     seen: set[Hashable] = set()
     for pair in rows:
-        if not all(text.strip() for text in pair):
+        if pair.blank:
             counts["empty"] += 1
         elif pair in pairs:
             counts["duplicates"] += 1
         else:
-            keys = set(enumerate(pair))
+            keys = set(enumerate(pair[:2]))
             counts["shared_texts"] += not seen.isdisjoint(keys)
             seen |= keys
             pairs[pair] = None

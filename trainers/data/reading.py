@@ -16,6 +16,7 @@ from .given import Given
 from .indicators.reading import read_split as read_bars
 from .labelled import read_split as read_labelled
 from .pairs import read_split as read_pairs
+from .preferences import read_split as read_preferences
 from .series import read_split as read_series
 from .text import read_split as read_text
 
@@ -32,6 +33,7 @@ READERS: Final[Mapping[str, Read]] = {
     "bars": read_bars,
     "labelled": read_labelled,
     "pairs": read_pairs,
+    "preferences": read_preferences,
     "series": read_series,
     "text": read_text,
 }

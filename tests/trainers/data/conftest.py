@@ -47,7 +47,7 @@ def plain_tokenizer(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def write(tmp_path):
+def write_rows(tmp_path):
     """Return a function that writes rows as JSON lines."""
 
     def writing(rows, name="rows.jsonl"):

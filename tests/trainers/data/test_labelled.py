@@ -15,14 +15,14 @@ from weighbridge.trainers.data.tokens.classes import Classes
 
 
 @pytest.fixture
-def read(write, tiny_bert_dir):
+def read(write_rows, tiny_bert_dir):
     """Return a function that reads the labels of both splits, each by its own text."""
 
     def reading(train, validation=None, **section):
         texts = [{"text": f"text {number}", "label": it} for number, it in enumerate(train)]
         others = [{"text": f"other {it}", "label": it} for it in validation or train[:1]]
-        data = {"kind": "labelled", "train": str(write(texts, "train.jsonl"))}
-        data |= {"validation": str(write(others, "validation.jsonl"))} | section
+        data = {"kind": "labelled", "train": str(write_rows(texts, "train.jsonl"))}
+        data |= {"validation": str(write_rows(others, "validation.jsonl"))} | section
         config = validate({"model": "m", "data": data, "objective": "regression"})
         return read_splits(config.data, Context(tiny_bert_dir))
 
@@ -127,9 +127,9 @@ def test_texts_are_those_of_the_tokenizer_and_cut_before_their_last_token(read, 
         read([0, 1], length=[4], too_long="refuse")
 
 
-def test_texts_seen_in_training_are_counted(write, tiny_bert_dir):
+def test_texts_seen_in_training_are_counted(write_rows, tiny_bert_dir):
     rows = [{"text": text, "label": 0} for text in ("one", "two")]
-    train, validation = write(rows, "t.jsonl"), write(rows[1:], "v.jsonl")
+    train, validation = write_rows(rows, "t.jsonl"), write_rows(rows[1:], "v.jsonl")
     data = {"kind": "labelled", "train": str(train), "validation": str(validation)}
     config = validate({"model": "m", "data": data, "objective": "regression"})
     assert leaks(read_splits(config.data, Context(tiny_bert_dir))) == {"validation": 1}
@@ -139,8 +139,8 @@ def test_the_digest_follows_the_labels(read):
     assert read([0, 1])["train"].digest != read([1, 0])["train"].digest
 
 
-def test_a_file_without_texts_is_refused(write, tiny_bert_dir):
-    path = str(write([{"text": " ", "label": 1}]))
+def test_a_file_without_texts_is_refused(write_rows, tiny_bert_dir):
+    path = str(write_rows([{"text": " ", "label": 1}]))
     data = {"kind": "labelled", "train": path, "validation": path}
     config = validate({"model": "m", "data": data, "objective": "regression"})
     with pytest.raises(BadInputError, match="no text in it"):

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from weighbridge.errors import BadInputError, MismatchError
+from weighbridge.trainers.config import validate
 from weighbridge.trainers.data.batches import leaked
-from weighbridge.trainers.data.pairs import Pairs, Texts, load_tokenizer, read_pairs
+from weighbridge.trainers.data.context import Context
+from weighbridge.trainers.data.pairs import Pairs, Texts, read_pairs
+from weighbridge.trainers.data.reading import read_splits
+from weighbridge.trainers.data.tokens.coding import load_tokenizer
 
 ROWS = [("a b", "c"), ("a b", "d"), ("a b", "c"), (" ", "c"), ("e", ""), ("f", "g")]
 LENGTHS = {"query": [3, 5], "document": [4]}
@@ -38,7 +42,7 @@ def make(*rows):
 
 def test_empty_and_repeated_pairs_are_dropped_and_counted(tmp_path):
     texts = read_pairs(write(tmp_path / "p.jsonl", ROWS))
-    assert texts.pairs == [("a b", "c"), ("a b", "d"), ("f", "g")]
+    assert [pair[:2] for pair in texts.pairs] == [("a b", "c"), ("a b", "d"), ("f", "g")]
     assert texts.report == {"pairs": 3, "empty": 2, "duplicates": 1, "shared_texts": 1}
 
 
@@ -110,3 +114,77 @@ def test_the_tokenizer_is_that_of_transformers_without_cutting(tiny_bert_dir):
 def test_a_folder_without_tokenizer_is_refused(tmp_path):
     with pytest.raises(BadInputError, match="no tokenizer"):
         load_tokenizer(tmp_path)
+
+
+@pytest.fixture
+def split(write_rows, tiny_bert_dir):
+    """Return a function that reads rows as the training split of a section."""
+
+    def reading(rows, **section):
+        path = str(write_rows(rows))
+        data = {"kind": "pairs", "train": path, "validation": path} | section
+        config = validate({"model": "m", "data": data, "objective": "contrastive"})
+        return read_splits(config.data, Context(tiny_bert_dir))["train"]
+
+    return reading
+
+
+PAIR = {"query": "the time", "document": "time of day"}
+
+
+def test_negatives_and_scores_come_with_their_pairs(split, tiny_bert_dir):
+    rows = [
+        PAIR | {"negative": ["no", "not at all"], "score": 0.5},
+        {"query": "a", "document": "b", "negative": ["c", "d"], "score": 1},
+    ]
+    batch = split(rows).batch([1, 0]).inputs
+    own = load_tokenizer(tiny_bert_dir)
+    assert batch["negative_ids"].shape[:2] == batch["negative_mask"].shape[:2] == (2, 2)
+    kept = [
+        [ids[mask == 1].tolist() for ids, mask in zip(*them, strict=True)]
+        for them in zip(batch["negative_ids"], batch["negative_mask"], strict=True)
+    ]
+    assert kept == [own(["c", "d"]), own(["no", "not at all"])]
+    assert batch["score"].tolist() == [1, 0.5]
+    assert batch["score"].dtype == np.float32
+
+
+def test_one_negative_may_be_a_text(split):
+    assert split([PAIR | {"negative": "no"}]).batch([0]).inputs["negative_ids"].shape[:2] == (1, 1)
+
+
+def test_columns_of_other_names_are_read(split):
+    data = split(
+        [{"question": "a", "answer": "b"}], columns={"query": "question", "document": "answer"}
+    )
+    assert data.pairs[0][:2] == ("a", "b")
+
+
+def test_lengths_are_chosen_where_none_are_given(split):
+    data = split([{"query": "a " * count, "document": "b"} for count in range(1, 40)])
+    assert data.report["cut_query"] == 0
+    assert len(data.lengths["query"]) == 4
+
+
+UNLIKE = {
+    "line 2: 1 negatives, and the first row has 2": [
+        PAIR | {"negative": ["a", "b"]},
+        PAIR | {"negative": "c"},
+    ],
+    "line 2: no score, unlike the first row": [PAIR | {"score": 1}, PAIR],
+    "line 1: score 'good' is no number": [PAIR | {"score": "good"}],
+    "line 1: negative is no text, nor a list of texts": [PAIR | {"negative": [1]}],
+    "line 1: no text document; is it documents?": [{"query": "a", "documents": "b"}],
+}
+
+
+@pytest.mark.parametrize("problem", UNLIKE)
+def test_rows_that_are_not_alike_are_named(split, problem):
+    with pytest.raises(MismatchError) as caught:
+        split(UNLIKE[problem])
+    assert caught.value.problems == (problem,)
+
+
+def test_longer_texts_may_be_refused(split):
+    with pytest.raises(MismatchError, match="1 texts: document"):
+        split([PAIR], lengths={"query": [9], "document": [4]}, too_long="refuse")

@@ -30,11 +30,11 @@ CASES = [(form, mask) for form in FORMS for mask in (False, True) if (form, mask
 
 
 @pytest.fixture
-def read(write, chat_tokenizer):
+def read(write_rows, chat_tokenizer):
     """Return a function that reads rows, or a path, as the training split of a section."""
 
     def reading(rows, context=None, **section):
-        path = write(rows) if isinstance(rows, list) else rows
+        path = write_rows(rows) if isinstance(rows, list) else rows
         data = {"kind": "text", "train": str(path), "validation": str(path)} | section
         config = validate({"model": "m", "data": data, "objective": "regression"})
         return read_splits(config.data, context or Context(chat_tokenizer))["train"]
@@ -151,8 +151,8 @@ def test_hidden_tokens_are_found_again_and_the_rest_is_left(read, tiny_bert_dir)
     assert again.digest == hidden.digest != plain.digest
 
 
-def test_a_share_of_the_rows_is_held_out_by_the_seed(write, chat_tokenizer):
-    path = write([{"text": f"text {number}"} for number in range(40)])
+def test_a_share_of_the_rows_is_held_out_by_the_seed(write_rows, chat_tokenizer):
+    path = write_rows([{"text": f"text {number}"} for number in range(40)])
     data = {"kind": "text", "train": str(path), "validation": 0.25}
 
     def splits(**more):
@@ -168,9 +168,9 @@ def test_a_share_of_the_rows_is_held_out_by_the_seed(write, chat_tokenizer):
     assert splits() == one != other
 
 
-def test_the_folder_of_mlx_lm_holds_all_splits(write, tmp_path, chat_tokenizer):
+def test_the_folder_of_mlx_lm_holds_all_splits(write_rows, tmp_path, chat_tokenizer):
     for name in ("train", "valid", "test"):
-        write([{"text": name}], f"data/{name}.jsonl")
+        write_rows([{"text": name}], f"data/{name}.jsonl")
     data = {"kind": "text", "train": str(tmp_path / "data")}
     config = validate({"model": "m", "data": data, "objective": "regression"})
     found = read_splits(config.data, Context(chat_tokenizer))

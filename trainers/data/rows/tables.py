@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -103,6 +104,14 @@ def part_of(rows: Sequence[Taken], context: Context, path: Path) -> Sequence[Tak
         too_few = "" if share is None else f": {len(rows)} in all are too few to divide"
         raise BadInputError(f"{path}: no example for this split{too_few}")
     return chosen
+
+
+def number_of(row: Row, name: str) -> float | Refused | None:
+    """Return the number in column NAME of ROW, ``None`` where there is none."""
+    value = row.get(name)
+    if value is None or (isinstance(value, int | float) and math.isfinite(value)):
+        return None if value is None else float(value)
+    return Refused(f"{name} {value!r} is no number")
 
 
 def lacking(row: Row, wanted: Sequence[str]) -> Refused:

@@ -17,13 +17,13 @@ COUNT: Final = 8  # lengths that are chosen at most
 Ids = Sequence[int] | Array
 
 
-def chosen(lengths: Ids, limit: int) -> tuple[int, ...]:
+def chosen(lengths: Ids, limit: int, count: int = COUNT) -> tuple[int, ...]:
     """Return padded lengths for texts of LENGTHS: their quantiles, rounded up, none above LIMIT.
 
     >>> chosen([3, 5, 9, 30, 31, 100], limit=64)
     (8, 16, 32, 64)
     """
-    quantiles = np.quantile(lengths, np.arange(1, COUNT + 1) / COUNT, method="higher")
+    quantiles = np.quantile(lengths, np.arange(1, count + 1) / count, method="higher")
     return tuple(sorted({min(rounded(int(length)), limit) for length in quantiles}))
 
 
@@ -56,12 +56,14 @@ def real(texts: Sequence[Ids], width: int) -> Array:
     return (np.arange(width) < lengths[:, None]).astype(np.int64)
 
 
-def suited(asked: Sequence[int] | None, found: Sequence[int], context: Context) -> tuple[int, ...]:
-    """Return the padded lengths ASKED for, or what suits texts of the lengths FOUND and the model."""
+def suited(
+    asked: Sequence[int] | None, found: Sequence[int], context: Context, count: int = COUNT
+) -> tuple[int, ...]:
+    """Return the padded lengths ASKED for, or COUNT that suit texts of lengths FOUND and the model."""
     if asked:
         return tuple(sorted(asked))
     longest = rounded(max(found, default=1))
-    return chosen(found or [1], min(longest, context.positions or longest))
+    return chosen(found or [1], min(longest, context.positions or longest), count)
 
 
 def require_fit(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from ....errors import BadInputError
 from ....parity.text.tokenizers import TRIAL, has_tokenizer, reading, stderr_closed
 
 Messages = Sequence[Mapping[str, Any]]
+Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 
 def tokenizer_of(folder: Path | None) -> Path:
@@ -23,6 +25,32 @@ def tokenizer_of(folder: Path | None) -> Path:
             "texts need a tokenizer, and the model has no directory to hold one; --set tokenizer=DIR"
         )
     return folder
+
+
+def load_tokenizer(folder: Path) -> Tokenize:
+    """Return the tokenizer in FOLDER as a function, without cutting and padding.
+
+    Raises:
+        BadInputError: the folder holds none.
+    """
+    if not has_tokenizer(folder):
+        raise BadInputError(f"{folder}: no tokenizer there")
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return Coder(folder).encode
+    from tokenizers import Tokenizer
+
+    with reading(file), stderr_closed():
+        fast = Tokenizer.from_file(str(file))
+        fast.encode(TRIAL)
+    fast.no_padding()
+    fast.no_truncation()
+    return partial(_encoded, fast, file)
+
+
+def _encoded(fast: Any, file: Path, texts: Sequence[str]) -> list[list[int]]:
+    with reading(file):
+        return [encoding.ids for encoding in fast.encode_batch(list(texts))]
 
 
 class Coder:

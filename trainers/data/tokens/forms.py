@@ -69,7 +69,7 @@ def form_of(row: Row, columns: TextColumns) -> Form | Refused:
     if isinstance(prompt, str) and isinstance(completion, str):
         return Form(completion, prompt, tools=row.get(columns.tools))
     if columns.messages in row:
-        return _conversation(row[columns.messages], row.get(columns.tools))
+        return conversation(row[columns.messages], row.get(columns.tools))
     text = row.get(columns.text)
     if isinstance(text, str):
         return Form(text)
@@ -79,7 +79,8 @@ def form_of(row: Row, columns: TextColumns) -> Form | Refused:
     return lacking(row, [columns.text])
 
 
-def _conversation(messages: Any, tools: Any) -> Form | Refused:
+def conversation(messages: Any, tools: Any) -> Form | Refused:
+    """Return MESSAGES as a form, or what is wrong with them."""
     if not isinstance(messages, list) or not messages:
         return Refused("its messages are no list with a message in it")
     for number, message in enumerate(messages, 1):

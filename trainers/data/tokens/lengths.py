@@ -66,13 +66,16 @@ def packed(texts: Sequence[Coded], length: int) -> list[Coded]:
 
 def learnable(texts: Iterable[Coded], counts: Counter[str]) -> list[Coded]:
     """Return those of TEXTS with a label that counts behind their first token; counts the others."""
-    kept = []
-    for text in texts:
-        if (text.labels[1:] != IGNORED).any():
-            kept.append(text)
-        else:
-            counts["nothing_to_learn"] += 1
+    every = list(texts)
+    kept = [text for text in every if learns(text)]
+    if len(kept) < len(every):
+        counts["nothing_to_learn"] += len(every) - len(kept)
     return kept
+
+
+def learns(text: Coded) -> bool:
+    """Say whether TEXT has a label that counts behind its first token."""
+    return bool((text.labels[1:] != IGNORED).any())
 
 
 def _cut(text: Coded, limit: Limit) -> Coded:
