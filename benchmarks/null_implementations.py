@@ -27,7 +27,7 @@ from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.reference.reference import module_outputs
 
 # Recording a graph takes seconds: so many models of each width are captured, or exported.
-RECORDED = {"captured": 2, "evaluator": 2}
+RECORDED = {"captured": 2, "evaluator": 2, "exported": 2}
 DTYPES = ("float32", "float16", "bfloat16")
 SOURCE = "source"
 
@@ -224,6 +224,23 @@ def evaluated(case: Case, dtype: str) -> list[Array] | None:
         return [runner.run(probe.inputs)[output] for probe in case.probes]
 
 
+def exported(case: Case, dtype: str) -> list[Array] | None:
+    """Export to ONNX and run that in onnxruntime."""
+    if dtype != "float32":
+        return None
+    from weighbridge.converters.common.policy import Policy
+    from weighbridge.converters.models import open as open_model
+    from weighbridge.converters.onnx_export import export_onnx
+    from weighbridge.converters.runtimes import load
+
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "case.onnx"
+        export_onnx(copy.deepcopy(case.module), case.signature, target)
+        runner = load(open_model(str(target)), "onnxruntime", Policy(compute=dtype))
+        output = case.signature.outputs[0].name
+        return [runner.run(probe.inputs)[output] for probe in case.probes]
+
+
 WORKERS: dict[str, dict[str, Callable[[Case, str], list[Array] | None]]] = {
     "torch": {
         SOURCE: source,
@@ -235,6 +252,8 @@ WORKERS: dict[str, dict[str, Callable[[Case, str], list[Array] | None]]] = {
     },
     "mlx": {"by hand": written_by_hand, "captured": captured},
     "reference": {"evaluator": evaluated},
+    "onnxruntime": {"exported": exported},
+    "source": {SOURCE: source},  # alone, where one runtime is studied
 }
 
 

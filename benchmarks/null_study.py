@@ -19,7 +19,7 @@ one-sided tolerance factor (noncentral t; Krishnamoorthy and Mathew 2009, sectio
 
 The 99.9 % point is therefore extrapolated, not observed. Run it on each kind of machine:
 
-    python benchmarks/null_study.py [--quick] [--out parity/reference/floors.json] [--keep FOLDER]
+    python benchmarks/null_study.py [--quick] [--only RUNTIME] [--keep FOLDER]
 
 It replaces the studies of the keys that it measures and leaves the others; with ``--keep`` it goes on
 where an interrupted run in FOLDER stopped. Needs the ``demo`` extra.
@@ -259,15 +259,19 @@ def least_c(runtime: str, dtype: str, k: float, k_token: float) -> float:
     return round_up(max(needed))
 
 
-def study(quick: bool, folder: Path) -> dict[str, Any]:
-    """Run everything in FOLDER and return the studies by key."""
+RUNTIMES = (("torch", "torch"), ("mlx", "torch"), ("reference", "torch"), ("onnxruntime", "torch"))
+
+
+def study(quick: bool, folder: Path, only: str | None) -> dict[str, Any]:
+    """Run everything in FOLDER, or what the runtime ONLY needs, and return the studies by key."""
     widths, lengths = (QUICK_WIDTHS, QUICK_LENGTHS) if quick else (WIDTHS, LENGTHS)
     cases = [*random_cases(widths, lengths), *conv_cases(2 if quick else 4)]
     cases += [] if quick else [pretrained_case()]
     for case in cases:
         save_case(case, folder / case.name)
-    runtimes = [("torch", "torch"), ("mlx", "torch"), ("reference", "torch")]
-    start_workers(folder, runtimes + ([] if quick else [("mlx", "wheel")]))
+    runtimes = [*RUNTIMES, *([] if quick else [("mlx", "wheel")])]
+    chosen = [("source", "torch"), *(it for it in runtimes if it[0] == only)]
+    start_workers(folder, chosen if only else runtimes)
     samples: dict[str, list[Sample]] = defaultdict(list)
     for case in cases:
         for sample in measure(case, folder / case.name):
@@ -287,7 +291,7 @@ def versions() -> dict[str, str]:
     """Return versions of what was measured."""
     from importlib import metadata
 
-    names = ("torch", "transformers", "mlx", "numpy", "coremltools")
+    names = ("torch", "transformers", "mlx", "numpy", "coremltools", "onnxruntime")
     return {name: metadata.version(name) for name in names}
 
 
@@ -296,6 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small widths only, for a try")
     parser.add_argument("--out", type=Path, default=FLOORS)
+    parser.add_argument("--only", choices=[name for name, _ in RUNTIMES], help="of one runtime")
     parser.add_argument("--keep", type=Path, help="folder of runs, to go on after an interruption")
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -305,7 +310,7 @@ def main() -> None:
         return
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
-        studies = study(options.quick, options.keep or Path(temporary))
+        studies = study(options.quick, options.keep or Path(temporary), options.only)
     before = json.loads(options.out.read_text()) if options.out.is_file() else {"studies": {}}
     content = {
         "written_by": "benchmarks/null_study.py",

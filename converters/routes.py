@@ -67,6 +67,17 @@ ROUTES: Final = (
         "Core ML on macOS; our ML-program evaluator elsewhere (PASS-REFERENCE)",
         "Export a model to a Core ML package.",
     ),
+    *(
+        Route(
+            framework,
+            "onnx",
+            "export onnx",
+            "float32 weights",
+            "onnxruntime, against PyTorch in float64",
+            "Export a model to an ONNX file.",
+        )
+        for framework in ("torch", "mlx")
+    ),
 )
 CONVERSIONS: Final = tuple(route for route in ROUTES if route.verb.startswith("convert "))
 

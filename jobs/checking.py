@@ -15,7 +15,7 @@ from ..converters.maps.programs.computed import Computed
 from ..converters.maps.programs.preimages import leads_as_near
 from ..converters.maps.sources.torch_side import with_torch_side
 from ..converters.maps.sources.variants import table_of
-from ..converters.models import Model
+from ..converters.models import PROGRAMS, Model
 from ..converters.planning.conversion import conversion_of
 from ..errors import BadInputError
 
@@ -203,7 +203,7 @@ def expected_of(reference: Model, candidate: Model) -> dict[str, Expectation]:
     """
     from ..parity.weights.expectations import Expectation
 
-    if "mlprogram" in (reference.framework, candidate.framework) or reference.path is None:
+    if PROGRAMS.keys() & {reference.framework, candidate.framework} or reference.path is None:
         return {}
     if candidate.path is None:
         return {}

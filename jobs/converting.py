@@ -16,7 +16,7 @@ from ..converters.adapters.merging.survival import refusal, worst_of
 from ..converters.checkpoints import Writer
 from ..converters.common.hints import command, unused
 from ..converters.maps import Execution, Plan, execute
-from ..converters.models import Model
+from ..converters.models import PROGRAMS, Model
 from ..converters.models import open as open_model
 from ..converters.planning.config import rewrite_config
 from ..converters.planning.conversion import conversion_of
@@ -71,9 +71,9 @@ def require_framework(model: Model, expected: str, target: Path) -> None:
     """
     if model.framework == expected:
         return
-    if model.framework == "mlprogram":
+    if model.framework in PROGRAMS:
         raise BadInputError(
-            f"{model.spec} is a Core ML package; packages are checked, not converted"
+            f"{model.spec} is {PROGRAMS[model.framework]}; it is checked, not converted"
         )
     other = "torch" if expected == "mlx" else "mlx"
     raise BadInputError(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import __version__
 from ..converters.common.repositories import recorded
-from ..converters.models import Model
+from ..converters.models import PROGRAMS, Model
 from ..converters.planning.memory import require_memory
+from ..converters.results.records import KINDS
 from ..errors import BadInputError, UnsupportedError
 from .converting import compared, require_apart
 from .options import WriteOptions
@@ -54,26 +55,75 @@ def export_coreml(
         upper: largest size of each named dimension.
         options: see :class:`WriteOptions`.
     """
-    if target.suffix != ".mlpackage":
-        raise BadInputError(f"{target}: a Core ML package is named *.mlpackage")
-    place = options.begin(target, "package", source)
-    model, provenance = opened(source, options)
-    if options.dry_run:
-        ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
-        return Outcome(None, (f"{source} -> {target} ({compute})", *ports))
-    require_apart(model, target)
     from ..converters.coreml.export import export_coreml as write_package
 
-    def write(path: Path) -> Written:
+    def write(model: Model, path: Path) -> Written:
         module = merged_in_memory(model)
         trial = trial_of(model) if compute == "mixed" else []
         exported = write_package(
             module, model.signature, path, compute=compute, upper=upper, trial=trial
         )
-        return Written(facts_of(model, str(exported)))
+        return Written(facts_of(model, "mlprogram", str(exported)))
 
+    return _export(source, target, Form("package", ".mlpackage", compute), write, options)
+
+
+def export_onnx(
+    source: str,
+    target: Path,
+    *,
+    opset: int | None = None,
+    upper: Mapping[str, int] | None = None,
+    options: WriteOptions = WriteOptions(),
+) -> Outcome:
+    """Export SOURCE to an ONNX file at TARGET.
+
+    Args:
+        source: any model with a torch computation; a live adapter is merged in memory.
+        target: must end in ``.onnx``.
+        opset: version of the operators; ``None`` for that of ``converters.onnx_export``.
+        upper: largest size of each named dimension.
+        options: see :class:`WriteOptions`.
+    """
+    from ..converters.onnx_export import OPSET
+    from ..converters.onnx_export import export_onnx as write_file
+
+    chosen = opset or OPSET
+
+    def write(model: Model, path: Path) -> Written:
+        module = merged_in_memory(model)
+        exported = write_file(module, model.signature, path, opset=chosen, upper=upper)
+        return Written(facts_of(model, "onnx", str(exported)))
+
+    return _export(source, target, Form("onnx", ".onnx", f"opset {chosen}"), write, options)
+
+
+class Form(NamedTuple):
+    """What an export writes: a key of ``results.records.KINDS``, the ending of its name, how it is written."""
+
+    kind: str
+    suffix: str
+    how: str
+
+
+def _export(
+    source: str,
+    target: Path,
+    form: Form,
+    write: Callable[[Model, Path], Written],
+    options: WriteOptions,
+) -> Outcome:
+    """Let WRITE make a FORM of SOURCE at TARGET, compare both, and publish it."""
+    if target.suffix != form.suffix:
+        raise BadInputError(f"{target}: {KINDS[form.kind]} is named *{form.suffix}")
+    place = options.begin(target, form.kind, source)
+    model, provenance = opened(source, options)
+    if options.dry_run:
+        ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
+        return Outcome(None, (f"{source} -> {target} ({form.how})", *ports))
+    require_apart(model, target)
     check = partial(judged, model, provenance, target, options)
-    return publish(place, "", write, None if not options.checks else check)
+    return publish(place, "", partial(write, model), check if options.checks else None)
 
 
 def trial_of(model: Model) -> list[Mapping[str, Any]]:
@@ -96,16 +146,16 @@ def judged(
     place: Path,
     _: Facts,
 ) -> Checked:
-    """Compare the package at PLACE, to be published as TARGET, with MODEL."""
+    """Compare what lies at PLACE, to be published as TARGET, with MODEL."""
     verdict = compared(model, place, target, options)
     return Checked(with_provenance(verdict, provenance) if provenance else verdict)
 
 
-def facts_of(model: Model, exported: str) -> dict[str, Any]:
-    """Return what the record beside the package says of MODEL, EXPORTED as told."""
+def facts_of(model: Model, framework: str, exported: str) -> dict[str, Any]:
+    """Return what the record beside the file says of MODEL, EXPORTED for FRAMEWORK as said."""
     return {
         "weighbridge": __version__,
-        "framework": "mlprogram",
+        "framework": framework,
         "export": exported,
         "source": {**recorded(model.spec), "framework": model.framework},
     }
@@ -115,11 +165,13 @@ def opened(source: str, options: WriteOptions) -> tuple[Model, Provenance | None
     """Open SOURCE, its adapter live on it; return what it is to the adapter's base, if there is one.
 
     Raises:
-        UnsupportedError: it is a Core ML package.
+        UnsupportedError: it is a Core ML package or an ONNX file.
         MismatchError: the adapter is in the model already, or was trained on another base.
     """
     base, adapter = base_and_adapter(source)
     model = options.open(base)
-    if model.framework == "mlprogram":
-        raise UnsupportedError(f"{source} is a Core ML package already")
+    if model.framework in PROGRAMS:
+        raise UnsupportedError(
+            f"{source} is {PROGRAMS[model.framework]}, which is not exported again"
+        )
     return live_on(model, adapter) if adapter else (model, None)

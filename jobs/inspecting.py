@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..converters.adapters import Adapter, read_adapter
+from ..converters.checkpoints.formats.onnx_model import OnnxFile
 from ..converters.common.hints import command, dequantizing, unused
 from ..converters.common.repositories import recorded_path
 from ..converters.documents import RECORD
 from ..converters.documents.fields import TEXT, read_fields
-from ..converters.models import Model, Signature
+from ..converters.models import PROGRAMS, Model, Signature
 from ..converters.models.manifests import MANIFEST, read_manifest
 from ..converters.models.specs import ADAPTER_FILES, exists
 from ..converters.models.specs import open as open_model
@@ -28,16 +29,21 @@ from ..errors import WeighbridgeError
 Facts = dict[str, Any]
 PACKAGES = (
     *("torch", "mlx", "transformers", "coremltools", "safetensors", "numpy", "onnx", "peft"),
-    *("mlx-lm", "gguf"),
+    *("mlx-lm", "gguf", "onnxruntime", "onnxscript"),
 )
-NEEDS = {"torch": ("torch", "transformers"), "mlx": ("mlx",), "coreml": ("coremltools",)}
+NEEDS = {
+    "torch": ("torch", "transformers"),
+    "mlx": ("mlx",),
+    "coreml": ("coremltools",),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+}
 # Verbs that can follow, and what they take: {spec} is what was inspected, {other} the base or the
 # source that it goes with, and what begins with ~ ends the name of a new file.
 COREML = ("export coreml", "{spec}", "~.mlpackage")
 NEXT: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "torch": (("convert torch-to-mlx", "{spec}", "~-mlx"), COREML),
     "mlx": (("convert mlx-to-torch", "{spec}", "~-torch"), COREML),
-    "mlprogram": (("parity check", "{other}", "{spec}"),),
+    **dict.fromkeys(PROGRAMS, (("parity check", "{other}", "{spec}"),)),
     "mlx adapter": (
         ("convert mlx-to-peft", "{spec}", "~-peft", "--base", "{other}"),
         ("merge", "{other}", "{spec}", "~-merged"),
@@ -124,7 +130,7 @@ def adapter_facts(adapter: Adapter) -> Facts:
 def model_facts(model: Model) -> Facts:
     """Describe a model: its family, tensors and signature."""
     facts: Facts = {
-        "is": f"a {model.framework} model",
+        "is": PROGRAMS.get(model.framework, f"a {model.framework} model"),
         "architecture": architecture(model),
     }
     if found := mlx_class(model):
@@ -133,6 +139,10 @@ def model_facts(model: Model) -> Facts:
         facts |= tensor_facts(model)
     if model.framework == "mlprogram":
         model = replace(model, declared=package_signature(model))
+    if isinstance(model.tensors, OnnxFile):
+        graph = model.tensors.proto
+        facts["operators"] = dict(Counter(node.op_type for node in graph.graph.node))
+        facts["opsets"] = {it.domain or "ai.onnx": it.version for it in graph.opset_import}
     try:
         facts["inputs"] = [
             f"{port.name}: {port.dtype} {list(port.shape)}" for port in model.signature.inputs
@@ -162,8 +172,8 @@ def package_signature(model: Model) -> Signature:
 
 def architecture(model: Model) -> str:
     """Return what MODEL is called: its model_type, its factory's class, or its format."""
-    if model.framework == "mlprogram":
-        return "ML program"
+    if model.framework in PROGRAMS:
+        return {"mlprogram": "ML program", "onnx": "ONNX graph"}[model.framework]
     named = model.config.get("model_type")
     return (
         str(named)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 UNCHECKED: Final = "UNVERIFIED"
 MANIFESTS: Final = frozenset({"model", "adapter"})  # kinds with a manifest inside
-NOTED: Final = frozenset({"package", "gguf"})  # kinds with their facts in the record beside them
+NOTED: Final = frozenset(
+    {"package", "gguf", "onnx"}
+)  # kinds with their facts in the record beside them
 Facts = Mapping[str, Any]
 
 

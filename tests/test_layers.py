@@ -31,6 +31,7 @@ LAYERS = (
         (
             "converters.gguf",
             "converters.coreml",
+            "converters.onnx_export",
             "converters.sidefiles",
             "converters.routes",
             "converters.planning",

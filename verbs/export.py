@@ -20,6 +20,18 @@ OF_CODES = (
 )  # what keeps those of a quantized model
 
 
+upper_sizes = click.option(
+    "--upper", metavar="DIMENSION=SIZE", multiple=True, help="Largest size of a flexible dimension."
+)
+
+
+def sizes_of(upper: tuple[str, ...]) -> dict[str, int]:
+    """Return what ``--upper`` says, dimension -> size."""
+    return {
+        name: parse_size(item, size) for item in upper for name, _, size in [item.partition("=")]
+    }
+
+
 @click.group()
 def export() -> None:
     """Export a model to the format of a device."""
@@ -37,9 +49,7 @@ def export() -> None:
     show_default=True,
     help="Of the package; mixed is float16 with positions, masks and norms in float32.",
 )
-@click.option(
-    "--upper", metavar="DIMENSION=SIZE", multiple=True, help="Largest size of a flexible dimension."
-)
+@upper_sizes
 @writing
 def export_coreml(
     source: str,
@@ -58,11 +68,39 @@ def export_coreml(
     from ..jobs.export import export_coreml as export_package
     from ..jobs.options import WriteOptions
 
-    limits = {
-        name: parse_size(item, size) for item in upper for name, _, size in [item.partition("=")]
-    }
     options = options_of(WriteOptions, chosen)
+    limits = sizes_of(upper)
     outcome = export_package(source, target, compute=compute, upper=limits, options=options)
+    finish(outcome, as_json=as_json, accept=accept)
+
+
+@export.command("onnx")
+@click.argument("source", type=MODEL)
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--opset", type=click.IntRange(18, 24), help="Version of the operators.  [default: 20]"
+)
+@upper_sizes
+@writing
+def export_onnx(
+    source: str,
+    target: Path,
+    opset: int | None,
+    upper: tuple[str, ...],
+    as_json: bool,
+    accept: tuple[str, ...],
+    **chosen: Any,
+) -> None:
+    """Export SOURCE to TARGET.onnx with named inputs of any size, checked in onnxruntime.
+
+    Example: weighbridge export onnx minilm-tuned minilm.onnx
+    """
+    prepare_mlx()
+    from ..jobs.export import export_onnx as export_file
+    from ..jobs.options import WriteOptions
+
+    options = options_of(WriteOptions, chosen)
+    outcome = export_file(source, target, opset=opset, upper=sizes_of(upper), options=options)
     finish(outcome, as_json=as_json, accept=accept)
 
 

@@ -17,6 +17,7 @@ EXTRAS = {
     "mlx": ("mlx", "numba"),
     "coreml": ("coremltools",),
     "gguf": ("gguf",),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "dev": ("peft",),
     "train": ("matplotlib", "pydantic", "yaml"),
 }

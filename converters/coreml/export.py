@@ -8,13 +8,12 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
 from ..captures.mlprogram.arithmetic import tensors
@@ -26,11 +25,12 @@ from ..captures.mlprogram.program import (
     weights,
 )
 from ..captures.mlprogram.toolkit import coremltools, quiet
+from ..captures.positional import bounded, bounds, example, example_sizes, first_line, record
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import fault_of
 from ..documents import read_object
-from ..models.signature import Port, Signature
+from ..models.signature import Signature
 from ..values import Array
 from .compat import bound_constants, lower
 from .made import Origins, constants_described
@@ -38,8 +38,6 @@ from .manifest import sites
 from .naming import NAMING
 from .precision import COMPUTES, Selection, beyond_half
 
-# Core ML's flexible sizes need a bound, and a signature need not give one.
-UPPER: Final = 32
 # iOS 17 and macOS 14 decompose attention into matmul and softmax, whose masks are additive and
 # finite; the fused operation of iOS 18 leaves open what a row without any key becomes.
 TARGET: Final = "iOS17"
@@ -74,97 +72,19 @@ class ExportReport(NamedTuple):
         )
 
 
-class Positional(torch.nn.Module):
-    """A module with the inputs and outputs of a signature, by position.
-
-    Core ML has no 64-bit integers; inputs arrive as int32 and are widened for the module.
-    """
-
-    def __init__(self, module: torch.nn.Module, signature: Signature) -> None:
-        super().__init__()
-        self.module = module
-        self.names = tuple(port.name for port in signature.inputs)
-        self.wide = tuple(port.dtype == "int64" for port in signature.inputs)
-        self.outputs = tuple(port.name for port in signature.outputs)
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Call the module by name and return its outputs in the order of the signature."""
-        named = zip(self.names, inputs, self.wide, strict=True)
-        result = self.module(**{name: x.long() if wide else x for name, x, wide in named})
-        if isinstance(result, Tensor):
-            result = (result,)
-        if isinstance(result, Mapping):
-            result = tuple(result[name] for name in self.outputs)
-        return tuple(output.float() for output in result[: len(self.outputs)])
-
-
-def bounds(signature: Signature, upper: Mapping[str, int]) -> dict[str, int]:
-    """Return the largest size of every named dimension: UPPER's, the signature's, or 32."""
-    found: dict[str, int] = {}
-    for port in signature.inputs:
-        for size in port.shape:
-            if isinstance(size, str):
-                found[size] = upper.get(size, port.limit(size, found.get(size, UPPER)))
-    if strange := sorted(set(upper) - set(found)):
-        known = ", ".join(sorted(found)) or "none"
-        raise BadInputError(f"no dimension {', '.join(strange)}; the signature's are {known}")
-    return found
-
-
-def bounded(signature: Signature, limits: Mapping[str, int]) -> Signature:
-    """Return SIGNATURE with LIMITS as the largest sizes, as the package has it."""
-
-    def narrow(port: Port) -> Port:
-        return replace(port, upper=tuple({**dict(port.upper), **limits}.items()))
-
-    return replace(signature, inputs=tuple(map(narrow, signature.inputs)))
-
-
-def example_sizes(limits: Mapping[str, int]) -> dict[str, int]:
-    """Return a small size for every dimension, all different, so that no two are taken for one.
-
-    >>> example_sizes({"batch": 8, "sequence": 512, "channels": 1})
-    {'batch': 2, 'sequence': 3, 'channels': 1}
-    """
-    return {name: min(limit, i) for i, (name, limit) in enumerate(limits.items(), start=2)}
-
-
-def example(port: Port, sizes: Mapping[str, int]) -> Tensor:
-    """Return an input for PORT: random floats, ones for integers (a mask that hides nothing)."""
-    shape = [sizes[size] if isinstance(size, str) else size for size in port.shape]
-    if port.dtype.startswith(("int", "uint", "bool")):
-        return torch.ones(shape, dtype=torch.int32)
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
-
-
-def exported(module: Positional, signature: Signature, limits: Mapping[str, int]) -> Any:
-    """Return the graph of MODULE with the signature's flexible sizes, lowered for coremltools."""
-    sizes = example_sizes(limits)
-    dims = {n: torch.export.Dim(n, min=1, max=limit) for n, limit in limits.items() if limit > 1}
-    dynamic = tuple(
-        {axis: dims[size] for axis, size in enumerate(port.shape) if size in dims}
-        for port in signature.inputs
-    )
-    inputs = tuple(example(port, sizes) for port in signature.inputs)
+def lowered(graph: Any) -> Any:
+    """Return GRAPH with what coremltools does not translate rewritten."""
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            graph = torch.export.export(module, inputs, dynamic_shapes=(dynamic,))
             return lower(graph)
     except WeighbridgeError:
         raise
     except Exception as error:
         pass_on_shortage(error)
         raise UnsupportedError(
-            f"torch.export cannot record the module: {fault_of(error) or first_line(error)};"
-            " where a size cannot vary, give it a fixed number in the signature"
+            f"torch.export cannot record the module: {fault_of(error) or first_line(error)}"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message that is not empty."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
 
 
 def tensor_types(signature: Signature, limits: Mapping[str, int]) -> dict[str, list[Any]]:
@@ -263,7 +183,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     require_package(target, compute)
     limits = bounds(signature, upper or {})
     step("recording in torch.export")
-    graph = exported(Positional(module.eval(), signature).eval(), signature, limits)
+    graph = lowered(record(module, signature, limits))
     if compute != "float32":
         bound_constants(graph)
     selection = Selection(compute, Origins(graph, module).activations)

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import torch
 
+from ..captures.constants import match_weights
 from ..captures.mlprogram.arithmetic import FUNCTIONS, evaluate, rounds_to, tensors
 from ..captures.mlprogram.program import scalars, weights
 from ..values import Array
-from .manifest import match_scalars, match_weights
+from .manifest import match_scalars
 from .precision import before_rounding
 
 MODULE: Final = "module."  # what the exporter's wrapper puts before every name

@@ -3,6 +3,7 @@
 from .families import FAMILIES as FAMILIES
 from .families import Family as Family
 from .manifests import MANIFEST as MANIFEST
+from .model import PROGRAMS as PROGRAMS
 from .model import Model as Model
 from .signature import Port as Port
 from .signature import Signature as Signature

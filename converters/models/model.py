@@ -27,6 +27,8 @@ EXAMPLE: Final = (
     "return module, Signature((x,), (y,))",
 )
 Found = TypeVar("Found")
+# Frameworks whose files are whole computations: what they are, and what a message calls one.
+PROGRAMS: Final[Mapping[str, str]] = {"mlprogram": "a Core ML package", "onnx": "an ONNX file"}
 
 
 class Known(NamedTuple):
@@ -47,7 +49,8 @@ class Model:
 
     Attributes:
         spec: what the user wrote.
-        framework: whose names and layouts the weights have: ``torch``, ``mlx`` or ``mlprogram``.
+        framework: whose names and layouts the weights have: ``torch``, ``mlx``, or one of
+            ``PROGRAMS``.
         path: directory or package; ``None`` for a factory without weights of its own.
         config: ``config.json``, empty where there is none.
         factory: what ``module:function`` returned, a torch or mlx module; ``None`` for a family.

@@ -10,13 +10,15 @@ from typing import Any
 from ...errors import BadInputError, UntrustedError, WeighbridgeError
 from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
+from ..checkpoints.formats.onnx_model import SUFFIX
 from ..common.contents import TEXT, require
 from ..common.hints import command, unused
 from ..common.repositories import local
 from .config_fields import read_config
 from .factories import build_factory, framework_of, looks_like_factory
 from .manifests import MANIFEST, read_manifest
-from .model import Model
+from .model import PROGRAMS, Model
+from .onnx_files import open_onnx
 
 TABLES = Path(__file__).parent.parent / "maps" / "tables"
 ADAPTER_FILES = (
@@ -35,7 +37,7 @@ def open(  # noqa: A001
     """Open what SPEC names; reads headers and configuration, loads nothing.
 
     Args:
-        spec: a directory, ``org/name[@revision]`` or tensor file; ``DIRECTORY+ADAPTER``; an ``.mlpackage``; or
+        spec: a directory, ``org/name[@revision]`` or tensor file; ``DIRECTORY+ADAPTER``; an ``.mlpackage`` or ``.onnx``; or
             ``module:function``, which consents to run that function.
         trust_code: ``module:function`` that builds the architecture of a directory whose
             ``model_type`` is unknown. Nothing is imported from a model directory without it.
@@ -52,7 +54,7 @@ def open(  # noqa: A001
     code = trust_code if path else spec
     if options and not code:
         raise BadInputError(f"{spec} takes no options: only MODULE:FUNCTION does")
-    if code and model.framework != "mlprogram":
+    if code and model.framework not in PROGRAMS:
         model = with_factory(model, code, options)
     return model.with_adapter(read_adapter(adapter)) if adapter else model
 
@@ -94,6 +96,8 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
     """Return the model in a directory, package or tensor file."""
     if path.suffix == ".mlpackage":
         return Model(str(path), "mlprogram", path, {})
+    if path.suffix == SUFFIX:
+        return open_onnx(path)
     refuse_adapter(path)
     config, manifest = read_config(path), read_manifest(path / MANIFEST)
     code = config.get("weighbridge_factory")

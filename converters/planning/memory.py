@@ -17,7 +17,7 @@ from ..common import memory
 from ..common.memory import VARIABLE, Room, shown
 from ..common.policy import PROBES, full_tokens
 from ..common.steps import step
-from ..models import Model
+from ..models import PROGRAMS, Model
 
 PACKED: Final = 2  # weights in a byte of a packed tensor, at 4 bits
 QUICK: Final = 32  # tokens that a quick check reads
@@ -71,7 +71,7 @@ def passes_by(model: Model) -> bool:
         family = model.family
     except WeighbridgeError:  # said elsewhere, where the model is opened
         return False
-    on_disk = model.path is not None and model.framework != "mlprogram"
+    on_disk = model.path is not None and model.framework not in PROGRAMS
     return on_disk and family is not None and not family.map and not model.factory
 
 

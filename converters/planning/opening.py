@@ -34,7 +34,7 @@ def open(  # noqa: A001
     """Open what SPEC names, by its headers; an adapter is fitted to its base.
 
     Args:
-        spec: a directory, ``DIRECTORY+ADAPTER``, a ``.mlpackage``, ``MODULE:FUNCTION``, a name on the hub.
+        spec: a directory, ``DIRECTORY+ADAPTER``, a ``.mlpackage``, an ``.onnx``, ``MODULE:FUNCTION``, a name on the hub.
         trust_code: ``module:function`` that builds the architecture.
         map: name or path of a ``.wmap``.
         options: arguments of the function that builds it.

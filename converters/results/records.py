@@ -29,9 +29,10 @@ KINDS: Final = {
     "run": "a training run",
     "package": "a Core ML package",
     "gguf": "a GGUF file",
+    "onnx": "an ONNX file",
     "map": "a map",
 }
-SINGLE: Final = frozenset({"gguf", "map"})  # kinds that are one file
+SINGLE: Final = frozenset({"gguf", "map", "onnx"})  # kinds that are one file
 BESIDE: Final = SINGLE | {"package"}  # kinds whose record lies beside them
 GROWING: Final = frozenset({"run"})  # kinds that are written to after they appear
 IGNORED: Final = frozenset({".DS_Store"})  # Finder's, made again wherever it looks

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from ...errors import BadInputError
 from ..common.steps import each, step
 from ..values import Array
@@ -51,6 +53,18 @@ class Runner(Protocol):
     def describe(self) -> dict[str, str]:
         """Return runtime, version, device, dtype, BLAS and flags, for the verdict."""
         ...
+
+
+def widened(arrays: Arrays) -> dict[str, Array]:
+    """Return ARRAYS with float16 as float32, as Core ML's ``predict`` returns them.
+
+    >>> widened({"y": np.ones(2, np.float16)})["y"].dtype
+    dtype('float32')
+    """
+    return {
+        name: array.astype(np.float32) if array.dtype == np.float16 else array
+        for name, array in arrays.items()
+    }
 
 
 def run_all(runner: Runner, what: str, rows: Sequence[Arrays]) -> list[dict[str, Array]]:

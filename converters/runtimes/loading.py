@@ -15,8 +15,9 @@ from .base import Runner
 RUNNERS: Final = {
     "torch": (".streamed.modules", "torch_runner"),
     "mlx": (".mlx", "MlxRunner"),
-    "reference": (".reference", "ReferenceRunner"),
-    "coreml": (".coreml", "CoremlRunner"),
+    "reference": (".programs.reference", "ReferenceRunner"),
+    "coreml": (".programs.coreml", "CoremlRunner"),
+    "onnxruntime": (".programs.onnxruntime", "OnnxRunner"),
 }
 
 
@@ -28,7 +29,7 @@ def native_runtime(framework: str) -> str:
     """
     if framework == "mlprogram":
         return "coreml" if sys.platform == "darwin" else "reference"
-    return framework
+    return "onnxruntime" if framework == "onnx" else framework
 
 
 def load(model: Model, runtime: str | None = None, policy: Policy = Policy()) -> Runner:

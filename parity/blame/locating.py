@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import full_tokens
 from ...converters.common.users_code import described
+from ...converters.models import PROGRAMS
 from ...converters.runtimes.base import Runner
 from ..goldens.golden import Golden
 from ..goldens.recorder import Recorder
@@ -75,7 +76,7 @@ def locate(
 def affordable(golden: Golden, chosen: Sequence[Probe]) -> Sequence[Probe]:
     """Return of CHOSEN what fits into memory with all inner sites: of a large model a part of one."""
     model = golden.model
-    if model is None or model.path is None or model.framework == "mlprogram":
+    if model is None or model.path is None or model.framework in PROGRAMS:
         return chosen
     shapes = [it.shape for it in base_weights(model).headers.values()]
     widths = sum(sum(shape) for shape in shapes if len(shape) == MATRIX)

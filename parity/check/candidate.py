@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of, raised_by_us
 from ...converters.models import Model, Signature
+from ...converters.models.onnx_files import recorded
 from ...converters.runtimes import Runner, load
 from ...converters.values import Array
 from ...errors import BadInputError, UsersCodeError, WeighbridgeError
@@ -55,6 +57,14 @@ class Candidate:
         from ...converters.captures.mlprogram import load_program
 
         return load_program(self.model.path)
+
+    @cached_property
+    def manifest(self) -> Mapping[str, Any] | None:
+        """What its file says of its making, where it is a program; ``None`` where it is none."""
+        if self.program is not None:
+            return self.program.manifest
+        tensors = self.model.tensors
+        return recorded(tensors) if isinstance(tensors, OnnxFile) else None
 
     @property
     def mixed(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...converters.common.policy import Policy
 from ...converters.common.steps import step
-from ...converters.models import Model
+from ...converters.models import PROGRAMS, Model
 from ...converters.runtimes import Runner, native_runtime
 from ...converters.values import Array
 from ..configuration.stage import (
@@ -127,8 +127,8 @@ class Check(Runs):
     def text(self) -> Stage:
         """Compare the text sides."""
         model = self.candidate.model
-        if model.framework == "mlprogram":
-            return Stage("text", "skipped", "an ML program takes ids; it has no text side")
+        if kind := PROGRAMS.get(model.framework):
+            return Stage("text", "skipped", f"{kind} takes ids; it has no text side")
         folder = model.path if model.path and model.path.is_dir() else None
         return compare_sides(self.golden.text, read_text_side(folder, self.golden.text))
 

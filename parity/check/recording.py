@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.common.policy import full_tokens
-from ...converters.models import Model
+from ...converters.models import PROGRAMS, Model
 from ...converters.quantization import Dequantized
 from ..configuration.lengths import to_cross
 from ..probes import coverage
@@ -85,5 +85,5 @@ def compared_storage(source: Mapping[str, Any], candidate: Candidate) -> str:
     same = own == source.get("storage") and not source.get("adapter")
     tensors = candidate.model.tensors
     quantized = isinstance(tensors, Dequantized) and bool(tensors.schemes)
-    stored = quantized or own == "float32" or (same and candidate.model.framework != "mlprogram")
+    stored = quantized or own == "float32" or (same and candidate.model.framework not in PROGRAMS)
     return "stored" if stored else own

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...converters.configs.to_mlx import known
 from ...converters.libraries import Target
+from ...converters.models import PROGRAMS
 from ...errors import WeighbridgeError
 from ..check.distances import Distance
 from ..check.stages import join
@@ -48,8 +49,8 @@ def running_class(candidate: Candidate) -> Target | None:
 
 def not_asked(golden: Golden, candidate: Candidate) -> str:
     """Return why configurations are not compared; empty where they are."""
-    if candidate.model.framework == "mlprogram":
-        return "an ML program holds its constants; its outputs show them"
+    if kind := PROGRAMS.get(candidate.model.framework):
+        return f"{kind} holds its constants; its outputs show them"
     if candidate.model.factory is not None or not candidate.model.config:
         return "the candidate is built by code, not by a configuration"
     if not golden.provenance.get("config"):

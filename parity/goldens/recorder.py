@@ -18,7 +18,7 @@ import numpy as np
 from ...converters.common.steps import step
 from ...converters.common.users_code import running
 from ...converters.configs.to_mlx import known
-from ...converters.models import Model, Signature
+from ...converters.models import PROGRAMS, Model, Signature
 from ...converters.values import Array
 from ...errors import BadInputError
 from ..check.distances import select_tokens
@@ -52,7 +52,7 @@ Masks = Mapping[str, Array | None]
 def text_folder(model: Model) -> Path | None:
     """Return the directory in which MODEL's tokenizer would lie."""
     is_directory = model.path is not None and model.path.is_dir()
-    return model.path if is_directory and model.framework != "mlprogram" else None
+    return model.path if is_directory and model.framework not in PROGRAMS else None
 
 
 def library_versions() -> dict[str, str]:

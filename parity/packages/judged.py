@@ -32,9 +32,14 @@ def judge(
 
     CANDIDATE learns its constants as they were before rounding. One that is no package is left alone.
     """
-    if candidate.program is None:
+    if candidate.manifest is None:
         return found, []
     source = SourceTensors(golden.model) if golden.model else None
+    if candidate.program is None:
+        manifest, weights, sketches = candidate.manifest, candidate.weights, golden.sketches
+        unused = partial(unused_of, golden)
+        explained = explain_made(found, manifest, weights, sketches, source, unused)
+        return explained, [*contradictions(manifest, explained, weights, sketches, source)]
     package = JudgedPackage(candidate.program, candidate.weights, golden.sketches, source)
     explained = package.explain(found, partial(unused_of, golden))
     candidate.exact = package.exact(explained)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...converters.checkpoints.base import Header
+from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.checkpoints.overlay import Overlay
 from ...converters.common.arrays import from_mlx, from_torch
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.models import Model
 from ...converters.models.factories import copied
+from ...converters.models.onnx_files import recorded
 from ...converters.quantization.rounding import round_once
 from ...converters.values import Array, LowRank
 from .reference_index import Explanation
@@ -64,6 +66,18 @@ def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights)
     return replace(model, tensors=Overlay(model.checkpoint, values)) if values else None
 
 
+class Constants:
+    """What may be weights of a graph: floating point with axes, and single numbers that are NAMED."""
+
+    def __init__(self, tensors: Weights, named: Collection[str]) -> None:
+        self.read = tensors.read
+        self.headers: Mapping[str, Header] = {
+            name: it
+            for name, it in tensors.headers.items()
+            if it.dtype in FLOATS and (it.shape or name in named)
+        }
+
+
 def _module_arrays(module: Any, framework: str) -> dict[str, Array]:
     if framework == "torch":
         return {name: from_torch(t) for name, t in module.state_dict().items()}
@@ -98,6 +112,11 @@ def weights_of(model: Model) -> Weights:
     saved = model.adapter.saved if model.adapter else {}
     if model.framework == "mlprogram" and model.path:
         weights = _package_weights(model.path)
+    elif isinstance(model.tensors, OnnxFile):
+        manifest = recorded(model.tensors)
+        weights = Constants(
+            model.tensors, {*manifest.get("weights", ()), *manifest.get("made", ())}
+        )
     elif model.path is not None:
         weights = Overlay(model.checkpoint, saved) if saved else model.checkpoint
     else:
@@ -156,6 +175,8 @@ def model_hashes(model: Model) -> dict[str, str]:
         return file_hashes(
             tuple(p for p in sorted(model.path.rglob("*")) if p.is_file()), model.path
         )
+    if model.framework == "onnx":
+        return file_hashes(model.checkpoint.files, model.path.parent)
     config = model.path / "config.json"
     root = model.path if model.path.is_dir() else model.path.parent
     files = (*model.checkpoint.files, *([config] if config.is_file() else []))

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from ....errors import BadInputError
+from ...models.ports import role_of, signature_from_manifest
 from ...models.signature import Port, Signature
 from .features import Dimension, flexible
 from .package import description, functions, manifest_in, read_package
-
-# Roles of inputs and outputs by name, for packages that others made.
-ROLES: Final[Mapping[str, str]] = {
-    "attention_mask": "attention_mask",
-    "input_ids": "token_ids",
-    "last_hidden_state": "hidden",
-    "position_ids": "positions",
-    "token_type_ids": "token_types",
-}
-
-
-def port_from_manifest(port: Mapping[str, Any]) -> Port:
-    """Return the port that a manifest describes."""
-    upper = tuple((str(name), int(size)) for name, size in port["upper"])
-    return Port(port["name"], port["dtype"], tuple(port["shape"]), port["role"], upper)
-
-
-def _signature(stored: Any, path: Path) -> Signature:
-    try:
-        ports = (tuple(map(port_from_manifest, stored[side])) for side in ("inputs", "outputs"))
-        return Signature(*ports)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = f"its record of inputs and outputs is damaged ({error!r})"
-        raise BadInputError(f"{path}: {what}; export it again") from error
 
 
 def port_from_description(feature: Any) -> Port:
@@ -47,7 +23,7 @@ def port_from_description(feature: Any) -> Port:
         for size in shape
         if isinstance(size, str) and size.rpartition("..")[2].isdigit()
     )
-    return Port(feature.name, dtype, shape, ROLES.get(feature.name, "array"), upper)
+    return Port(feature.name, dtype, shape, role_of(feature.name), upper)
 
 
 def read_signature(path: Path, function: str | None = None) -> Signature:
@@ -61,7 +37,7 @@ def read_signature(path: Path, function: str | None = None) -> Signature:
     metadata = package.spec.description.metadata.userDefined
     stored = manifest_in(metadata, path).get("signature")
     if stored:
-        return _signature(stored, path)
+        return signature_from_manifest(stored, path)
     described = description(package, function or functions(package)[0])
 
     def ports_of(features: Iterable[Any]) -> tuple[Port, ...]:

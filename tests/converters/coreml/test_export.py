@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 
+from weighbridge.converters.captures.constants import source_hash
 from weighbridge.converters.captures.mlprogram import load_program, read_signature
-from weighbridge.converters.coreml.export import bounds, example_sizes, export_coreml
-from weighbridge.converters.coreml.manifest import source_hash
+from weighbridge.converters.captures.positional import bounds, example_sizes
+from weighbridge.converters.coreml.export import export_coreml
 from weighbridge.converters.models.families import encoder_signature
 from weighbridge.converters.models.signature import Port, Signature
 from weighbridge.errors import BadInputError, TargetExistsError, UnsupportedError

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from weighbridge.converters.captures.mlprogram import load_program
-from weighbridge.converters.coreml.export import export_coreml
-from weighbridge.converters.coreml.manifest import (
+from weighbridge.converters.captures.constants import (
     SMALLEST,
     digest,
     match_weights,
-    sites,
     source_hash,
 )
+from weighbridge.converters.captures.mlprogram import load_program
+from weighbridge.converters.coreml.export import export_coreml
+from weighbridge.converters.coreml.manifest import sites
 from weighbridge.converters.models.signature import Port, Signature
 
 # torch.export warns of its own pytrees.

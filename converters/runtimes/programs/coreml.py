@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ...errors import BadInputError, UnsupportedError, WeighbridgeError
-from ..common.policy import Policy
-from ..values import Array
-from .base import Arrays, Trace
-from .reference import widened
+from ....errors import BadInputError, UnsupportedError, WeighbridgeError
+from ...common.policy import Policy
+from ...values import Array
+from ..base import Arrays, Trace, widened
 
 if TYPE_CHECKING:
-    from ..models import Model
+    from ...models import Model
 
 # policy.device -> coremltools' compute units. "gpu" lets Core ML fall back to the CPU, not to the
 # neural engine, whose arithmetic is float16 throughout.
@@ -55,9 +54,9 @@ class CoremlRunner:
         if model.path is None or policy.device not in UNITS:
             known = ", ".join(UNITS)
             raise BadInputError(f"{model.spec} on {policy.device}: need a package, and {known}")
-        from ..captures.mlprogram.package import manifest_in, read_package
-        from ..captures.mlprogram.signatures import read_signature
-        from ..captures.mlprogram.toolkit import coremltools
+        from ...captures.mlprogram.package import manifest_in, read_package
+        from ...captures.mlprogram.signatures import read_signature
+        from ...captures.mlprogram.toolkit import coremltools
 
         package = read_package(model.path)  # a damaged one is refused before Core ML compiles it
         declared = package.spec.description.metadata.userDefined

@@ -10,7 +10,7 @@ import pytest
 
 from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models.model import Model
-from weighbridge.converters.runtimes import coreml
+from weighbridge.converters.runtimes.programs import coreml
 from weighbridge.errors import BadInputError, UnsupportedError
 
 MODEL = Model("m.mlpackage", "mlprogram", Path("m.mlpackage"), {})

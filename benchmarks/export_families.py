@@ -1,8 +1,8 @@
-"""Export families with ``weighbridge export coreml`` at its defaults, and print each verdict.
+"""Export families with ``weighbridge export`` at its defaults, and print each verdict.
 
-    python benchmarks/coreml_families.py [NAME ...]
+    python benchmarks/export_families.py coreml|onnx [NAME ...]
 
-Off a Mac a right package is kept with PASS-REFERENCE.
+Off a Mac a right Core ML package is kept with PASS-REFERENCE.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from click.testing import CliRunner
 
 from weighbridge.tests.support.coreml.families import NAMES, source
 
-RESULTS: Final = Path(__file__).with_name("results") / "coreml_families.json"
+RESULTS: Final = Path(__file__).with_name("results") / "export_families.json"
+FORMATS: Final = {"coreml": "m.mlpackage", "onnx": "m.onnx"}
 
 
-def exported(name: str, folder: Path, *options: str) -> dict[str, Any]:
-    """Export the family NAME into FOLDER by the command line; return what it says."""
+def exported(name: str, folder: Path, *options: str, form: str = "coreml") -> dict[str, Any]:
+    """Export the family NAME into FOLDER as FORM by the command line; return what it says."""
     from weighbridge.cli import main
 
     start = time.monotonic()
-    arguments = ["export", "coreml", source(name, folder), str(folder / "m.mlpackage"), "--json"]
+    target = folder / FORMATS[form]
+    arguments = ["export", form, source(name, folder), str(target), "--json"]
     result = CliRunner().invoke(main, [*arguments, *options])
     try:
         told = json.loads(result.stdout)
@@ -37,7 +39,7 @@ def exported(name: str, folder: Path, *options: str) -> dict[str, Any]:
     return {
         "exit": result.exit_code,
         "status": verdict.get("status"),
-        "kept": (folder / "m.mlpackage").exists(),
+        "kept": target.exists(),
         "seconds": round(time.monotonic() - start, 1),
         "stages": list(problems(verdict)) or ([result.output[-400:]] if not verdict else []),
     }
@@ -52,22 +54,24 @@ def problems(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 def main() -> None:
     """Export the families named on the command line, or all."""
+    form, *names = sys.argv[1:] or ["coreml"]
     rows = {}
-    for name in sys.argv[1:] or NAMES:
+    for name in names or NAMES:
         with tempfile.TemporaryDirectory() as folder:
-            rows[name] = exported(name, Path(folder))
+            rows[name] = exported(name, Path(folder), form=form)
         print(f"{name:14}", rows[name]["status"], rows[name]["seconds"], flush=True)
         for line in rows[name]["stages"]:
             print("    ", line, flush=True)
-        keep({name: rows[name]})
+        keep(form, {name: rows[name]})
     kept = sum(row["kept"] for row in rows.values())
     print(f"{kept} of {len(rows)} kept")
 
 
-def keep(rows: Mapping[str, Any]) -> None:
-    """Write ROWS among the results of this run and of those before."""
+def keep(form: str, rows: Mapping[str, Any]) -> None:
+    """Write ROWS of FORM among the results of this run and of those before."""
     before = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    RESULTS.write_text(json.dumps({**before, **rows}, indent=1) + "\n")
+    before[form] = {**before.get(form, {}), **rows}
+    RESULTS.write_text(json.dumps(before, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.coreml.export import export_coreml
 from weighbridge.converters.models.model import Model
 from weighbridge.converters.models.signature import Port, Signature
-from weighbridge.converters.runtimes.reference import ReferenceRunner
+from weighbridge.converters.runtimes.programs.reference import ReferenceRunner
 from weighbridge.errors import BadInputError
 
 SIGNATURE = Signature(

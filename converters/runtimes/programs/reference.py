@@ -10,30 +10,16 @@ from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ...errors import BadInputError
-from ..captures.mlprogram import load_program
-from ..captures.mlprogram.signatures import read_signature
-from ..common.policy import Policy
-from ..values import Array
-from .base import Arrays, Trace
+from ....errors import BadInputError
+from ...captures.mlprogram import load_program
+from ...captures.mlprogram.signatures import read_signature
+from ...common.policy import Policy
+from ...values import Array
+from ..base import Arrays, Trace, widened
 
 if TYPE_CHECKING:
-    from ..captures.mlprogram.watching import Watched
-    from ..models import Model
-
-
-def widened(arrays: Arrays) -> dict[str, Array]:
-    """Return ARRAYS with float16 as float32, as Core ML's ``predict`` returns them.
-
-    >>> widened({"y": np.ones(2, np.float16)})["y"].dtype
-    dtype('float32')
-    """
-    return {
-        name: array.astype(np.float32) if array.dtype == np.float16 else array
-        for name, array in arrays.items()
-    }
+    from ...captures.mlprogram.watching import Watched
+    from ...models import Model
 
 
 class ReferenceRunner:
@@ -71,7 +57,7 @@ class ReferenceRunner:
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32."""
-        from ..captures.mlprogram.watching import Watch
+        from ...captures.mlprogram.watching import Watch
 
         watch = Watch(wide=self.precision == "float32")
         outputs = self.program.run(inputs, self.precision, observe=watch)

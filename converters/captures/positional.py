@@ -1,0 +1,120 @@
+"""A torch module recorded with the inputs and outputs of a signature, by position, for an exporter."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ...errors import BadInputError, UnsupportedError, WeighbridgeError
+from ..common.memory import pass_on_shortage
+from ..common.users_code import fault_of
+from ..models.signature import Port, Signature
+
+UPPER: Final = 32  # flexible sizes need a bound, and a signature need not give one
+
+
+class Positional(torch.nn.Module):
+    """A module with the inputs and outputs of a signature, by position; outputs are float32.
+
+    Inputs of int64 may arrive as int32 and are widened for the module.
+    """
+
+    def __init__(self, module: torch.nn.Module, signature: Signature) -> None:
+        super().__init__()
+        self.module = module
+        self.names = tuple(port.name for port in signature.inputs)
+        self.wide = tuple(port.dtype == "int64" for port in signature.inputs)
+        self.outputs = tuple(port.name for port in signature.outputs)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Call the module by name and return its outputs in the order of the signature."""
+        named = zip(self.names, inputs, self.wide, strict=True)
+        result = self.module(**{name: x.long() if wide else x for name, x, wide in named})
+        if isinstance(result, Tensor):
+            result = (result,)
+        if isinstance(result, Mapping):
+            result = tuple(result[name] for name in self.outputs)
+        return tuple(output.float() for output in result[: len(self.outputs)])
+
+
+def bounds(signature: Signature, upper: Mapping[str, int]) -> dict[str, int]:
+    """Return the largest size of every named dimension: UPPER's, the signature's, or 32."""
+    found: dict[str, int] = {}
+    for port in signature.inputs:
+        for size in port.shape:
+            if isinstance(size, str):
+                found[size] = upper.get(size, port.limit(size, found.get(size, UPPER)))
+    if strange := sorted(set(upper) - set(found)):
+        known = ", ".join(sorted(found)) or "none"
+        raise BadInputError(f"no dimension {', '.join(strange)}; the signature's are {known}")
+    return found
+
+
+def bounded(signature: Signature, limits: Mapping[str, int]) -> Signature:
+    """Return SIGNATURE with LIMITS as the largest sizes, as the exported file has it."""
+
+    def narrow(port: Port) -> Port:
+        return replace(port, upper=tuple({**dict(port.upper), **limits}.items()))
+
+    return replace(signature, inputs=tuple(map(narrow, signature.inputs)))
+
+
+def example_sizes(limits: Mapping[str, int]) -> dict[str, int]:
+    """Return a small size for every dimension, all different, so that no two are taken for one.
+
+    >>> example_sizes({"batch": 8, "sequence": 512, "channels": 1})
+    {'batch': 2, 'sequence': 3, 'channels': 1}
+    """
+    return {name: min(limit, i) for i, (name, limit) in enumerate(limits.items(), start=2)}
+
+
+def example(port: Port, sizes: Mapping[str, int], integers: torch.dtype = torch.int32) -> Tensor:
+    """Return an input for PORT: random floats, ones for INTEGERS (a mask that hides nothing)."""
+    shape = [sizes[size] if isinstance(size, str) else size for size in port.shape]
+    if port.dtype.startswith(("int", "uint", "bool")):
+        return torch.ones(shape, dtype=integers)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def record(
+    module: torch.nn.Module,
+    signature: Signature,
+    limits: Mapping[str, int],
+    integers: torch.dtype = torch.int32,
+) -> Any:
+    """Return the ``ExportedProgram`` of MODULE with the signature's flexible sizes.
+
+    Raises:
+        UnsupportedError: torch.export cannot record it.
+    """
+    sizes = example_sizes(limits)
+    dims = {n: torch.export.Dim(n, min=1, max=limit) for n, limit in limits.items() if limit > 1}
+    dynamic = tuple(
+        {axis: dims[size] for axis, size in enumerate(port.shape) if size in dims}
+        for port in signature.inputs
+    )
+    inputs = tuple(example(port, sizes, integers) for port in signature.inputs)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            whole = Positional(module.eval(), signature).eval()
+            return torch.export.export(whole, inputs, dynamic_shapes=(dynamic,))
+    except WeighbridgeError:
+        raise
+    except Exception as error:
+        pass_on_shortage(error)
+        raise UnsupportedError(
+            f"torch.export cannot record the module: {fault_of(error) or first_line(error)};"
+            " where a size cannot vary, give it a fixed number in the signature"
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message that is not empty."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)

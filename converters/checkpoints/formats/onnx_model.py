@@ -1,0 +1,106 @@
+"""ONNX files: their initializers as tensors, and the graph without them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....errors import BadInputError
+from ...common.dtypes import CODE, NUMPY
+from ...values import Array
+from ..base import CHUNK, Header
+
+SUFFIX = ".onnx"
+
+
+class OnnxFile:
+    """One ONNX model; data outside the file is read tensor by tensor.
+
+    Attributes:
+        proto: the model, external data not loaded.
+        headers: the initializers whose dtype a tensor file has.
+        others: those of other dtypes, such as 4-bit integers.
+
+    Raises:
+        BadInputError: it is no ONNX model.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ignored: tuple[Path, ...] = ()
+        self.proto = load_proto(path)
+        self.metadata: Mapping[str, str] = {it.key: it.value for it in self.proto.metadata_props}
+        self._tensors = {tensor.name: tensor for tensor in self.proto.graph.initializer}
+        codes = {name: _code(tensor) for name, tensor in self._tensors.items()}
+        self.headers: Mapping[str, Header] = {
+            name: Header(code, tuple(self._tensors[name].dims))
+            for name, code in codes.items()
+            if code
+        }
+        self.others = tuple(name for name, code in codes.items() if not code)
+        self.files: tuple[Path, ...] = (path, *sorted(self._outside()))
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME as an array of its own.
+
+        Raises:
+            BadInputError: its data is missing or damaged.
+        """
+        from onnx import external_data_helper, numpy_helper
+
+        tensor = type(self._tensors[name])()
+        tensor.CopyFrom(self._tensors[name])
+        try:
+            if external_data_helper.uses_external_data(tensor):
+                external_data_helper.load_external_data_for_tensor(tensor, str(self.path.parent))
+            array = numpy_helper.to_array(tensor)
+        except Exception as error:  # of many kinds, some of onnx's own
+            raise BadInputError(f"{self.path}: tensor {name} cannot be read ({error})") from None
+        header = self.headers[name]
+        return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)
+
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
+        data = memoryview(self.read(name).reshape(-1).view(np.uint8).data)[start:stop]
+        for at in range(0, len(data), CHUNK):
+            yield data[at : at + CHUNK]
+
+    def _outside(self) -> set[Path]:
+        """Return the files of data beside the model."""
+        places = (
+            {it.key: it.value for it in tensor.external_data}.get("location")
+            for tensor in self._tensors.values()
+        )
+        return {self.path.parent / place for place in places if place}
+
+
+def load_proto(path: Path) -> Any:
+    """Return the model in PATH, external data not loaded.
+
+    Raises:
+        BadInputError: it is none.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = onnx.load_model(io.BytesIO(path.read_bytes()), load_external_data=False)
+    except (DecodeError, OSError) as error:
+        raise BadInputError(f"{path}: cannot be read as an ONNX model ({error})") from None
+    if not proto.graph.node and not proto.graph.output:
+        raise BadInputError(f"{path}: holds no ONNX graph")
+    return proto
+
+
+def _code(tensor: Any) -> str | None:
+    """Return the dtype of TENSOR as a safetensors code; ``None`` where there is none."""
+    from onnx import helper
+
+    try:
+        return CODE.get(np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)))
+    except (KeyError, TypeError):
+        return None

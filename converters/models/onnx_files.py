@@ -1,0 +1,71 @@
+"""ONNX files as models: what they take and give."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadInputError
+from ..checkpoints.formats.onnx_model import OnnxFile
+from ..documents import parse_object
+from .manifests import MANIFEST
+from .model import Model
+from .ports import role_of, signature_from_manifest
+from .signature import Dimension, Port, Signature
+
+FRAMEWORK = "onnx"
+
+
+def open_onnx(path: Path) -> Model:
+    """Return the model in the ONNX file PATH.
+
+    Raises:
+        BadInputError: it is none, or its record of inputs and outputs is damaged.
+    """
+    file = OnnxFile(path)
+    return Model(str(path), FRAMEWORK, path, {}, declared=signature_of(file), tensors=file)
+
+
+def recorded(file: OnnxFile) -> dict[str, Any]:
+    """Return what an export of ours wrote into FILE; empty for a file of somebody else's."""
+    text = file.metadata.get(MANIFEST)
+    return parse_object(text, f"{file.path}: {MANIFEST}") if text else {}
+
+
+def to_metadata(manifest: dict[str, Any]) -> str:
+    """Return MANIFEST as ``recorded`` reads it."""
+    return json.dumps(manifest, sort_keys=True)
+
+
+def signature_of(file: OnnxFile) -> Signature:
+    """Return the inputs and outputs of FILE: what its record says, or its graph."""
+    if stored := recorded(file).get("signature"):
+        return signature_from_manifest(stored, file.path)
+    graph = file.proto.graph
+    weights = {*file.headers, *file.others}
+    inputs = [port_of(value, file.path) for value in graph.input if value.name not in weights]
+    return Signature(tuple(inputs), tuple(port_of(value, file.path) for value in graph.output))
+
+
+def port_of(value: Any, path: Path) -> Port:
+    """Return the port that VALUE of a graph's inputs or outputs is.
+
+    Raises:
+        BadInputError: it is no tensor.
+    """
+    from onnx import helper
+
+    if not value.type.HasField("tensor_type"):
+        raise BadInputError(f"{path}: {value.name} is no tensor, and nothing else can be fed")
+    kind = value.type.tensor_type
+    shape = tuple(_size(axis, number) for number, axis in enumerate(kind.shape.dim))
+    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    return Port(value.name, dtype, shape, role_of(value.name))
+
+
+def _size(axis: Any, number: int) -> Dimension:
+    """Return the size of an AXIS, a name where it varies."""
+    if axis.HasField("dim_value"):
+        return int(axis.dim_value)
+    return str(axis.dim_param) or f"axis_{number}"

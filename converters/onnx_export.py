@@ -1,0 +1,195 @@
+"""Export a PyTorch module as an ONNX file, by PyTorch's own exporter."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import onnx
+import torch
+
+from ..errors import BadInputError, UnsupportedError, WeighbridgeError
+from .captures.constants import match_weights
+from .captures.positional import bounded, bounds, first_line, record
+from .common.memory import pass_on_shortage
+from .common.steps import step
+from .models.manifests import MANIFEST
+from .models.onnx_files import to_metadata
+from .models.signature import Signature
+from .runtimes.programs.onnxruntime import SCOPES
+
+OPSET: Final = 20
+LARGEST: Final = 2**31 - 1  # bytes of a file: what protobuf can hold
+OURS: Final = "module"  # the module, inside the one that is exported
+
+
+class OnnxReport(NamedTuple):
+    """What an export wrote.
+
+    Attributes:
+        path: the file.
+        census: number of nodes by type.
+        weights: initializer -> name of the source's tensor with the same values, perhaps transposed.
+        nbytes: size of the file.
+    """
+
+    path: Path
+    census: Mapping[str, int]
+    weights: Mapping[str, str]
+    nbytes: int
+
+    def __str__(self) -> str:
+        """Print the counts."""
+        nodes = sum(self.census.values())
+        return f"{nodes} nodes, {len(self.weights)} weights recognised, {self.nbytes:,} bytes"
+
+
+def export_onnx(
+    module: torch.nn.Module,
+    signature: Signature,
+    target: Path,
+    *,
+    opset: int = OPSET,
+    upper: Mapping[str, int] | None = None,
+) -> OnnxReport:
+    """Write MODULE as an ONNX file at TARGET.
+
+    Integers are int64, outputs float32. The file's metadata say which initializer is which tensor.
+
+    Args:
+        module: called with keyword arguments named as the inputs; put in evaluation mode.
+        signature: its inputs and outputs; named sizes vary.
+        target: the file to write, ``*.onnx``.
+        opset: version of the operators.
+        upper: largest size of each named dimension, where the signature has none.
+
+    Raises:
+        BadInputError: TARGET is called otherwise, or UPPER names no dimension.
+        UnsupportedError: PyTorch cannot record the module, or cannot write it as ONNX, or the file
+            would be larger than 2 GB.
+    """
+    if target.suffix != ".onnx":
+        raise BadInputError(f"{target}: an ONNX file is named *.onnx")
+    limits = bounds(signature, upper or {})
+    step("recording the module")
+    graph = record(module, signature, limits, torch.int64)
+    step("writing the ONNX graph")
+    proto = translated(graph, signature, opset)
+    rename(proto.graph)
+    weights = sign(proto, module, bounded(signature, limits))
+    write(proto, target)
+    return OnnxReport(
+        path=target,
+        census=dict(Counter(node.op_type for node in proto.graph.node)),
+        weights={name: entry["key"] for name, entry in weights.items()},
+        nbytes=target.stat().st_size,
+    )
+
+
+def write(proto: Any, target: Path) -> None:
+    """Write PROTO at TARGET, the same bytes every time."""
+    if proto.ByteSize() > LARGEST:
+        raise UnsupportedError(
+            f"{target} would be larger than 2 GB, the most that one file can hold"
+        )
+    target.write_bytes(proto.SerializeToString(deterministic=True))
+
+
+def translated(graph: Any, signature: Signature, opset: int) -> Any:
+    """Return GRAPH, an ``ExportedProgram``, as an ONNX model.
+
+    Raises:
+        UnsupportedError: an operation has no form in ONNX.
+    """
+    try:
+        with quiet():
+            program = torch.onnx.export(
+                graph,
+                (),
+                dynamo=True,
+                optimize=False,  # folding changes weights beyond recognition; runtimes fold when they load
+                opset_version=opset,
+                input_names=[port.name for port in signature.inputs],
+                output_names=[port.name for port in signature.outputs],
+                verbose=False,
+            )
+            return program.model_proto  # type: ignore[union-attr]  # of dynamo
+    except WeighbridgeError:
+        raise
+    except Exception as error:
+        pass_on_shortage(error)
+        raise UnsupportedError(
+            f"PyTorch cannot write the module as ONNX: {first_line(error)}"
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep warnings and log lines of PyTorch's exporter to itself."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(None):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def rename(graph: Any) -> None:
+    """Name the initializers of GRAPH and the origins of its nodes as the module does; drop the rest.
+
+    What the exporter notes of a node besides holds lines and paths of source code.
+    """
+    names = {it.name: it.name.removeprefix(f"{OURS}.") for it in graph.initializer}
+    for tensor in graph.initializer:
+        tensor.name = names[tensor.name]
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        scopes = next((it.value for it in node.metadata_props if it.key == SCOPES), "")
+        del node.metadata_props[:]
+        node.doc_string = ""
+        if scopes:
+            value = scopes.replace(f"'{OURS}.", "'").replace(f"'{OURS}'", "''")
+            node.metadata_props.append(onnx.StringStringEntryProto(key=SCOPES, value=value))
+
+
+def sign(proto: Any, module: torch.nn.Module, signature: Signature) -> dict[str, Any]:
+    """Write into PROTO what it takes and gives and which of its initializers is what; return the latter."""
+    weights, made = described(proto.graph, module)
+    manifest = {"version": 1, "signature": asdict(signature), "weights": weights, "made": made}
+    proto.metadata_props.append(
+        onnx.StringStringEntryProto(key=MANIFEST, value=to_metadata(manifest))
+    )
+    return weights
+
+
+def described(graph: Any, module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Say by values which initializer of GRAPH is which tensor of MODULE.
+
+    Returns:
+        The initializers that are tensors of the state dict, and the others in floating point, with the
+        buffer outside the state dict that one may be.
+    """
+    floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
+    constants = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in graph.initializer
+        if tensor.data_type in floats
+    }
+    state = module.state_dict()
+    weights = match_weights(constants, state)
+    rest = {name: array for name, array in constants.items() if name not in weights}
+    own = {name: it for name, it in module.named_buffers() if name not in state}
+    buffers = {
+        name: {"value": {"buffer": entry["key"]}}
+        for name, entry in match_weights(rest, own).items()
+        if not entry.get("transposed")
+    }
+    return weights, {name: buffers.get(name, {}) for name in rest}

@@ -1,0 +1,1 @@
+"""Files that are whole computations, run: ML programs and ONNX."""

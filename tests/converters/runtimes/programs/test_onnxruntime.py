@@ -1,0 +1,105 @@
+"""ONNX files in onnxruntime: their submodules can be seen and corrected."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from weighbridge.converters.models import Port, Signature
+from weighbridge.converters.models import open as open_model
+from weighbridge.converters.onnx_export import export_onnx
+from weighbridge.converters.runtimes import load
+from weighbridge.errors import BadInputError
+
+SIGNATURE = Signature(
+    (Port("x", "float32", ("batch", 4), "hidden"),), (Port("y", "float32", ("batch", 4), "hidden"),)
+)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return x + self.outer(torch.tanh(self.inner(x)))
+
+
+@pytest.fixture(scope="module")
+def stack():
+    torch.manual_seed(1)
+    return nn.Sequential(Block(), Block()).eval()
+
+
+@pytest.fixture(scope="module")
+def runner(stack, tmp_path_factory):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = stack
+
+        def forward(self, x):
+            return self.blocks(x)
+
+    path = tmp_path_factory.mktemp("onnx") / "stack.onnx"
+    export_onnx(Named(), SIGNATURE, path)
+    return load(open_model(str(path)))
+
+
+X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+
+
+def hooked(stack):
+    """Return what every submodule of STACK computes from X."""
+    found = {}
+    hooks = [
+        module.register_forward_hook(
+            lambda _m, _i, out, name=name: found.__setitem__(f"blocks.{name}", out.detach().numpy())
+        )
+        for name, module in stack.named_modules()
+        if name
+    ]
+    stack(torch.from_numpy(X))
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def test_every_submodule_is_a_site_with_what_torch_computes(stack, runner):
+    wanted, found = hooked(stack), runner.trace({"x": X}).sites
+    assert wanted.keys() <= found.keys()
+    for site, array in wanted.items():
+        assert found[site] == pytest.approx(array, abs=1e-6)
+
+
+def test_a_correction_replaces_what_follows_and_not_the_site(stack, runner):
+    plain = runner.trace({"x": X}).sites
+    given = np.ones((3, 4), np.float32)
+    trace = runner.trace({"x": X}, {"blocks.0": given})
+    assert trace.sites["blocks.0"] == pytest.approx(plain["blocks.0"])
+    wanted = stack[1](torch.from_numpy(given)).detach().numpy()
+    assert trace.outputs["y"] == pytest.approx(wanted, abs=1e-6)
+    assert trace.sites["blocks.1.inner"] == pytest.approx(
+        stack[1].inner(torch.from_numpy(given)).detach().numpy(), abs=1e-6
+    )
+
+
+def test_a_correction_of_another_shape_or_name_does_nothing(runner):
+    plain = runner.trace({"x": X})
+    for corrections in ({"blocks.0": np.ones((3, 5), np.float32)}, {"nowhere": X}):
+        assert np.array_equal(runner.trace({"x": X}, corrections).outputs["y"], plain.outputs["y"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"z": X}, "takes x; not matched: x, z"),
+        ({"x": X[:, :3]}, "cannot run on this input"),
+    ],
+)
+def test_wrong_inputs_are_refused_in_one_line(runner, inputs, message):
+    with pytest.raises(BadInputError, match=message) as caught:
+        runner.run(inputs)
+    assert "\n" not in str(caught.value)

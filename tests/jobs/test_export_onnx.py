@@ -1,0 +1,122 @@
+"""``weighbridge export onnx``: checked by value in onnxruntime, from a shell."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+from weighbridge.tests.support.coreml.families import NAMES
+from weighbridge.tests.support.coreml.families import source as family
+
+
+def invoke(*arguments, code=0) -> str:
+    result = CliRunner().invoke(main, [str(it) for it in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Return the source and the file that the verb made of it."""
+    from pathlib import Path
+
+    source = Path(__file__).parents[2] / "fixtures" / "llama" / "model"
+    target = tmp_path_factory.mktemp("onnx") / "llama.onnx"
+    document = json.loads(invoke("export", "onnx", source, target, "--json"))
+    return source, target, document
+
+
+def test_a_language_model_passes_its_check(exported):
+    _, target, document = exported
+    assert document["verdict"]["status"] == "PASS"
+    assert target.is_file()
+    assert target.with_name("llama.onnx.weighbridge.json").is_file()
+
+
+def changed(path, target, change):
+    proto = onnx.load(path)
+    change(proto.graph)
+    onnx.save(proto, target)
+    return target
+
+
+def off_by_a_tenth(graph):
+    tensor = next(it for it in graph.initializer if it.name.endswith("layers.1.mlp.up_proj.weight"))
+    array = onnx.numpy_helper.to_array(tensor).copy()
+    array[2, 3] += 0.1
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+def other_activation(graph):
+    node = next(node for node in graph.node if node.op_type in ("Sigmoid", "Swish"))
+    node.op_type = "Tanh"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [(off_by_a_tenth, "layers.1.mlp.up_proj"), (other_activation, "layers.0.mlp")],
+)
+def test_a_changed_file_differs_and_the_place_is_named(exported, tmp_path, change, named):
+    source, target, _ = exported
+    other = changed(target, tmp_path / "other.onnx", change)
+    output = invoke("parity", "check", source, other, "--json", code=1)
+    assert json.loads(output)["status"] == "DIFFERS"
+    assert named in output
+
+
+def test_inspect_shows_operators_and_weights(exported):
+    facts = json.loads(invoke("inspect", exported[1], "--json"))
+    assert facts["is"] == "an ONNX file"
+    assert facts["operators"]["MatMul"] > 0
+    assert "model.embed_tokens.weight" in facts["headers"]
+
+
+def test_a_dry_run_writes_nothing(exported, tmp_path):
+    output = invoke("export", "onnx", exported[0], tmp_path / "a.onnx", "--dry-run")
+    assert "opset 20" in output
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("export", "onnx", "{source}", "{folder}/a.bin"), "is named *.onnx"),
+        (("export", "onnx", "{file}", "{folder}/a.onnx"), "which is not exported again"),
+        (("convert", "mlx-to-torch", "{file}", "{folder}/a"), "it is checked, not converted"),
+        (("export", "onnx", "{source}", "{folder}/a.onnx", "--upper", "b=3"), "no dimension b"),
+        (("inspect", "{folder}/cut.onnx"), "cannot be read as an ONNX model"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(exported, tmp_path, words, message):
+    (tmp_path / "cut.onnx").write_bytes(exported[1].read_bytes()[:300])
+    names = {"source": exported[0], "file": exported[1], "folder": tmp_path}
+    output = invoke(*(word.format(**names) for word in words), code=3)
+    line = [it for it in output.splitlines() if it.startswith("Error:")]
+    assert len(line) == 1
+    assert message in output
+    assert [path.name for path in tmp_path.iterdir()] == ["cut.onnx"]
+
+
+def test_a_random_permutation_of_a_weights_rows_is_found(exported, tmp_path):
+    source, target, _ = exported
+
+    def turned(graph):
+        tensor = next(it for it in graph.initializer if it.name == "model.embed_tokens.weight")
+        array = onnx.numpy_helper.to_array(tensor)
+        rows = np.roll(np.arange(len(array)), 1)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array[rows].copy(), tensor.name))
+
+    output = invoke("parity", "check", source, changed(target, tmp_path / "o.onnx", turned), code=1)
+    assert "embed_tokens" in output
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_passes_in_onnxruntime(name, tmp_path):
+    output = invoke("export", "onnx", family(name, tmp_path), tmp_path / "m.onnx", "--json")
+    assert json.loads(output)["verdict"]["status"] == "PASS"
