@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,13 +80,26 @@ def initial_updates(
     }
 
 
+def with_magnitudes(
+    updates: Mapping[str, LowRank], weights: Mapping[str, Any]
+) -> dict[str, LowRank]:
+    """Return UPDATES with the lengths of the rows of the torch WEIGHTS, as DoRA begins."""
+    lengths = {name: weights[name].detach().norm(dim=1).numpy() for name in updates}
+    return {name: replace(update, magnitude=lengths[name]) for name, update in updates.items()}
+
+
 def parameters_of(updates: Mapping[str, LowRank], prefix: str = "") -> dict[str, Array]:
-    """Return UPDATES as trainable parameters: ``<module>.lora_a`` (in, r), ``.lora_b`` (r, out)."""
+    """Return UPDATES as trainable parameters: ``<module>.lora_a`` (in, r), ``.lora_b`` (r, out).
+
+    With DoRA also ``.lora_m`` (out,).
+    """
     parameters: dict[str, Array] = {}
     for name, update in updates.items():
         module = prefix + name.removesuffix(".weight")
         parameters[f"{module}.lora_a"] = np.ascontiguousarray(update.a.T)
         parameters[f"{module}.lora_b"] = np.ascontiguousarray(update.b.T)
+        if update.magnitude is not None:
+            parameters[f"{module}.lora_m"] = update.magnitude
     return parameters
 
 
@@ -96,7 +110,10 @@ def updates_of(
     modules = [name.removesuffix(".lora_a") for name in parameters if name.endswith(".lora_a")]
     return {
         f"{module.removeprefix(prefix)}.weight": LowRank(
-            parameters[f"{module}.lora_a"].T, parameters[f"{module}.lora_b"].T, scale
+            parameters[f"{module}.lora_a"].T,
+            parameters[f"{module}.lora_b"].T,
+            scale,
+            parameters.get(f"{module}.lora_m"),
         )
         for module in modules
     }

@@ -13,6 +13,7 @@ from ..converters.checkpoints import Header, save_tensors
 from ..converters.common.dtypes import CODE
 from ..converters.common.hints import command, unused
 from ..converters.models import MANIFEST
+from ..converters.quantization import Dequantized
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank
 from ..parity.weights.sketches.recorded import weight_records
@@ -39,11 +40,14 @@ def write_result(
         base: what says which weights were trained on, where that is known already: see ``base_record``.
     """
     if adapter:
-        from ..converters.adapters import write_adapter
+        from ..converters.adapters import write_adapter, write_peft
 
         torch = updates_of(parameters, adapter.scale, PREFIX)
         updates = mlx_updates(task, torch)
-        write_adapter(folder, updates, config={"model": task.model.spec} if task.model else {})
+        if whole := _beside(parameters):
+            write_peft(folder, torch, kinds=None, saved=whole)
+        else:
+            write_adapter(folder, updates, config={"model": task.model.spec} if task.model else {})
         if text := (base or partial(base_record, task))(frozenset({*updates, *torch})):
             (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
         return
@@ -55,6 +59,16 @@ def write_result(
         return
     named, naming = mlx_weights(task, weights)
     save_tensors(folder / "model.safetensors", named, {"format": naming})
+
+
+def _beside(parameters: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what of PARAMETERS was trained beside the adapters, by torch name."""
+    factors = (".lora_a", ".lora_b", ".lora_m")
+    return {
+        name.removeprefix(PREFIX): value
+        for name, value in parameters.items()
+        if not name.endswith(factors)
+    }
 
 
 def next_command(out: Path, task: Task, config: TrainConfig) -> str:
@@ -75,12 +89,14 @@ def base_record(task: Task, changed: Collection[str]) -> str | None:
     """Return which weights of TASK the updates of CHANGED were trained on, so that no other base takes them."""
     if task.model is None or task.model.path is None:
         return None
+    tensors = task.model.tensors
+    recipe = tensors.recipe if isinstance(tensors, Dequantized) else None
     base = {
         "spec": task.model.spec,
         "framework": task.model.framework,
         "tensors": fingerprints(task.model.checkpoint, sorted(changed)),
         "weights": weight_records(task.model.checkpoint, sorted(changed)),
-        "quantization": None,
+        "quantization": recipe.recorded() if recipe else None,
     }
     return json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)
 

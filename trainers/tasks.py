@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -12,8 +12,17 @@ import xxhash
 
 from ..converters.models import Model
 from ..converters.planning.opening import open as open_model
+from ..converters.quantization import Blocks
 from ..converters.values import Array, LowRank
-from .adapters import initial_updates, linear_shapes, parameters_of, select, select_parameters
+from ..errors import MismatchError
+from .adapters import (
+    initial_updates,
+    linear_shapes,
+    parameters_of,
+    select,
+    select_parameters,
+    with_magnitudes,
+)
 from .config import TrainConfig
 from .data.batches import Dataset, Order
 from .data.context import Context
@@ -44,6 +53,8 @@ class Task:
         splits: the data by name; ``test`` may be missing.
         updates: the adapters' first values by torch weight name; empty for full fine-tuning.
         leaks: pairs of validation and test with a text that is also trained on.
+        blocks: weights of a quantized model by torch name, codes and scales as they lie; the module has
+            the values that they stand for.
         save_weights: writes whole weights, given by torch name, to a folder after full
             fine-tuning, in place of ``model.safetensors`` in MLX naming.
     """
@@ -55,6 +66,7 @@ class Task:
     updates: Mapping[str, LowRank]
     leaks: Mapping[str, int]
     save_weights: SaveWeights | None = None
+    blocks: Mapping[str, Blocks] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Parameter]:
         """Return every parameter by its name in the loss module, adapters included."""
@@ -105,13 +117,28 @@ def build_task(
     splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))
     objective = objective_of(config, splits["train"], live.objective if live else None)
     module = module or _build_module(cast(Model, model))
-    _freeze(module, config)
+    blocks = _blocks(model, module) if model else {}
+    _freeze(module, config, blocks)
     check_labels(objective, module, splits)
-    return Task(model, module, objective, splits, _updates(module, config), leaks(splits))
+    updates = _updates(module, config)
+    return Task(model, module, objective, splits, updates, leaks(splits), blocks=blocks)
 
 
 def _open(config: TrainConfig) -> Model:
-    return open_model(config.model, trust_code=config.trust_code, options=config.model_options)
+    from ..converters.planning.transcoding import quantized_view
+
+    model = open_model(config.model, trust_code=config.trust_code, options=config.model_options)
+    return quantized_view(model)
+
+
+def _blocks(model: Model, module: Any) -> dict[str, Blocks]:
+    """Return the quantized weights of MODEL that MODULE holds the values of, by torch name."""
+    from ..converters.maps.sources.torch_blocks import torch_blocks
+    from ..converters.runtimes.captured import equal
+
+    own = dict(module.named_parameters())
+    found = torch_blocks(model).blocks
+    return {name: it for name, it in found.items() if name in own and equal(own[name], it)}
 
 
 def _build_module(model: Model) -> Any:
@@ -131,8 +158,12 @@ def _build_module(model: Model) -> Any:
     return module
 
 
-def _freeze(module: Any, config: TrainConfig) -> None:
-    """Keep what the configuration freezes, and with adapters or ``train`` all but what is named."""
+def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
+    """Keep what the configuration freezes, and with adapters or ``train`` all but what is named.
+
+    Raises:
+        MismatchError: of the quantized weights BLOCKS some would train.
+    """
     parameters = dict(module.named_parameters())
     trained, frozen = (
         select_parameters(parameters, them) for them in (config.train, config.freeze)
@@ -141,6 +172,10 @@ def _freeze(module: Any, config: TrainConfig) -> None:
         alone = (config.adapter or config.train) and name not in trained
         if alone or name in frozen:
             parameter.requires_grad_(False)
+    if problems := [name for name in blocks if parameters[name].requires_grad]:
+        raise MismatchError(
+            "quantized weights cannot be trained; give an adapter, or freeze them", problems
+        )
 
 
 def _updates(module: Any, config: TrainConfig) -> dict[str, LowRank]:
@@ -149,9 +184,9 @@ def _updates(module: Any, config: TrainConfig) -> dict[str, LowRank]:
     shapes = linear_shapes(module)
     chosen = select(shapes, config.adapter.targets, "linear modules")
     weights = {f"{name}.weight": shapes[name] for name in chosen}
-    return initial_updates(
-        weights, rank=config.adapter.rank, scale=config.adapter.scale, seed=config.seed
-    )
+    settings = config.adapter
+    updates = initial_updates(weights, rank=settings.rank, scale=settings.scale, seed=config.seed)
+    return with_magnitudes(updates, dict(module.named_parameters())) if settings.dora else updates
 
 
 def _context(model: Model | None, tokenizer: Path | None) -> Context:

@@ -13,12 +13,16 @@ Betas = tuple[Fraction, Fraction]
 
 
 class AdapterSection(Section):
-    """Low-rank adapters on the linear modules whose path ends in one of TARGETS."""
+    """Low-rank adapters on the linear modules whose path ends in one of TARGETS.
+
+    ``dora`` trains the lengths of the rows apart (Liu et al. 2024).
+    """
 
     rank: PositiveInt = 8
     scale: PositiveFloat = 2.0
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("query", "value")
     dropout: Literal[0] = 0
+    dora: bool = False
 
 
 class GroupSection(Section):

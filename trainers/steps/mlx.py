@@ -52,8 +52,13 @@ class MlxStep:
         self._training = trains(task.module, config.mode)
         self._compute = config.dtype if config.dtype != "float32" else ""
         self.model = _capture_loss(task, self._compute, training=self._training)
+        blocks = {PREFIX + name: it for name, it in task.blocks.items()}
+        for name, why in self.model.set_blocks(blocks, strict=False).items():
+            self.notices.append(f"{name} is computed with as a dense weight: {why}")
         if task.updates:
-            self.model.set_adapters({PREFIX + name: it for name, it in task.updates.items()})
+            trained: Any = dict(tree_flatten(self.model.trainable_parameters()))
+            updates = {PREFIX + name: it for name, it in task.updates.items()}
+            self.model.set_adapters(updates, train=[*trained])
         self._written = _written(self.model) if self._training else ()
         self._evaluated: Any = None
         parameters: Any = dict(tree_flatten(self.model.trainable_parameters()))

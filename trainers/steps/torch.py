@@ -206,17 +206,30 @@ def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
 
 
 def attach_adapters(model: nn.Module, updates: Mapping[str, LowRank]) -> None:
-    """Let ``model.<module>`` return ``y + scale * (x @ lora_a) @ lora_b``, both trainable."""
+    """Let ``model.<module>`` return ``y + scale * (x @ lora_a) @ lora_b``, both trainable.
+
+    With DoRA the rows of the weight and its update are scaled to the lengths ``lora_m``, their own
+    lengths counting as a constant of the gradient (Liu et al. 2024, section 4.3).
+    """
     for name, update in updates.items():
         module = model.get_submodule(name.removesuffix(".weight"))
         module.lora_a = nn.Parameter(torch.tensor(update.a.T.copy()))
         module.lora_b = nn.Parameter(torch.tensor(update.b.T.copy()))
+        if update.magnitude is not None:
+            module.lora_m = nn.Parameter(torch.tensor(update.magnitude.copy()))
         module.register_forward_hook(_adapter_hook(update.scale))
 
 
 def _adapter_hook(scale: float) -> Callable[[Any, tuple[Tensor, ...], Tensor], Tensor]:
     def add(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        update: Tensor = (inputs[0] @ module.lora_a) @ module.lora_b
-        return output + scale * update
+        update: Tensor = scale * ((inputs[0] @ module.lora_a) @ module.lora_b)
+        if not hasattr(module, "lora_m"):
+            return output + update
+        with torch.no_grad():
+            whole = module.weight + scale * (module.lora_a @ module.lora_b).T
+        factor = module.lora_m / whole.norm(dim=1)
+        bias = 0 if module.bias is None else module.bias
+        scaled: Tensor = (output - bias + update) * factor + bias
+        return scaled
 
     return add

@@ -1,0 +1,166 @@
+"""Adapters under training: DoRA, other parameters beside them, and bases of codes."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from weighbridge.converters.adapters import read_adapter
+from weighbridge.errors import MismatchError
+from weighbridge.trainers.config import validate
+from weighbridge.trainers.export import write_result
+from weighbridge.trainers.runs.loop import make_step, preflight, train
+from weighbridge.trainers.steps.torch import TorchStep
+from weighbridge.trainers.tasks import build_task
+
+ADAPTER = {"rank": 2, "targets": ["query", "value"]}
+BACKENDS = ["mlx", "torch"]
+
+
+def distance(one, other):
+    return max(np.abs(one[name] - other[name]).max() for name in one)
+
+
+def test_dora_in_torch_is_that_of_peft(tiny_bert_dir, pairs_config, pairs_task):
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertModel
+
+    config = pairs_config(adapter={**ADAPTER, "dora": True})
+    step = TorchStep(pairs_task(config), config)
+    generator = np.random.default_rng(0)
+    values = {
+        name: value + 0.3 * generator.normal(size=value.shape).astype(np.float32)
+        for name, value in step.trainable().items()
+    }
+    step.assign(values)
+    base = BertModel.from_pretrained(tiny_bert_dir, add_pooling_layer=False)
+    targets = ["query", "value"]
+    theirs = get_peft_model(
+        base, LoraConfig(r=2, lora_alpha=4, target_modules=targets, use_dora=True)
+    )
+    leaves = {"lora_A": "lora_a", "lora_B": "lora_b", "lora_magnitude_vector": "lora_m"}
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if parameter.requires_grad:
+                kind = next(it for it in leaves if f".{it}." in f"{name}.")
+                path = name.removeprefix("base_model.").partition(f".{kind}")[0]
+                own = torch.from_numpy(values[f"{path}.{leaves[kind]}"])
+                parameter.copy_(own if own.ndim == 1 else own.T)
+    ids = torch.arange(12).reshape(2, 6)
+    ours = step._loss.model(input_ids=ids).last_hidden_state
+    assert torch.allclose(ours, theirs.eval()(input_ids=ids).last_hidden_state, atol=1e-5)
+
+
+@pytest.mark.heavy
+def test_dora_and_other_parameters_train_alike_and_are_written(pairs_config, pairs_task, tmp_path):
+    config = pairs_config(adapter={**ADAPTER, "dora": True}, train=["layer.1.output.LayerNorm"])
+    task = pairs_task(config)
+    sides = [make_step(backend, task, config) for backend in BACKENDS]
+    before = sides[0].trainable()
+    kinds = {name.rsplit(".", 1)[-1] for name in before}
+    assert kinds == {"lora_a", "lora_b", "lora_m", "weight", "bias"}
+    for number in range(4):
+        batch = task.splits["train"].batch(task.order(config)[number])
+        for side in sides:
+            side.advance([batch], 1e-3)()
+    mlx, tensors = (side.trainable() for side in sides)
+    assert mlx.keys() == tensors.keys()
+    assert distance(mlx, tensors) < 2e-5
+    assert distance(mlx, before) > 1e-3
+    write_result(tmp_path, task, config.adapter, mlx)
+    found = read_adapter(tmp_path)
+    name = "encoder.layer.1.attention.self.query"
+    assert np.array_equal(found.updates[f"{name}.weight"].magnitude, mlx[f"model.{name}.lora_m"])
+    norm = "encoder.layer.1.output.LayerNorm.weight"
+    [saved] = [array for key, array in found.saved.items() if key.endswith(norm)]
+    assert np.array_equal(saved, mlx[f"model.{norm}"])
+
+
+class Ids:
+    """Random tokens to go on with."""
+
+    def __init__(self, split):
+        self._ids = np.random.default_rng(len(split)).integers(1, 60, (20, 9))
+
+    def __len__(self):
+        return len(self._ids)
+
+    def batch(self, rows):
+        ids = self._ids[rows]
+        return {"ids": ids, "mask": np.ones_like(ids), "labels": ids}
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    """Return the directory of a small decoder in 4 bits, as mlx-lm writes it."""
+    from mlx_lm import utils
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("decoder")
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
+    torch.manual_seed(1)
+    LlamaForCausalLM(LlamaConfig(**sizes, **heads)).save_pretrained(folder / "base")
+    model, config = utils.load_model(folder / "base")
+    model, config = utils.quantize_model(model, config, group_size=32, bits=4)
+    utils.save_model(folder / "small", model)
+    utils.save_config(config, config_path=folder / "small" / "config.json")
+    return folder / "small"
+
+
+@pytest.fixture
+def decoder_config(decoder, monkeypatch):
+    """Return a function that makes the configuration of a run on it."""
+    module = ModuleType("own_tokens")
+    module.Ids = Ids
+    monkeypatch.setitem(sys.modules, "own_tokens", module)
+
+    def make(**changes):
+        settings = {"model": str(decoder), "data": "own_tokens:Ids", "objective": "causal_lm"}
+        settings |= {"adapter": {"rank": 2, "targets": ["q_proj", "down_proj"]}, "batch_size": 4}
+        every = {"steps": 3, "validate_every": 3, "checkpoint_every": 3}
+        return validate(settings | every | changes)
+
+    return make
+
+
+def test_a_base_of_codes_is_trained_beside_as_it_lies(decoder_config):
+    config = decoder_config(train=["norm.weight"])
+    task = build_task(config)
+    sides = [make_step(backend, task, config) for backend in BACKENDS]
+    assert sides[0].model.blocks().keys() == {f"model.{name}" for name in task.blocks}
+    assert len(task.blocks) == 7 + 2
+    before = sides[0].trainable()
+    for number in range(4):
+        batch = task.splits["train"].batch(task.order(config)[number])
+        losses = [side.advance([batch], 1e-3)().loss for side in sides]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    mlx, tensors = (side.trainable() for side in sides)
+    assert distance(mlx, tensors) < 2e-5
+    assert distance(mlx, before) > 1e-3
+
+
+def test_every_trained_parameter_beside_codes_has_a_gradient(decoder_config):
+    checked = preflight(decoder_config())
+    assert checked.problems == ()
+    assert {row.name.rsplit(".", 1)[-1] for row in checked.rows if row.trainable} == {
+        "lora_a",
+        "lora_b",
+    }
+
+
+@pytest.mark.heavy
+def test_an_adapter_of_a_base_of_codes_is_written_for_it(decoder_config, tmp_path):
+    train(decoder_config(), tmp_path / "run")
+    found = read_adapter(tmp_path / "run")
+    assert len(found.updates) == 2
+    assert found.base["quantization"]["bits"] == 4
+
+
+def test_codes_cannot_be_trained(decoder_config):
+    with pytest.raises(MismatchError, match=r"(?s)quantized weights cannot be trained.*lm_head"):
+        build_task(decoder_config(train=["lm_head"]))
