@@ -18,7 +18,7 @@ from weighbridge.cli import main
 from weighbridge.converters.maps.binding.weightmap import WeightMap
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README = ROOT / "README.md"
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
 RESULTS = ROOT / "benchmarks" / "results"

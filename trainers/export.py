@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import __version__
-from ..converters.checkpoints import Header, save_tensors
+from ..converters.checkpoints import Header, open_checkpoint, save_tensors
 from ..converters.common.dtypes import CODE
 from ..converters.common.hints import command, unused
 from ..converters.models import MANIFEST
@@ -69,6 +71,18 @@ def _beside(parameters: Mapping[str, Array]) -> dict[str, Array]:
         for name, value in parameters.items()
         if not name.endswith(factors)
     }
+
+
+def write_npz(folder: Path) -> None:
+    """Write beside the adapter or the weights in FOLDER the same as ``.npz``, what numpy has no dtype for in float32."""
+    for path in folder.glob("*.safetensors"):
+        checkpoint = open_checkpoint(path)
+        arrays = {name: checkpoint.read(name) for name in checkpoint.headers}
+        known = {
+            name: it if it.dtype.isbuiltin == 1 else it.astype(np.float32)
+            for name, it in arrays.items()
+        }
+        np.savez(path.with_suffix(".npz"), **known)  # type: ignore[arg-type]  # numpy types its one option here too
 
 
 def next_command(out: Path, task: Task, config: TrainConfig) -> str:

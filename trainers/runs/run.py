@@ -18,7 +18,7 @@ from ...errors import DivergedError, MismatchError
 from ..config import TrainConfig
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
-from ..export import base_record, next_command, write_result
+from ..export import base_record, next_command, write_npz, write_result
 from ..plots import plot_run
 from ..schedule import learning_rate
 from ..steps.base import Measures, Step
@@ -115,6 +115,8 @@ class Run:
         """Write the best parameters and the plot; return what was done since STARTED."""
         best = self._checkpoints.best(self._carried.best_step).arrays
         self._export(self._out, best)
+        if self._config.npz:
+            write_npz(self._out)
         self.plot()
         return TrainResult(
             out=self._out,
