@@ -35,7 +35,7 @@ from .verbs.progress import shown
 from .verbs.quantize import quantize
 from .verbs.signals import unwinding
 from .verbs.stdout import keep_stdout
-from .verbs.train import preflight, train
+from .verbs.training.train import preflight, train
 
 JSON = f"{__package__}.json"
 

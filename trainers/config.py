@@ -77,6 +77,7 @@ class TrainConfig(Section):
         watchdog: seconds that an update may take; one that hangs longer ends the process with exit code 3
             and leaves what it was doing in ``stack.txt``. ``None`` waits for ever.
         npz: write the result as ``.npz`` too.
+        tensorboard: write the figures for TensorBoard, to ``tensorboard`` in the run's folder.
         nonfinite_limit: stop after this many updates in a row with a loss or gradient not finite.
         tolerance: largest gradient difference between MLX and torch that preflight accepts,
             as a fraction of the largest gradient.
@@ -114,6 +115,7 @@ class TrainConfig(Section):
     compile: bool | None = None
     watchdog: PositiveFloat | None = 1800.0
     npz: bool = False
+    tensorboard: bool = False
     nonfinite_limit: PositiveInt = 5
     tolerance: PositiveFloat = 1e-4
 

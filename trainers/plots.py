@@ -1,4 +1,4 @@
-"""The picture of a run: loss and the figure that chooses the best checkpoint."""
+"""The pictures of a run: loss and the figure that chooses the best checkpoint; speed and memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 from .runs.journal import Record
 
 BLUE, ORANGE, GREY = "#2a6f97", "#e07a1f", "#8a8a8a"
+MEMORY: Final = (("peak_memory_mb", "peak of the backend", ORANGE), ("process_mb", "process", GREY))
 SMOOTH: Final = 0.9  # weight of the past in the drawn mean of the loss
 
 
@@ -56,6 +57,42 @@ def plot_run(
     axes[0].legend(
         frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2
     )
+    figure.savefig(path, dpi=150)
+
+
+def plot_speed(records: Sequence[Record], path: Path) -> None:
+    """Draw examples a second, memory, and the size of batches where it varies.
+
+    Args:
+        records: of the journal.
+        path: PNG to write; none is written where there is no update.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    updates = [record for record in records if "samples_per_second" in record]
+    if not updates:
+        return
+    varies = len({record["batch_size"] for record in updates}) > 1
+    figure = Figure(figsize=(7, 6.4 if varies else 4.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(3 if varies else 2, sharex=True)
+    steps = [record["step"] for record in updates]
+    speeds = [record["samples_per_second"] for record in updates]
+    panels[0].plot(steps, speeds, color=BLUE, alpha=0.3, linewidth=0.8)
+    panels[0].plot(steps, smooth(speeds), color=BLUE, linewidth=1.6)
+    panels[0].set_ylabel("examples / s")
+    for name, label, colour in MEMORY:
+        panels[1].plot(steps, [record[name] for record in updates], color=colour, label=label)
+    panels[1].set_ylabel("memory (MB)")
+    panels[1].legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+    if varies:
+        panels[2].step(steps, [record["batch_size"] for record in updates], color=GREY, where="mid")
+        panels[2].set_ylabel("batch size")
+    for axis in panels:
+        axis.set_ylim(bottom=0)
+        _tidy(axis, None)
+    panels[-1].set_xlabel("step")
     figure.savefig(path, dpi=150)
 
 

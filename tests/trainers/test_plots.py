@@ -33,3 +33,18 @@ def test_the_mean_follows_a_step_without_a_bias_at_the_start():
     rising = smooth([0.0] * 5 + [1.0] * 50)
     assert rising == sorted(rising)
     assert rising[-1] == pytest.approx(1.0, abs=0.01)
+
+
+def test_speed_and_memory_are_drawn_with_the_size_of_batches_where_it_varies(tmp_path):
+    from weighbridge.trainers.plots import plot_speed
+
+    def record(step, size):
+        figures = {"samples_per_second": 90.0 + step, "peak_memory_mb": 5.0, "process_mb": 9.0}
+        return {"step": step, "batch_size": size, **figures}
+
+    plot_speed([{"step": 0, "validation": {}}], tmp_path / "none.png")
+    plot_speed([record(step, 32) for step in range(9)], tmp_path / "fixed.png")
+    plot_speed([record(step, 32 << (step > 4)) for step in range(9)], tmp_path / "varies.png")
+    assert not (tmp_path / "none.png").exists()
+    sizes = [(tmp_path / f"{name}.png").stat().st_size for name in ("fixed", "varies")]
+    assert min(sizes) > 10_000

@@ -29,6 +29,7 @@ from ..tasks import Task, build_task
 from .events import Notice, Progress
 from .result import TrainResult
 from .run import Run, Watcher
+from .tensorboard import TensorBoard
 
 CONFIG, PREFLIGHT, RESULT = "config.yaml", "preflight.json", "result.json"
 BACKENDS: Final = ("mlx", "torch")
@@ -73,8 +74,8 @@ def train(
         DivergedError: too many updates in a row were not finite.
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
-    watcher = Watcher(**watching)
     started, config = time.monotonic(), _admit(config, out, resume=resume)
+    watcher = watcher_of(config, out, **watching)
     provide(config.sources())
     sources = Sources.of(*config.sources())
     with nullcontext() if resume else Staging(out, kind="run") as staging:
@@ -84,6 +85,16 @@ def train(
             _create(staging, config, _check(task, config, step).require())
     with locked(out), _resumable(out):
         return _completed(Run(config, task, step, out, watcher), out, sources, started)
+
+
+def watcher_of(config: TrainConfig, out: Path, **watching: Unpack[Watching]) -> Watcher:
+    """Return what the run in OUT calls, TensorBoard with it where CONFIG asks for that."""
+    watcher = Watcher(**watching)
+    return (
+        watcher._replace(progress=TensorBoard(out, watcher.progress))
+        if config.tensorboard
+        else watcher
+    )
 
 
 def _require_same_sources(sources: Sources, out: Path) -> None:

@@ -19,7 +19,7 @@ from ..config import TrainConfig
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
 from ..export import base_record, next_command, write_npz, write_result
-from ..plots import plot_run
+from ..plots import plot_run, plot_speed
 from ..schedule import learning_rate
 from ..steps.base import Measures, Step
 from ..tasks import Task
@@ -36,7 +36,8 @@ from .result import TrainResult
 from .sizes import Sizes, free_memory, memory_used
 from .watchdog import Watchdog
 
-METRICS, PLOT, CHECKPOINTS = "metrics.jsonl", "loss.png", "checkpoints"
+METRICS, CHECKPOINTS = "metrics.jsonl", "checkpoints"
+PLOT, SPEED = "loss.png", "speed.png"
 
 
 class Watcher(NamedTuple):
@@ -141,6 +142,7 @@ class Run:
         """Draw the run so far."""
         metric = self._task.objective.metric
         plot_run(self._journal.records, metric, self._out / PLOT, best=self._carried.best_step)
+        plot_speed(self._journal.records, self._out / SPEED)
 
     def _over(self) -> bool:
         """Return whether the run has come to its end, or validations no longer improve."""

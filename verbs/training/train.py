@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..converters.common.exits import Exit
-from .options import configured
-from .running import prepare_mlx
+from ...converters.common.exits import Exit
+from ..options import configured
+from ..running import prepare_mlx
 
 
 @click.command()
@@ -42,10 +44,19 @@ def train(
     Example: weighbridge train run --recipe minilm-lora --backend mlx --set model=minilm-mlx
     """
     prepare_mlx(training=True)
-    from ..jobs.training import train as run_training
-    from .output import show_training
+    from ...jobs.training import train as run_training
+    from ..output import show_training
 
-    show_training(run_training(run, backend, recipe, overrides, **how), as_json=as_json)
+    with _view() as progress:
+        result = run_training(run, backend, recipe, overrides, progress=progress, **how)
+    show_training(result, as_json=as_json)
+
+
+def _view() -> Any:
+    """Return what shows a run on a terminal; elsewhere nothing does, and plain lines are written."""
+    from .view import TrainingView, is_wanted
+
+    return TrainingView(sys.stderr) if is_wanted() else nullcontext()
 
 
 @click.command()
@@ -59,8 +70,8 @@ def preflight(
     Example: weighbridge preflight --recipe minilm-lora --set model=all-MiniLM-L6-v2
     """
     prepare_mlx(training=True)
-    from ..jobs.training import preflight as run_preflight
-    from .output import show_preflight
+    from ...jobs.training import preflight as run_preflight
+    from ..output import show_preflight
 
     result = run_preflight(recipe, overrides)
     show_preflight(result, as_json=as_json)

@@ -1,0 +1,1 @@
+"""The verbs that train, and how a run is shown."""
