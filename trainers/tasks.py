@@ -117,7 +117,7 @@ def build_task(
     splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))
     objective = objective_of(config, splits["train"], live.objective if live else None)
     module = module or _build_module(cast(Model, model))
-    blocks = _blocks(model, module) if model else {}
+    blocks = _blocks(model, module) if model and model.path else {}
     _freeze(module, config, blocks)
     check_labels(objective, module, splits)
     updates = _updates(module, config)
