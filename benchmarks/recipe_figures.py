@@ -1,0 +1,112 @@
+"""Run recipes as a user types them and compare what they reach with what needs no training.
+
+    python benchmarks/recipe_figures.py [indicators gated-lm] [--seeds 1] [--out benchmarks/results/recipe_figures.json]
+
+Every recipe runs in a process of its own, as it stands but for the seed; its figure is that of the test split, which
+chose nothing. Beside it stand a baseline and the bar:
+
+- ``indicators``: balanced accuracy. Chance is one in three; the baseline is scikit-learn's logistic regression on the
+  same windows (the last bar, and means over all of them and the last eight).
+- ``gated-lm``: loss in nats a token. The baseline knows how frequent each token is and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+def logistic(splits: dict[str, Any]) -> float:
+    """Return the balanced accuracy of a logistic regression on the test split."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import balanced_accuracy_score
+
+    def rows(name: str) -> tuple[Any, Any]:
+        inputs = splits[name].batch(range(len(splits[name]))).inputs
+        series = inputs["series"]
+        parts = [series[:, -1], series.mean(1), series[:, -8:].mean(1)]
+        return np.concatenate(parts, axis=1), inputs["labels"]
+
+    fitted = LogisticRegression(max_iter=500, class_weight="balanced").fit(*rows("train"))
+    inputs, labels = rows("test")
+    return float(balanced_accuracy_score(labels, fitted.predict(inputs)))
+
+
+def unigram(splits: dict[str, Any]) -> float:
+    """Return the loss of the test split where tokens are as likely as in training, with one added to each."""
+    tokens = {
+        name: splits[name].batch(range(len(splits[name]))).inputs for name in ("train", "test")
+    }
+    counts = np.bincount(tokens["train"]["ids"].ravel(), minlength=2048) + 1
+    labels = tokens["test"]["labels"][:, 1:]
+    return float(-np.log(counts / counts.sum())[labels[labels >= 0]].mean())
+
+
+class Recipe(NamedTuple):
+    """What a recipe is measured by."""
+
+    metric: str
+    bar: float
+    higher_is_better: bool
+    baseline: Callable[[dict[str, Any]], float]
+
+
+RECIPES = {
+    "indicators": Recipe("balanced_accuracy", 0.45, True, logistic),
+    "gated-lm": Recipe("loss", 5.5, False, unigram),
+}
+
+
+def run(recipe: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Train RECIPE with SEED and return its result."""
+    out = folder / f"{recipe}-{seed}"
+    words = ["train", str(out), "--recipe", recipe, "--set", f"seed={seed}"]
+    words += ["--set", f"model_options.seed={seed}"]
+    subprocess.run([sys.executable, "-m", "weighbridge", *words], check=True)
+    return json.loads((out / "result.json").read_text())
+
+
+def measured(name: str, seeds: int, folder: Path) -> dict[str, Any]:
+    """Return the row of the recipe NAME."""
+    from weighbridge.trainers.config import load_config
+    from weighbridge.trainers.tasks import build_task
+
+    recipe = RECIPES[name]
+    results = [run(name, seed, folder) for seed in range(seeds)]
+    figures = {
+        when: [round(result["test"][when][recipe.metric], 4) for result in results]
+        for when in ("before", "after")
+    }
+    worst = (min if recipe.higher_is_better else max)(figures["after"])
+    reached = worst >= recipe.bar if recipe.higher_is_better else worst <= recipe.bar
+    baseline = round(recipe.baseline(dict(build_task(load_config(name)).splits)), 4)
+    row = {"metric": recipe.metric, **figures, "baseline": baseline, "bar": recipe.bar}
+    return row | {"reached": bool(reached), "steps": results[0]["steps"]}
+
+
+def main() -> None:
+    """Run the recipes that the command line names; rows of others are kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipes", nargs="*", default=[*RECIPES])
+    parser.add_argument("--seeds", type=int, default=1)
+    results = Path(__file__).parent / "results" / "recipe_figures.json"
+    parser.add_argument("--out", type=Path, default=results)
+    options = parser.parse_args()
+    rows = json.loads(options.out.read_text()) if options.out.is_file() else {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.recipes:
+            rows[name] = measured(name, options.seeds, Path(folder))
+            print(name, rows[name])
+    options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
