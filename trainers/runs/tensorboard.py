@@ -34,22 +34,25 @@ class TensorBoard:
             progress,
         )
         self._writer: Any = None
+        self._again_from: int | None = None
 
     def __call__(self, event: Event) -> None:
         """Write the numbers of EVENT; what a resumed run does again replaces what it had done."""
         if isinstance(event, Started):
-            self._writer = self._make(
-                str(self._folder), purge_step=event.step + 1, filename_suffix=f".{time.time_ns()}"
-            )
+            self._again_from = event.step + 1
         elif isinstance(event, Updated):
             figures = event._asdict().items()
             self._write("train", event.step, {k: v for k, v in figures if k not in UNDRAWN})
         elif isinstance(event, Validated):
             self._write("validation", event.step, event.metrics)
+            self._writer.close()  # which writes all of it; what follows goes to another file
+            self._writer = None
         self._progress(event)
 
     def _write(self, group: str, step: int, figures: Any) -> None:
+        if self._writer is None:
+            names = {"filename_suffix": f".{time.time_ns()}", "purge_step": self._again_from}
+            self._writer, self._again_from = self._make(str(self._folder), **names), None
         for name, value in figures.items():
             if value is not None:
                 self._writer.add_scalar(f"{group}/{name}", value, step)
-        self._writer.flush()  # a kill may come at any moment
