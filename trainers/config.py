@@ -21,6 +21,7 @@ from .configuration.loop import DynamicBatch, EarlyStopping
 from .configuration.objectives import Objective
 from .configuration.section import Section
 from .configuration.updates import AdamWSection, AdapterSection, Optimizer, ScheduleSection
+from .data.rows.guessing import section_of
 
 DEFAULT = "docstrings"  # the recipe where none is named: complete, small, needs no network
 CHOSEN_BY = {
@@ -44,7 +45,8 @@ class TrainConfig(Section):
         trust_code: the module that may be imported for it.
         model_options: arguments of the factory, where the model is ``module:factory``.
         tokenizer: the directory of the tokenizer, where it is not the model's own.
-        data: where the examples are; ``bundled:`` files are made when first needed. A name alone is its kind.
+        data: where the examples are; ``bundled:`` files are made when first needed. A name alone is its kind, a
+            path alone a file whose kind its columns tell.
         objective: what is minimised. A name alone stands for it with its defaults.
         metric: the figure that chooses the best checkpoint: one that the objective measures, or
             ``module:function`` of a user's (see ``trainers.evaluation``); ``None`` is the objective's own.
@@ -189,7 +191,9 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
 
 
 def _section(name: str, value: Any) -> Any:
-    """Return VALUE, a name alone as the section that it stands for."""
+    """Return VALUE, a name alone as the section that it stands for, or the path of data."""
+    if name == "data" and isinstance(value, str) and Path(value).exists():
+        return section_of(Path(value))
     return {CHOSEN_BY[name]: value} if name in CHOSEN_BY and isinstance(value, str) else value
 
 

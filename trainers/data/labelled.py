@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -43,7 +44,8 @@ def read_split(section: LabelledData, path: Path, context: Context) -> Labelled:
             that the model has no row for.
     """
     coder = Coder(tokenizer_of(context.tokenizer))
-    rows = taken(read_table(path, WANTED), lambda row: _example(row, section.columns), WANTED)
+    table = read_table(path, WANTED, [section.columns.label]).having(section.columns.model_dump())
+    rows = taken(table, partial(_example, columns=section.columns), WANTED)
     rows = list(part_of(rows, context, path))
     kept = [(place, it) for place, it in rows if it.text.strip()]
     if not kept:

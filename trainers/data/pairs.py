@@ -70,7 +70,8 @@ def read_pairs(
         MismatchError: rows that are no such pairs, with their places.
     """
     names = {name: name for name in (*FIELDS, NEGATIVE, "score")} | dict(columns or {})
-    placed = taken(read_table(path, WANTED), partial(_pair_of, names=names), WANTED)
+    table = read_table(path, WANTED, [names["score"]]).having({it: names[it] for it in FIELDS})
+    placed = taken(table, partial(_pair_of, names=names), WANTED)
     refuse(list(_uneven(placed)), f"{path}: all rows have to be alike")
     chosen = part_of([pair for _, pair in placed], context or Context(), path) if placed else []
     texts = _select(chosen)

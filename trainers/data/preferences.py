@@ -36,7 +36,8 @@ def read_split(section: PreferencesData, path: Path, context: Context) -> Prefer
         MismatchError: rows that are none; ids or positions that the model has no row for.
     """
     coder = Coder(tokenizer_of(context.tokenizer))
-    rows = taken(read_table(path, WANTED), partial(_forms_of, columns=section.columns), WANTED)
+    table = read_table(path, WANTED).having(section.columns.model_dump())
+    rows = taken(table, partial(_forms_of, columns=section.columns), WANTED)
     rows = list(part_of(rows, context, path))
     kept = [(place, it) for place, it in rows if not any(form.blank for form in it.values())]
     way = Way(section.chat_template, mask_prompt=True)

@@ -17,6 +17,7 @@ from .indicators.reading import read_split as read_bars
 from .labelled import read_split as read_labelled
 from .pairs import read_split as read_pairs
 from .preferences import read_split as read_preferences
+from .rows.formats import SPLITS as DATASETS
 from .series import read_split as read_series
 from .text import read_split as read_text
 
@@ -57,12 +58,12 @@ def read_splits(data: Data, context: Context) -> dict[str, Dataset]:
 def _found(data: Any) -> dict[str, tuple[Path, Share | None]]:
     """Return the file of every split, and which of its rows are meant."""
     named = {name: getattr(data, name) for name in SPLITS}
-    inside = {name: data.train / file for name, file in FOLDER.items()}
-    if inside["train"].is_file():
+    inside = _inside(data.train)
+    if inside["train"].exists():
         wanted = {
             name for name, path in named.items() if name == "train" or not isinstance(path, Path)
         }
-        named |= {name: path for name, path in inside.items() if name in wanted and path.is_file()}
+        named |= {name: path for name, path in inside.items() if name in wanted and path.exists()}
     found: dict[str, tuple[Path, Share | None]] = {
         name: (path, None) for name, path in named.items() if isinstance(path, Path)
     }
@@ -70,6 +71,12 @@ def _found(data: Any) -> dict[str, tuple[Path, Share | None]]:
         drawn = {name: Share(share, data.seed, name != "train") for name in SPLITS[:2]}
         found |= {name: (named["train"], it) for name, it in drawn.items()}
     return found
+
+
+def _inside(folder: Path) -> dict[str, Path]:
+    """Return where the splits are in a FOLDER of several: mlx-lm's files, or what ``datasets`` saved."""
+    saved = (folder / DATASETS).is_file()
+    return {name: folder / (name if saved else file) for name, file in FOLDER.items()}
 
 
 def _given(data: CustomData) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import xxhash
@@ -14,7 +15,7 @@ from ...converters.common.contents import ZIP, require
 from ...converters.values import Array
 from ...errors import BadInputError, MismatchError
 from .batches import Batch
-from .rows.tables import part_of
+from .rows.tables import is_table, part_of, read_table, taken
 
 if TYPE_CHECKING:
     from ..configuration.data import SeriesData
@@ -26,23 +27,51 @@ UNFIT: Final = "does not hold the series that the run needs"
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Array]:
-    """Read the arrays NAMES of an ``.npz`` file, all of one first size.
+    """Read the arrays NAMES of an ``.npz`` file, or columns of a table, all of one first size.
 
     Raises:
         BadInputError: not such a file, or a damaged one.
         UnsupportedError: one of the arrays holds texts, or other than numbers.
         MismatchError: arrays missing, not numbers or of different first sizes.
     """
-    require(path, f"a NumPy archive (.npz) with the arrays {', '.join(names)}", {ZIP})
-    file = NpzFile(path, names)
-    found = {name: file.read(name) for name in file.headers}
-    problems = [problem for name in names for problem in _problems(name, found, file.names)]
+    wanted = f"a NumPy archive (.npz) or a table with the arrays {', '.join(names)}"
+    found, known = (
+        _columns(path, names, wanted) if is_table(path) else _archive(path, names, wanted)
+    )
+    problems = [problem for name in names for problem in _problems(name, found, known)]
     sizes = {name: len(found[name]) for name in names if name in found and found[name].ndim}
     if len(set(sizes.values())) > 1:
         problems.append(f"different numbers of examples: {sizes}")
     if problems:
         raise MismatchError(f"{path} {UNFIT}", problems)
     return {name: found[name] for name in names}
+
+
+def _archive(
+    path: Path, names: Sequence[str], wanted: str
+) -> tuple[dict[str, Array], Sequence[str]]:
+    """Return those of the arrays NAMES that an archive has, and the names of all."""
+    require(path, wanted, {ZIP})
+    file = NpzFile(path, names)
+    return {name: file.read(name) for name in file.headers}, file.names
+
+
+def _columns(
+    path: Path, names: Sequence[str], wanted: str
+) -> tuple[dict[str, Array], Sequence[str]]:
+    """Return those of the columns NAMES that a table has, and the names of the first row's."""
+    rows = [row for _, row in taken(read_table(path, wanted, names), lambda row: row, wanted)]
+    known = list(rows[0]) if rows else []
+    return {name: _array([row.get(name) for row in rows]) for name in names if name in known}, known
+
+
+def _array(cells: list[Any]) -> Array:
+    """Return CELLS as one array, with NaN where there is nothing; of objects where they are no numbers."""
+    try:
+        found = np.array(cells)
+        return found if found.dtype.kind != "O" else np.array(cells, np.float64)
+    except (ValueError, TypeError):
+        return np.empty(len(cells), object)
 
 
 def read_split(section: SeriesData, path: Path, context: Context) -> Series:
@@ -150,7 +179,9 @@ class Series:
 
 def _problems(name: str, found: dict[str, Array], names: Sequence[str]) -> list[str]:
     if name not in found:
-        return [f"{name} is missing; the file has {', '.join(sorted(names)) or 'nothing'}"]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"; is it {near[0]}?" if near else ""
+        return [f"{name} is missing; the file has {', '.join(sorted(names)) or 'nothing'}{hint}"]
     array = found[name]
     if array.dtype.kind not in "iuf" or not array.ndim:
         return [f"{name}: {array.dtype}{list(array.shape)} is not an array of numbers by example"]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .context import Context
 
 WANTED: Final = "rows with a text, a prompt and its completion, or messages"
+FORMS: Final = (("text",), ("messages",), ("prompt", "completion"))  # columns that make a row
 BLOCK: Final = 512  # tokens of a packed block where nothing says how many
 Placed = list[tuple[str, Form]]
 
@@ -52,7 +53,10 @@ def read_split(section: TextData, path: Path, context: Context) -> Text:
 def _read(section: TextData, path: Path) -> Placed:
     """Return what is in PATH: its rows, or the texts of plain files."""
     if not is_plain(path):
-        return taken(read_table(path, WANTED), partial(form_of, columns=section.columns), WANTED)
+        names = section.columns.model_dump()
+        ways = [{name: names[name] for name in form} for form in FORMS]
+        table = read_table(path, WANTED).having(*ways)
+        return taken(table, partial(form_of, columns=section.columns), WANTED)
     if section.too_long == "cut" and not section.pack:
         raise BadInputError(
             f"{path}: a plain file is one text, of which no more than a begin would be left;"

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Final
 
 from ....errors import BadInputError
-from .tables import SUFFIXES
+from .tables import is_table
 
 PLAIN: Final = "*.txt"
 
 
 def is_plain(path: Path) -> bool:
     """Say whether PATH is a file of text, or a folder of them, and not one of rows."""
-    return (
-        next(path.glob(PLAIN), None) is not None if path.is_dir() else path.suffix not in SUFFIXES
-    )
+    if is_table(path):
+        return False
+    return not path.is_dir() or next(path.rglob(PLAIN), None) is not None
 
 
 def read_plain(path: Path) -> Iterator[tuple[str, str]]:

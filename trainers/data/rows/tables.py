@@ -5,19 +5,23 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ....converters.common.contents import JSON, TEXT, require
-from ....converters.documents import LINE, parse_object
+from ....converters.documents import LINE, parse_json, parse_object
 from ....errors import BadInputError, MismatchError
+from .formats import read_dataset, suffix_of
 
 if TYPE_CHECKING:
     from ..context import Context
 
 PLAIN: Final = frozenset({"JSON lines", JSON, TEXT, "empty"})  # what is read as JSON lines
 SHOWN: Final = 20  # bad rows named in one error
-SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".json"})  # of files of rows
+SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".json"})  # of files of rows that are read here
+TEXTS: Final = frozenset({".csv", ".tsv"})  # of files whose cells are all texts
+WHOLE: Final = LINE._replace(what="list", largest=512 * LINE.largest)
 Row = Mapping[str, Any]
 Taken = TypeVar("Taken")
 
@@ -34,24 +38,89 @@ class Table(NamedTuple):
     Attributes:
         path: of the file.
         rows: each with its place, such as ``line 3``; what could not be read says why.
+        columns: what all rows have; ``None`` where each may have others.
     """
 
     path: Path
     rows: Iterable[tuple[str, Row | Refused]]
+    columns: tuple[str, ...] | None = None
+
+    def having(self, *ways: Mapping[str, str]) -> Table:
+        """Return this table, which has the columns of one of WAYS: what each is for, and its name here.
+
+        Raises:
+            BadInputError: it has not; names the nearest column.
+        """
+        missing = [
+            {key: name for key, name in way.items() if name not in self.columns}
+            for way in ways
+            if self.columns is not None
+        ]
+        if missing and all(missing):
+            key, name = next(iter(min(missing, key=len).items()))
+            near = difflib.get_close_matches(name, self.columns or (), n=1)
+            hint = f"; is it {near[0]}? --set data.columns.{key}={near[0]}" if near else ""
+            known = ", ".join(self.columns or ())
+            raise BadInputError(f"{self.path}: no column {name} among {known}{hint}")
+        return self
 
 
-def read_table(path: Path, wanted: str) -> Table:
-    """Return the rows of the file at PATH; WANTED says in an error what it should be.
+def is_table(path: Path) -> bool:
+    """Say whether PATH is a file of rows, or a folder that ``datasets`` saved."""
+    return path.suffix.lower() in SUFFIXES or suffix_of(path) != ""
+
+
+def read_table(path: Path, wanted: str, numbers: Sequence[str] = ()) -> Table:
+    """Return the rows of the file at PATH, whatever its format.
+
+    Args:
+        path: JSON lines, a JSON list, or what :mod:`.formats` reads; by its suffix, or JSON lines.
+        wanted: what it should be, for an error.
+        numbers: columns that are numbers where a format knows nothing but texts.
 
     Raises:
         BadInputError: it cannot be read.
     """
+    if suffix_of(path):
+        found = read_dataset(path)
+        texts = numbers if path.suffix.lower() in TEXTS else ()
+        return Table(path, _rows(found, texts), tuple(found.column_names))
     require(path, wanted, PLAIN)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: cannot read {wanted}: {error}") from None
-    return Table(path, _objects(lines))
+    if path.suffix.lower() == ".json" and text.lstrip().startswith("["):
+        return Table(path, _entries(parse_json(text, path, WHOLE)))
+    return Table(path, _objects(text.splitlines()))
+
+
+def _rows(dataset: Any, numbers: Sequence[str]) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of DATASET; the columns NUMBERS are read as such where all cells are."""
+    cast = {name: _numbers(dataset[name]) for name in numbers if name in dataset.column_names}
+    for number, row in enumerate(dataset):
+        own = {name: column[number] for name, column in cast.items() if column}
+        yield f"row {number + 1}", row | own
+
+
+def _numbers(cells: Iterable[str]) -> list[int] | list[float] | None:
+    """Return CELLS as whole numbers, or as numbers with empty cells as NaN; ``None`` if they are none.
+
+    >>> _numbers(["1", "2"]), _numbers(["1", ""]), _numbers(["1", "b"])
+    ([1, 2], [1.0, nan], None)
+    """
+    texts = list(cells)
+    with suppress(ValueError):
+        return [int(text) for text in texts]
+    with suppress(ValueError):
+        return [float(text or "nan") for text in texts]
+    return None
+
+
+def _entries(content: Any) -> Iterator[tuple[str, Row | Refused]]:
+    for number, entry in enumerate(content, 1):
+        row = entry if isinstance(entry, dict) else Refused("no JSON object")
+        yield f"entry {number}", row
 
 
 def _objects(lines: Iterable[str]) -> Iterator[tuple[str, Row | Refused]]:
