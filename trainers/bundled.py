@@ -25,6 +25,7 @@ SETS: Final[Mapping[str, str]] = {  # set -> the function that writes it to a fo
     "docstrings": "bundles.docstrings:write_docstrings",
     "library": "bundles.library:write_library",
     "market": "data.indicators.generated:write_market",
+    "timeseries": "bundles.timeseries:write_timeseries",
 }
 
 

@@ -117,7 +117,7 @@ def build_task(
     splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))
     objective = objective_of(config, splits["train"], live.objective if live else None)
     module = module or _build_module(cast(Model, model))
-    blocks = _blocks(model, module) if model and model.path else {}
+    blocks = _blocks(model, module) if model else {}
     _freeze(module, config, blocks)
     check_labels(objective, module, splits)
     updates = _updates(module, config)
@@ -132,12 +132,16 @@ def _open(config: TrainConfig) -> Model:
 
 
 def _blocks(model: Model, module: Any) -> dict[str, Blocks]:
-    """Return the quantized weights of MODEL that MODULE holds the values of, by torch name."""
+    """Return the quantized weights of MODEL that MODULE holds the values of, by torch name.
+
+    A function that builds a module says itself which it has: the module's attribute ``quantized``.
+    """
     from ..converters.maps.sources.torch_blocks import torch_blocks
     from ..converters.runtimes.captured import equal
 
     own = dict(module.named_parameters())
-    found = torch_blocks(model).blocks
+    declared = getattr(model.factory, "quantized", {})
+    found = torch_blocks(model).blocks if model.path else declared
     return {name: it for name, it in found.items() if name in own and equal(own[name], it)}
 
 

@@ -150,7 +150,7 @@ def require_memory_of(config: TrainConfig) -> None:
     from ...trainers.bundled import provide
 
     provide([config.model])
-    model = open_model(config.model, trust_code=config.trust_code)
+    model = open_model(config.model, trust_code=config.trust_code, options=config.model_options)
     require_memory("train adapters on" if config.adapter else "train", model)
 
 
@@ -158,7 +158,7 @@ def complete(config: TrainConfig, target: Path) -> None:
     """Put beside whole trained weights in TARGET what makes it a directory that every loader opens."""
     if not (target / WEIGHTS).is_file():
         return
-    source = open_model(config.model, trust_code=config.trust_code)
+    source = open_model(config.model, trust_code=config.trust_code, options=config.model_options)
     if source.path is None or not source.path.is_dir():
         return
     copy_side_files(source.path, target)
