@@ -70,7 +70,7 @@ def _unknown_tag(context: Mapping[str, Any]) -> str:
 
 
 def nearest(key: str, config: type[BaseModel], cutoff: float = 0.5) -> list[str]:
-    """Return the keys of CONFIG that KEY may stand for, several only where they are equally near.
+    """Return the keys of CONFIG that KEY may stand for, several only where they are equally near and deep.
 
     >>> from ..config import TrainConfig
     >>> nearest("lr", TrainConfig), nearest("optimizer.lerning_rate", TrainConfig)
@@ -78,7 +78,9 @@ def nearest(key: str, config: type[BaseModel], cutoff: float = 0.5) -> list[str]
     """
     near = {known: _likeness(key, known) for known in known_keys(config)}
     best = max(near.values())
-    return sorted(known for known, like in near.items() if like == best >= cutoff)
+    found = [known for known, like in near.items() if like == best >= cutoff]
+    depth = min((known.count(".") for known in found), default=0)
+    return sorted(known for known in found if known.count(".") == depth)
 
 
 def _likeness(key: str, known: str) -> float:
