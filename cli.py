@@ -35,6 +35,7 @@ from .verbs.progress import shown
 from .verbs.quantize import quantize
 from .verbs.signals import unwinding
 from .verbs.stdout import keep_stdout
+from .verbs.training.bench import bench
 from .verbs.training.train import preflight, train
 
 JSON = f"{__package__}.json"
@@ -81,6 +82,7 @@ for verb in (
     export,
     parity,
     train,
+    bench,
     preflight,
     inspect,
     doctor,

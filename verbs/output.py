@@ -309,18 +309,21 @@ def show_preflight(result: Preflight, *, as_json: bool) -> None:
     if as_json:
         dump(result.document())
         return
+    show_table(*result.table())
+    click.echo(result.summary())
+
+
+@result
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print ROWS under COLUMNS, the first to the left and figures to the right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    columns, rows = result.table()
-    for column in columns:
-        table.add_column(
-            column, justify="left" if column == "parameter" else "right", overflow="fold"
-        )
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     out().print(table)
-    click.echo(result.summary())
 
 
 @result

@@ -1,0 +1,109 @@
+"""The rows of a benchmark measured, each in a process of its own, and written as a table and a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+from ...converters.common.steps import step as announce
+from ...errors import WeighbridgeError
+from ..config import TrainConfig, validate
+from .entries import BASELINE, Entry
+
+TABLE, PLOT = "bench.json", "bench.png"
+COLUMNS: Final = {
+    "row": "row",
+    "batch": "batch_size",
+    "step ms": "step_ms",
+    "samples/s": "samples_per_second",
+    "ratio": "ratio",
+    "forward/s": "inference_samples_per_second",
+    "peak MB": "peak_memory_mb",
+    "final loss": "final_loss",
+}
+Row = dict[str, Any]
+
+
+def measured(config: TrainConfig, entries: Sequence[Entry], updates: int, small: str) -> list[Row]:
+    """Return a row for every one of CASES of CONFIG, with its ratio to the baseline's samples a second.
+
+    Args:
+        config: the recipe.
+        entries: the rows.
+        updates: timed ones of each.
+        small: the model with weights of 4 bits; empty where there is none.
+    """
+    rows = [_row(config, entry, updates, small) for entry in entries]
+    speeds = {row["row"]: row.get("samples_per_second") for row in rows}
+    for row in rows:
+        base = speeds.get(f"{row['backend']} {BASELINE}")
+        if base and row.get("samples_per_second"):
+            row["ratio"] = round(row["samples_per_second"] / base, 3)
+    return rows
+
+
+def _row(config: TrainConfig, entry: Entry, updates: int, small: str) -> Row:
+    row: Row = {"row": entry.name, "backend": entry.backend}
+    if entry.why_not or (entry.quantized and not small):
+        return row | {
+            "not_run": entry.why_not or "no model with 4-bit weights: name one by --quantized"
+        }
+    changed = entry.settings | ({"model": small} if entry.quantized else {})
+    announce(f"measuring {entry.name}")
+    settings = {**config.model_dump(mode="json"), **changed}
+    if config.epochs:
+        settings.pop("steps")
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return row | pool.submit(_measured, settings, entry, updates).result()
+    except BrokenProcessPool:
+        return row | {"not_run": "the process was ended, most likely for want of memory"}
+    except (WeighbridgeError, MemoryError) as error:
+        return row | {"not_run": str(error).partition("\n")[0] or "out of memory"}
+
+
+def _measured(settings: Mapping[str, Any], entry: Entry, updates: int) -> Row:
+    """Measure in a process of its own, whose memory is that of one row alone."""
+    from ...converters.runtimes.blas import preload_blas
+
+    preload_blas()
+    from .measure import measure
+
+    return measure(validate(settings), entry.backend, updates, lazy=entry.lazy)
+
+
+def cells(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Yield ROWS that were run as texts, in the order of ``COLUMNS``."""
+    for row in rows:
+        if "not_run" not in row:
+            yield [_cell(row.get(key)) for key in COLUMNS.values()]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+
+
+def lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for every row: the phases of its update in percent and their sum, or why it was not run."""
+    for row in rows:
+        if "not_run" in row:
+            yield f"{row['row']}: not run, {row['not_run']}"
+        elif parts := row.get("phases"):
+            whole = sum(parts.values())
+            shares = (f"{name} {100 * took / whole:.0f} %" for name, took in parts.items())
+            yield f"{row['row']}: {', '.join(shares)} (together {row['phases_percent']:.0f} % of an update)"
+
+
+def write(rows: Sequence[Row], folder: Path, draw: Callable[[Sequence[Row], Path], None]) -> None:
+    """Write ROWS to FOLDER as JSON and as a picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(list(rows), indent=1) + "\n"
+    (folder / TABLE).write_text(text, encoding="utf-8")
+    draw(rows, folder / PLOT)
