@@ -1,6 +1,6 @@
 """Run recipes as a user types them and compare what they reach with what needs no training.
 
-    python benchmarks/recipe_figures.py [indicators gated-lm] [--seeds 1] [--out benchmarks/results/recipe_figures.json]
+    python benchmarks/recipe_figures.py [indicators gated-lm timeseries-lm] [--seeds 1] [--out benchmarks/results/recipe_figures.json]
 
 Every recipe runs in a process of its own, as it stands but for the seed; its figure is that of the test split, which
 chose nothing. Beside it stand a baseline and the bar:
@@ -8,6 +8,7 @@ chose nothing. Beside it stand a baseline and the bar:
 - ``indicators``: balanced accuracy. Chance is one in three; the baseline is scikit-learn's logistic regression on the
   same windows (the last bar, and means over all of them and the last eight).
 - ``gated-lm``: loss in nats a token. The baseline knows how frequent each token is and nothing else.
+- ``timeseries-lm``: mean squared error. The baseline is a linear regression on the values that are seen.
 """
 
 from __future__ import annotations
@@ -50,6 +51,18 @@ def unigram(splits: dict[str, Any]) -> float:
     return float(-np.log(counts / counts.sum())[labels[labels >= 0]].mean())
 
 
+def linear(splits: dict[str, Any]) -> float:
+    """Return the mean squared error of a linear regression on the test split."""
+    from sklearn.linear_model import LinearRegression
+
+    tables = {
+        name: splits[name].batch(range(len(splits[name]))).inputs for name in ("train", "test")
+    }
+    seen = {name: it["series"].reshape(len(it["series"]), -1) for name, it in tables.items()}
+    fitted = LinearRegression().fit(seen["train"], tables["train"]["target"])
+    return float(np.mean((fitted.predict(seen["test"]) - tables["test"]["target"]) ** 2))
+
+
 class Recipe(NamedTuple):
     """What a recipe is measured by."""
 
@@ -62,6 +75,7 @@ class Recipe(NamedTuple):
 RECIPES = {
     "indicators": Recipe("balanced_accuracy", 0.45, True, logistic),
     "gated-lm": Recipe("loss", 5.5, False, unigram),
+    "timeseries-lm": Recipe("loss", 0.4, False, linear),
 }
 
 
