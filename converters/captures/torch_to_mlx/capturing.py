@@ -14,6 +14,7 @@ from ...common.steps import step
 from .captured import Captured
 from .census import Census, census_of
 from .dtypes import to_mlx
+from .earlier import stored
 from .exporting import Dynamic, functionalized, record
 from .graph import build_graph
 from .parameters import Tensor, canonical_names
@@ -91,7 +92,15 @@ class _Recorder:
     passes: tuple[str, ...] | None
 
     def __call__(self, module: torch.nn.Module) -> Recording:
-        """Return what is kept of MODULE, in the mode that it is in."""
+        """Return what is kept of MODULE, in the mode that it is in; recorded, or as an earlier run did."""
+        key = stored.key_of(module, self.inputs, self.dynamic, self.passes)
+        found = stored.recall(key)
+        if found is None:
+            found = self._recorded(module)
+            stored.keep(found, key)
+        return found
+
+    def _recorded(self, module: torch.nn.Module) -> Recording:
         step("recording in torch.export")
         with readers_of_mode() as readers:
             program = record(module, self.inputs, self.dynamic)

@@ -112,8 +112,11 @@ def _unknown_arguments(node: Node, accepted: Mapping[str, str]) -> dict[str, Any
     }
 
 
-def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda **arguments: function(*arguments.values())
+@cache
+def caller(operation: Operation) -> Callable[..., Any]:
+    """Return OPERATION's handler as a function of arguments by name, in the schema's order."""
+    function = operation.function
+    return function if operation.arity is None else lambda **given: function(*given.values())
 
 
 def _dtypes(value: Any) -> Any:
@@ -209,5 +212,4 @@ def bind(node: Node, operation: Operation) -> Call:
             arguments[accepted.get(name, name)] = template(value, promoted)
     if "dtype" in accepted:
         arguments["dtype"] = dtypes
-    function = operation.function if operation.arity is None else _by_position(operation.function)
-    return Call(function, arguments, dtypes)
+    return Call(caller(operation), arguments, dtypes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Final
 
 import torch
@@ -101,27 +102,47 @@ def _last_uses(nodes: Sequence[Node]) -> dict[Node, tuple[str, ...]]:
     return {node: tuple(names) for node, names in uses.items()}
 
 
-def _wrapped(node: Node, body: GraphModule) -> Run:
-    """Run a graph inside the graph; what wraps it says nothing that its dtypes do not."""
-    graph = build_graph(body)
-    arguments = template(node.args[WRAPPERS[str(node.target)] + 1 :])
+@dataclass(frozen=True)
+class Wrapped:
+    """A graph inside the graph; what wraps it says nothing that its dtypes do not."""
 
-    def run(values: Environment) -> Any:
-        return graph.run(dict(zip(graph.inputs, resolve(arguments, values), strict=True)))
+    graph: Graph
+    arguments: Any
 
-    return run
+    def __call__(self, values: Environment) -> Any:
+        """Run the graph on its arguments among VALUES."""
+        given = resolve(self.arguments, values)
+        return self.graph.run(dict(zip(self.graph.inputs, given, strict=True)))
 
 
-def _python_call(node: Node) -> Run:
-    function: Any = _SIZES.get(overload(node), node.target)
-    arguments = template(node.args)
-    return lambda values: function(*resolve(arguments, values))
+@dataclass(frozen=True)
+class PythonCall:
+    """Arithmetic on sizes, or one of several results; ``name`` is where the function is found."""
+
+    name: str
+    arguments: Any
+
+    def __post_init__(self) -> None:
+        """Find the function."""
+        module, _, name = self.name.rpartition(".")
+        known = _SIZES.get(self.name)
+        object.__setattr__(self, "_function", known or getattr(import_module(module), name))
+
+    def __call__(self, values: Environment) -> Any:
+        """Call the function on its arguments among VALUES."""
+        return self._function(*resolve(self.arguments, values))  # type: ignore[attr-defined]
+
+
+def _python_call(node: Any) -> PythonCall:
+    sized = overload(node) in _SIZES
+    name = overload(node) if sized else f"{node.target.__module__}.{node.target.__name__}"
+    return PythonCall(name, template(node.args))
 
 
 def _run_of(node: Node, module: GraphModule) -> Run:
     body = body_of(node, module)
     if body is not None:
-        return _wrapped(node, body)
+        return Wrapped(build_graph(body), template(node.args[WRAPPERS[str(node.target)] + 1 :]))
     if META in node.meta:
         return Custom(node, build_graph)
     operation = handlers().get(overload(node))

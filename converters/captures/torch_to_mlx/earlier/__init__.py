@@ -1,0 +1,1 @@
+"""Recordings of earlier runs: kept on disk, and found by all that they depend on."""

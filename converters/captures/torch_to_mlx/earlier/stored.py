@@ -1,0 +1,92 @@
+"""Recordings kept on disk: the second start of a run records nothing.
+
+A recording follows from code, settings, shapes and versions, and is found by all of these. A module with code
+or with a setting of which that cannot be told is recorded every time: a wrong graph is worse than a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import distributions
+from typing import Any, Final
+
+import mlx.core as mx
+import torch
+from torch import nn
+
+from ....common import cache as answers
+from ....common.memory import pass_on_shortage
+from ..operations.registry import handlers
+from ..parameters import canonical_names
+from ..recording.arguments import leaves
+from ..recording.recorded import Recording
+from .telling import check_package, code_of, own_text, settings_of, text_of
+from .written import UnwritableError, read, written
+
+KIND: Final = "capture"
+OWN: Final = frozenset({"_parameters", "_buffers", "_modules"})  # told by their names
+
+
+def recall(key: Any) -> Recording | None:
+    """Return what is kept for KEY, which :func:`key_of` made; none for no key."""
+    found = None if key is None else answers.recall(KIND, key)
+    if found is None:
+        return None
+    with suppress(Exception):  # of any kind: what cannot be read is recorded again
+        return read(found)
+    return None
+
+
+def keep(recording: Recording, key: Any) -> None:
+    """Keep RECORDING for KEY, if it has a form in JSON."""
+    if key is not None:
+        with suppress(UnwritableError):
+            answers.keep(KIND, key, written(recording))
+
+
+def key_of(module: nn.Module, inputs: Mapping[str, Any], dynamic: Any, passes: Any) -> Any:
+    """Return all that the recording of MODULE on INPUTS depends on; ``None`` if that cannot be told."""
+    if answers.folder() is None:
+        return None
+    try:
+        parts = [*_of_module(module), *_of_inputs(inputs), *_surroundings(module)]
+        text = "\n".join([*parts, settings_of(dynamic), settings_of(passes)])
+    except Exception as error:  # of any kind: what cannot be told is recorded
+        pass_on_shortage(error)
+        return None
+    return [hashlib.sha256(text.encode()).hexdigest()]
+
+
+def _of_module(module: nn.Module) -> Iterator[str]:
+    """Tell all of MODULE that its graph depends on: no weight's values, but every other one's."""
+    state = module.state_dict(keep_vars=True)
+    firsts = canonical_names(state)
+    for path, child in module.named_modules():
+        yield f"{path} {code_of(type(child))}"
+        others = sorted(vars(child).keys() - OWN)
+        yield from (f"{name} {settings_of(vars(child)[name])}" for name in others)
+    for name, tensor in state.items():
+        about = (firsts[name], tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        yield repr((name, *about, type(tensor).__name__, tensor.requires_grad))
+    for name, buffer in module.named_buffers():
+        yield f"{name} {'kept' if name in state else settings_of(buffer)}"
+
+
+def _of_inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in leaves(inputs).items():
+        is_array = hasattr(value, "shape") and hasattr(value, "dtype")
+        about = repr((tuple(value.shape), value.dtype)) if is_array else settings_of(value)
+        yield f"{name} {type(value).__name__} {about}"
+
+
+def _surroundings(module: nn.Module) -> Iterator[str]:
+    """Tell versions, our own code, and what else is the same for every module of a process."""
+    yield repr(sorted({(it.name, it.version) for it in distributions()}, key=repr))
+    yield repr((torch.get_default_dtype(), torch.is_autocast_enabled(), mx.default_device()))
+    yield own_text()
+    for name, operation in sorted(handlers().items()):
+        yield f"{name} {text_of(operation.function)} {operation.promote}"
+    for package in sorted({type(child).__module__.partition(".")[0] for child in module.modules()}):
+        check_package(package)

@@ -1,0 +1,168 @@
+"""A second process takes the recording of the first; whatever else differs is recorded again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from weighbridge.converters.captures import capture
+from weighbridge.converters.captures.torch_to_mlx import capturing
+from weighbridge.converters.captures.torch_to_mlx.earlier import stored
+from weighbridge.converters.common import cache
+
+INPUTS = {"input": torch.ones(2, 8)}
+CHILD = (
+    "from weighbridge.tests.converters.captures.torch_to_mlx.earlier import test_stored as it;"
+    "it.outputs()"
+)
+
+
+def network(width=8, eps=1e-5, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, width), nn.LayerNorm(width, eps=eps), nn.GELU()).eval()
+
+
+def outputs(module=None):
+    captured = capture(module or network(), inputs=INPUTS, dynamic={"input": {0: "batch"}})
+    return captured(input=mx.arange(24).reshape(3, 8).astype(mx.float32))
+
+
+class Doubled(nn.Linear):
+    """A class of a user's."""
+
+    def forward(self, input):  # noqa: A002
+        return super().forward(input) * 2
+
+
+@pytest.fixture
+def recorded(monkeypatch, tmp_path):
+    """Keep answers in a folder of their own; return a list that grows with every recording."""
+    made, record = [], capturing.record
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "kept"))
+    monkeypatch.setattr(capturing, "record", lambda *about: made.append(about) or record(*about))
+    return made
+
+
+@pytest.mark.heavy
+def test_a_second_process_records_nothing_and_computes_the_same_bits(recorded, monkeypatch):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[6]), "PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", CHILD], check=True, env=environment)
+    found = outputs()
+    assert not recorded
+    monkeypatch.setenv(cache.VARIABLE, "")
+    assert mx.array_equal(found, outputs())
+    assert len(recorded) == 1
+
+
+def test_weights_are_not_part_of_a_recording(recorded):
+    first = outputs()
+    module = network(seed=1)
+    with torch.no_grad():
+        wanted = module(torch.arange(24.0).reshape(3, 8))
+    found = outputs(module)
+    assert len(recorded) == 1
+    assert not mx.array_equal(first, found)
+    np.testing.assert_allclose(np.array(found), wanted.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def key(module=None, inputs=INPUTS, dynamic=None, passes=None):
+    return stored.key_of(module or network(), inputs, dynamic or {}, passes)
+
+
+@pytest.mark.usefixtures("recorded")
+def test_whatever_the_graph_depends_on_makes_another_key(monkeypatch):
+    monkeypatch.setattr(stored, "check_package", lambda _: None)  # it takes long
+    frozen, tied = network(), network()
+    frozen[0].weight.requires_grad_(False)
+    tied.append(tied[0])
+    keys = [
+        key(),
+        key(network(width=9)),
+        key(network(eps=1e-6)),
+        key(network().train()),
+        key(network().bfloat16()),
+        key(frozen),
+        key(tied),
+        key(nn.Sequential(*network()[:2], nn.GELU(approximate="tanh")).eval()),
+        key(nn.Sequential(*network()[:2], nn.SiLU()).eval()),
+        key(inputs={"input": torch.ones(3, 8)}),
+        key(inputs={"input": torch.ones(2, 8).double()}),
+        key(dynamic={"input": {0: "batch"}}),
+        key(passes=("gelu",)),
+    ]
+    assert None not in keys
+    assert len({*map(str, keys)}) == len(keys)
+    assert key() == key()
+
+
+@pytest.mark.usefixtures("recorded")
+def test_code_of_users_has_no_key(monkeypatch):
+    hooked, patched = network(), network()
+    hooked[0].register_forward_hook(lambda module, args, output: output * 2)
+    patched[0].forward = lambda input: input  # noqa: A006
+    assert key(nn.Sequential(Doubled(8, 8))) is None
+    assert key(hooked) is None
+    assert key(patched) is None
+    monkeypatch.setattr(nn.functional, "gelu", lambda x, **_: x)
+    assert key() is None
+
+
+@pytest.mark.usefixtures("recorded")
+def test_settings_of_unknown_kinds_have_no_key():
+    module = network()
+    module[0].setting = object()
+    assert key(module) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "sealed nonsense"])
+def test_a_damaged_recording_is_made_again(recorded, tmp_path, damage):
+    first = outputs()
+    (file,) = (tmp_path / "kept").glob("*.json")
+    text = '{"graph": 1}'
+    spoiled = f"{cache.fingerprint(text)}\n{text}" if damage != "cut" else file.read_text()[:-9]
+    file.write_text(spoiled)
+    assert mx.array_equal(first, outputs())
+    assert len(recorded) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(recorded, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file" / "kept"))
+    assert mx.array_equal(outputs(), outputs())
+    assert len(recorded) == 2
+
+
+def test_a_full_disk_is_no_error(recorded, tmp_path, monkeypatch):
+    def full(*_about, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    outputs()
+    assert not [*(tmp_path / "kept").glob("*")]
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_model_of_transformers_is_told_by_its_configuration():
+    from transformers import BertConfig, BertModel
+
+    sizes = {"vocab_size": 17, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 9}
+
+    def key_of_bert(**changes):
+        module = BertModel(BertConfig(**{**sizes, "num_attention_heads": 2, **changes})).eval()
+        return key(module, {"input_ids": torch.ones((2, 4), dtype=torch.long)})
+
+    plain, other, eager = (
+        key_of_bert(),
+        key_of_bert(hidden_act="relu"),
+        key_of_bert(attn_implementation="eager"),
+    )
+    assert None not in (plain, other, eager)
+    assert len({*map(str, (plain, other, eager))}) == 3
