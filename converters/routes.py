@@ -78,8 +78,20 @@ ROUTES: Final = (
         )
         for framework in ("torch", "mlx")
     ),
+    *(
+        Route(
+            program,
+            framework,
+            f"convert {program}-to-{framework}",
+            "float32 weights; what was folded is computed back",
+            f"{runtime}, and the result against it",
+            "Make a directory from an exported file.",
+        )
+        for program, runtime in (("coreml", "the package's runtime"), ("onnx", "onnxruntime"))
+        for framework in ("torch", "mlx")
+    ),
 )
-CONVERSIONS: Final = tuple(route for route in ROUTES if route.verb.startswith("convert "))
+CONVERSIONS: Final = ROUTES[:2]  # between directories
 
 
 class Dialect(NamedTuple):

@@ -72,9 +72,10 @@ def require_framework(model: Model, expected: str, target: Path) -> None:
     if model.framework == expected:
         return
     if model.framework in PROGRAMS:
-        raise BadInputError(
-            f"{model.spec} is {PROGRAMS[model.framework]}; it is checked, not converted"
-        )
+        kind = "onnx" if model.framework == "onnx" else "coreml"
+        other = "torch" if expected == "mlx" else "mlx"
+        verb = command("convert", f"{kind}-to-{other}", model.spec, target, "--like", "MODEL")
+        raise BadInputError(f"{model.spec} is {PROGRAMS[model.framework]}; did you mean {verb}?")
     other = "torch" if expected == "mlx" else "mlx"
     raise BadInputError(
         f"{model.spec} is already {model.framework}; did you mean"

@@ -32,6 +32,7 @@ LAYERS = (
             "converters.gguf",
             "converters.coreml",
             "converters.onnx_export",
+            "converters.recovering",
             "converters.sidefiles",
             "converters.routes",
             "converters.planning",

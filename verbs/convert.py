@@ -12,6 +12,14 @@ from . import adapters
 from .options import ADAPTER, MODEL, gguf_to_torch, shards, sidecar, to_mlx, to_torch, writing
 from .running import finish, options_of, prepare_mlx
 
+like_directory = click.option(
+    "--like",
+    type=MODEL,
+    required=True,
+    metavar="DIR",
+    help="The model's directory, with config.json and tokenizer; its weights are not needed.",
+)
+
 
 @click.group()
 def convert() -> None:
@@ -68,13 +76,7 @@ def add_gguf(target: str, name: str) -> None:
     )
     @click.argument("source", type=click.Path(path_type=Path))
     @click.argument("target", type=click.Path(path_type=Path))
-    @click.option(
-        "--like",
-        type=MODEL,
-        required=True,
-        metavar="DIR",
-        help="The model's directory, with config.json and tokenizer; its weights are not needed.",
-    )
+    @like_directory
     @(gguf_to_torch if target == "torch" else sidecar)
     @shards
     @writing
@@ -83,7 +85,7 @@ def add_gguf(target: str, name: str) -> None:
     ) -> None:
         if chosen["check"] != "none" and not chosen["dry_run"]:
             prepare_mlx()
-        from ..jobs.from_gguf import convert_gguf
+        from ..jobs.importing.gguf import convert_gguf
         from ..jobs.options import Options
 
         place = chosen.pop("target")
@@ -92,9 +94,47 @@ def add_gguf(target: str, name: str) -> None:
         finish(outcome, as_json=as_json, accept=accept)
 
 
+def add_program(kind: str, suffix: str, target: str, name: str) -> None:
+    """Add the verb that converts a file of KIND, named ``*SUFFIX``, to the framework TARGET, called NAME."""
+    word = {"coreml": "a Core ML package", "onnx": "an ONNX file"}[kind]
+
+    @convert.command(
+        f"{kind}-to-{target}",
+        short_help=f"Make {name} directory from {word}.",
+        help=f"""Make {name} directory from SOURCE, {word}.
+
+    Weights that `weighbridge export {kind}` wrote are found by its record; others by names and shapes. What
+    is in float16 stays so. SOURCE is run against the model with the weights found, which has to agree.
+
+    Example: weighbridge convert {kind}-to-{target} model{suffix} model-{target} --like model
+    """,
+    )
+    @click.argument("source", type=click.Path(path_type=Path))
+    @click.argument("target", type=click.Path(path_type=Path))
+    @like_directory
+    @(to_torch if target == "torch" else sidecar)
+    @shards
+    @writing
+    def command(
+        source: Path, like: str, as_json: bool, accept: tuple[str, ...], **chosen: Any
+    ) -> None:
+        if chosen["check"] != "none" and not chosen["dry_run"]:
+            prepare_mlx()
+        from ..jobs.importing.programs import convert_program
+        from ..jobs.options import Options
+
+        place = chosen.pop("target")
+        options = options_of(Options, {**chosen, "accept": accept})
+        outcome = convert_program(source, place, target, like=Path(like), options=options)
+        finish(outcome, as_json=as_json, accept=accept)
+
+
 for _route in CONVERSIONS:
     add_conversion(_route)
 add_gguf("mlx", "an MLX")
 add_gguf("torch", "a PyTorch")
+for _kind, _suffix in (("coreml", ".mlpackage"), ("onnx", ".onnx")):
+    add_program(_kind, _suffix, "torch", "a PyTorch")
+    add_program(_kind, _suffix, "mlx", "an MLX")
 for _verb in adapters.CONVERSIONS:
     convert.add_command(_verb)

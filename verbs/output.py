@@ -115,6 +115,7 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     side = facts.get("side_files") or {}
     if side.get("copied"):
         lines.append(f"{len(side['copied'])} side files copied byte for byte")
+    lines += facts.get("found", [])
     if side.get("left_out"):
         lines.append(f"left out: {', '.join(side['left_out'])}")
     return lines

@@ -18,6 +18,9 @@ from ..weights.sketches.sketch import Sketch, Weights
 from .source import SourceTensors
 
 PARTIAL: Final = frozenset({"split", "cropped"})  # zeros are rows of any zeros
+HALVES: Final = frozenset(
+    {"F16", "BF16"}
+)  # a reference in these is not what was exported in float32
 NEUTRAL: Final = (0.0, 1.0)  # adding the one or multiplying by the other changes nothing
 Rules = Mapping[str, Mapping[str, Any]]
 
@@ -87,9 +90,17 @@ def made(
     if is_constant(array) and array.ndim:
         detail = f"{array.reshape(-1)[0]:g} everywhere, as a converter fills it"
         return as_made(it, detail)
+    if not rule and source and (name := _buffer_like(array, source)):
+        return as_made(it, name)
     if rule and source is None:
         return it._replace(kind="inconclusive", detail="needs the source's own values")
     return it
+
+
+def _buffer_like(array: Array, source: SourceTensors) -> str | None:
+    """Return the tensor that the source computes itself and ARRAY is, whoever exported it."""
+    same = (name for name, it in source.buffers.items() if it.size > 1 and rounds_to(it, array))
+    return next(same, None)
 
 
 def as_made(it: Explanation, detail: str) -> Explanation:
@@ -173,7 +184,7 @@ def contradictions(
     for name in found.keys() & entries.keys():
         key = str(entries[name]["key"])
         own = source.own(key) if source else key
-        yield from _wrong_key(found[name], own, entries[name].get("xxh3"), sketches)
+        yield from _wrong_key(found[name], own, entries[name], sketches)
     known = {name for name, it in rules.items() if it and (source or "fill" in it)}
     for name in found.keys() & known:
         if exact_by_rule(weights.read(name), rules[name], source) is None:
@@ -181,12 +192,14 @@ def contradictions(
 
 
 def _wrong_key(
-    it: Explanation, key: str, digest: Any, sketches: Mapping[str, Sketch]
+    it: Explanation, key: str, entry: Mapping[str, Any], sketches: Mapping[str, Sketch]
 ) -> Iterator[str]:
+    digest = entry.get("xxh3")
     known = {it.source, *it.also, *it.parts} - {None}
     if known and key in sketches and key not in known:
         yield f"{it.name} carries the values of {it.source or it.parts[0]}, not of {key}"
     elif it.kind in ("equal", "cast") and digest is not None and it.source:
-        hashes = sketches[key if key in sketches else it.source].hashes.values()
-        if str(digest).removeprefix("xxh3:") not in hashes:
+        sketch = sketches[key if key in sketches else it.source]
+        rounded = entry.get("dtype") == "float32" and sketch.dtype in HALVES
+        if str(digest).removeprefix("xxh3:") not in sketch.hashes.values() and not rounded:
             yield f"{it.name}: {key} has another hash"

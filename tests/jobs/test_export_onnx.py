@@ -87,7 +87,10 @@ def test_a_dry_run_writes_nothing(exported, tmp_path):
     [
         (("export", "onnx", "{source}", "{folder}/a.bin"), "is named *.onnx"),
         (("export", "onnx", "{file}", "{folder}/a.onnx"), "which is not exported again"),
-        (("convert", "mlx-to-torch", "{file}", "{folder}/a"), "it is checked, not converted"),
+        (
+            ("convert", "mlx-to-torch", "{file}", "{folder}/a"),
+            "did you mean weighbridge convert onnx-to-torch",
+        ),
         (("export", "onnx", "{source}", "{folder}/a.onnx", "--upper", "b=3"), "no dimension b"),
         (("inspect", "{folder}/cut.onnx"), "cannot be read as an ONNX model"),
     ],

@@ -26,7 +26,7 @@ class Source:
     """What a source would read."""
 
     def __init__(self, state):
-        self.state = state
+        self.state, self.buffers = state, {}
 
     def own(self, name):
         return name

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..converters.checkpoints import Checkpoint, Header
-from ..converters.checkpoints.open import FORMATS
-from ..converters.maps.sources.torch_side import with_torch_side
-from ..converters.models import Model
-from ..converters.models.config_fields import read_config
-from ..converters.models.specs import map_text
-from ..converters.planning.opening import open as open_model
-from ..converters.planning.transcoding import DTYPES, is_quantized
-from ..converters.quantization import Dequantized
-from ..converters.quantization.recipe import KEY
-from ..errors import BadInputError
-from .converting import move
-from .options import Options
-from .pipeline import Outcome
+from ...converters.checkpoints import Checkpoint, Header
+from ...converters.checkpoints.open import FORMATS
+from ...converters.maps.sources.torch_side import with_torch_side
+from ...converters.models import Model
+from ...converters.models.config_fields import read_config
+from ...converters.models.specs import map_text
+from ...converters.planning.opening import open as open_model
+from ...converters.planning.transcoding import DTYPES, is_quantized
+from ...converters.quantization import Dequantized
+from ...converters.quantization.recipe import KEY
+from ...errors import BadInputError
+from ..converting import move
+from ..options import Options
+from ..pipeline import Outcome
 
 
 def convert_gguf(
@@ -48,8 +48,8 @@ def gguf_model(source: Path, like: Path, options: Options) -> Model:
     Raises:
         WeighbridgeError: the file and LIKE are not of one model, or its types are not read.
     """
-    from ..converters.gguf import GgufFile
-    from ..converters.gguf.reading import read
+    from ...converters.gguf import GgufFile
+    from ...converters.gguf.reading import read
 
     file = GgufFile(source)
     values, headers = known(like)
@@ -84,6 +84,6 @@ def known(like: Path) -> tuple[Checkpoint | None, dict[str, Header]]:
         raise BadInputError(
             f"{like} has the names of MLX; name the directory that it was made from"
         )
-    from ..converters.libraries.transformers import hub_headers
+    from ...converters.libraries.transformers import hub_headers
 
     return None, hub_headers(read_config(like), "F16")

@@ -1,0 +1,243 @@
+"""The weights of a model found again among the constants of an exported file, under PyTorch's names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+
+from ..errors import MismatchError
+from .captures.mlprogram.arithmetic import evaluate, rounds_to, tensors
+from .checkpoints import Checkpoint, Header
+from .checkpoints.formats.ranges import chunks
+from .common.dtypes import CODE
+from .values import Array
+
+# What exporters append to the name of a weight.
+ENDINGS: Final = re.compile(
+    r"(_(to_fp16|cast_fp16|palettized|quantized|sparsified|promoted|dequantized)|\.T|_transposed?)+$"
+)
+UNDONE: Final[Mapping[str, Any]] = {  # function of one tensor -> what undoes it
+    "exp": np.log,
+    "log": np.exp,
+    "neg": np.negative,
+    "reciprocal": np.reciprocal,
+    "rsqrt": lambda y: 1 / np.square(y),
+    "sigmoid": lambda y: np.log(y) - np.log1p(-y),
+    "sqrt": np.square,
+    "tanh": np.arctanh,
+}
+# Function of a tensor and a number -> what undoes it, the tensor first or second.
+UNDONE_WITH: Final[Mapping[str, tuple[Any, Any]]] = {
+    "add": (lambda y, c: y - c, lambda y, c: y - c),
+    "sub": (lambda y, c: y + c, lambda y, c: c - y),
+    "mul": (lambda y, c: y / c, lambda y, c: y / c),
+    "div": (lambda y, c: y * c, lambda y, c: c / y),
+}
+
+
+class Held:
+    """Arrays as a checkpoint; see :class:`~weighbridge.converters.checkpoints.base.Checkpoint`."""
+
+    def __init__(self, path: Path, arrays: Mapping[str, Array]) -> None:
+        self.path, self._arrays = path, arrays
+        self.files: tuple[Path, ...] = (path,) if path.is_file() else ()
+        self.ignored: tuple[Path, ...] = ()
+        self.metadata: Mapping[str, str] = {}
+        self.headers: Mapping[str, Header] = {
+            name: Header(CODE[array.dtype], array.shape) for name, array in arrays.items()
+        }
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME as an array of its own."""
+        return self._arrays[name].copy()
+
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME."""
+        yield from chunks(self._arrays[name], start, stop)
+
+
+@dataclass
+class Recovered:
+    """What was found, by PyTorch's names.
+
+    Attributes:
+        arrays: the tensors.
+        ways: how each was found: ``proven`` (the hash of the source's bytes), ``rounded``, ``computed
+            back``, ``by name``, ``by shape`` or ``taken`` from the directory.
+        absent: tensors of the model that the file does not need.
+    """
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+    ways: dict[str, str] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return the counts in words, a line each."""
+        counts = Counter(self.ways.values())
+        found = ", ".join(f"{count} {way}" for way, count in counts.most_common())
+        lines = [f"{len(self.arrays)} tensors found: {found}"]
+        if self.absent:
+            lines.append(
+                f"not in the file, whose outputs do not need them: {', '.join(self.absent)}"
+            )
+        return lines
+
+
+def recover(
+    constants: Checkpoint, manifest: Mapping[str, Any], wanted: Mapping[str, Header], where: str
+) -> Recovered:
+    """Return the tensors WANTED, found among CONSTANTS.
+
+    Args:
+        constants: of the file.
+        manifest: what an export of ours wrote into it; empty for a file of somebody else's, whose
+            constants are then found by their names, and by their shapes where only one has it.
+        wanted: the model's tensors by PyTorch's names.
+        where: what to call the file.
+
+    Raises:
+        MismatchError: tensors that are not found, or have other shapes; all of them.
+    """
+    found = Recovered()
+    problems = [*_recorded(found, constants, manifest, wanted)]
+    if not manifest:
+        _named(found, constants, wanted)
+        _shaped(found, constants, wanted)
+    missing = [name for name in wanted if name not in found.arrays]
+    if manifest:
+        found.absent = tuple(missing)
+    else:
+        problems += [f"{name}{list(wanted[name].shape)} is not found" for name in missing]
+    if problems or not found.arrays:
+        raise MismatchError(
+            f"{where} does not hold the weights of this model", problems or ["none of them"]
+        )
+    return found
+
+
+def _recorded(
+    found: Recovered,
+    constants: Checkpoint,
+    manifest: Mapping[str, Any],
+    wanted: Mapping[str, Header],
+) -> Iterator[str]:
+    """Fill FOUND with what MANIFEST names; yield what is not as it says."""
+    for name, entry in dict(manifest.get("weights") or {}).items():
+        if name not in constants.headers:
+            yield f"{name} is named by the record of the export, and not there"
+            continue
+        array = constants.read(name)
+        array = np.swapaxes(array, -1, -2) if entry.get("transposed") else array
+        for key in (entry["key"], *entry.get("also", ())):
+            yield from _put(found, key, array, _way(array, entry), wanted)
+    for name, rule in dict(manifest.get("made") or {}).items():
+        keys = [*tensors(dict(rule or {}).get("value"))]
+        if len(keys) != 1 or keys[0] in found.arrays or name not in constants.headers:
+            continue
+        if (back := undone(rule["value"], constants.read(name))) is not None:
+            yield from _put(found, keys[0], back, "computed back", wanted)
+
+
+def _put(
+    found: Recovered, key: str, array: Array, way: str, wanted: Mapping[str, Header]
+) -> Iterator[str]:
+    if key not in wanted or key in found.arrays:
+        return
+    shape = wanted[key].shape
+    if array.size != int(np.prod(shape)):
+        yield f"{key} has the shape {list(array.shape)} in the file, and {list(shape)} in the model"
+        return
+    found.arrays[key] = np.ascontiguousarray(array).reshape(shape)
+    found.ways[key] = way
+
+
+def _way(array: Array, entry: Mapping[str, Any]) -> str:
+    """Say whether ARRAY has the bytes that ENTRY records of the source."""
+    digest = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array).tobytes())
+    if f"xxh3:{digest}" == entry.get("xxh3"):
+        return "proven"
+    return "rounded" if str(array.dtype) != entry.get("dtype") else "by name"
+
+
+def undone(expression: Any, made: Array) -> Array | None:
+    """Return the tensor of which EXPRESSION made MADE, in the dtype of MADE; ``None`` where nothing does.
+
+    >>> undone(["add", {"key": "w"}, 1.0], np.float32([1.5, 3]))
+    array([0.5, 2. ], dtype=float32)
+    """
+    value: Any = made.astype(np.float64)
+    rest = expression
+    with np.errstate(all="ignore"):
+        while isinstance(rest, list):
+            name, *parts = rest
+            at = next((n for n, part in enumerate(parts) if [*tensors(part)]), None)
+            if at is None:
+                return None
+            if len(parts) == 1 and name in UNDONE:
+                value = UNDONE[name](value)
+            elif len(parts) == 2 and name in UNDONE_WITH and isinstance(parts[1 - at], float):
+                value = UNDONE_WITH[name][at](value, parts[1 - at])
+            else:
+                return None
+            rest = parts[at]
+    again = evaluate(expression, lambda _kind, _name: value)
+    return np.asarray(value, made.dtype) if rounds_to(again, made) else None
+
+
+def _named(found: Recovered, constants: Checkpoint, wanted: Mapping[str, Header]) -> None:
+    """Find tensors by their names, whatever stands in place of dots and behind them."""
+    known = {_plain(name): name for name in wanted}
+    for name, header in constants.headers.items():
+        key = known.get(_plain(name)) or _ending(_plain(name), known)
+        if key is None or key in found.arrays:
+            continue
+        if array := _turned(constants, name, header, wanted[key]):
+            found.arrays[key], found.ways[key] = array[0], "by name"
+
+
+def _shaped(found: Recovered, constants: Checkpoint, wanted: Mapping[str, Header]) -> None:
+    """Find what is left by its shape, where one tensor and one constant alone have it."""
+    left = {name: it for name, it in wanted.items() if name not in found.arrays}
+    shapes = Counter(tuple(sorted(it.shape)) for it in left.values())
+    rest = {name: it for name, it in constants.headers.items() if len(it.shape) > 1}
+    there = Counter(tuple(sorted(it.shape)) for it in rest.values())
+    for key, header in left.items():
+        shape = tuple(sorted(header.shape))
+        if len(shape) > 1 and shapes[shape] == there[shape] == 1:
+            name = next(name for name, it in rest.items() if tuple(sorted(it.shape)) == shape)
+            if array := _turned(constants, name, rest[name], header):
+                found.arrays[key], found.ways[key] = array[0], "by shape"
+
+
+def _turned(
+    constants: Checkpoint, name: str, header: Header, wanted: Header
+) -> tuple[Array] | None:
+    """Return the constant NAME in the shape WANTED, its last axes swapped if that makes it so."""
+    array = constants.read(name)
+    if header.shape == wanted.shape:
+        return (array,)
+    if len(header.shape) >= 2 and np.swapaxes(array, -1, -2).shape == wanted.shape:
+        return (np.ascontiguousarray(np.swapaxes(array, -1, -2)),)
+    return None
+
+
+def _plain(name: str) -> str:
+    """Return NAME as all exporters would write it.
+
+    >>> _plain("encoder.layer.0.weight") == _plain("encoder_layer_0_weight_to_fp16")
+    True
+    """
+    return re.sub(r"\W+", "_", ENDINGS.sub("", name)).strip("_").lower()
+
+
+def _ending(name: str, known: Mapping[str, str]) -> str | None:
+    """Return the longest of the KNOWN names that NAME ends with, behind what a wrapper put before it."""
+    fits = [plain for plain in known if name.endswith(f"_{plain}")]
+    return known[max(fits, key=len)] if fits else None

@@ -1,0 +1,116 @@
+"""Core ML packages and ONNX files converted: their constants under the names of a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...converters.checkpoints import Checkpoint
+from ...converters.checkpoints.formats.onnx_model import OnnxFile
+from ...converters.maps.sources.torch_side import with_torch_side
+from ...converters.models import Model
+from ...converters.models.config_fields import read_config
+from ...converters.models.onnx_files import recorded
+from ...converters.models.specs import map_text
+from ...errors import BadInputError, MismatchError
+from ..converting import compared, move
+from ..options import Options
+from ..pipeline import Outcome
+from .gguf import known
+
+
+class Contents(NamedTuple):
+    """What a file holds: its constants, and what an export of ours wrote of them."""
+
+    constants: Checkpoint
+    manifest: Mapping[str, Any]
+
+
+def convert_program(
+    source: Path, target: Path, to: str, *, like: Path, options: Options = Options()
+) -> Outcome:
+    """Convert the Core ML package or ONNX file SOURCE to the framework TO at TARGET.
+
+    An export of ours says which constant is which weight; of other files they are found by names and
+    shapes. Unless ``options.check`` is ``none``, SOURCE itself is run against the weights found.
+
+    Args:
+        source: ``*.mlpackage`` or ``*.onnx``.
+        target: a new directory.
+        to: ``mlx`` or ``torch``.
+        like: the model's directory: ``config.json`` and tokenizer. Weights there are not read.
+        options: see :class:`Options`.
+
+    Raises:
+        MismatchError: weights that are not in SOURCE, or with which it does not compute what the
+            model does.
+        WeighbridgeError: other bad input; nothing is left behind.
+    """
+    place = options.begin(target, "model", source, like)
+    contents = opened(source)
+    model, lines = recovered(source, contents, like, options)
+    if options.checks and not options.dry_run:
+        require_same(model, source, options)
+    outcome = move(model, place, to, options)
+    facts = {**outcome.facts, "found": lines}
+    return replace(outcome, plan=(*lines, *outcome.plan), facts=facts)
+
+
+def opened(source: Path) -> Contents:
+    """Open the file SOURCE.
+
+    Raises:
+        BadInputError: it is no Core ML package and no ONNX file, or a damaged one.
+    """
+    if not source.exists():
+        raise BadInputError(f"{source}: no such file or directory")
+    if source.suffix == ".onnx":
+        file = OnnxFile(source)
+        return Contents(file, recorded(file))
+    if source.suffix != ".mlpackage":
+        raise BadInputError(
+            f"{source} is no Core ML package (*.mlpackage) and no ONNX file (*.onnx)"
+        )
+    from ...converters.captures.mlprogram import load_program
+    from ...converters.common.dtypes import CODE
+    from ...converters.recovering import Held
+
+    program = load_program(source)
+    constants = {**program.scalars(), **program.constants()}
+    kept = {name: it for name, it in constants.items() if it.dtype in CODE}
+    return Contents(Held(source, kept), program.manifest)
+
+
+def recovered(
+    source: Path, contents: Contents, like: Path, options: Options
+) -> tuple[Model, list[str]]:
+    """Return the model whose weights CONTENTS hold, and how they were found."""
+    from ...converters.recovering import Held, recover
+
+    _, headers = known(like)
+    found = recover(contents.constants, contents.manifest, headers, str(source))
+    model = Model(
+        spec=str(source),
+        framework="torch",
+        path=like,
+        config=read_config(like),
+        map_text=map_text(options.map, {}),
+        tensors=Held(source, found.arrays),
+    )
+    return with_torch_side(model), found.lines()
+
+
+def require_same(model: Model, source: Path, options: Options) -> None:
+    """Run the file SOURCE against MODEL, which holds the weights found in it.
+
+    Raises:
+        MismatchError: it computes something else.
+    """
+    verdict = compared(model, source, source, options)
+    if verdict.status == "DIFFERS":
+        wrong = [f"{it.name}: {it.detail}" for it in verdict.stages if it.status == "fail"]
+        raise MismatchError(
+            f"{source} does not compute what the model does with its weights", wrong
+        )

@@ -1,0 +1,163 @@
+"""Core ML packages and ONNX files brought back: the weights that went in come out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file
+
+from weighbridge.cli import main
+from weighbridge.converters.models.manifests import MANIFEST
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+SUFFIX = {"coreml": ".mlpackage", "onnx": ".onnx"}
+
+
+def invoke(*arguments, code=0) -> str:
+    result = CliRunner().invoke(main, [str(it) for it in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with the configurations of two models, without their weights."""
+    folder = tmp_path_factory.mktemp("programs")
+    for name in ("bert", "gemma3_text"):
+        (folder / name).mkdir()
+        shutil.copy(FIXTURES / name / "model" / "config.json", folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(folder):
+    """Return a function that exports a model, each once."""
+
+    def export(name, form, *options):
+        path = folder / f"{name}-{'-'.join(options).strip('-')}{SUFFIX[form]}"
+        if not path.exists():
+            source = FIXTURES / name / "model"
+            invoke("export", form, source, path, "--check", "none", *options)
+        return path
+
+    return export
+
+
+def weights(name):
+    return load_file(FIXTURES / name / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("form", "options"), [("onnx", ()), ("coreml", ("--precision", "float32"))]
+)
+def test_float32_weights_come_back_bit_for_bit(exported, folder, tmp_path, form, options):
+    source = exported("bert", form, *options)
+    document = json.loads(
+        invoke(
+            *("convert", f"{form}-to-torch", source, tmp_path / "back"),
+            *("--like", folder / "bert", "--json"),
+        )
+    )
+    assert document["verdict"]["status"] == "PASS"
+    assert "37 proven" in document["plan"][0]
+    found, wanted = load_file(tmp_path / "back" / "model.safetensors"), weights("bert")
+    assert wanted.keys() - found.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
+    for name, array in found.items():
+        assert array.tobytes() == wanted[name].tobytes()
+
+
+def test_what_an_exporter_folded_is_computed_back(exported, folder, tmp_path):
+    """Gemma's norms multiply by 1 + w: the package holds the sum."""
+    source = exported("gemma3_text", "coreml", "--precision", "float32")
+    output = invoke(
+        "convert", "coreml-to-torch", source, tmp_path / "back", "--like", folder / "gemma3_text"
+    )
+    assert "13 computed back" in output
+    found, wanted = load_file(tmp_path / "back" / "model.safetensors"), weights("gemma3_text")
+    assert found.keys() == wanted.keys()
+    for name, array in found.items():
+        assert np.abs(array - wanted[name]).max() <= np.finfo(np.float32).eps
+
+
+def test_a_package_in_half_precision_comes_back_rounded_once(exported, folder, tmp_path):
+    source = exported("bert", "coreml", "--precision", "mixed")
+    invoke("convert", "coreml-to-torch", source, tmp_path / "back", "--like", folder / "bert")
+    for name, array in load_file(tmp_path / "back" / "model.safetensors").items():
+        assert np.array_equal(array, weights("bert")[name].astype(np.float16).astype(array.dtype))
+
+
+def test_a_file_goes_on_to_mlx(exported, folder, tmp_path):
+    output = invoke(
+        *("convert", "onnx-to-mlx", exported("bert", "onnx"), tmp_path / "mlx"),
+        *("--like", folder / "bert"),
+    )
+    assert "PASS" in output
+    assert (tmp_path / "mlx" / "model.safetensors").is_file()
+
+
+def without_record(source, target):
+    """Copy the ONNX file SOURCE as somebody else's: no record, other names."""
+    proto = onnx.load(source)
+    kept = [it for it in proto.metadata_props if it.key != MANIFEST]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(kept)
+    names = {
+        it.name: f"wrapper_{it.name.replace('.', '_')}_to_fp16" for it in proto.graph.initializer
+    }
+    for tensor in proto.graph.initializer:
+        tensor.name = names[tensor.name]
+    for node in proto.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    onnx.save(proto, target)
+    return target
+
+
+def test_without_a_record_weights_are_found_by_their_names(exported, folder, tmp_path):
+    source = without_record(exported("gemma3_text", "onnx"), tmp_path / "plain.onnx")
+    output = invoke(
+        "convert", "onnx-to-torch", source, tmp_path / "back", "--like", folder / "gemma3_text"
+    )
+    assert "by name" in output
+    found = load_file(tmp_path / "back" / "model.safetensors")
+    assert all(np.array_equal(found[name], array) for name, array in weights("gemma3_text").items())
+
+
+def test_a_file_whose_graph_is_not_the_models_is_refused(exported, folder, tmp_path):
+    proto = onnx.load(exported("bert", "onnx"))
+    node = next(node for node in proto.graph.node if node.op_type == "Softmax")
+    node.op_type = "Sigmoid"
+    del node.attribute[:]
+    onnx.save(proto, tmp_path / "other.onnx")
+    output = invoke(
+        *("convert", "onnx-to-torch", tmp_path / "other.onnx", tmp_path / "back"),
+        *("--like", folder / "bert"),
+        code=3,
+    )
+    assert "does not compute what the model does with its weights" in output
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "like", "message"),
+    [
+        ("{file}", "gemma3_text", "does not hold the weights of this model"),
+        ("{folder}/bert", "bert", "is no Core ML package"),
+        ("{folder}/nothing.onnx", "bert", "no such file"),
+        ("{file}", "nowhere", "no config.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    exported, folder, tmp_path, source, like, message
+):
+    source = source.format(file=exported("bert", "onnx"), folder=folder)
+    words = ("convert", "onnx-to-torch", source, tmp_path / "a", "--like", folder / like)
+    output = invoke(*words, code=3)
+    assert message in output
+    assert "Traceback" not in output
+    assert [*tmp_path.iterdir()] == []
