@@ -111,10 +111,17 @@ class Order:
         rows = generator.permutation(len(self._dataset)).tolist()
         if self._window == self._size:
             return fill(rows, self._size, self._dataset.keys)
-        windows = (rows[at : at + self._window] for at in range(0, len(rows), self._window))
-        ordered = [row for window in windows for row in sorted(window, key=self._dataset.length)]
+        ordered = self._alike(rows)
         batches = fill(ordered, self._size, self._dataset.keys)
         return [batches[at] for at in generator.permutation(len(batches))]
+
+    def _alike(self, rows: list[int]) -> list[int]:
+        """Return ROWS with like ones together: of one padded length, or in windows by their lengths."""
+        if width := getattr(self._dataset, "width", None):
+            whole = len(rows) - len(rows) % self._size  # what is left out is none of the longest
+            return sorted(rows[:whole] or rows, key=width)
+        windows = (rows[at : at + self._window] for at in range(0, len(rows), self._window))
+        return [row for window in windows for row in sorted(window, key=self._dataset.length)]
 
 
 def fill(

@@ -17,7 +17,7 @@ from ...errors import BadInputError
 from .batches import Batch
 from .context import Context
 from .rows.tables import Refused, Row, lacking, number_of, part_of, read_table, refuse, taken
-from .tokens.buckets import padded, real, require_fit, suited
+from .tokens.buckets import fitting, padded, real, require_fit, suited
 from .tokens.coding import load_tokenizer, tokenizer_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 WANTED: Final = "JSON lines with the texts query and document"
 FIELDS: Final = ("query", "document")
 NEGATIVE: Final = "negative"  # the field of texts that do not belong to a query
-BUCKETS: Final = 4  # lengths chosen for a field: a step is compiled for every two of them
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 
@@ -128,7 +127,7 @@ class Pairs:
         self.pairs = [Pair(*pair) for pair in texts.pairs]
         uncut = _coded(self.pairs, tokenize)
         self.lengths = {
-            name: suited(lengths[name], list(map(len, field)), context or Context(), BUCKETS)
+            name: suited(lengths[name], list(map(len, field)), context or Context())
             for name, field in uncut.items()
             if name in FIELDS
         }
@@ -139,6 +138,9 @@ class Pairs:
             for name, field in uncut.items()
         }
         self.report = texts.report | cut
+        self._fields = sorted(FIELDS, key=lambda name: -sum(map(len, self.ids[name])))
+        # Runs whose lengths are named keep the order that they always had.
+        self.width = self._width if None in lengths.values() else None
         plain = [pair if pair[2:] != Pair("", "")[2:] else pair[:2] for pair in self.pairs]
         self.digest = xxhash.xxh3_128_hexdigest(json.dumps([plain, self.ids]).encode())
 
@@ -172,6 +174,10 @@ class Pairs:
     def length(self, row: int) -> int:
         """Return the number of tokens of both texts, after cutting."""
         return sum(len(self.ids[name][row]) for name in FIELDS)
+
+    def _width(self, row: int) -> tuple[int, ...]:
+        """Return the padded lengths of both texts, that of the field with more tokens first."""
+        return tuple(fitting(self.lengths[name], len(self.ids[name][row])) for name in self._fields)
 
     def keys(self, row: int) -> tuple[Hashable, ...]:
         """Return both texts: a repeated one would be a wrong negative."""

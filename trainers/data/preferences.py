@@ -15,7 +15,7 @@ from ...converters.values import Array
 from ...errors import BadInputError
 from .batches import Batch
 from .rows.tables import Refused, Row, lacking, part_of, read_table, taken
-from .tokens.buckets import padded, real, require_fit, suited
+from .tokens.buckets import fitting, padded, real, require_fit, suited
 from .tokens.coding import Coder, tokenizer_of
 from .tokens.forms import IGNORED, Coded, Form, Way, coded, conversation, largest
 from .tokens.lengths import Limit, fitted, learns
@@ -107,8 +107,7 @@ class Preferences:
 
         They are int64 of one shape, ``(rows, length)``; labels are -100 in the prompt.
         """
-        width = max(self.length(row) for row in rows)
-        lengths = [length for length in self._lengths if length >= width][:1]
+        lengths = [max(self.width(row) for row in rows)]
         inputs: dict[str, Array] = {}
         for number, side in enumerate(SIDES):
             texts = [self.answers[row][number] for row in rows]
@@ -121,6 +120,10 @@ class Preferences:
     def length(self, row: int) -> int:
         """Return the number of tokens of the longer answer with its prompt."""
         return max(len(text.ids) for text in self.answers[row])
+
+    def width(self, row: int) -> int:
+        """Return the padded length."""
+        return fitting(self._lengths, self.length(row))
 
     def keys(self, row: int) -> tuple[Hashable, ...]:  # noqa: ARG002 - all rows are alike
         """Return nothing: any two examples may meet."""

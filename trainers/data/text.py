@@ -15,7 +15,7 @@ from ...errors import BadInputError
 from .batches import Batch
 from .rows.plain import is_plain, read_plain
 from .rows.tables import part_of, read_table, refuse, taken
-from .tokens.buckets import padded, real, require_fit, suited
+from .tokens.buckets import fitting, padded, real, require_fit, suited
 from .tokens.coding import Coder, tokenizer_of
 from .tokens.forms import IGNORED, Coded, Form, Way, coded, form_of, largest
 from .tokens.hiding import Hiding
@@ -149,6 +149,10 @@ class Text:
     def length(self, row: int) -> int:
         """Return the number of tokens."""
         return len(self.texts[row].ids)
+
+    def width(self, row: int) -> int:
+        """Return the padded length."""
+        return fitting(self._lengths, self.length(row))
 
     def keys(self, row: int) -> tuple[Hashable, ...]:  # noqa: ARG002 - all rows are alike
         """Return nothing: any two examples may meet."""

@@ -98,3 +98,25 @@ def test_grouped_batches_are_more_alike_in_length():
 def test_data_that_fill_no_batch_are_refused(keys):
     with pytest.raises(BadInputError, match="do not fill a batch of 10"):
         order(Numbers([1] * 9, keys), size=10)
+
+
+class Widths(Numbers):
+    """Rows of which those of one ten are padded to one length."""
+
+    def width(self, row):
+        return self.lengths[row] // 10
+
+
+def test_rows_of_one_padded_length_meet_and_every_row_has_its_turn():
+    dataset = Widths([number % 50 for number in range(203)])
+    sequence = order(dataset)
+    epoch = [sequence[position] for position in range(50)]
+    mixed = [batch for batch in epoch if len({dataset.width(row) for row in batch}) > 1]
+    assert len(mixed) <= 4
+    assert len({row for batch in epoch for row in batch}) == 200
+    assert [sequence.epoch(position) for position in (49, 50)] == [0, 1]
+    missed = [
+        set(range(203)) - {row for at in range(50) for row in sequence[50 * e + at]}
+        for e in range(9)
+    ]
+    assert not set.intersection(*missed)  # least of all the longest, which stand last

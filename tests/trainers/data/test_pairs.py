@@ -163,7 +163,8 @@ def test_columns_of_other_names_are_read(split):
 def test_lengths_are_chosen_where_none_are_given(split):
     data = split([{"query": "a " * count, "document": "b"} for count in range(1, 40)])
     assert data.report["cut_query"] == 0
-    assert len(data.lengths["query"]) == 4
+    assert len(data.lengths["query"]) > 4
+    assert data.lengths["document"] == (3,)
 
 
 UNLIKE = {

@@ -12,24 +12,35 @@ from ....converters.values import Array
 from ....errors import MismatchError
 from ..context import Context
 
-MULTIPLE: Final = 8  # of which padded lengths are, where they are chosen here
-COUNT: Final = 8  # lengths that are chosen at most
+SPARE: Final = 1.08  # padded over real tokens, where lengths are chosen here; batches add to it
+MOST: Final = 16  # lengths that are chosen
+CANDIDATES: Final = 512  # lengths that are tried
 Ids = Sequence[int] | Array
 
 
-def chosen(lengths: Ids, limit: int, count: int = COUNT) -> tuple[int, ...]:
-    """Return padded lengths for texts of LENGTHS: their quantiles, rounded up, none above LIMIT.
+def chosen(lengths: Ids, limit: int) -> tuple[int, ...]:
+    """Return padded lengths for texts of LENGTHS, none above LIMIT: as few as keep padding within ``SPARE``.
+
+    Of so many lengths those with the least padding, by dynamic programming over where one ends.
 
     >>> chosen([3, 5, 9, 30, 31, 100], limit=64)
-    (8, 16, 32, 64)
+    (5, 9, 31, 64)
     """
-    quantiles = np.quantile(lengths, np.arange(1, count + 1) / count, method="higher")
-    return tuple(sorted({min(rounded(int(length)), limit) for length in quantiles}))
-
-
-def rounded(length: int) -> int:
-    """Return LENGTH, rounded up."""
-    return -(-length // MULTIPLE) * MULTIPLE
+    cut = np.minimum(np.asarray(lengths), limit)
+    step = -(-int(cut.max()) // CANDIDATES)
+    ends, counts = np.unique(-(-cut // step) * step, return_counts=True)
+    ends = np.minimum(ends, limit)
+    before = np.concatenate([[0], np.cumsum(counts)])
+    best, ways = before[1:] * ends.astype(float), [np.zeros(len(ends), int)]
+    while best[-1] > SPARE * cut.sum() and len(ways) < min(MOST, len(ends)):
+        cost = best[:, None] + (before[None, 1:] - before[1:, None]) * ends
+        cost[np.tril_indices(len(ends))] = np.inf  # one ends before the next
+        ways.append(cost.argmin(0))
+        best = cost.min(0)
+    found = [len(ends) - 1]
+    for way in ways[:0:-1]:
+        found.append(int(way[found[-1]]))
+    return tuple(sorted({int(ends[at]) for at in found}))
 
 
 def fitting(buckets: Sequence[int], longest: int) -> int:
@@ -56,14 +67,12 @@ def real(texts: Sequence[Ids], width: int) -> Array:
     return (np.arange(width) < lengths[:, None]).astype(np.int64)
 
 
-def suited(
-    asked: Sequence[int] | None, found: Sequence[int], context: Context, count: int = COUNT
-) -> tuple[int, ...]:
-    """Return the padded lengths ASKED for, or COUNT that suit texts of lengths FOUND and the model."""
+def suited(asked: Sequence[int] | None, found: Sequence[int], context: Context) -> tuple[int, ...]:
+    """Return the padded lengths ASKED for, or what suits texts of the lengths FOUND and the model."""
     if asked:
         return tuple(sorted(asked))
-    longest = rounded(max(found, default=1))
-    return chosen(found or [1], min(longest, context.positions or longest), count)
+    longest = max(found, default=1)
+    return chosen(found or [1], min(longest, context.positions or longest))
 
 
 def require_fit(
