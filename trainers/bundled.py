@@ -23,6 +23,7 @@ EDITION: Final = 1  # of what is made here
 FIRST: Final = "docstrings"  # the set that need not be named
 SETS: Final[Mapping[str, str]] = {  # set -> the function that writes it to a folder
     "docstrings": "bundles.docstrings:write_docstrings",
+    "late": "bundles.docstrings:write_late",
     "library": "bundles.library:write_library",
     "market": "data.indicators.generated:write_market",
     "timeseries": "bundles.timeseries:write_timeseries",

@@ -57,7 +57,7 @@ def test_nothing_is_made_for_a_run_that_does_not_need_it(cache):
 
 
 def test_what_fails_leaves_nothing(cache, monkeypatch):
-    def fail(target):
+    def fail(target, kind, config):
         raise OSError(28, "No space left on device", str(target))
 
     monkeypatch.setattr(docstrings, "_save_encoder", fail)

@@ -28,14 +28,42 @@ ENCODER: Final[dict[str, Any]] = {
 }
 
 
+LATE: Final[dict[str, Any]] = {
+    "vocab_size": 4096,
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 128,
+    "num_layers": 6,
+    "num_heads": 4,
+    "dropout_rate": 0.0,
+    "pad_token_id": 0,
+}
+
+
 def write_docstrings(target: Path) -> None:
-    """Write to TARGET train, validation and test pairs, and ``model``."""
+    """Write to TARGET train, validation and test pairs, and ``model``, a BERT."""
+    from transformers import BertConfig, BertModel
+
+    _write_texts(target)
+    _save_encoder(target / MODEL, BertModel, BertConfig(**ENCODER, architectures=["BertModel"]))
+
+
+def write_late(target: Path) -> None:
+    """Write to TARGET the same pairs, and ``model``, the encoder of a T5."""
+    from transformers import T5Config, T5EncoderModel
+
+    _write_texts(target)
+    config = T5Config(**LATE, architectures=["T5EncoderModel"])
+    _save_encoder(target / MODEL, T5EncoderModel, config)
+
+
+def _write_texts(target: Path) -> None:
+    """Write to TARGET the pairs, and in ``model`` a tokenizer for them."""
     step("gathering docstrings of Python's standard library")
     write_pairs(target)
     rows = map(json.loads, (target / "train.jsonl").read_text(encoding="utf-8").splitlines())
     texts = [row[name] for row in rows for name in ("query", "document")]
     _save_tokenizer(texts, target / MODEL)
-    _save_encoder(target / MODEL)
 
 
 def _save_tokenizer(texts: Iterable[str], target: Path) -> None:
@@ -79,15 +107,15 @@ def _commonest(counts: Counter[str], most: int) -> list[str]:
     return sorted(counts, key=lambda key: (-counts[key], key))[:most]
 
 
-def _save_encoder(target: Path) -> None:
-    """Write to TARGET a BERT with random weights, the same on every machine."""
+def _save_encoder(target: Path, kind: Any, config: Any) -> None:
+    """Write to TARGET a model of KIND with random weights, the same on every machine."""
     import torch
-    from transformers import BertConfig, BertModel
 
-    config = BertConfig(**ENCODER, architectures=["BertModel"])
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        weights = BertModel(config).state_dict()
+        model = kind(config)
     config.save_pretrained(target)
-    arrays = {name: tensor.numpy() for name, tensor in weights.items()}
+    saved = {name: value.numpy() for name, value in model.state_dict().items()}
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    arrays = {name: array for name, array in saved.items() if name not in tied}
     save_tensors(target / "model.safetensors", arrays, {"format": "pt"})

@@ -81,6 +81,7 @@ class MaxSimObjective(Section):
     """InfoNCE of late interaction, with a margin where MARGIN_WEIGHT is not 0.
 
     With TOP_K only that many matches of each token of a query within the batch count (XTR).
+    With WIDTH the model's hidden states are projected to it, by a fixed projection.
     """
 
     name: Literal["maxsim"]
@@ -88,6 +89,7 @@ class MaxSimObjective(Section):
     margin: PositiveFloat = 0.3
     margin_weight: Annotated[float, Field(ge=0)] = 0.0
     top_k: PositiveInt | None = None
+    width: PositiveInt | None = None
 
 
 class RegressionObjective(Section):

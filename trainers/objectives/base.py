@@ -54,7 +54,8 @@ class Objective:
     Attributes:
         make_loss: the model to the torch module that returns the loss of a batch.
         make_evaluated: the model to the torch module that evaluation runs; that of the loss where
-            there is no other (``evaluated`` as a class attribute).
+            there is no other (``evaluated`` as a class attribute; it is given the settings that
+            ``evaluated_options`` names).
         dynamic: sizes of the loss module's inputs that vary: input -> axis -> name of the size. They
             are all of its inputs, but those that are optional; ``None`` where those of the data are.
         evaluated_dynamic: the same for the inputs of the module for evaluation.
@@ -95,9 +96,11 @@ def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> 
     kind = given or (_ours(CLASSES[name]) if name in CLASSES else named_code(name))
     measure: Any = getattr(kind, "measure", None)
     evaluated: Any = getattr(kind, "evaluated", None)
+    passed = {key: options[key] for key in getattr(kind, "evaluated_options", ()) if key in options}
     return Objective(
         make_loss=lambda model: _around(model, name, kind, options),
-        make_evaluated=evaluated and (lambda model: _around(model, f"{name}.evaluated", evaluated)),
+        make_evaluated=evaluated
+        and (lambda model: _around(model, f"{name}.evaluated", evaluated, passed)),
         dynamic=getattr(kind, "dynamic", None),
         evaluated_dynamic=getattr(kind, "evaluated_dynamic", None),
         weight=getattr(kind, "weight", rows),

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from .embedding import Embedding, TokenEmbedding
+from .embedding import Embedding, TokenEmbedding, projection_of, tokens_of
 from .pairwise import Pairwise, hinge, info_nce
 
 
@@ -19,10 +19,11 @@ class MaxSim(Pairwise):
     with a token of the document (Khattab and Zaharia 2020, equation 3). With TOP_K only the TOP_K best
     matches of a query's token within the batch count, and the sum is divided by the number of the
     query's tokens that have a match in the document (XTR: Lee et al. 2023, equation 5); a split is
-    ranked by all matches.
+    ranked by all matches. With WIDTH the hidden states are projected to it, see :func:`projection_of`.
     """
 
     evaluated: ClassVar[type[Embedding]] = TokenEmbedding
+    evaluated_options: ClassVar[tuple[str, ...]] = ("width",)
 
     def __init__(
         self,
@@ -31,10 +32,16 @@ class MaxSim(Pairwise):
         margin: float = 0.0,
         margin_weight: float = 0.0,
         top_k: int | None = None,
+        width: int | None = None,
     ) -> None:
         super().__init__(model)
+        self.register_buffer("projection", projection_of(model, width), persistent=False)
         self.temperature, self.top_k = temperature, top_k
         self.margin, self.margin_weight = margin, margin_weight
+
+    def embed(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the embeddings of the tokens of IDS."""
+        return tokens_of(self.model, ids, mask, self.projection)
 
     def nearness(self, queries: Tensor, documents: Sequence[Tensor]) -> Tensor:
         """Return the scores of the tokens' embeddings, which are zero where there is no token."""

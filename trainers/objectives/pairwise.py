@@ -34,6 +34,7 @@ class Pairwise(nn.Module):
     }
     optional: ClassVar = frozenset({"negative_ids", "negative_mask"})
     evaluated: ClassVar[type[Embedding]] = Embedding
+    evaluated_options: ClassVar[tuple[str, ...]] = ()
     evaluated_dynamic: ClassVar = {part: {0: "batch", 1: "sequence"} for part in ("ids", "mask")}
     metric = "mrr"
     higher_is_better = True
@@ -55,8 +56,12 @@ class Pairwise(nn.Module):
         texts = [(query_ids, query_mask), (document_ids, document_mask)]
         if negative_ids is not None and negative_mask is not None:
             texts.append((negative_ids.flatten(0, 1), negative_mask.flatten(0, 1)))
-        queries, *documents = (self.evaluated.of(self.model, *text) for text in texts)
+        queries, *documents = (self.embed(*text) for text in texts)
         return self.loss(self.scores(queries, documents), repeated(texts))
+
+    def embed(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the embeddings of the texts IDS, as the module for evaluation does."""
+        return Embedding.of(self.model, ids, mask)
 
     def nearness(self, queries: Tensor, documents: Sequence[Tensor]) -> Tensor:
         """Return how near each of QUERIES is to each of DOCUMENTS, shape ``(queries, documents)``."""
@@ -73,7 +78,8 @@ class Pairwise(nn.Module):
     @classmethod
     def measure(cls, step: Step, dataset: Dataset, size: int, **options: Any) -> Scores:
         """Return loss, P@1, MRR and R@10 of finding every pair's document in the split."""
-        return measure_retrieval(step, dataset, size, cls(nn.Identity(), **options))
+        judging = {key: it for key, it in options.items() if key not in cls.evaluated_options}
+        return measure_retrieval(step, dataset, size, cls(nn.Identity(), **judging))
 
     @torch.no_grad()
     def scored(self, queries: Array, documents: Array) -> Array:
