@@ -24,6 +24,7 @@ FIRST: Final = "docstrings"  # the set that need not be named
 SETS: Final[Mapping[str, str]] = {  # set -> the function that writes it to a folder
     "docstrings": "bundles.docstrings:write_docstrings",
     "late": "bundles.docstrings:write_late",
+    "packages": "bundles.docstrings:write_packages",
     "library": "bundles.library:write_library",
     "market": "data.indicators.generated:write_market",
     "timeseries": "bundles.timeseries:write_timeseries",

@@ -5,6 +5,7 @@ The tokenizer's vocabulary is counted in the texts, and the encoder is a small B
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections import Counter
@@ -14,9 +15,10 @@ from typing import Any, Final
 
 from ...converters.checkpoints import save_tensors
 from ...converters.common.steps import step
-from ..data.stdlib_pairs import write_pairs
+from ..data.stdlib_pairs import Pair, extract_pairs, write_pairs
 
 MODEL: Final = "model"
+PACKAGES: Final = 8  # those with the most docstrings are told apart
 SPECIAL: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ENCODER: Final[dict[str, Any]] = {
     "vocab_size": 4096,
@@ -55,6 +57,38 @@ def write_late(target: Path) -> None:
     _write_texts(target)
     config = T5Config(**LATE, architectures=["T5EncoderModel"])
     _save_encoder(target / MODEL, T5EncoderModel, config)
+
+
+def write_packages(target: Path) -> None:
+    """Write to TARGET docstrings with the package that they are of, and ``model``, a BERT that has no idea."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    pairs = [pair for pair in extract_pairs() if "/" in pair.module]
+    counts = Counter(_package(pair) for pair in pairs)
+    names = sorted(_commonest(counts, PACKAGES))
+    splits: dict[str, list[Pair]] = {"train": [], "validation": [], "test": []}
+    for pair in (pair for pair in pairs if _package(pair) in names):
+        splits[_split(pair.module)].append(pair)
+    for split, kept in splits.items():
+        rows = [json.dumps({"text": pair.query, "label": _package(pair)}) for pair in kept]
+        (target / f"{split}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    _save_tokenizer([pair.query for pair in splits["train"]], target / MODEL)
+    kind: dict[str, Any] = {
+        "num_labels": len(names),
+        "architectures": ["BertForSequenceClassification"],
+    }
+    config = BertConfig(**ENCODER, **kind)
+    _save_encoder(target / MODEL, BertForSequenceClassification, config)
+
+
+def _package(pair: Pair) -> str:
+    return pair.module.partition("/")[0]
+
+
+def _split(module: str) -> str:
+    """Return the split of all texts of MODULE: a fifth is for the test, a tenth for validation."""
+    drawn = hashlib.md5(module.encode()).digest()[0] % 10  # noqa: S324 - an order, not a secret
+    return "test" if drawn < 2 else "validation" if drawn < 3 else "train"
 
 
 def _write_texts(target: Path) -> None:

@@ -43,6 +43,8 @@ class TokenEmbedding(Embedding):
     :func:`projection_of`; without, they are taken as they are.
     """
 
+    projection: Tensor | None
+
     def __init__(self, model: nn.Module, width: int | None = None) -> None:
         super().__init__(model)
         self.register_buffer("projection", projection_of(model, width), persistent=False)

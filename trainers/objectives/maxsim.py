@@ -22,6 +22,7 @@ class MaxSim(Pairwise):
     ranked by all matches. With WIDTH the hidden states are projected to it, see :func:`projection_of`.
     """
 
+    projection: Tensor | None
     evaluated: ClassVar[type[Embedding]] = TokenEmbedding
     evaluated_options: ClassVar[tuple[str, ...]] = ("width",)
 
