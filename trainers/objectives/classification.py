@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from ...converters.common.memory import ran_out
 from ...converters.values import Array
+from ...errors import BadInputError
 from ..data.batches import Batch, Dataset
 from ..evaluation import in_slices, measure_classes, without_answers
 from .base import IGNORED
@@ -61,12 +63,29 @@ class Classification(Supervised):
         ]
 
 
-def _classes(model: Any, dataset: Dataset) -> int:
-    """Return how many logits MODEL gives for an example of DATASET."""
+def _classes(model: nn.Module, dataset: Dataset) -> int:
+    """Return how many logits MODEL gives for an example of DATASET; nothing of it changes.
+
+    Raises:
+        BadInputError: it cannot take one.
+    """
     inputs = without_answers(dataset.batch([0]).inputs)
-    with torch.no_grad():
-        tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-        return int(Prediction(model)(**tensors).shape[-1])
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    modes = {part: part.training for part in model.modules()}
+    try:
+        with torch.no_grad():  # in eval mode: batch statistics stay, and one example is enough
+            return int(Prediction(model.eval())(**tensors).shape[-1])
+    except RuntimeError as error:
+        if ran_out(error):
+            raise
+        shapes = ", ".join(f"{name} {[*array.shape]}" for name, array in inputs.items())
+        reason = str(error).partition("\n")[0]
+        raise BadInputError(
+            f"the model cannot take an example of the data, {shapes}: {reason}"
+        ) from error
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
 
 
 def _first_bad(dataset: Dataset, classes: int) -> tuple[int, Any] | None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from weighbridge.errors import MismatchError
+from weighbridge.errors import BadInputError, MismatchError
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.data.batches import Batch
 from weighbridge.trainers.data.classes import class_metrics, label_metrics
@@ -236,3 +236,35 @@ def test_a_label_that_is_no_class_of_the_model_is_refused(labels, told):
     with pytest.raises(MismatchError) as caught:
         check_labels(objective, Plane(4), {"train": Series(rows)})
     assert caught.value.problems[0].startswith(told)
+
+
+class Normalised(nn.Module):
+    """Batch statistics and two classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+    def forward(self, series):
+        return self.head(self.norm(series))
+
+
+def series_of(columns):
+    values = np.random.default_rng(0).normal(size=(6, columns)).astype(np.float32)
+    return {"train": Series({"series": values, "labels": np.zeros(6, np.int64)})}
+
+
+def test_looking_at_the_classes_changes_no_batch_statistics_and_no_mode():
+    module, objective = Normalised(), make_objective("classification", {})
+    module.head.eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    check_labels(objective, module, series_of(3))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert (module.training, module.norm.training, module.head.training) == (True, True, False)
+
+
+def test_data_that_the_model_cannot_take_is_refused_with_its_shape():
+    with pytest.raises(
+        BadInputError, match=r"cannot take an example of the data, series \[1, 4\]: "
+    ):
+        check_labels(make_objective("classification", {}), Normalised(), series_of(4))
