@@ -86,7 +86,9 @@ def measure_regression(step: Step, dataset: Dataset, size: int) -> Scores:  # no
     found, wanted = predictions(step, dataset)
     error = found.reshape(wanted.shape) - wanted
     spread = wanted - wanted.mean(0)
-    explained = 1 - float(np.sum(error**2) / max(np.sum(spread**2), np.finfo(np.float64).tiny))
+    # Of what does not vary nothing is explained; a mean that is rounded leaves a spread all the same.
+    varies = bool((wanted != wanted[:1]).any())
+    explained = 1 - float(np.sum(error**2) / np.sum(spread**2)) if varies else 0.0
     figures = {"loss": float(np.mean(error**2)), "mae": float(np.mean(np.abs(error)))}
     each = (error**2).reshape(len(error), -1).mean(1)
     return Scores(figures | {"r2": explained}, np.asarray(each))

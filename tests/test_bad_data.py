@@ -1,0 +1,138 @@
+"""Data that cannot be learned from: one clear line through the verb, and no run left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner
+
+from tests.fuzz import goods
+from weighbridge.cli import main
+
+TEXT = {"text": "the time of the year"}
+LABELLED = [{"text": "one", "label": 0}, {"text": "two", "label": 1}]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    """Run in a folder of the test's own, with a forecaster and its recipe."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path / "cache"))
+    for name in ("port.py", "series", "recipe.yaml"):
+        goods.GOODS[name](tmp_path / name)
+
+
+def lines(rows, path="rows.jsonl"):
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def parquet(rows, path="rows.parquet"):
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def train(*settings, code=3):
+    sets = [part for setting in settings for part in ("--set", setting)]
+    result = CliRunner().invoke(main, ["train", "run", "--backend", "torch", *sets])
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result.output
+
+
+def refused(*settings):
+    """Return what the verb says of SETTINGS, which leave no run."""
+    output = train(*settings)
+    assert output.count("Error: ") == 1
+    assert "Traceback" not in output
+    assert not Path("run").exists()
+    return output
+
+
+def wrong_labels():
+    lines(LABELLED)
+    lines([{"text": "three", "label": 7}], "others.jsonl")
+
+
+def holes():
+    np.savez("holes.npz", series=np.full((8, 3, 2), np.nan), target=np.zeros((8, 2)))
+
+
+TEXTS = ("data.kind=text", "data.train=rows.jsonl", "objective=causal_lm")
+LABELS = ("data.kind=labelled", "objective=classification")
+SERIES = (
+    "data.kind=series",
+    "data.train=holes.npz",
+    "data.validation=holes.npz",
+    "objective=regression",
+)
+CASES = {  # what is wrong: what makes it, the settings, what is said
+    "empty file": (lambda: lines([]), TEXTS, "no example for this split"),
+    "empty texts": (lambda: lines([{"text": " "}] * 4), TEXTS, "nothing to learn in it"),
+    "no such file": (list, TEXTS, "rows.jsonl"),
+    "not JSON": (lambda: Path("rows.jsonl").write_text("{\n"), TEXTS, "line 1: not JSON"),
+    "a wrong key": (lambda: lines([{"txt": "a"}]), TEXTS, "line 1: no text text; is it txt?"),
+    "too long": (
+        lambda: lines([TEXT] * 4),
+        (*TEXTS, "data.length=[4]", "data.too_long=refuse"),
+        "longer than 4 tokens",
+    ),
+    "longer than the model": (
+        lambda: lines([TEXT] * 4),
+        (*TEXTS, "data.length=[400]"),
+        "data.length: 400 tokens, and the model has 160 positions",
+    ),
+    "a label out of range": (
+        wrong_labels,
+        (*LABELS, "data.train=rows.jsonl", "data.validation=others.jsonl"),
+        "line 1: label 7 is none of 0 to 1",
+    ),
+    "a wrong column": (
+        lambda: parquet([{"txt": "a", "label": 1}] * 9),
+        (*LABELS, "data.train=rows.parquet"),
+        "no column text among txt, label; is it txt? --set data.columns.text=txt",
+    ),
+    "columns of no kind": (
+        lambda: parquet([{"a": 1}]),
+        ("data=rows.parquet",),
+        "no kind of data has the columns a",
+    ),
+    "NaN": (holes, SERIES, "series: 48 of 48 numbers are not finite"),
+    "nothing but NaN": (holes, (*SERIES, "data.nan=drop"), "every example has a number"),
+    "a mistyped key": (list, (*TEXTS, "data.lenght=[4]"), "did you mean data.length"),
+    "a broken table": (
+        lambda: Path("rows.parquet").write_bytes(b"PAR1"),
+        (*LABELS, "data.train=rows.parquet"),
+        "rows.parquet: cannot read the table",
+    ),
+    "a broken archive": (
+        lambda: Path("holes.npz").write_bytes(b"PK\x03\x04"),
+        SERIES,
+        "holes.npz",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_data_that_cannot_be_learned_from_is_refused_before_a_run(tiny_bert_dir, case):
+    make, settings, message = CASES[case]
+    make()
+    assert message in refused(f"model={tiny_bert_dir}", *settings)
+
+
+def test_what_was_done_about_the_data_is_in_the_report(tiny_bert_dir):
+    rows = [{"series": row.tolist(), "target": row[0].tolist()} for row in np.ones((12, 3, 2))]
+    rows[3]["target"][0] = float("nan")
+    parquet(rows)
+    data = {"kind": "series", "train": "rows.parquet", "validation": 0.25, "nan": "drop"}
+    Path("recipe.yaml").write_text(
+        goods.RECIPE.replace(goods.RECIPE.splitlines()[1], f"data: {data}")
+    )
+    arguments = ["train", "run", "--backend", "torch", "--config", "recipe.yaml"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    report = json.loads(Path("run/result.json").read_text())["data"]
+    assert report["train"]["examples"] + report["validation"]["examples"] == 11
+    assert report["train"]["dropped"] + report["validation"]["dropped"] == 1
