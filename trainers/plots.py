@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from .runs.journal import Record
 
 BLUE, ORANGE, GREY = "#2a6f97", "#e07a1f", "#8a8a8a"
 MEMORY: Final = (("peak_memory_mb", "peak of the backend", ORANGE), ("process_mb", "process", GREY))
+SMALLEST: Final = 1e-9  # difference that is drawn where there is none
 SMOOTH: Final = 0.9  # weight of the past in the drawn mean of the loss
 
 
@@ -93,6 +94,33 @@ def plot_speed(records: Sequence[Record], path: Path) -> None:
         axis.set_ylim(bottom=0)
         _tidy(axis, None)
     panels[-1].set_xlabel("step")
+    figure.savefig(path, dpi=150)
+
+
+def plot_comparison(losses: Mapping[str, Sequence[float]], path: Path) -> None:
+    """Draw the losses of two runs by their names, and below how far they are apart.
+
+    Args:
+        losses: of every update.
+        path: PNG to write.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, sharex=True, height_ratios=[3, 2])
+    for (name, values), style in zip(losses.items(), ((BLUE, "-"), (ORANGE, "--")), strict=True):
+        steps = range(1, len(values) + 1)
+        above.plot(steps, values, color=style[0], linestyle=style[1], label=name)
+    apart = [abs(one - other) for one, other in zip(*losses.values(), strict=True)]
+    below.semilogy(steps, [max(it, SMALLEST) for it in apart], color=GREY, marker=".")
+    above.set_ylabel("loss")
+    below.set_ylabel("difference")
+    below.set_xlabel("step")
+    above.legend(frameon=False)
+    for axis in (above, below):
+        _tidy(axis, None)
     figure.savefig(path, dpi=150)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..jobs.infer import Inferred
     from ..jobs.pipeline import Outcome
+    from ..jobs.training.compare import Comparison
     from ..parity.check.verdict import Verdict
     from ..trainers.preflight import Preflight
     from ..trainers.runs.loop import TrainResult
@@ -328,7 +329,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 @result
-def show_training(result: TrainResult, *, as_json: bool) -> None:
+def show_training(result: TrainResult | Comparison, *, as_json: bool) -> None:
     """Print what a training run did."""
     if as_json:
         dump(result.document())

@@ -146,3 +146,26 @@ def test_a_checkpoint_of_a_run_that_goes_on_is_a_model_too(series, run, tmp_path
     assert home.status == "PASS"
     last = jobs.check(str(run), str(run / "checkpoints" / "step-00000004"), options=options)
     assert last.status == "PASS"  # the last step was the best one
+
+
+def test_both_backends_are_compared(series, tmp_path):
+    overrides = [word for setting in settings(series) for word in ("--set", setting)]
+    words = [
+        "train",
+        str(tmp_path / "both"),
+        "--recipe",
+        "timeseries",
+        "--compare",
+        "3",
+        *overrides,
+    ]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "losses of 3 updates differ by" in result.stdout
+    document = json.loads((tmp_path / "both" / "compare.json").read_text())
+    assert document["largest_difference"] <= 1e-5
+    assert document["losses"].keys() == document["samples_per_second"].keys() == {"mlx", "torch"}
+    assert (tmp_path / "both" / "compare.png").is_file()
+    again = CliRunner().invoke(main, words)
+    assert again.exit_code == 3
+    assert "both" in again.output

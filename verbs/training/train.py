@@ -25,6 +25,12 @@ from ..running import prepare_mlx
 )
 @click.option("--resume", is_flag=True, help="Go on where the run in RUN stopped.")
 @click.option("--profile", is_flag=True, help="Leave a report on memory in RUN, with a picture.")
+@click.option(
+    "--compare",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Train N updates in both backends; say how far losses are apart, and how fast each is.",
+)
 @configured
 def train(
     run: Path | None,
@@ -32,6 +38,7 @@ def train(
     recipe: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,
+    compare: int | None,
     **how: Any,
 ) -> None:
     """Train a model; RUN gets its adapter or weights, checkpoints and metrics.
@@ -44,8 +51,14 @@ def train(
     Example: weighbridge train run --recipe minilm-lora --backend mlx --set model=minilm-mlx
     """
     prepare_mlx(training=True)
-    from ...jobs.training import train as run_training
     from ..output import show_training
+
+    if compare:
+        from ...jobs.training.compare import compare as run_both
+
+        show_training(run_both(run, recipe, overrides, compare), as_json=as_json)
+        return
+    from ...jobs.training import train as run_training
 
     with _view() as progress:
         result = run_training(run, backend, recipe, overrides, progress=progress, **how)
