@@ -113,12 +113,14 @@ def fitted_to(model: Model, adapter: Adapter) -> Adapter:
 def aligned(model: Model, adapter: Adapter) -> tuple[Side, Adapter]:
     """Return how ADAPTER names MODEL's parameters, and ADAPTER with every update aligned with its own.
 
-    An adapter of transformers 4 names experts one by one, as checkpoints still do.
+    An adapter of transformers 4 names experts one by one, as checkpoints still do. One of a port by
+    hand, as ``.npz``, may keep the names of PyTorch.
 
     Raises:
         MismatchError: it fits neither way; the shorter list is given.
     """
-    side = side_of(model, adapter.framework)
+    own = adapter.dialect == "npz" and adapter.updates.keys() <= model.checkpoint.headers.keys()
+    side = side_of(model, model.framework if own else adapter.framework)
     try:
         return side, fit(adapter, side.headers, side.kinds, tied=side.tied)
     except MismatchError as error:
