@@ -60,6 +60,8 @@ class TrainConfig(Section):
         dtype: what the model computes in, on parameters and an optimizer in float32. In ``float16`` the
             loss is scaled, by what the gradients allow.
         ema: evaluate, and write, averages of the parameters that each update moves by 1 - EMA.
+        checkpoint: modules, as module path endings or patterns, whose values are computed again for the
+            gradient instead of being kept: more time for less memory.
         optimizer: what makes an update of a gradient. A name alone stands for it with its defaults.
         steps: updates.
         epochs: how often every example is seen, in place of ``steps``.
@@ -98,6 +100,7 @@ class TrainConfig(Section):
     freeze: tuple[str, ...] = ()
     mode: Literal["train", "eval"] = "train"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    checkpoint: tuple[str, ...] = ()
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     optimizer: Optimizer = AdamWSection()
     schedule: ScheduleSection = ScheduleSection()

@@ -33,7 +33,7 @@ from .base import (
 from .compiler import compile_problem
 from .memory import Memory
 from .mlx_optimizers import Optimizers
-from .modes import in_mode, notices, trains
+from .modes import in_mode, notices, recomputed, trains
 from .scaling import MlxExtras
 
 
@@ -59,6 +59,11 @@ class MlxStep:
             trained: Any = dict(tree_flatten(self.model.trainable_parameters()))
             updates = {PREFIX + name: it for name, it in task.updates.items()}
             self.model.set_adapters(updates, train=[*trained])
+        again = [PREFIX + path for path in recomputed(task.module, config.checkpoint)]
+        if again and (left := self.model.checkpoint(again)):
+            self.notices.append(
+                f"MLX keeps the values of {', '.join(sorted(left))}: random numbers or batch statistics"
+            )
         self._written = _written(self.model) if self._training else ()
         self._evaluated: Any = None
         parameters: Any = dict(tree_flatten(self.model.trainable_parameters()))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils.checkpoint import checkpoint
 
 from ...converters.values import Array, LowRank
 from ..config import TrainConfig
@@ -27,7 +29,7 @@ from .base import (
     shares,
 )
 from .memory import Memory
-from .modes import in_mode, notices, trains
+from .modes import in_mode, notices, recomputed, trains, with_statistics
 from .scaling import TorchExtras
 from .torch_optimizers import Optimizers
 
@@ -51,6 +53,8 @@ class TorchStep:
         )
         model = copy.deepcopy(task.module)
         attach_adapters(model, task.updates)
+        for path in recomputed(model, config.checkpoint):
+            _recompute(model.get_submodule(path))
         self.weight = task.objective.weight
         self._loss = task.objective.make_loss(model).to(self._dtype)
         make_evaluated = task.objective.make_evaluated or task.objective.make_loss
@@ -154,7 +158,8 @@ class TorchStep:
         """Run MODULE in the dtype to compute in; what it returns is in that of the parameters."""
         tensors = {name: self._narrow(torch.from_numpy(value)) for name, value in inputs.items()}
         own = {} if self._compute == self._dtype else dict(module.named_parameters())
-        narrowed = {name: self._narrow(value) for name, value in own.items()}
+        wide = with_statistics(module) if own else set()
+        narrowed = {name: self._narrow(it) for name, it in own.items() if name not in wide}
         output: Tensor = torch.func.functional_call(module, narrowed, (), tensors)
         return output.to(self._dtype)
 
@@ -195,6 +200,39 @@ class TorchStep:
             if value.grad is not None:
                 value.grad /= self._extras.scale
         return float(nn.utils.clip_grad_norm_(self._parameters.values(), limit).item())
+
+
+def _recompute(module: nn.Module) -> None:
+    """Let MODULE keep nothing for the gradient but its inputs and parameters."""
+    forward = module.forward
+
+    def again(*arguments: Any, **named: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*arguments, **named)
+        own: dict[str, Tensor] = {
+            **dict(module.named_parameters())
+        }  # 16 bits are gone the second time
+
+        def run(*arguments: Any, **named: Any) -> Any:
+            with _reparametrize_module(module, own):
+                return forward(*arguments, **named)
+
+        contexts = lambda: (nullcontext(), _buffers_kept(module))  # noqa: E731
+        return checkpoint(run, *arguments, use_reentrant=False, context_fn=contexts, **named)
+
+    module.forward = again
+
+
+@contextmanager
+def _buffers_kept(module: nn.Module) -> Iterator[None]:
+    """Put the buffers of MODULE back after the block: statistics count a batch once."""
+    kept = _copies(dict(module.named_buffers()))
+    try:
+        yield
+    finally:  # torch leaves the block by an error as soon as it has what it needs
+        with torch.no_grad():
+            for name, value in module.named_buffers():
+                value.copy_(kept[name])
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from .ports import accept
 from .quantized import weights
 from .recording.arguments import fed
 from .recording.recorded import Recording
+from .segments import kept
 from .storage import loading, saving
 from .storage.precision import Dtypes, dtypes_of
 from .storage.wiring import Wiring
@@ -103,7 +104,8 @@ class Captured(Branch):
         recording = self.in_mode(self.training)
         values = self._wiring.values(recording)
         values.update(accept(recording.ports, inputs))
-        results = self._wiring.graph(recording).run(values, tap)
+        graph = self._wiring.graph(recording, whole=tap is not None)
+        results = graph.run(values, tap)
         for position, name in recording.writes.items():
             location = self._wiring.location(name)
             location.set(cast(mx.stop_gradient(results[position]), location.get().dtype))
@@ -319,6 +321,18 @@ class Captured(Branch):
     def blocks(self) -> dict[str, Blocks]:
         """Return weight name -> codes and scales as they are stored."""
         return {name: weights.blocks_of(self._wiring, name) for name in self._wiring.schemes}
+
+    def checkpoint(self, modules: Iterable[str]) -> set[str]:
+        """Compute the values of MODULES, by path, again for the gradient instead of keeping them.
+
+        Returns:
+            Those that stay as they are, because in the mode that this is in they draw random numbers
+            or have statistics of the batch.
+        """
+        self._wiring.segments = tuple(modules)
+        self._wiring.changed()
+        whole = self._wiring.graph(self.in_mode(self.training), whole=True)
+        return kept(whole, self._wiring.segments)
 
     def dtypes(self) -> Dtypes:
         """Count the dtypes of parameters, buffers and operations."""

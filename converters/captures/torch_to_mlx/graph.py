@@ -36,6 +36,7 @@ class Step:
         frees: values that nothing needs afterwards.
         sites: submodules whose output the value is, innermost first.
         label: the operation and its module, for messages.
+        takes: values that it is computed from.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Step:
     frees: tuple[str, ...]
     sites: tuple[str, ...]
     label: str
+    takes: tuple[str, ...] = ()
 
     @property
     def operation(self) -> str:
@@ -162,6 +164,7 @@ def build_graph(module: GraphModule) -> Graph:
             frees.get(node, ()),
             sites_of(node),
             f"{overload(node)} in {module_path(node) or 'the module itself'}",
+            tuple(used.name for used in node.all_input_nodes),
         )
         for node in nodes
         if node.op == "call_function"

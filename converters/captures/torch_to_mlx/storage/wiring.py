@@ -17,6 +17,7 @@ from ..parameters import Branch, Location, Tensor, plant
 from ..quantized.forms import quantized_runs
 from ..quantized.value import Parts, Quantized, Values
 from ..recording.recorded import Recording
+from ..segments import segmented
 
 
 @dataclass(eq=False)
@@ -31,6 +32,7 @@ class Wiring:
         sums: adapters of weights that are summed with them, by first name: the name given, the slot.
         schemes: of quantized weights, by first name.
         trained: parameters that are trained beside adapters.
+        segments: modules whose values are computed again for the gradient.
     """
 
     root: Branch
@@ -40,7 +42,8 @@ class Wiring:
     sums: dict[str, tuple[str, Slot]] = field(default_factory=dict)
     schemes: dict[str, Scheme] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
-    _graphs: dict[int, Graph] = field(default_factory=dict)
+    segments: tuple[str, ...] = ()
+    _graphs: dict[tuple[int, bool], Graph] = field(default_factory=dict)
 
     def first(self, name: str) -> str:
         """Return the first name of the tensor called NAME; tied names are one tensor."""
@@ -108,11 +111,19 @@ class Wiring:
         """Forget the graphs made so far."""
         self._graphs.clear()
 
-    def graph(self, recording: Recording) -> Graph:
-        """Return the graph of RECORDING with adapters and quantized weights in its steps."""
-        if id(recording) not in self._graphs:
-            self._graphs[id(recording)] = self._made(recording)
-        return self._graphs[id(recording)]
+    def graph(self, recording: Recording, *, whole: bool = False) -> Graph:
+        """Return the graph of RECORDING with adapters and quantized weights in its steps.
+
+        The segments are single steps of it, unless it is wanted WHOLE.
+        """
+        key = id(recording), whole or not self.segments
+        if key not in self._graphs:
+            made = self._made(recording)
+            slots = {
+                value: self.slots[it] for value, it in recording.reads.items() if it in self.slots
+            }
+            self._graphs[key] = made if key[1] else segmented(made, self.segments, slots)
+        return self._graphs[key]
 
     def _made(self, recording: Recording) -> Graph:
         reads: Mapping[str, str] = recording.reads
