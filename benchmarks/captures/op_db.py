@@ -38,6 +38,7 @@ import mlx.core as mx
 import torch
 from torch.export import exported_program
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from weighbridge.converters.captures import capture
 from weighbridge.converters.captures.torch_to_mlx.capturing import census_torch
@@ -339,11 +340,28 @@ def _inputs(chunk: Chunk) -> dict[str, torch.Tensor]:
     }
 
 
+class _Drops(TorchDispatchMode):
+    """Notes whether anything is dropped in the block."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= any(name in str(func) for name in ("bernoulli", "dropout"))
+        return func(*args, **(kwargs or {}))
+
+
+def drops(sample: Sample) -> bool:
+    """Tell whether SAMPLE has dropout, given by name or in order."""
+    with torch.no_grad(), _Drops() as noted:
+        sample(*[x.detach().clone() for x in sample.tensors])
+    return noted.seen
+
+
 def judge(op: Any) -> dict[str, Any]:
     """Return status, counts and details of one entry."""
     torch.manual_seed(0)
     given = list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))
-    samples = [Sample(op, sample) for sample in given if not sample.kwargs.get("dropout_p")]
+    samples = [each for each in (Sample(op, sample) for sample in given) if not drops(each)]
     verdicts: list[Verdict] = []
     for start in range(0, len(samples), CHUNK):
         named = {f"s{start + i}": s for i, s in enumerate(samples[start : start + CHUNK])}
@@ -351,7 +369,7 @@ def judge(op: Any) -> dict[str, Any]:
     counts = Counter(v.status for v in verdicts)
     if len(samples) < len(given):
         counts["excluded: random"] = len(given) - len(samples)
-    status = next((s for s in WORST if counts[s]), "pass")
+    status = next((s for s in WORST if counts[s]), "pass") if verdicts else "excluded"
     detail = next((v.detail for v in verdicts if v.status == status), "")
     return {"status": status, "samples": dict(counts), "detail": detail}
 

@@ -11,6 +11,7 @@ import mlx.core as mx
 from .axes import Axes, along, axes_of, axis_of
 from .distances import safe_root
 from .elementwise.elementary import exp, softmax
+from .gradients import with_gradient
 from .registry import operation, register
 
 Reduction = Callable[..., mx.array]
@@ -38,14 +39,30 @@ register(
         "all all.dim all.dims": _over(mx.all),
         "cumsum": lambda self, dim: along(self, dim, lambda x, axis: mx.cumsum(x, axis=axis)),
         "cumprod": lambda self, dim: along(self, dim, lambda x, axis: mx.cumprod(x, axis=axis)),
-        "logcumsumexp": lambda self, dim: along(
-            self, dim, lambda x, axis: mx.logcumsumexp(x, axis=axis)
-        ),
+        "logcumsumexp": lambda self, dim: along(self, dim, _log_of_sums),
         "softmax.int _softmax": lambda self, dim: along(self, dim, _softmax),
         "log_softmax.int _log_softmax": lambda self, dim: along(self, dim, log_softmax),
     },
     promote="result",
 )
+
+
+def _log_of_sums(x: mx.array, axis: int) -> mx.array:
+    """Sum exponents; the gradient is summed in logarithms too, by its sign, below the largest of X."""
+
+    def gradient(cotangent: mx.array, _: mx.array, x: mx.array) -> mx.array:
+        largest = mx.max(x, axis=axis, keepdims=True)
+        near = x - mx.where(mx.isfinite(largest), largest, 0)
+        sums = mx.logcumsumexp(near, axis=axis)
+
+        def part(g: mx.array) -> mx.array:
+            logs = mx.log(mx.maximum(g, 0)) - sums
+            return mx.exp(mx.logcumsumexp(logs, axis=axis, reverse=True) + near)
+
+        return part(cotangent) - part(-cotangent)
+
+    found: mx.array = with_gradient(lambda x: mx.logcumsumexp(x, axis=axis), gradient)(x)
+    return found
 
 
 def _softmax(x: mx.array, axis: int) -> mx.array:

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from ..axes import at, axis_of
+from ..gradients import where
 from ..registry import operation
 from .indexing import Indices, adjacent, moved_to_front
 from .shapes import interval, movedim
@@ -178,7 +179,13 @@ def _index_copy(self: mx.array, dim: int, index: mx.array, source: mx.array) -> 
 
 @operation("index_fill.int_Scalar", "index_fill.int_Tensor")
 def _index_fill(self: mx.array, dim: int, index: mx.array, value: mx.array | float) -> mx.array:
-    return _by_rows(_written, self, dim, index, mx.array(value, self.dtype))
+    """Fill rows of axis DIM; a row that is named twice has one gradient."""
+    whole = self if self.ndim else self.reshape(1)
+    axis = axis_of(whole, dim)
+    rows = mx.zeros(whole.shape[axis], mx.bool_)
+    rows = _written(rows, index.reshape(-1), mx.array(True)) if index.size else rows
+    chosen = rows.reshape([-1 if i == axis else 1 for i in range(whole.ndim)])
+    return where(chosen, mx.array(value, self.dtype), whole).reshape(self.shape)
 
 
 @operation("masked_scatter")

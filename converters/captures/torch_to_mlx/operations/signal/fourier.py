@@ -52,11 +52,12 @@ def complex_to_real(x: mx.array, dims: Sequence[int], length: int) -> mx.array:
     x = x[at(x, last, slice(half))]
     mirrored = mx.conj(x[at(x, last, slice(1, (length + 1) // 2))])
     order = mx.arange(mirrored.shape[last] - 1, -1, -1)
+    mirror = [mx.take(mirrored, order, axis=last)] if mirrored.size else []
     first, rest = x[at(x, last, slice(1))], x[at(x, last, slice(1, None))]
     first = mx.real(first).astype(
         mx.complex64
     )  # as numpy and torch: its imaginary part is not read
-    whole = mx.concatenate([first, rest, mx.take(mirrored, order, axis=last)], axis=last)
+    whole = mx.concatenate([first, rest, *mirror], axis=last)
     return mx.real(complex_to_complex(whole, [last], forward=False))
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 
+import mlx.core as mx
+import pytest
 import torch
+
+from weighbridge.converters.captures import capture
+from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 
 DISTINCT = torch.randperm(24, generator=torch.Generator().manual_seed(3)).reshape(2, 3, 4)
 REDUCTIONS = {
@@ -124,3 +129,23 @@ def test_places_in_a_sorted_sequence(agree):
             "searchsorted": (lambda x: torch.searchsorted(torch.stack([bounds] * 2), x), (2, 5)),
         }
     )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sums_of_exponents_far_from_zero_keep_their_gradient(axis):
+    x = 10_000 + torch.rand(4, 5)
+    weight = torch.randn(4, 5)
+    exact = x.double().requires_grad_()
+    (exact.logcumsumexp(axis) * weight).sum().backward()
+    captured = capture(Sums(axis), inputs=(x,))
+    found = mx.grad(lambda x: (captured(x) * to_mlx(weight)).sum())(to_mlx(x))
+    torch.testing.assert_close(to_torch(found).double(), exact.grad, rtol=1e-5, atol=1e-5)
+
+
+class Sums(torch.nn.Module):
+    def __init__(self, axis):
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x):
+        return x.logcumsumexp(self.axis)

@@ -21,6 +21,11 @@ def test_an_operand_without_axes_is_written_like_one_element(agree):
     )
 
 
+def test_a_row_that_is_filled_twice_gives_its_gradient_once(agree):
+    twice = torch.tensor([2, 1, 4, 2, 2])
+    agree({"index_fill": (lambda x, y: x.index_fill(-1, twice, y), (3, 5), ())})
+
+
 def test_masked_scatter_broadcasts_its_operand_and_its_mask(agree):
     agree(
         {

@@ -27,6 +27,8 @@ TRANSFORMS = {
     "ihfft": lambda x: parts(fft.ihfft(x).resolve_conj()),
     "angle": lambda x: fft.rfft(x)[:, 1:-1].angle(),
     "hfft": lambda x: fft.hfft(fft.rfft(x)),
+    "hfft of two": lambda x: fft.hfft(x[:, :2]),
+    "irfft2 of two": lambda x: fft.irfft2(x[:1, :2]),
     "fft2": lambda x: parts(fft.fft2(x)),
     "rfft2 and back": lambda x: fft.irfft2(fft.rfft2(x), s=x.shape),
     "fftn": lambda x: parts(fft.fftn(x)),
