@@ -66,6 +66,13 @@ COMMANDS: Final = {
     "coreml": Command(
         ("export", "coreml", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.mlpackage"
     ),
+    "onnx": Command(("export", "onnx", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.onnx"),
+    "onnx-to-torch": Command(
+        ("convert", "onnx-to-torch", "{s}/llama.onnx", "{t}", "--like", "{s}/llama", *UNCHECKED)
+    ),
+    "coreml-to-mlx": Command(
+        ("convert", "coreml-to-mlx", "{s}/bert.mlpackage", "{t}", "--like", "{s}/bert", *UNCHECKED)
+    ),
     "gguf": Command(("export", "gguf", "{s}/tuned", "{t}", "--like", "{s}/llama.gguf"), "out.gguf"),
     "quantize": Command(
         ("quantize", "{s}/llama", "{t}", "--bits", "4", "--group-size", "32", *UNCHECKED)
@@ -110,6 +117,7 @@ def make_sources(folder: Path) -> Path:
     _encoder(folder)
     _decoder(folder)
     _forecaster(folder)
+    _exported(folder)
     return folder
 
 
@@ -129,8 +137,19 @@ def varied(sources: Path, folder: Path) -> Path:
             metadata = file.metadata()
         save_file(tensors | changed, path, metadata=metadata)
     like_file(folder / "llama.gguf", "llama", folder / "llama")
+    _exported(folder)
     (folder / "adapter" / "weighbridge.json").unlink()  # it speaks of the other numbers
     return folder
+
+
+def _exported(folder: Path) -> None:
+    """Write what other programs run of the models in FOLDER."""
+    from weighbridge.jobs import WriteOptions
+    from weighbridge.jobs.export import export_coreml, export_onnx
+
+    options = WriteOptions(check="none", force=True)
+    export_onnx(str(folder / "llama"), folder / "llama.onnx", options=options)
+    export_coreml(str(folder / "bert"), folder / "bert.mlpackage", options=options)
 
 
 def _encoder(folder: Path) -> None:

@@ -91,7 +91,7 @@ KIND = {
     "a package of ours": ("coreml",),
     "a model of ours": (
         *("quantize", "quantized-to-torch", "torch-to-quantized", "dequantized"),
-        *("gguf-to-mlx", "gguf-to-torch"),
+        *("gguf-to-mlx", "gguf-to-torch", "onnx-to-torch", "coreml-to-mlx"),
         *("torch-to-mlx", "mlx-to-torch", "shards", "checked"),
         *("merge", "merge-quantized"),
     ),
