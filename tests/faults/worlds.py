@@ -208,7 +208,11 @@ class World:
         path = _largest(own, self.command)
         world.prepare(force=False)
         before = files_in(world.place)
-        middle = Fault(len(world.calls()) // 2, Action.STOP)
+        calls = world.calls()
+        writes = [n for n, it in enumerate(calls) if " write " in f"{it}" and "/content" in f"{it}"]
+        middle = Fault(
+            min([len(calls) // 2, *writes[-1:]]), Action.STOP
+        )  # a short one is published then
         ended = world.run(middle, meanwhile={"flip": str(path)})
         flip_last_byte(path)
         found = world.found()
