@@ -19,10 +19,19 @@ EMBED_ROWS: Final = 32  # texts embedded at a time; the last ones are filled up,
 
 
 class Scores(NamedTuple):
-    """The figures of a split, and one number per example to compare two models by."""
+    """The figures of a split, and the numbers that one of them is the mean of, to compare two models by.
+
+    Attributes:
+        metrics: the figures.
+        of: which of them ``each`` is of.
+        each: a number for every example, or for every batch where only batches have one.
+        counts: how much each number counts in the mean; ``None`` where all count the same.
+    """
 
     metrics: dict[str, float]
-    per_example: Array
+    of: str
+    each: Array
+    counts: Array | None = None
 
 
 T = TypeVar("T")
@@ -56,26 +65,23 @@ def measure_retrieval(step: Step, dataset: Dataset, size: int, judge: Judge) -> 
         for part in in_slices(len(pairs), size)
         if len(part) == min(size, len(pairs))
     ]
-    return Scores({"loss": float(np.mean(losses))} | retrieval_metrics(rank), 1 / rank)
+    return Scores({"loss": float(np.mean(losses))} | retrieval_metrics(rank), "mrr", 1 / rank)
 
 
 def measure_loss(step: Step, dataset: Dataset, size: int) -> Scores:
-    """Return the mean loss over the split; the figure of an example is that of its batch.
-
-    Batches count as micro-batches of an update do.
-    """
+    """Return the mean loss over the split, from those of batches, which count as in an update."""
     batches = [dataset.batch(rows) for rows in in_slices(len(dataset), size)]
     counted = shares(step.weight, batches)
-    losses = [step.loss(batch.inputs) for batch, _ in counted]
-    mean = float(np.average(losses, weights=[share for _, share in counted]))
-    return Scores({"loss": mean}, np.repeat(losses, [batch.rows for batch, _ in counted]))
+    losses = np.array([step.loss(batch.inputs) for batch, _ in counted])
+    counts = np.array([share for _, share in counted])
+    return Scores({"loss": float(losses @ counts)}, "loss", losses, counts)
 
 
 def measure_tokens(step: Step, dataset: Dataset, size: int) -> Scores:
     """Return the mean loss over the tokens of the split, and the perplexity: e to the power of it."""
     scores = measure_loss(step, dataset, size)
     perplexity = float(np.exp(scores.metrics["loss"]))
-    return Scores(scores.metrics | {"perplexity": perplexity}, scores.per_example)
+    return scores._replace(metrics=scores.metrics | {"perplexity": perplexity})
 
 
 def measure_regression(step: Step, dataset: Dataset, size: int) -> Scores:  # noqa: ARG001
@@ -91,7 +97,7 @@ def measure_regression(step: Step, dataset: Dataset, size: int) -> Scores:  # no
     explained = 1 - float(np.sum(error**2) / np.sum(spread**2)) if varies else 0.0
     figures = {"loss": float(np.mean(error**2)), "mae": float(np.mean(np.abs(error)))}
     each = (error**2).reshape(len(error), -1).mean(1)
-    return Scores(figures | {"r2": explained}, np.asarray(each))
+    return Scores(figures | {"r2": explained}, "loss", np.asarray(each))
 
 
 def measure_classes(step: Step, dataset: Dataset, size: int) -> Scores:
@@ -100,11 +106,11 @@ def measure_classes(step: Step, dataset: Dataset, size: int) -> Scores:
     found, wanted = predictions(step, dataset)
     if wanted.ndim > 1:
         chosen, wanted = (found > 0).astype(int), wanted.astype(int)
-        return Scores(loss | label_metrics(chosen, wanted), (chosen == wanted).all(1) * 1.0)
+        right = (chosen == wanted).all(1) * 1.0
+        return Scores(loss | label_metrics(chosen, wanted), "accuracy", right)
     chosen = found.argmax(1) if found.shape[1] > 1 else (found[:, 0] > 0).astype(int)
-    known = wanted >= 0
-    right = (chosen == wanted) & known
-    return Scores(loss | class_metrics(chosen[known], wanted[known].astype(int)), right * 1.0)
+    chosen, wanted = chosen[wanted >= 0], wanted[wanted >= 0].astype(int)
+    return Scores(loss | class_metrics(chosen, wanted), "accuracy", (chosen == wanted) * 1.0)
 
 
 def without_answers(inputs: Mapping[str, T]) -> dict[str, T]:

@@ -46,7 +46,7 @@ def write_result(
 
         torch = updates_of(parameters, adapter.scale, PREFIX)
         updates = mlx_updates(task, torch)
-        if whole := _beside(parameters):
+        if whole := _beside(task, parameters):
             write_peft(folder, torch, kinds=None, saved=whole)
         else:
             write_adapter(folder, updates, config={"model": task.model.spec} if task.model else {})
@@ -63,14 +63,22 @@ def write_result(
     save_tensors(folder / "model.safetensors", named, {"format": naming})
 
 
-def _beside(parameters: Mapping[str, Array]) -> dict[str, Array]:
-    """Return what of PARAMETERS was trained beside the adapters, by torch name."""
+def _beside(task: Task, parameters: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what of PARAMETERS was trained beside the adapters, by torch name, and what is in the modules of it.
+
+    ``modules_to_save`` names modules, of which PEFT's readers want every tensor.
+    """
     factors = (".lora_a", ".lora_b", ".lora_m")
-    return {
+    trained = {
         name.removeprefix(PREFIX): value
         for name, value in parameters.items()
         if not name.endswith(factors)
     }
+    modules = {name.rpartition(".")[0] for name in trained}
+    tensors = _torch_weights(task) if trained else {}
+    return {
+        name: it for name, it in tensors.items() if name.rpartition(".")[0] in modules
+    } | trained
 
 
 def write_npz(folder: Path) -> None:

@@ -68,8 +68,8 @@ class Judged(Quantile):
 
 
 class Points:
-    def __init__(self, split, width=4, count=20):
-        generator = np.random.default_rng({"train": 1, "validation": 2}[split])
+    def __init__(self, split, path=None, width=4, count=20):
+        generator = np.random.default_rng(["validation", "train", "test"].index(split))
         self.points = generator.standard_normal((count, width)).astype(np.float32)
         self.wanted = self.points.sum(1).astype(np.float32)
         self.weights = generator.uniform(0.5, 2, count).astype(np.float32)
@@ -137,10 +137,59 @@ def test_the_users_weight_counts_in_accumulation(settings):
     assert make_step("torch", task, config).loss(data.batch(range(10)).inputs) > 0
 
 
+def test_the_interval_of_the_test_split_says_which_figure_it_is_of(settings, tmp_path):
+    (tmp_path / "data").touch()
+    config = validate(
+        settings
+        | {"metric": "my_doors:within", "steps": 2}
+        | {
+            "data": {
+                "kind": "my_doors:Points",
+                "train": "data",
+                "validation": "data",
+                "test": "data",
+            }
+        }
+    )
+    result = train(config, tmp_path / "run", backend="torch")
+    change = result.test["difference"]
+    before, after = (result.test[when]["loss"] for when in ("before", "after"))
+    assert (change["of"], change["count"]) == ("loss", 5)
+    assert change["difference"] == pytest.approx(after - before)
+    assert f"loss {before:.4f} -> {after:.4f}: change {after - before:+.4f}" in result.summary()
+
+
+def test_a_single_batch_has_no_interval(settings, tmp_path):
+    (tmp_path / "data").touch()
+    data = {"kind": "my_doors:Points", "train": "data", "validation": "data", "test": "data"}
+    config = validate(settings | {"data": data, "steps": 2, "batch_size": 20})
+    result = train(config, tmp_path / "run", backend="torch")
+    assert "difference" not in result.test
+    assert "test loss" in result.summary()
+
+
+@pytest.mark.parametrize("metric", ["perplexity", "mae", "loss", "r2"])
+def test_of_figures_of_errors_the_lower_is_better(settings, metric):
+    task = build_task(validate(settings | {"metric": metric}))
+    assert task.objective.higher_is_better is (metric == "r2")
+
+
+def test_the_objectives_own_figure_is_better_where_the_objective_says(settings, monkeypatch):
+    import my_doors
+
+    monkeypatch.setattr(my_doors.Judged, "metric", "distance", raising=False)
+    assert not build_task(validate(settings | {"metric": "distance"})).objective.higher_is_better
+
+
 REFUSED = {
     "objective": ("my_doors:Nothing", UsersCodeError, "has no attribute 'Nothing'"),
     "objective.model": ("my_doors:Bare", UsersCodeError, "my_doors:Bare has to keep the model"),
     "data": ("my_nothing:Points", UsersCodeError, "No module named 'my_nothing'"),
+    "data.files": (
+        {"kind": "my_doors:Points", "train": "x"},
+        BadInputError,
+        "data.validation is missing: other splits of my_doors:Points have files",
+    ),
     "metric": ("recall", BadInputError, "metric recall is not measured; there are loss"),
 }
 

@@ -43,7 +43,8 @@ def test_the_mean_loss_does_not_depend_on_the_batch_size(size, series_config, se
     whole = step.loss(task.splits["validation"].batch(range(12)).inputs)
     scores = measure_loss(step, task.splits["validation"], size)
     assert scores.metrics["loss"] == pytest.approx(whole, rel=1e-6)
-    assert scores.per_example.shape == (12,)
+    assert scores.each @ scores.counts == pytest.approx(whole, rel=1e-6)
+    assert len(scores.each) == -(-12 // size)  # an example has no loss of its own
 
 
 @pytest.mark.parametrize(

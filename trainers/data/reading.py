@@ -80,9 +80,17 @@ def _inside(folder: Path) -> dict[str, Path]:
 
 
 def _given(data: CustomData) -> Any:
-    """Yield the splits of a user's class: those with a file, or train and validation."""
+    """Yield the splits of a user's class: those with a file, or train and validation.
+
+    Raises:
+        BadInputError: some have files, and train or validation has none; or one is empty.
+    """
     paths = {name: getattr(data, name) for name in SPLITS}
     named = {name: path for name, path in paths.items() if path}
+    if lacking := [f"data.{name}" for name in SPLITS[:2] if named and name not in named]:
+        raise BadInputError(
+            f"{' and '.join(lacking)} is missing: other splits of {data.kind} have files"
+        )
     for name in named or SPLITS[:2]:
         options = data.options | ({"path": named[name]} if named else {})
         dataset = Given(call_named(data.kind, split=name, **options), data.kind)

@@ -49,18 +49,26 @@ class Interval(NamedTuple):
 
 
 def paired_bootstrap(
-    before: Array, after: Array, *, resamples: int = 10_000, seed: int = 0
+    before: Array,
+    after: Array,
+    weights: Array | None = None,
+    *,
+    resamples: int = 10_000,
+    seed: int = 0,
 ) -> Interval:
     """Return the mean of AFTER - BEFORE with a percentile interval over resampled examples.
 
     Efron and Tibshirani 1993, section 13.3. Both are per example, in the same order, for instance
-    reciprocal ranks; an interval that does not contain 0 is a change beyond chance at 5 %.
+    reciprocal ranks; an interval that does not contain 0 is a change beyond chance at 5 %. With
+    WEIGHTS the mean is the weighted one, in every sample.
 
     >>> paired_bootstrap(np.zeros(50), np.ones(50))
     Interval(difference=1.0, low=1.0, high=1.0)
     """
     change = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     size = len(change)
+    weights = np.ones(size) if weights is None else np.asarray(weights, np.float64)
     counts = np.random.default_rng(seed).multinomial(size, [1 / size] * size, size=resamples)
-    low, high = np.percentile(counts @ change / size, [2.5, 97.5])
-    return Interval(float(change.mean()), float(low), float(high))
+    means = counts @ (weights * change) / (counts @ weights)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Interval(float(np.average(change, weights=weights)), float(low), float(high))

@@ -18,6 +18,7 @@ from ..steps.base import Step
 from .base import Objective, make_objective
 
 POSITIONAL_OR_KEYWORD: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
+ERRORS: Final = frozenset({"loss", "perplexity", "mae"})  # figures that are better where lower
 EXAMPLES: Final = 3  # of the batch that shows what the data holds
 
 
@@ -142,7 +143,8 @@ def _judged(objective: Objective, config: TrainConfig) -> Objective:
         return objective
     better = config.higher_is_better
     if ":" not in wanted:
-        higher = wanted != "loss" if better is None else better
+        own = objective.higher_is_better if wanted == objective.metric else wanted not in ERRORS
+        higher = own if better is None else better
         measure = _having(objective.measure, wanted)
         return replace(objective, metric=wanted, higher_is_better=higher, measure=measure)
     if objective.make_evaluated is None:
@@ -174,6 +176,6 @@ def _with_function(measure: Measure, name: str, function: Callable[..., Any]) ->
     def extended(step: Step, dataset: Dataset, size: int) -> Scores:
         scores = measure(step, dataset, size)
         found = float(function(step.embed, dataset))
-        return Scores({**scores.metrics, name: found}, scores.per_example)
+        return scores._replace(metrics={**scores.metrics, name: found})
 
     return extended

@@ -77,7 +77,8 @@ class DPO(Rewards):
             "reward_accuracy": right,
             "reward_margin": margins,
         }
-        return Scores({name: float(np.mean(each)) for name, each in figures.items()}, right)
+        means = {name: float(np.mean(each)) for name, each in figures.items()}
+        return Scores(means, "reward_accuracy", right)
 
 
 def _surprise(model: nn.Module, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ class TrainResult:
         metric: the figure that chose it.
         before: validation figures at step 0.
         best: validation figures at the best step.
-        test: ``before``, ``after`` and the ``difference`` with its 95 % interval, if there is a
-            test split; it chose nothing.
+        test: ``before`` and ``after``, if there is a test split; it chose nothing. The
+            ``difference`` is that of the figure ``of``, with a 95 % interval over ``count``
+            examples, or batches where only these have a figure.
         data: what was found in the data, by split.
         skipped: updates skipped because they were not finite.
         seconds: of this process.
@@ -59,9 +60,13 @@ class TrainResult:
 
 
 def _describe_test(test: Mapping[str, Any]) -> str:
-    metric, change = test["metric"], test["difference"]
-    before, after = test["before"][metric], test["after"][metric]
+    """Return the chosen figure, and the one that there is an interval of, which may be another."""
+    change = test.get("difference")
+    names = dict.fromkeys([test["metric"], *([change["of"]] if change else [])])
+    figures = ", ".join(f"{it} {test['before'][it]:.4f} -> {test['after'][it]:.4f}" for it in names)
+    if not change:
+        return f"test {figures}"
     return (
-        f"test {metric} {before:.4f} -> {after:.4f}, change {change['difference']:+.4f}"
-        f" (95 % interval {change['low']:+.4f} to {change['high']:+.4f})"
+        f"test {figures}: change {change['difference']:+.4f}"
+        f" (95 % interval {change['low']:+.4f} to {change['high']:+.4f}, n = {change['count']})"
     )

@@ -290,12 +290,16 @@ class Run:
         before = self._measure("test")
         self._step.assign(best)
         after = self._measure("test")
-        interval = paired_bootstrap(before.per_example, after.per_example, seed=self._config.seed)
-        return {
+        figures = {
             "before": before.metrics,
             "after": after.metrics,
             "metric": self._task.objective.metric,
-            "difference": interval._asdict(),
+        }
+        if len(after.each) < 2:
+            return figures  # nothing to resample
+        interval = paired_bootstrap(before.each, after.each, after.counts, seed=self._config.seed)
+        return figures | {
+            "difference": {"of": after.of, "count": len(after.each)} | interval._asdict()
         }
 
     def _checkpoint(self) -> None:

@@ -42,3 +42,13 @@ def test_the_interval_repeats_holds_the_mean_and_matches_the_normal_one():
     assert found.difference == pytest.approx(change.mean())
     assert found.low == pytest.approx(change.mean() - error, abs=0.005)
     assert found.high == pytest.approx(change.mean() + error, abs=0.005)
+
+
+def test_the_interval_of_weighted_numbers_is_that_of_what_they_stand_for():
+    before, after, counts = np.zeros(3), np.array([1.0, 2.0, 4.0]), np.array([1, 2, 1])
+    found = paired_bootstrap(before, after, counts / 4)
+    assert found.difference == pytest.approx(np.repeat(after, counts).mean())
+    assert (found.low, found.high) == (1.0, 4.0)
+    assert paired_bootstrap(before, after, np.full(3, 0.2)) == pytest.approx(
+        paired_bootstrap(before, after)
+    )

@@ -214,7 +214,7 @@ def test_predictions_come_back_in_order_and_the_loss_follows_from_them(plane):
     scores = task.objective.measure(step, data, 16)
     loss = measure_loss(step, data, 7).metrics["loss"]
     assert scores.metrics["loss"] == pytest.approx(loss, rel=1e-6)
-    assert scores.per_example.shape == (45,)
+    assert scores.each.shape == (45,)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_the_recipe_trains_and_its_merge_ranks_as_mlx_does(small):
     encoder = Encoder(tuned)
     sides = (encoder([pair[side] for pair in pairs.pairs]) for side in (0, 1))
     ranks = ranks_of(MaxSim(torch.nn.Identity()).scored(*sides))
-    assert np.array_equal(1 / live.per_example, ranks)
+    assert np.array_equal(1 / live.each, ranks)
 
 
 def best_of(run):

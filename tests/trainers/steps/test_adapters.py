@@ -80,6 +80,36 @@ def test_dora_and_other_parameters_train_alike_and_are_written(pairs_config, pai
     assert np.array_equal(saved, mlx[f"model.{norm}"])
 
 
+def test_a_part_of_a_module_trained_beside_adapters_is_merged_as_it_was_trained(
+    tiny_bert_dir, pairs_config, pairs_task, tmp_path
+):
+    from click.testing import CliRunner
+    from safetensors.numpy import load_file
+
+    from weighbridge.cli import main
+
+    config = pairs_config(adapter=ADAPTER, train=["layer.1.output.LayerNorm.weight"])
+    task = pairs_task(config)
+    generator = np.random.default_rng(1)
+    values = {
+        name: value + generator.normal(scale=0.1, size=value.shape).astype(np.float32)
+        for name, value in make_step("torch", task, config).trainable().items()
+    }
+    write_result(tmp_path / "run", task, config.adapter, values)
+    arguments = ["merge", tiny_bert_dir, tmp_path / "run", tmp_path / "merged", "--check", "none"]
+    done = CliRunner().invoke(main, [*map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    base = load_file(tiny_bert_dir / "model.safetensors")
+    name = "encoder.layer.1.output.LayerNorm.weight"
+    assert np.array_equal(merged[name], values[f"model.{name}"])
+    moved = {name for name, value in merged.items() if not np.array_equal(value, base[name])}
+    parts = [
+        f"encoder.layer.{n}.attention.self.{it}.weight" for n in (0, 1) for it in ADAPTER["targets"]
+    ]
+    assert moved == {name, *parts}
+
+
 class Ids:
     """Random tokens to go on with."""
 
