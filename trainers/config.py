@@ -68,6 +68,8 @@ class TrainConfig(Section):
         early_stopping: when to stop before that; ``None`` never does.
         batch_size: examples in a micro-batch.
         dynamic_batch: bounds for a size by the memory in use; ``batch_size`` is then of evaluation alone.
+        grad_cache: texts that are embedded at once, forward and backward, for a loss of the embeddings of the
+            whole micro-batch (Gao et al. 2021); ``None`` embeds all of them in one pass.
         accumulation: micro-batches per update, weighted by what the objective's loss is the mean of.
         clip_norm: largest global norm of the gradient; ``None`` does not clip.
         seed: of the order of the data and of the adapters' first values.
@@ -109,6 +111,7 @@ class TrainConfig(Section):
     early_stopping: EarlyStopping | None = None
     batch_size: PositiveInt = 16
     dynamic_batch: DynamicBatch | None = None
+    grad_cache: PositiveInt | None = None
     accumulation: PositiveInt = 1
     clip_norm: PositiveFloat | None = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # what every generator takes

@@ -30,6 +30,7 @@ from .data.reading import leaks, read_splits
 from .live import Live
 from .objectives.base import Objective
 from .objectives.chosen import check_labels, objective_of
+from .steps.modes import trains
 
 PREFIX: Final = "model."  # of the model's own names inside its loss module
 SaveWeights = Callable[[Path, Mapping[str, Array]], None]
@@ -118,10 +119,32 @@ def build_task(
     objective = objective_of(config, splits["train"], live.objective if live else None)
     module = module or _build_module(cast(Model, model))
     blocks = _blocks(model, module) if model else {}
+    _check_grad_cache(config, objective, module)
     _freeze(module, config, blocks)
     check_labels(objective, module, splits)
     updates = _updates(module, config)
     return Task(model, module, objective, splits, updates, leaks(splits), blocks=blocks)
+
+
+def _check_grad_cache(config: TrainConfig, objective: Objective, module: Any) -> None:
+    """Refuse chunks whose gradient would not be that of the whole batch.
+
+    Raises:
+        MismatchError: says why, and what to set.
+    """
+    if config.grad_cache is None:
+        return
+    problems = []
+    if objective.make_from_embeddings is None:
+        name = config.objective.name
+        problems.append(f"the objective {name} has no embeddings of texts; leave grad_cache out")
+    if trains(module, config.mode):
+        problems.append(
+            "every text is embedded twice, and train mode would draw other random numbers the second"
+            " time; set mode: eval, which trains without dropout"
+        )
+    if problems:
+        raise MismatchError(f"grad_cache {config.grad_cache} does not fit the run", problems)
 
 
 def _open(config: TrainConfig) -> Model:

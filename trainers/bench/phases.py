@@ -49,7 +49,8 @@ def phases(step: Step, batch: Batch, rate: float, rounds: int) -> tuple[dict[str
 
 def passes(step: Step, batch: Batch) -> dict[str, Work]:
     """Return a forward pass and a forward and backward pass of STEP, each complete when it returns."""
-    return _in_mlx(step, batch) if step.backend == "mlx" else _in_torch(step, batch)
+    whole = step.backend == "mlx" and not step.chunked
+    return _in_mlx(step, batch) if whole else _by_the_step(step, batch)
 
 
 def _in_mlx(step: Any, batch: Batch) -> dict[str, Work]:
@@ -64,7 +65,7 @@ def _in_mlx(step: Any, batch: Batch) -> dict[str, Work]:
     }
 
 
-def _in_torch(step: Any, batch: Batch) -> dict[str, Work]:
+def _by_the_step(step: Any, batch: Batch) -> dict[str, Work]:
     return {
         "forward": lambda: step.loss(batch.inputs),
         "backward": lambda: step.gradients(batch),

@@ -65,6 +65,9 @@ class Objective:
         measure: takes the figures of a split.
         optional: inputs that the data need not have.
         wanted: what the data has to hold one of, where the inputs are else those of the data.
+        make_from_embeddings: makes the torch module that returns the loss of a batch from its arrays and the
+            ``*_embeddings`` of its texts, as the module for evaluation makes them; ``None`` where the
+            loss is no function of those (``from_embeddings`` of the class, given the settings).
         check: the torch module and the splits to what is wrong with them, a line each.
     """
 
@@ -78,6 +81,7 @@ class Objective:
     measure: Measure
     optional: Collection[str] = ()
     wanted: Sequence[str] = ()
+    make_from_embeddings: Callable[[], Any] | None = None
     check: Callable[[Any, Mapping[str, Dataset]], list[str]] = lambda *_: []
 
 
@@ -96,6 +100,7 @@ def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> 
     kind = given or (_ours(CLASSES[name]) if name in CLASSES else named_code(name))
     measure: Any = getattr(kind, "measure", None)
     evaluated: Any = getattr(kind, "evaluated", None)
+    of_embeddings: Any = getattr(kind, "from_embeddings", None)
     passed = {key: options[key] for key in getattr(kind, "evaluated_options", ()) if key in options}
     return Objective(
         make_loss=lambda model: _around(model, name, kind, options),
@@ -109,6 +114,7 @@ def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> 
         measure=partial(measure or measure_loss, **(options if measure else {})),
         optional=getattr(kind, "optional", ()),
         wanted=getattr(kind, "wanted", ()),
+        make_from_embeddings=of_embeddings and partial(of_embeddings, **options),
         check=getattr(kind, "check", Objective.check),
     )
 

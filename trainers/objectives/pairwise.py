@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -56,7 +56,13 @@ class Pairwise(nn.Module):
         texts = [(query_ids, query_mask), (document_ids, document_mask)]
         if negative_ids is not None and negative_mask is not None:
             texts.append((negative_ids.flatten(0, 1), negative_mask.flatten(0, 1)))
-        queries, *documents = (self.embed(*text) for text in texts)
+        return self.judged([self.embed(*text) for text in texts], texts)
+
+    def judged(
+        self, embeddings: Sequence[Tensor], texts: Sequence[tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        """Return the loss of the EMBEDDINGS of TEXTS: queries, documents, perhaps negatives."""
+        queries, *documents = embeddings
         return self.loss(self.scores(queries, documents), repeated(texts))
 
     def embed(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -78,8 +84,18 @@ class Pairwise(nn.Module):
     @classmethod
     def measure(cls, step: Step, dataset: Dataset, size: int, **options: Any) -> Scores:
         """Return loss, P@1, MRR and R@10 of finding every pair's document in the split."""
+        return measure_retrieval(step, dataset, size, cls.alone(**options))
+
+    @classmethod
+    def alone(cls, **options: Any) -> Self:
+        """Return the loss without a model, for embeddings that there are."""
         judging = {key: it for key, it in options.items() if key not in cls.evaluated_options}
-        return measure_retrieval(step, dataset, size, cls(nn.Identity(), **judging))
+        return cls(nn.Identity(), **judging)
+
+    @classmethod
+    def from_embeddings(cls, **options: Any) -> nn.Module:
+        """Return the module that takes the embeddings of all texts too, and returns the loss."""
+        return OfEmbeddings(cls.alone(**options))
 
     @torch.no_grad()
     def scored(self, queries: Array, documents: Array) -> Array:
@@ -93,6 +109,35 @@ class Pairwise(nn.Module):
         """Return the loss of an array of scores, in float64."""
         none = torch.zeros(scores.shape, dtype=torch.bool)
         return float(self.loss(torch.from_numpy(scores), none))
+
+
+class OfEmbeddings(nn.Module):
+    """The loss PAIRWISE as a function of the texts and their embeddings, shaped as the batch has them."""
+
+    def __init__(self, pairwise: Pairwise) -> None:
+        super().__init__()
+        self.pairwise = pairwise
+
+    def forward(  # noqa: PLR0913, PLR0917 - torch.export takes sizes that vary of named inputs alone
+        self,
+        query_ids: Tensor,
+        query_mask: Tensor,
+        query_embeddings: Tensor,
+        document_ids: Tensor,
+        document_mask: Tensor,
+        document_embeddings: Tensor,
+        negative_ids: Tensor | None = None,
+        negative_mask: Tensor | None = None,
+        negative_embeddings: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss, a scalar."""
+        texts = [(query_ids, query_mask), (document_ids, document_mask)]
+        embeddings = [query_embeddings, document_embeddings]
+        if negative_ids is not None and negative_mask is not None:
+            texts.append((negative_ids.flatten(0, 1), negative_mask.flatten(0, 1)))
+        if negative_embeddings is not None:
+            embeddings.append(negative_embeddings.flatten(0, 1))
+        return self.pairwise.judged(embeddings, texts)
 
 
 def repeated(texts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

@@ -44,6 +44,7 @@ class Step(Protocol):
 
     backend: str
     notices: list[str]  # what a person should know about how it runs
+    chunked: bool  # whether it embeds the texts of a batch in parts
     weight: Callable[[Batch], float]  # how much the loss of a batch is the mean of
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:

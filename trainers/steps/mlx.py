@@ -32,6 +32,7 @@ from .base import (
 )
 from .compiler import compile_problem
 from .memory import Memory
+from .mlx_cached import MlxCached, capture_embedding
 from .mlx_optimizers import Optimizers
 from .modes import in_mode, notices, recomputed, trains
 from .scaling import MlxExtras
@@ -48,10 +49,12 @@ class MlxStep:
         self.notices = [*notices(task.module, config.mode)]
         self.notices += [f"MLX runs uncompiled: {problem}"] if problem else []
         self._objective, self._module = task.objective, task.module
+        self.chunked = config.grad_cache is not None
         self.weight = task.objective.weight
         self._training = trains(task.module, config.mode)
         self._compute = config.dtype if config.dtype != "float32" else ""
-        self.model = _capture_loss(task, self._compute, training=self._training)
+        taken = capture_embedding if self.chunked else _capture_loss
+        self.model = taken(task, self._compute, training=self._training)
         blocks = {PREFIX + name: it for name, it in task.blocks.items()}
         for name, why in self.model.set_blocks(blocks, strict=False).items():
             self.notices.append(f"{name} is computed with as a dense weight: {why}")
@@ -65,12 +68,17 @@ class MlxStep:
                 f"MLX keeps the values of {', '.join(sorted(left))}: random numbers or batch statistics"
             )
         self._written = _written(self.model) if self._training else ()
-        self._evaluated: Any = None
+        self._evaluated: Any = self.model if config.grad_cache else None
         parameters: Any = dict(tree_flatten(self.model.trainable_parameters()))
         self._optimizer = Optimizers(config.optimizer, parameters)
         self._extras = MlxExtras(config.dtype, config.ema, parameters)
         self._limit = config.clip_norm if config.clip_norm is not None else float("inf")
         mx.random.seed(config.seed)
+        self._cached = (
+            MlxCached(self.model, task, config.grad_cache, lambda: self._extras.scale)
+            if config.grad_cache
+            else None
+        )
         self._differentiate: Any = nn.value_and_grad(self.model, self._scaled)
         self._build(compiled=compiled)
 
@@ -80,7 +88,7 @@ class MlxStep:
         self._optimizer.set_rate(learning_rate)
         self._enter(self._training)
         parts = shares(self.weight, batches)
-        if len(parts) == 1:
+        if len(parts) == 1 and not self._cached:
             figures = self._update(_feed(parts[0][0].inputs))
         else:
             buffers = self._buffers()
@@ -92,6 +100,9 @@ class MlxStep:
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         """Return the loss of BATCH and the gradient of every parameter that MLX would train."""
+        if self._cached:
+            (_, cached), found = self._cached.gradient(batch.inputs)
+            return _number(cached), _flat(tree_map(lambda it: it / self._extras.scale, found))
         inputs = _feed(batch.inputs)
         with self._unchanged():
             self._enter(self._training and not self._draws(inputs))
@@ -102,7 +113,8 @@ class MlxStep:
         """Return the loss of a batch in eval mode."""
         self._enter(False)
         with self._averaged():
-            return _number(self._call(_feed(inputs)))
+            loss = self._cached.loss(inputs) if self._cached else self._call(_feed(inputs))
+            return _number(loss)
 
     def embed(self, inputs: Arrays) -> Array:
         """Return what the objective's module for evaluation computes, in eval mode."""
@@ -163,8 +175,12 @@ class MlxStep:
         state = [self.model.state, self._optimizer.state, self._extras.state, _random_state()]
         wrap = (lambda f: mx.compile(f, inputs=state, outputs=state)) if compiled else (lambda f: f)
         self._update = wrap(self._update_whole)
-        self._gradient = wrap(self._differentiate)
+        differentiate = wrap(self._differentiate)
+        self._gradient: Any = lambda inputs: differentiate(_feed(inputs))
         self._apply = wrap(self._apply_gradient)
+        if self._cached:
+            self._cached.build(wrap)
+            self._gradient = self._cached.gradient
 
     def _call(self, inputs: dict[str, mx.array]) -> mx.array:
         loss: mx.array = self.model(**inputs).astype(mx.float32)
@@ -249,7 +265,7 @@ class MlxStep:
         """Return the sums of loss and gradient over batches, each times its share."""
         total: Any = None
         for batch, share in parts:
-            (_, loss), gradients = self._gradient(_feed(batch.inputs))
+            (_, loss), gradients = self._gradient(batch.inputs)
             part = tree_map(lambda x, w=share: x * w, (loss, gradients))
             total = part if total is None else tree_map(mx.add, total, part)
             mx.eval(total, self._buffers())

@@ -28,6 +28,7 @@ from .base import (
     measures,
     shares,
 )
+from .cached import differentiate
 from .memory import Memory
 from .modes import in_mode, notices, recomputed, trains, with_statistics
 from .scaling import TorchExtras
@@ -55,10 +56,12 @@ class TorchStep:
         attach_adapters(model, task.updates)
         for path in recomputed(model, config.checkpoint):
             _recompute(model.get_submodule(path))
+        self.chunked = config.grad_cache is not None
         self.weight = task.objective.weight
         self._loss = task.objective.make_loss(model).to(self._dtype)
         make_evaluated = task.objective.make_evaluated or task.objective.make_loss
-        self._evaluated = make_evaluated(model)
+        self._evaluated = make_evaluated(model).to(self._dtype)
+        self._chunk, self._of_embeddings = config.grad_cache, task.objective.make_from_embeddings
         self._training = trains(task.module, config.mode)
         self.notices = notices(task.module, config.mode)
         if not self._training:
@@ -82,9 +85,7 @@ class TorchStep:
         kept = _copies(self._buffers)
         total = 0.0
         for batch, share in shares(self.weight, batches):
-            loss = self._run(self._loss, batch.inputs) * share
-            (loss * self._extras.scale).backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
+            total += share * self._backward(batch.inputs, share * self._extras.scale)
         found = measures(total, self._clip_gradients(), self._extras.scale)
         if found.finite:
             self._optimizer.step(learning_rate)
@@ -98,8 +99,7 @@ class TorchStep:
         self._optimizer.zero_grad()
         kept = _copies(self._buffers)
         with in_mode(self._loss, not self._draws):
-            loss = self._run(self._loss, batch.inputs)
-        loss.backward()  # type: ignore[no-untyped-call]
+            loss = self._backward(batch.inputs)
         self._put_back(kept)
         found = {
             name: value.grad.numpy().copy()
@@ -107,7 +107,7 @@ class TorchStep:
             if value.grad is not None
         }
         self._optimizer.zero_grad()
-        return loss.item(), found
+        return loss, found
 
     @torch.no_grad()
     def loss(self, inputs: Arrays) -> float:
@@ -119,7 +119,7 @@ class TorchStep:
     def embed(self, inputs: Arrays) -> Array:
         """Return what the objective's module for evaluation computes, in eval mode."""
         with in_mode(self._evaluated, False), self._averaged():
-            return np.asarray(self._run(self._evaluated, inputs).numpy())
+            return self._embed(inputs)
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""
@@ -162,6 +162,32 @@ class TorchStep:
         narrowed = {name: self._narrow(it) for name, it in own.items() if name not in wide}
         output: Tensor = torch.func.functional_call(module, narrowed, (), tensors)
         return output.to(self._dtype)
+
+    def _backward(self, inputs: Arrays, factor: float = 1.0) -> float:
+        """Add the gradient of FACTOR times the loss of a batch, and return the loss."""
+        if self._chunk is None or self._of_embeddings is None:
+            loss = self._run(self._loss, inputs)
+            (loss * factor).backward()  # type: ignore[no-untyped-call]
+            return float(loss.item())
+        module = self._of_embeddings()
+
+        def judge(made: Arrays, texts: Arrays) -> tuple[float, Arrays]:
+            given = {name: torch.tensor(it, requires_grad=True) for name, it in made.items()}
+            loss = module(**given, **{name: torch.from_numpy(it) for name, it in texts.items()})
+            gradients = torch.autograd.grad(loss * factor, [*given.values()])
+            return float(loss.item()), {
+                name: it.numpy() for name, it in zip(given, gradients, strict=True)
+            }
+
+        def backward(part: Arrays, gradient: Array) -> None:
+            embeddings = self._run(self._evaluated, part)
+            embeddings.backward(torch.from_numpy(gradient))  # type: ignore[no-untyped-call]
+
+        return differentiate(inputs, self._chunk, self._embed, judge, backward)
+
+    @torch.no_grad()
+    def _embed(self, part: Arrays) -> Array:
+        return np.asarray(self._run(self._evaluated, part).numpy())
 
     def _narrow(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._compute) if tensor.is_floating_point() else tensor
