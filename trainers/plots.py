@@ -160,6 +160,7 @@ def _draw_validation(axis: Any, records: Sequence[Record], name: str, label: str
 
 
 def _tidy(axis: Any, best: int | None) -> None:
+    axis.xaxis.get_major_locator().set_params(integer=True)  # there is no half of an update
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color=GREY, alpha=0.25, linewidth=0.6)
     axis.margins(x=0.02)

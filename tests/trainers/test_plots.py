@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from weighbridge.trainers.plots import plot_run, smooth
+from weighbridge.trainers.plots import plot_comparison, plot_run, smooth
 
 UPDATES = [{"step": step, "loss": 2 / step} for step in range(1, 20)]
 VALIDATIONS = [{"step": step, "validation": {"loss": 1.0, "mrr": 0.5}} for step in (0, 10, 19)]
@@ -48,3 +48,13 @@ def test_speed_and_memory_are_drawn_with_the_size_of_batches_where_it_varies(tmp
     assert not (tmp_path / "none.png").exists()
     sizes = [(tmp_path / f"{name}.png").stat().st_size for name in ("fixed", "varies")]
     assert min(sizes) > 10_000
+
+
+def test_a_short_run_is_drawn_without_fractions_of_steps(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    plot_comparison({"mlx": [3.0, 2.0, 1.0], "torch": [3.0, 2.0, 1.0]}, tmp_path / "x.png")
+    ticks = [axis.get_xticks() for axis in drawn[0].axes]
+    assert all(tick == int(tick) for each in ticks for tick in each)

@@ -40,13 +40,13 @@ def read_memory() -> dict[str, int]:
 
 
 def _of_mlx() -> Iterator[Reading]:
-    mx: Any = sys.modules.get("mlx.core")
+    mx = _imported("mlx.core")
     for name in ("active", "peak", "cache") if mx else ():
         yield f"mlx_{name}", int(getattr(mx, f"get_{name}_memory")())
 
 
 def _of_torch() -> Iterator[Reading]:
-    torch: Any = sys.modules.get("torch")
+    torch = _imported("torch")
     if torch is None:
         return
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -56,3 +56,10 @@ def _of_torch() -> Iterator[Reading]:
     elif torch.backends.mps.is_available():
         yield "torch_active", int(torch.mps.current_allocated_memory())
         yield "torch_reserved", int(torch.mps.driver_allocated_memory())
+
+
+def _imported(name: str) -> Any:
+    """Return the module NAME, ``None`` while another thread is at its import: it lacks what is asked of it."""
+    module = sys.modules.get(name)
+    initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    return None if initializing else module

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import mmap
+import sys
+from unittest.mock import patch
 
 import mlx.core as mx
 import pytest
@@ -147,3 +150,15 @@ def test_a_report_is_written_in_megabytes_with_a_picture(tmp_path, monkeypatch):
     }
     with Image.open(tmp_path / PLOT) as picture:
         assert min(picture.size) > 400
+
+
+@pytest.mark.parametrize("framework", ["mlx.core", "torch"])
+def test_a_framework_that_is_being_imported_is_not_read(framework, tmp_path, monkeypatch):
+    path = tmp_path / f"{framework.replace('.', '/')}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"from {read_memory.__module__} import read_memory\nfound = read_memory()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with patch.dict(sys.modules):
+        for name in ("mlx", "mlx.core", "torch"):
+            sys.modules.pop(name, None)
+        assert importlib.import_module(framework).found.keys() == {"process", "system"}
