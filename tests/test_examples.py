@@ -57,7 +57,7 @@ def examples(command: click.Command) -> list[str]:
 
 
 EXAMPLES = [(name, line) for name, command in verbs() for line in examples(command)]
-SLOW = {"train", "preflight", "export coreml", "convert torch-to-mlx"}  # over 10 s
+SLOW = {"train", "preflight", "export coreml", "export onnx", "convert torch-to-mlx"}  # over 10 s
 CASES = [
     pytest.param(name, line, marks=[pytest.mark.heavy] if name in SLOW else [], id=name)
     for name, line in EXAMPLES
@@ -157,6 +157,18 @@ def nothing(folder: Path) -> None:
 
 
 WORLDS = {"MiniLM": encoders, "minilm": encoders, "Qwen": decoders, "Mixtral": experts}
+
+
+def programs(folder: Path) -> None:
+    """Write a model, and what other programs run of it."""
+    config = transformers.BertConfig(vocab_size=50, **BERT)
+    model = transformers.BertModel(config, add_pooling_layer=False)
+    model.save_pretrained(folder / "model")
+    run(f"export onnx {folder}/model {folder}/model.onnx --check none")
+    run(f"export coreml {folder}/model {folder}/model.mlpackage --check none")
+
+
+WORLDS = {"model.onnx": programs, "model.mlpackage": programs, **WORLDS}
 WORLDS |= {"gguf": ggufs, "my_port": ports}
 
 
@@ -234,7 +246,7 @@ def test_the_setting_that_help_shows_is_one(tmp_path, monkeypatch):
         ("optimizer.lr=3e-4", "optimizer.learning_rate"),
         ("wd=0.1", "optimizer.weight_decay"),
         ("rank=4", "adapter.rank"),
-        ("train=pairs.jsonl", "data.train"),
+        ("validation=pairs.jsonl", "data.validation"),
         ("stepz=4", "steps"),
         ("kind=linear", "data.kind or schedule.kind"),
     ],

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...converters.documents import RECORD, read_object
 from ...errors import BadInputError, DivergedError, WeighbridgeError
 
 RESULT, CONFIG, TABLE = "result.json", "config.yaml", "sweep.json"
@@ -73,7 +74,7 @@ def _one(out: Path, chosen: Mapping[str, str], train: Train) -> Row:
             train(out, [f"{key}={it}" for key, it in chosen.items()], (out / CONFIG).is_file())
         except (DivergedError, WeighbridgeError) as error:
             return {"failed": str(error).partition("\n")[0]}
-    done = json.loads((out / RESULT).read_text(encoding="utf-8"))
+    done = read_object(out / RESULT, RECORD)
     metric = done["metric"]
     test = done["test"].get("after", {}).get(metric)
     figures = {"metric": metric, "before": done["before"][metric], "best": done["best"][metric]}

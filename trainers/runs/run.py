@@ -82,9 +82,9 @@ class Run:
         self._sizes = Sizes(config, out, memory_used)
         self._sizes.begin(self._carried)
         self._done = self._restore(self._checkpoints.latest())
-        self._checkpoints.tidy()  # all that is read was read: nothing else keeps the run from going on
         self._watchdog = Watchdog(out, config.watchdog)
         self._begin()
+        self._checkpoints.tidy()  # all that is read was read: nothing else keeps the run from going on
 
     def _begin(self) -> None:
         """Forget what was recorded after the last checkpoint: it is done again."""
