@@ -444,17 +444,20 @@ FAMILIES: dict[str, Family] = {
         8,
     ),
     "onnx": Family(
-        ("model.onnx", "onnx", "golden"),
+        ("model.onnx", "onnx", "golden", "bert"),
         one_of(at("model.onnx", spoil_onnx), at("onnx/model.onnx", spoil_onnx)),
-        tuple(
-            Verb(line, target, oracles.refused)
-            for line, target in (
-                ("inspect model.onnx", ""),
-                ("convert torch-to-mlx model.onnx out --check none", "out"),
-                ("convert torch-to-mlx onnx out --check none", "out"),
-                ("parity check golden model.onnx --quick", ""),
-                ("merge onnx model.onnx out", "out"),
-            )
+        (
+            Verb("inspect model.onnx"),
+            *tuple(
+                Verb(line, target, oracles.refused)
+                for line, target in (
+                    ("convert onnx-to-torch model.onnx out --like bert --check none", "out"),
+                    ("convert torch-to-mlx model.onnx out --check none", "out"),
+                    ("convert torch-to-mlx onnx out --check none", "out"),
+                    ("parity check golden model.onnx --quick", ""),
+                    ("merge onnx model.onnx out", "out"),
+                )
+            ),
         ),
         4,
     ),

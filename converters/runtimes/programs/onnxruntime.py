@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -154,6 +155,9 @@ def _replace(graph: Any, name: str, kind: int) -> None:
 
 
 def _session(model: str | bytes) -> Any:
+    os.environ.setdefault(
+        "ORT_DISABLE_TELEMETRY", "1"
+    )  # read as it is imported; else it writes to HOME
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
