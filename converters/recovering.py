@@ -42,6 +42,9 @@ UNDONE_WITH: Final[Mapping[str, tuple[Any, Any]]] = {
 }
 
 
+CHANGED: Final = "changed since the export"
+
+
 class Held:
     """Arrays as a checkpoint; see :class:`~weighbridge.converters.checkpoints.base.Checkpoint`."""
 
@@ -69,8 +72,8 @@ class Recovered:
 
     Attributes:
         arrays: the tensors.
-        ways: how each was found: ``proven`` (the hash of the source's bytes), ``rounded``, ``computed
-            back``, ``by name``, ``by shape`` or ``taken`` from the directory.
+        ways: how each was found: ``proven`` (the hash of the source's bytes), ``rounded``, ``changed since
+            the export``, ``computed back``, ``by name`` or ``by shape``.
         absent: tensors of the model that the file does not need.
     """
 
@@ -163,7 +166,7 @@ def _way(array: Array, entry: Mapping[str, Any]) -> str:
     digest = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array).tobytes())
     if f"xxh3:{digest}" == entry.get("xxh3"):
         return "proven"
-    return "rounded" if str(array.dtype) != entry.get("dtype") else "by name"
+    return "rounded" if str(array.dtype) != entry.get("dtype") else CHANGED
 
 
 def undone(expression: Any, made: Array) -> Array | None:

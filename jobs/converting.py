@@ -124,7 +124,7 @@ def convert(
     return move(live, place, to, options, provenance, keeps_codes=keeps_codes)
 
 
-def move(
+def move(  # noqa: PLR0913  # of two verbs, by keyword
     model: Model,
     target: Target,
     to: str,
@@ -132,11 +132,12 @@ def move(
     provenance: Provenance | None = None,
     *,
     keeps_codes: bool = False,
+    limited: Callable[[Verdict], Verdict] | None = None,
 ) -> Outcome:
     """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish.
 
     PROVENANCE is what MODEL is to the one that its adapter was trained on. A quantized one KEEPS CODES
-    and scales, or is written dense.
+    and scales, or is written dense. What else is known of MODEL may leave the verdict LIMITED.
 
     Raises:
         WeighbridgeError: bad input, or an adapter would be rounded away; nothing is left behind.
@@ -162,8 +163,13 @@ def move(
 
     live = replace(job.model, tensors=model.tensors) if whole else job.model
     live = with_restored(live, job.restored)
-    check = None if not options.checks else judged(live, absolute(target.path), provenance, options)
-    return publish(target, key_of(job, coded, options), write, check)
+    check = judged(live, absolute(target.path), provenance, options)
+
+    def checked(folder: Path, facts: Facts) -> Checked:
+        found = check(folder, facts)
+        return found._replace(verdict=limited(found.verdict)) if limited else found
+
+    return publish(target, key_of(job, coded, options), write, checked if options.checks else None)
 
 
 def require_room(model: Model, target: Target, options: Options) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -60,59 +62,62 @@ def add_conversion(route: Route) -> None:
         finish(outcome, as_json=as_json, accept=accept)
 
 
-def add_gguf(target: str, name: str) -> None:
-    """Add the verb that converts a GGUF file to the framework TARGET, which people call NAME."""
+class FileKind(NamedTuple):
+    """A kind of file that weights come back from.
 
-    @convert.command(
-        f"gguf-to-{target}",
-        short_help=f"Make {name} directory from a GGUF file.",
-        help=f"""Make {name} directory from the GGUF file SOURCE: every code and scale as it is.
+    Attributes:
+        word: what a person calls one.
+        suffix: the end of its name.
+        about: what the help says of it.
+        job: module and function below ``jobs.importing`` that convert it.
+        options: of the conversion to PyTorch.
+    """
 
-    Blocks of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, MXFP4 and NVFP4 stay codes; what MLX has no
-    groups for, such as Q6_K, becomes dense in float32.
-
-    Example: weighbridge convert gguf-to-{target} model-q4_0.gguf model-{target} --like model
-    """,
-    )
-    @click.argument("source", type=click.Path(path_type=Path))
-    @click.argument("target", type=click.Path(path_type=Path))
-    @like_directory
-    @(gguf_to_torch if target == "torch" else sidecar)
-    @shards
-    @writing
-    def command(
-        source: Path, like: str, as_json: bool, accept: tuple[str, ...], **chosen: Any
-    ) -> None:
-        if chosen["check"] != "none" and not chosen["dry_run"]:
-            prepare_mlx()
-        from ..jobs.importing.gguf import convert_gguf
-        from ..jobs.options import Options
-
-        place = chosen.pop("target")
-        options = options_of(Options, {**chosen, "accept": accept})
-        outcome = convert_gguf(source, place, target, like=Path(like), options=options)
-        finish(outcome, as_json=as_json, accept=accept)
+    word: str
+    suffix: str
+    about: str
+    job: tuple[str, str]
+    options: Callable[[Any], Any]
 
 
-def add_program(kind: str, suffix: str, target: str, name: str) -> None:
-    """Add the verb that converts a file of KIND, named ``*SUFFIX``, to the framework TARGET, called NAME."""
-    word = {"coreml": "a Core ML package", "onnx": "an ONNX file"}[kind]
+OF_EXPORTS = """Weights that an export of ours wrote are found by its record; others by names and shapes. What is in
+    float16 stays so. SOURCE is run against the model with the weights found, which has to agree."""
+FILES = {
+    "gguf": FileKind(
+        "a GGUF file",
+        "-q4_0.gguf",
+        """Every code and scale stays as it is. Blocks of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, MXFP4 and
+    NVFP4 stay codes; what MLX has no groups for, such as Q6_K, becomes dense in float32.""",
+        ("gguf", "convert_gguf"),
+        gguf_to_torch,
+    ),
+    "coreml": FileKind(
+        "a Core ML package", ".mlpackage", OF_EXPORTS, ("programs", "convert_program"), to_torch
+    ),
+    "onnx": FileKind(
+        "an ONNX file", ".onnx", OF_EXPORTS, ("programs", "convert_program"), to_torch
+    ),
+}
+
+
+def add_file(kind: str, target: str, name: str) -> None:
+    """Add the verb that converts a file of KIND to the framework TARGET, which people call NAME."""
+    file = FILES[kind]
 
     @convert.command(
         f"{kind}-to-{target}",
-        short_help=f"Make {name} directory from {word}.",
-        help=f"""Make {name} directory from SOURCE, {word}.
+        short_help=f"Make {name} directory from {file.word}.",
+        help=f"""Make {name} directory from SOURCE, {file.word}.
 
-    Weights that `weighbridge export {kind}` wrote are found by its record; others by names and shapes. What
-    is in float16 stays so. SOURCE is run against the model with the weights found, which has to agree.
+    {file.about}
 
-    Example: weighbridge convert {kind}-to-{target} model{suffix} model-{target} --like model
+    Example: weighbridge convert {kind}-to-{target} model{file.suffix} model-{target} --like model
     """,
     )
     @click.argument("source", type=click.Path(path_type=Path))
     @click.argument("target", type=click.Path(path_type=Path))
     @like_directory
-    @(to_torch if target == "torch" else sidecar)
+    @(file.options if target == "torch" else sidecar)
     @shards
     @writing
     def command(
@@ -120,21 +125,23 @@ def add_program(kind: str, suffix: str, target: str, name: str) -> None:
     ) -> None:
         if chosen["check"] != "none" and not chosen["dry_run"]:
             prepare_mlx()
-        from ..jobs.importing.programs import convert_program
+        from ..jobs import importing
         from ..jobs.options import Options
 
         place = chosen.pop("target")
         options = options_of(Options, {**chosen, "accept": accept})
-        outcome = convert_program(source, place, target, like=Path(like), options=options)
-        finish(outcome, as_json=as_json, accept=accept)
+        job = getattr(import_module(f".{file.job[0]}", importing.__name__), file.job[1])
+        finish(
+            job(source, place, target, like=Path(like), options=options),
+            as_json=as_json,
+            accept=accept,
+        )
 
 
 for _route in CONVERSIONS:
     add_conversion(_route)
-add_gguf("mlx", "an MLX")
-add_gguf("torch", "a PyTorch")
-for _kind, _suffix in (("coreml", ".mlpackage"), ("onnx", ".onnx")):
-    add_program(_kind, _suffix, "torch", "a PyTorch")
-    add_program(_kind, _suffix, "mlx", "an MLX")
+for _kind in FILES:
+    add_file(_kind, "mlx", "an MLX")
+    add_file(_kind, "torch", "a PyTorch")
 for _verb in adapters.CONVERSIONS:
     convert.add_command(_verb)

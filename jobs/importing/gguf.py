@@ -58,6 +58,11 @@ def gguf_model(source: Path, like: Path, options: Options) -> Model:
     tensors: Checkpoint = found.tensors
     if found.section:
         tensors = Dequantized(found.tensors, {KEY: found.section}, dtype=dtype)
+    return model_like(source, like, tensors, options)
+
+
+def model_like(source: Path, like: Path, tensors: Checkpoint, options: Options) -> Model:
+    """Return the model of LIKE with the TENSORS, by PyTorch's names, that were found in SOURCE."""
     model = Model(
         spec=str(source),
         framework="torch",

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...converters.checkpoints import Checkpoint
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
-from ...converters.maps.sources.torch_side import with_torch_side
 from ...converters.models import Model
-from ...converters.models.config_fields import read_config
 from ...converters.models.onnx_files import recorded
-from ...converters.models.specs import map_text
 from ...errors import BadInputError, MismatchError
 from ..converting import compared, move
 from ..options import Options
 from ..pipeline import Outcome
-from .gguf import known
+from .gguf import known, model_like
+
+if TYPE_CHECKING:
+    from ...parity.check.verdict import Verdict
 
 
 class Contents(NamedTuple):
@@ -51,9 +51,9 @@ def convert_program(
     place = options.begin(target, "model", source, like)
     contents = opened(source)
     model, lines = recovered(source, contents, like, options)
-    if options.checks and not options.dry_run:
-        require_same(model, source, options)
-    outcome = move(model, place, to, options)
+    ran = None if options.dry_run or not options.checks else require_same(model, source, options)
+    limited = (lambda verdict: verdict.after(ran, "source file")) if ran else None
+    outcome = move(model, place, to, options, limited=limited)
     facts = {**outcome.facts, "found": lines}
     return replace(outcome, plan=(*lines, *outcome.plan), facts=facts)
 
@@ -91,19 +91,11 @@ def recovered(
 
     _, headers = known(like)
     found = recover(contents.constants, contents.manifest, headers, str(source))
-    model = Model(
-        spec=str(source),
-        framework="torch",
-        path=like,
-        config=read_config(like),
-        map_text=map_text(options.map, {}),
-        tensors=Held(source, found.arrays),
-    )
-    return with_torch_side(model), found.lines()
+    return model_like(source, like, Held(source, found.arrays), options), found.lines()
 
 
-def require_same(model: Model, source: Path, options: Options) -> None:
-    """Run the file SOURCE against MODEL, which holds the weights found in it.
+def require_same(model: Model, source: Path, options: Options) -> Verdict:
+    """Run the file SOURCE against MODEL, which holds the weights found in it; return what was found.
 
     Raises:
         MismatchError: it computes something else.
@@ -114,3 +106,4 @@ def require_same(model: Model, source: Path, options: Options) -> None:
         raise MismatchError(
             f"{source} does not compute what the model does with its weights", wrong
         )
+    return verdict

@@ -55,6 +55,9 @@ class Stage(NamedTuple):
     figures: dict[str, Any] = {}  # noqa: RUF012  # never written to
 
 
+WEAKER: Final = ("PASS-PRECISION-ONLY", "PASS-REFERENCE")  # than PASS, the weakest first
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The result of a check.
@@ -92,6 +95,19 @@ class Verdict:
         capped = {"fail": "DIFFERS", "unverified": "UNVERIFIED" if self.passed else self.status}
         status = capped.get(stage.status, self.status)
         return replace(self, stages=(stage, *self.stages), status=status)
+
+    def after(self, earlier: Verdict, name: str) -> Verdict:
+        """Return this verdict as the second half of a check whose first half, NAME, was EARLIER.
+
+        >>> Verdict("PASS", ()).after(Verdict("PASS-REFERENCE", ()), "source").status
+        'PASS-REFERENCE'
+        >>> Verdict("PASS", ()).after(Verdict("UNVERIFIED", ()), "source").status
+        'UNVERIFIED'
+        """
+        stage = Stage(name, "pass" if earlier.passed else "unverified", earlier.status)
+        both = self.preceded_by(stage)
+        weaker = [it for it in WEAKER if it in (both.status, earlier.status)]
+        return replace(both, status=weaker[0]) if both.passed and weaker else both
 
     def exit_code(self, accept: str | Collection[str] = ()) -> int:
         """Return the exit code; a level named in ACCEPT counts as success.

@@ -39,6 +39,7 @@ MARKS: Final = {
     "unverified": ("?", "yellow"),
 }
 QUESTIONS: Final = {
+    "source file": "the file itself, run with the weights found in it",
     "base": "the base that it was trained on",
     "dequantized": "codes as MLX itself reads them",
     "loaded": "codes as the library loads them",
