@@ -136,8 +136,7 @@ def move(  # noqa: PLR0913  # of two verbs, by keyword
 ) -> Outcome:
     """Carry MODEL to TARGET in the naming of the framework TO: plan, stage, check, publish.
 
-    PROVENANCE is what MODEL is to the one that its adapter was trained on. A quantized one KEEPS CODES
-    and scales, or is written dense. What else is known of MODEL may leave the verdict LIMITED.
+    PROVENANCE is what MODEL is to its adapter's base; LIMITED lowers the verdict.
 
     Raises:
         WeighbridgeError: bad input, or an adapter would be rounded away; nothing is left behind.
@@ -156,20 +155,26 @@ def move(  # noqa: PLR0913  # of two verbs, by keyword
         require_surviving(execution.survival, force=options.force)
         facts = facts_of(job.model, job.plan, execution, to, job.table)
         facts |= adapters_recorded(job.model) | beside_weights(job, folder, options)
-        facts |= inexact(job.plan, execution, facts)
+        facts |= inexact(job.plan, execution, facts) | transcoded_facts(coded, folder)
         facts |= {"base_provenance": provenance._asdict()} if provenance else {}
-        facts |= transcoded_facts(coded, folder)
         return Written(facts, lines)
 
     live = replace(job.model, tensors=model.tensors) if whole else job.model
     live = with_restored(live, job.restored)
-    check = judged(live, absolute(target.path), provenance, options)
+    check = limiting(judged(live, absolute(target.path), provenance, options), limited)
+    return publish(target, key_of(job, coded, options), write, check if options.checks else None)
 
-    def checked(folder: Path, facts: Facts) -> Checked:
+
+def limiting(
+    check: Callable[[Path, Facts], Checked], limited: Callable[[Verdict], Verdict] | None
+) -> Callable[[Path, Facts], Checked]:
+    """Return CHECK with its verdict LIMITED by what else is known."""
+
+    def both(folder: Path, facts: Facts) -> Checked:
         found = check(folder, facts)
         return found._replace(verdict=limited(found.verdict)) if limited else found
 
-    return publish(target, key_of(job, coded, options), write, checked if options.checks else None)
+    return both
 
 
 def require_room(model: Model, target: Target, options: Options) -> None:
