@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -91,6 +91,16 @@ class Recovered:
                 f"not in the file, whose outputs do not need them: {', '.join(self.absent)}"
             )
         return lines
+
+    def leave_out(self, heads: Iterable[str]) -> None:
+        """Leave out the HEADS of which a tensor is absent: a bias may equal one that the file needs."""
+        for head in heads:
+            part = {name for name in self.absent if name.startswith(f"{head}.")}
+            if part:
+                part |= {name for name in self.arrays if name.startswith(f"{head}.")}
+                self.absent = tuple(sorted({*self.absent, *part}))
+                self.arrays = {name: it for name, it in self.arrays.items() if name not in part}
+                self.ways = {name: it for name, it in self.ways.items() if name not in part}
 
 
 def recover(

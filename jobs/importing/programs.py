@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...converters.checkpoints import Checkpoint
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.models import Model
+from ...converters.models.config_fields import read_config
+from ...converters.models.families import known_family
 from ...converters.models.onnx_files import recorded
 from ...errors import BadInputError, MismatchError
 from ..converting import compared, move
@@ -91,6 +93,8 @@ def recovered(
 
     _, headers = known(like)
     found = recover(contents.constants, contents.manifest, headers, str(source))
+    if family := known_family(read_config(like), headers):
+        found.leave_out(family.optional)
     return model_like(source, like, Held(source, found.arrays), options), found.lines()
 
 

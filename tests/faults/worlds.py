@@ -19,7 +19,8 @@ FAILED = 3
 PASSED = (0, 4)  # 4: nothing was wrong, nothing was checked
 TIMES = {"seconds", *RECORDED}  # differ between equal runs
 MINE, TEXT = "thesis.txt", "years of work"
-TIMED = ("metrics.jsonl", "result.json")
+TIMED = ("metrics.jsonl", "result.json", "speed.png")
+WHOLE = b"IEND\xaeB`\x82"  # ends every PNG
 Files = dict[str, str]
 
 
@@ -43,6 +44,8 @@ def _bytes(path: Path) -> bytes:
     try:
         if path.name.endswith("weighbridge.json"):
             return _record(json.loads(data))
+        if path.suffix == ".png" and path.name in TIMED:
+            return WHOLE if data.endswith(WHOLE) else data
         if path.name in TIMED:
             rows = data.splitlines() if path.suffix == ".jsonl" else [data]
             return json.dumps([_timeless(json.loads(row)) for row in rows]).encode()

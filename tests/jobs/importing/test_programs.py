@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from weighbridge.cli import main
 from weighbridge.converters.models.manifests import MANIFEST
@@ -71,6 +71,19 @@ def test_float32_weights_come_back_bit_for_bit(exported, folder, tmp_path, form,
     assert wanted.keys() - found.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
     for name, array in found.items():
         assert array.tobytes() == wanted[name].tobytes()
+
+
+def test_a_head_that_the_outputs_do_not_need_is_left_out_though_its_bias_equals_another(tmp_path):
+    model, file = tmp_path / "bert", tmp_path / "bert.onnx"
+    shutil.copytree(FIXTURES / "bert" / "model", model)
+    zeros = weights("bert")
+    zeros |= {name: np.zeros_like(it) for name, it in zeros.items() if name.endswith("bias")}
+    save_file(zeros, model / "model.safetensors", metadata={"format": "pt"})
+    invoke("export", "onnx", model, file, "--check", "none")
+    output = invoke("convert", "onnx-to-torch", file, tmp_path / "back", "--like", model)
+    assert "do not need them: pooler.dense.bias, pooler.dense.weight" in output
+    found = load_file(tmp_path / "back" / "model.safetensors")
+    assert zeros.keys() - found.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
 
 
 def test_what_an_exporter_folded_is_computed_back(exported, folder, tmp_path):
