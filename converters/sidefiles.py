@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,17 +74,21 @@ def is_weights(path: Path) -> bool:
     return path.suffix in WEIGHTS or path.name.endswith(".index.json")
 
 
-def copy_side_files(source: Path, target: Path) -> SideFiles:
+def copy_side_files(source: Path, target: Path, leave: Collection[str] = ()) -> SideFiles:
     """Copy tokenizer, configuration, pooling, card and licence of SOURCE to TARGET.
 
     Weights are left to the map, but for those of a sentence-transformers head (``2_Dense``), which
-    have the same layout everywhere.
+    have the same layout everywhere. What LEAVE names stays behind.
     """
     heads = module_folders(source)
     copied, left_out = [], []
     for path in walk(source):
         relative = path.relative_to(source)
-        if relative.name in SKIPPED_FILES or (is_weights(path) and len(relative.parts) == 1):
+        if (
+            relative.name in SKIPPED_FILES
+            or relative.as_posix() in leave
+            or (is_weights(path) and len(relative.parts) == 1)
+        ):
             continue
         weights = is_weights(path) and relative.parts[0] not in heads
         if weights or leads_away(path, source):

@@ -15,9 +15,11 @@ from ..converters.adapters.merging.modules_to_save import ModulesToSave
 from ..converters.adapters.merging.survival import refusal, worst_of
 from ..converters.checkpoints import Writer
 from ..converters.common.hints import command, unused
+from ..converters.libraries.repairs.writing import FILE
 from ..converters.maps import Execution, Plan, execute
 from ..converters.models import PROGRAMS, Model
 from ..converters.models import open as open_model
+from ..converters.models.model_files import KEY
 from ..converters.planning.config import rewrite_config
 from ..converters.planning.conversion import conversion_of
 from ..converters.planning.dense import fitting
@@ -56,6 +58,7 @@ from .provenance.base import Provenance, with_provenance
 from .provenance.merged_before import adapters_recorded
 from .provenance.placement import base_and_adapter, live_on
 from .quantizing.transcoded import compare_quantized
+from .repairing import mended, offering
 
 if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
@@ -117,6 +120,7 @@ def convert(
     model = dequantized(model, options.dequantize) if options.dequantize else quantized_view(model)
     require_dense(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
+    model = mended(model, options)
     keeps_codes = is_quantized(model) and not options.dequantize
     if keeps_codes and adapter:
         raise merge_first(model, adapter)
@@ -162,6 +166,7 @@ def move(  # noqa: PLR0913  # of two verbs, by keyword
     live = replace(job.model, tensors=model.tensors) if whole else job.model
     live = with_restored(live, job.restored)
     check = limiting(judged(live, absolute(target.path), provenance, options), limited)
+    check = offering(check, model, target.path) if to == "mlx" else check
     return publish(target, key_of(job, coded, options), write, check if options.checks else None)
 
 
@@ -186,8 +191,8 @@ def require_room(model: Model, target: Target, options: Options) -> None:
 
 def key_of(job: Job, coded: Transcoded | None, options: Options) -> str:
     """Return what a run that was killed must have in common with this one to be resumed."""
-    chosen = (options.max_shard_size, options.sidecar, options.dequantize, coded and coded.facts)
-    return "-".join(map(str, (job.key, *chosen)))
+    how = (options.max_shard_size, options.sidecar, options.dequantize, options.repair)
+    return "-".join(map(str, (job.key, *how, coded and coded.facts)))
 
 
 def written(model: Model) -> tuple[Model, dict[str, Survival]]:
@@ -276,7 +281,7 @@ def merge_first(model: Model, adapter: Path) -> UnsupportedError:
 
 def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
     """Write what lies beside the weights into FOLDER; return what the manifest says of it."""
-    facts: dict[str, Any] = {"side_files": side_files(job.model, folder)._asdict()}
+    facts: dict[str, Any] = {"side_files": side_files(job.model, folder, job.to)._asdict()}
     made = job.conversion.translation
     if job.to == "torch":
         made = fitting(made, job.model, job.plan.layout)
@@ -316,11 +321,12 @@ def carry_origin(model: Model, folder: Path) -> dict[str, Any]:
     return kept | {"layout_check": model.layout_check}
 
 
-def side_files(model: Model, folder: Path) -> SideFiles:
-    """Copy what lies beside MODEL's weights."""
+def side_files(model: Model, folder: Path, to: str) -> SideFiles:
+    """Copy what lies beside MODEL's weights; a ``model.py`` that mends a class of MLX stays in MLX."""
     if model.path is None or not model.path.is_dir():
         return SideFiles((), ())
-    return copy_side_files(model.path, folder)
+    ours = FILE if to == "torch" and model.config.get(KEY) else ""
+    return copy_side_files(model.path, folder, {ours})
 
 
 def judged(

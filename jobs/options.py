@@ -116,6 +116,7 @@ class Options(WriteOptions):
         quant_method: Hugging Face's name of the format that a quantized model is written in; the first
             that keeps every code and scale where none is given.
         allow_lossy: whether that may be one that moves weights.
+        repair: whether a ``model.py`` is written that mends what mlx-lm's class computes wrongly.
     """
 
     sidecar: Literal["small", "all", "none"] = "small"
@@ -123,3 +124,4 @@ class Options(WriteOptions):
     dequantize: Literal["bf16", "fp16", "fp32"] | None = None
     quant_method: str | None = None
     allow_lossy: bool = False
+    repair: bool = False

@@ -116,7 +116,12 @@ quantize = click.option(
     metavar="SCHEME",
     help="Quantize on the way: 4, 4:64 (bits and group), mxfp4; see weighbridge quantize for more.",
 )
-to_mlx = together(sidecar, dequantize, quantize)
+repair = click.option(
+    "--repair",
+    is_flag=True,
+    help="Write a model.py too that mends what mlx-lm's class computes wrongly; load it with trust_remote_code.",
+)
+to_mlx = together(sidecar, dequantize, quantize, repair)
 trained_on = click.option(
     "--trained-on",
     type=MODEL,

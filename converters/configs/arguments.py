@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ..libraries import Target
 from ..libraries.floats import decoded
+from ..libraries.repairs.catalogue import declared
 from .readers import Reader, readers
 from .rows import CORRECTED, GENERIC, SPECIFIC
 from .source import Source
@@ -43,7 +44,10 @@ def arguments(target: Target, config: Mapping[str, Any]) -> Iterator[Arguments]:
         if reader.dataclass is not None and reader.fields:
             made = reader.dataclass.from_dict(dict(place))
             values = {name: getattr(made, name, None) for name in reader.fields}
-            yield Arguments(reader, values, frozenset(attributes(target.module) & values.keys()))
+            read = attributes(target.module) | (
+                declared(target.model_type) if target.repaired else set()
+            )
+            yield Arguments(reader, values, frozenset(read & values.keys()))
 
 
 @cache

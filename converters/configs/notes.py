@@ -11,14 +11,16 @@ from math import frexp, isqrt
 from typing import Final, NamedTuple
 
 from ..libraries import Target
+from ..libraries.repairs.catalogue import parts
 from .source import Source
 
 
 class Limit(NamedTuple):
-    """A limit of a class: when it bites, and what happens then."""
+    """A limit of a class: when it bites, what happens then, and which part of a repair mends it."""
 
     bites: Callable[[Source], bool]
     note: str
+    part: str = ""
 
 
 def other(key: str, *values: object) -> Callable[[Source], bool]:
@@ -76,7 +78,11 @@ LIMITS: Final[dict[str, list[Limit]]] = {
             "does not apply key_multiplier and attention_in_multiplier to keys and values",
         )
     ],
-    "gemma": [Limit(always, "computes the exact gelu; transformers computes gelu_pytorch_tanh")],
+    "gemma": [
+        Limit(
+            always, "computes the exact gelu; transformers computes gelu_pytorch_tanh", "activation"
+        )
+    ],
     "gemma3": [Limit(scale_rounds, ROUNDED)],
     "gemma3_text": [Limit(scale_rounds, ROUNDED)],
     "gemma3n": [
@@ -98,12 +104,14 @@ LIMITS: Final[dict[str, list[Limit]]] = {
         Limit(
             other("activation_function", "gelu"),
             "computes the exact gelu; it does not read activation_function",
+            "activation",
         )
     ],
     "gpt_neox": [
         Limit(
             other("hidden_act", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"),
             "computes gelu_pytorch_tanh; it does not read hidden_act",
+            "activation",
         ),
         Limit(
             inner_size("intermediate_size"),
@@ -190,7 +198,11 @@ LIMITS: Final[dict[str, list[Limit]]] = {
         ),
     ],
     "starcoder2": [
-        Limit(other("hidden_act", "gelu"), "computes the exact gelu; it does not read hidden_act")
+        Limit(
+            other("hidden_act", "gelu"),
+            "computes the exact gelu; it does not read hidden_act",
+            "activation",
+        )
     ],
 }
 
@@ -200,4 +212,6 @@ def notes(target: Target, source: Source) -> tuple[str, ...]:
     if target.library != "mlx-lm":
         return ()
     found = LIMITS.get(target.module.rpartition(".")[2], [])
-    return tuple(f"{target} {limit.note}" for limit in found if limit.bites(source))
+    mended = parts(target.model_type) if target.repaired else ()
+    left = (limit for limit in found if limit.part not in mended)
+    return tuple(f"{target} {limit.note}" for limit in left if limit.bites(source))

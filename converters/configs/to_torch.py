@@ -24,6 +24,7 @@ def to_torch(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = Non
     result = copy.deepcopy(dict(config)) if recorded is None else undone(config, recorded)
     if recorded is None:
         forget_packing(result)
+        result.pop("model_file", None)  # Weighbridge's own, for no other is opened
     return difference(config, result)
 
 

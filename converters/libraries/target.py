@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import BadInputError, MismatchError, WeighbridgeError
@@ -14,6 +15,7 @@ from ..common.users_code import described
 from .floats import decoded
 from .packages import module as import_module
 from .protocols import PROTOCOLS
+from .repairs.writing import loaded as mended
 from .user import user_parts
 
 if TYPE_CHECKING:
@@ -48,16 +50,27 @@ class Target:
         version: of the library that is installed; empty for a user's own class.
         model_type: as the config has it.
         module: dotted name of the file with the class, ``module:function`` for a user's own.
+        repaired: whether it is that class as our ``model.py`` mends it.
     """
 
     library: str
     version: str
     model_type: str
     module: str
+    repaired: bool = False
 
     def __str__(self) -> str:
         """Print as ``mlx-lm 0.32.2, mlx_lm.models.llama``."""
-        return f"{self.library} {self.version}, {self.module}" if self.version else self.module
+        name = f"{self.module}, repaired" if self.repaired else self.module
+        return f"{self.library} {self.version}, {name}" if self.version else name
+
+    def code(self) -> ModuleType:
+        """Return the Python module of the class, a library's own or the one that mends it.
+
+        Raises:
+            UnsupportedError: the library or a package it needs is not installed.
+        """
+        return mended(self.module, self.model_type) if self.repaired else import_module(self.module)
 
     def parts(self, config: Mapping[str, Any]) -> Iterator[Any]:
         """Yield the model and what else sanitizes, new objects made lazily from a copy of CONFIG.
@@ -70,7 +83,7 @@ class Target:
         if self.library == "user":
             made = user_parts(self.module, own)
         else:
-            made = PROTOCOLS[self.library](import_module(self.module), own)
+            made = PROTOCOLS[self.library](self.code(), own)
         while True:
             try:
                 part = next(made)
@@ -146,7 +159,7 @@ class Target:
         """Return the dataclass that reads the config, ``None`` where none does; fails as ``fields``."""
         if self.library == "user":
             return None
-        module = import_module(self.module)
+        module = self.code()
         reader = getattr(module, "ModelArgs", None) or getattr(module, "ModelConfig", None)
         return reader if is_dataclass(reader) else None
 
@@ -201,7 +214,8 @@ def drop_tied_head(model: Any, config: Mapping[str, Any]) -> None:
     text = config.get("text_config") or {}
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))
     for part in [model, getattr(model, "language_model", model)]:
-        if tied and type(part).__module__.rpartition(".")[2] in HEAD_TAKERS and "lm_head" in part:
+        files = {cls.__module__.rpartition(".")[2] for cls in type(part).__mro__}
+        if tied and files & HEAD_TAKERS and "lm_head" in part:
             part.sanitize({})
 
 

@@ -17,6 +17,7 @@ from ..checkpoints.overlay import Overlay
 from ..libraries import Target
 from .families import FAMILIES, Family, known_family
 from .library_family import family_of, library_of
+from .model_files import require_own
 from .signature import Signature
 from .torch_side import TorchSide
 
@@ -114,6 +115,7 @@ class Model:
                 that builds the model was named.
         """
         try:
+            require_own(self.path, self.config)
             return self.tabled or family_of(self.config)
         except UntrustedError:
             if self.factory is None:
@@ -139,6 +141,7 @@ class Model:
         Raises:
             UntrustedError: the configuration asks to run code of its own directory.
         """
+        require_own(self.path, self.config)
         return library_of(self.config)
 
     @cached_property

@@ -12,6 +12,7 @@ from ..configs.special_tokens import reconciled
 from ..configs.translation import difference
 from ..models import Model
 from ..models.config_fields import read_config
+from ..models.model_files import KEY, write_model_file
 from .manifest import manifest_of
 
 CONFIG = "config.json"
@@ -27,7 +28,7 @@ def translated(model: Model, to: str, original: str | None = None) -> Translatio
         return None
     if to == "mlx":
         target = libraries.find(model.config)
-        return with_tokens(configs.to_mlx(model.config, target), model) if target else None
+        return asked(with_tokens(configs.to_mlx(model.config, target), model)) if target else None
     manifest = manifest_of(model)
     if manifest.get("source"):  # it says where it comes from, if only that nothing was changed
         return configs.to_torch(model.config, manifest.get("config") or {})
@@ -35,6 +36,12 @@ def translated(model: Model, to: str, original: str | None = None) -> Translatio
     if theirs.get("model_type") == model.config.get("model_type"):
         return difference(model.config, theirs)
     return configs.to_torch(model.config)
+
+
+def asked(translation: Translation) -> Translation:
+    """Return TRANSLATION with the ``model.py`` that was asked for among what it added."""
+    name = translation.config.get(KEY)
+    return translation._replace(added={**translation.added, KEY: name}) if name else translation
 
 
 def with_tokens(translation: Translation, model: Model) -> Translation:
@@ -59,6 +66,7 @@ def rewrite_config(folder: Path, translation: Translation | None) -> dict[str, A
     """
     if translation is None:
         return {}
+    write_model_file(folder, translation.config)
     recorded = {key: value for key, value in translation.recorded().items() if value}
     if recorded or read_config(folder) != translation.config:
         text = json.dumps(translation.config, indent=2) + "\n"

@@ -65,7 +65,7 @@ def make(job: Merge, name: str, measured: dict[str, Measured]) -> dict[str, Arra
 def beside_weights(job: Merge, folder: Path) -> dict[str, Any]:
     """Write what lies beside the weights into FOLDER; return what the manifest says of it."""
     facts = {
-        "side_files": side_files(job.model, folder)._asdict(),
+        "side_files": side_files(job.model, folder, job.model.framework)._asdict(),
         **carry_origin(job.model, folder),
     }
     changes = {

@@ -12,6 +12,7 @@ from ...errors import BadInputError
 from ..converting import require_apart, require_framework
 from ..options import Options
 from ..pipeline import Checked, Facts, Outcome, Target, Written, publish
+from ..repairing import mended
 from .calibration import Calibration
 from .check import check
 from .measure import measured
@@ -49,6 +50,7 @@ def quantize(
     model = options.open(source)
     if framework:
         require_framework(model, framework, target)
+        model = mended(model, options)
     made, calibration = planned(model, request, options)
     if options.dry_run:
         return Outcome(None, made.lines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from .... import errors
@@ -39,7 +40,7 @@ class Request(NamedTuple):
     def dump(self) -> bytes:
         """Return the request as JSON."""
         target = self.target
-        parts = [target.library, target.version, target.model_type, target.module]
+        parts = list(astuple(target))
         fields = {**self._asdict(), "target": parts, "headers": listed(self.headers)}
         if self.order is not None:
             fields["order"] = [self.order.config, listed(self.order.headers)]

@@ -13,6 +13,7 @@ import xxhash
 from ...checkpoints.base import Header
 from ...common import cache
 from ...common.steps import step
+from ...libraries.repairs.writing import text
 from ..headers import listed, unlisted
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def learned(target: Target, config: Mapping[str, Any], headers: Mapping[str, Hea
     if target.library == "user" or not cache.folder():
         return learn_now(target, config, headers)
     made_by = [target.library, target.version, target.module, *edited(target.library)]
+    if target.repaired:
+        made_by.append(text(target.module, target.model_type))
     key = [*made_by, revision(), config, digest(headers)]
     kept = cache.recall(KIND, key)
     if kept is None:

@@ -60,11 +60,34 @@ def native(model: Any, shape: tuple[int, int] = SHORT) -> Logits:
     return np.array(found.astype(mx.float32)).astype(np.float64)
 
 
+def greedy(model: Any, prompt: npt.NDArray[np.int64], count: int = 64) -> npt.NDArray[np.int64]:
+    """Return the COUNT tokens that mlx-lm generates after PROMPT, with the cache that it makes."""
+    import mlx.core as mx
+    from mlx_lm.generate import generate_step
+
+    found = generate_step(mx.array(prompt), model, max_tokens=count)
+    return np.array([token for token, _ in found], np.int64)
+
+
+def behind(model: Any, prompt: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> float:
+    """Return how far the worst of the tokens CHOSEN is behind the torch MODEL's own choice, in float64.
+
+    0 where all are its own; a tie is behind by no more than rounding, relative to the largest logit.
+    """
+    import torch
+
+    ids = torch.from_numpy(np.concatenate([prompt, chosen]))[None]
+    with torch.no_grad():
+        logits = model.double()(ids, use_cache=False).logits[0, len(prompt) - 1 : -1].numpy()
+    own = np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
+    return float((logits.max(axis=1) - own).max() / np.abs(logits).max())
+
+
 def mlx_lm(folder: Path) -> Any:
-    """Load FOLDER as mlx-lm itself loads it, strictly."""
+    """Load FOLDER as mlx-lm itself loads it, strictly; a ``model.py`` in it is ours."""
     from mlx_lm.utils import load_model
 
-    return load_model(Path(folder), strict=True)[0]
+    return load_model(Path(folder), strict=True, trust_remote_code=True)[0]
 
 
 def error(found: Logits, wanted: Logits) -> float:

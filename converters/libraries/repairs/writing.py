@@ -1,0 +1,103 @@
+"""The text of a ``model.py``: parts put before the class of mlx-lm that they mend."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Final, NamedTuple
+
+from ..packages import prepare
+from .catalogue import REPAIRS, Repair
+
+FILE: Final = "model.py"
+PARTS: Final = Path(__file__).parent / "parts"
+HEAD: Final = '''"""{module}, mended by Weighbridge: {names}."""
+
+{imports}
+{parts}
+
+
+{arguments}
+
+
+class Model({bases}, library.Model):
+    """The library's class, mended."""
+{settings}
+'''
+ARGUMENTS: Final = "@dataclass\nclass ModelArgs(library.ModelArgs):\n"
+
+
+def text(module: str, kind: str) -> str:
+    """Return the ``model.py`` for model type KIND, which mlx-lm's MODULE reads.
+
+    >>> "class Activation" in text("mlx_lm.models.gpt_neox", "gpt_neox")
+    True
+    """
+    repairs = REPAIRS[kind]
+    parts = [_part(repair) for repair in repairs]
+    fields = _indented(f"{k}: object = {v!r}" for it in repairs for k, v in it.fields.items())
+    settings = _indented(f"{k} = {v!r}" for it in repairs for k, v in it.settings.items())
+    return (
+        HEAD.format(
+            module=module,
+            names=", ".join(repair.part for repair in repairs),
+            imports=_imports(module, [*parts, DATACLASS] if fields else parts),
+            parts="\n\n\n".join([parts[0].code, *(part.code.strip() for part in parts[1:])]),
+            arguments=ARGUMENTS + fields if fields else "ModelArgs = library.ModelArgs",
+            bases=", ".join(repair.part.title().replace("_", "") for repair in repairs),
+            settings=f"\n{settings}" if settings else "",
+        ).rstrip()
+        + "\n"
+    )
+
+
+class Part(NamedTuple):
+    """A file of ``parts/``: what it imports, and its code."""
+
+    imports: Sequence[ast.Import | ast.ImportFrom]
+    code: str
+
+
+def _part(repair: Repair) -> Part:
+    """Return the part that REPAIR names."""
+    source = (PARTS / f"{repair.part}.py").read_text(encoding="utf-8")
+    nodes = ast.parse(source).body
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    last = imports[-1] if imports else nodes[0]
+    lines = source.splitlines()[last.end_lineno :]
+    return Part(imports, "\n".join(lines).rstrip())
+
+
+def _imports(module: str, parts: Sequence[Part]) -> str:
+    """Return what PARTS and the MODULE that they mend are imported with, Python's own first."""
+    package, _, file = module.rpartition(".")
+    found: dict[str, set[str]] = {package: {f"{file} as library"}}
+    for node in (it for part in parts for it in part.imports):
+        module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        found.setdefault(module, set()).update(ast.unparse(it) for it in node.names)
+    plain = [f"import {name}" for name in sorted(found.pop("", ()))]
+    lines = [f"from {name} import {', '.join(sorted(found[name]))}" for name in sorted(found)]
+    own = [line for line in lines if line.split()[1] in sys.stdlib_module_names]
+    rest = [*plain, *(line for line in lines if line not in own)]
+    return "\n\n".join("\n".join(kind) for kind in (own, rest) if kind)
+
+
+def _indented(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines).replace("'", '"')
+
+
+DATACLASS: Final = Part([ast.ImportFrom("dataclasses", [ast.alias("dataclass")], 0)], "")
+
+
+@cache
+def loaded(module: str, kind: str) -> ModuleType:
+    """Return the module that ``text`` is; no file of a model's directory is read for it."""
+    prepare()
+    made = ModuleType(f"{__package__}.{kind}")
+    code = compile(text(module, kind), FILE, "exec", dont_inherit=True)
+    exec(code, vars(made))  # noqa: S102  # our own text
+    return made

@@ -1,0 +1,42 @@
+"""Classes of mlx-lm that are mended on the way to MLX, and the offer to do so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ..converters.common.hints import command
+from ..converters.models import Model
+from ..converters.models.model_files import repairable, repaired_config
+from ..errors import BadInputError
+from .options import Options
+from .pipeline import Checked, Facts
+
+
+def mended(model: Model, options: Options) -> Model:
+    """Return MODEL as it is to be read by a class that is mended, where OPTIONS ask for it.
+
+    Raises:
+        BadInputError: no repair is known for it.
+    """
+    if not options.repair:
+        return model
+    if model.framework != "torch":
+        raise BadInputError("a repair is written on the way from PyTorch to MLX alone")
+    return replace(model, config=repaired_config(model.path, model.config))
+
+
+def offering(
+    check: Callable[[Path, Facts], Checked], model: Model, target: Path
+) -> Callable[[Path, Facts], Checked]:
+    """Return CHECK with the command that mends mlx-lm's class, where that is at fault and it is known how."""
+
+    def both(folder: Path, facts: Facts) -> Checked:
+        found = check(folder, facts)
+        if found.verdict.passed or model.framework != "torch" or not repairable(model.config):
+            return found
+        line = command("convert", "torch-to-mlx", model.spec, target, "--repair")
+        return found._replace(facts={**found.facts, "repair": line})
+
+    return both

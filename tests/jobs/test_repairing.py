@@ -1,0 +1,148 @@
+"""Directories whose model.py mends mlx-lm's class; the oracles are mlx-lm's own loader and transformers."""
+
+import json
+import shutil
+import warnings
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+from weighbridge.converters.adapters import write_adapter
+from weighbridge.converters.libraries import find
+from weighbridge.converters.libraries.repairs.catalogue import REPAIRS
+from weighbridge.converters.values import LowRank
+from weighbridge.tests.support.atlas import logits, tiny
+
+EVIL = "from pathlib import Path\nPath('code-ran').touch()\n"
+
+
+def invoke(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result.output
+
+
+def make(kind, folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tiny.make(kind, folder, gain=tiny.GAIN)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make("mistral", tmp_path_factory.mktemp("repair") / "hub")
+
+
+@pytest.fixture(scope="module")
+def repaired(made):
+    folder = made.folder.parent / "mlx"
+    output = invoke("convert", "torch-to-mlx", made.folder, folder, "--repair")
+    assert "PASS" in output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(repaired, tmp_path_factory):
+    """An adapter on one projection, small enough to be merged without loss of the rest."""
+    folder, name = tmp_path_factory.mktemp("adapter") / "run", "model.layers.0.self_attn.q_proj"
+    out, into = mx.load(str(repaired / "model.safetensors"))[f"{name}.weight"].shape
+    noise = np.random.default_rng(0)
+    a, b = (noise.normal(size=size).astype(np.float32) for size in ((2, into), (out, 2)))
+    parameters = {"rank": 2, "scale": 1.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}
+    settings = {"fine_tune_type": "lora", "num_layers": -1, "lora_parameters": parameters}
+    write_adapter(folder, {f"{name}.weight": LowRank(a, b, 1.0)}, config=settings)
+    return folder
+
+
+def test_a_class_at_fault_differs_and_the_verdict_offers_the_repair(made, tmp_path):
+    output = invoke("convert", "torch-to-mlx", made.folder, tmp_path / "mlx", code=1)
+    command = f"weighbridge convert torch-to-mlx {made.folder} {tmp_path / 'mlx'} --repair"
+    assert command in " ".join(output.split())
+
+
+@pytest.mark.parametrize("shape", [logits.SHORT, logits.LONG])
+def test_mlx_lm_computes_what_transformers_does(made, repaired, shape):
+    model, wanted = logits.mlx_lm(repaired), logits.reference(made.model, shape)
+    assert logits.error(logits.native(model, shape), wanted.double) <= wanted.bar
+    whole = model(mx.array(logits.tokens(shape))).astype(
+        mx.float32
+    )  # as in training, without a cache
+    assert logits.error(np.array(whole).astype(np.float64), wanted.double) <= wanted.bar
+
+
+def test_generation_past_the_window_is_transformers_own(made, repaired):
+    prompt = logits.tokens((1, 80))[0]
+    assert made.config.sliding_window < len(prompt)
+    chosen = logits.greedy(logits.mlx_lm(repaired), prompt)
+    assert logits.behind(made.model, prompt, chosen) <= logits.FLOOR
+
+
+def test_the_way_back_gives_the_checkpoint_and_leaves_the_code_behind(made, repaired, tmp_path):
+    invoke("convert", "mlx-to-torch", repaired, tmp_path / "home", "--check", "none")
+    for file in made.folder.iterdir():
+        assert (tmp_path / "home" / file.name).read_bytes() == file.read_bytes()
+    assert not (tmp_path / "home" / "model.py").exists()
+
+
+def test_the_check_accepts_what_we_wrote(made, repaired):
+    assert "PASS" in invoke("parity", "check", made.folder, repaired)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("convert", "mlx-to-torch", "{it}", "{out}"),
+        ("parity", "check", "{hub}", "{it}"),
+        ("merge", "{it}", "{adapter}", "{out}"),
+        ("quantize", "{it}", "{out}", "--bits", "4"),
+    ],
+    ids=" ".join,
+)
+def test_any_other_code_is_refused_in_one_line_and_not_run(
+    made, repaired, adapter, tmp_path, monkeypatch, words
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(repaired, "it")
+    file = tmp_path / "it" / "model.py"
+    file.write_text(file.read_text() + EVIL)
+    places = {"it": "it", "out": "out", "hub": made.folder, "adapter": adapter}
+    output = invoke(*(word.format(**places) for word in words), code=3)
+    assert "model.py" in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "code-ran").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_is_merged_and_the_code_stays(made, repaired, adapter, tmp_path):
+    assert "PASS" in invoke("merge", repaired, adapter, tmp_path / "merged")
+    assert (tmp_path / "merged/model.py").read_bytes() == (repaired / "model.py").read_bytes()
+
+
+def test_a_model_without_a_known_fault_is_refused(tmp_path):
+    folder = make("llama", tmp_path / "hub").folder
+    output = invoke("convert", "torch-to-mlx", folder, tmp_path / "mlx", "--repair", code=3)
+    assert "no repair is known for model_type llama" in output
+
+
+def test_code_of_the_source_is_not_replaced(made, tmp_path):
+    shutil.copytree(made.folder, tmp_path / "hub")
+    (tmp_path / "hub" / "model.py").write_text(EVIL)
+    output = invoke(
+        "convert", "torch-to-mlx", tmp_path / "hub", tmp_path / "mlx", "--repair", code=3
+    )
+    assert "model.py is there already" in output
+
+
+@pytest.mark.parametrize("kind", REPAIRS)
+def test_a_repair_is_of_a_class_that_mlx_lm_has_and_is_python(kind):
+    target = find({"model_type": kind, "model_file": "model.py"})
+    assert target.repaired
+    assert target.code().Model.__mro__[0].__module__.endswith(kind)
+
+
+def test_the_configuration_asks_for_the_file_and_says_so(repaired):
+    config = json.loads((repaired / "config.json").read_text())
+    assert config["model_file"] == "model.py"
