@@ -278,40 +278,42 @@ def export(
 def capture(
     module: Any, *, inputs: Any = None, to: str = "mlx", dynamic: Any = None, **options: Any
 ) -> Any:
-    """Record a PyTorch MODULE once and return its computation in MLX, differentiable.
+    """Record a MODULE of PyTorch or MLX once and return its computation in the other, differentiable.
 
     Args:
-        module: a ``torch.nn.Module``, in the mode in which the capture begins; or a model's directory,
-            whose torch class is captured, quantized weights as the codes that they are.
-        inputs: arguments of ``forward``, by name or in order: torch tensors, numpy arrays, constants, or
-            dictionaries, lists and tuples of these. Of a directory they are those of the model's
-            signature, and sizes vary as it says.
-        to: ``mlx``, the only target.
+        module: a ``torch.nn.Module``, in the mode in which the capture begins; an ``mlx.nn.Module``; or
+            a model's directory, whose torch class is captured, quantized weights as the codes that they
+            are.
+        inputs: arguments of ``forward`` or ``__call__``, by name or in order: tensors and arrays of any
+            of the frameworks, constants, and for PyTorch's modules dictionaries, lists and tuples of
+            these. Of a directory they are those of the model's signature, and sizes vary as it says.
+        to: ``mlx``, or ``torch`` for an ``mlx.nn.Module``.
         dynamic: input (``states.0`` of a list) -> axis -> name of its dimension, for sizes that may
             vary; all others are fixed to those of the example. Equal names are equal sizes.
         options: ``modes``, ``compute``, ``passes`` (see ``capture_torch``); ``dtype`` of a directory.
 
     Returns:
         An ``mlx.nn.Module`` with the module's own parameter names and layouts;
-        ``.torch_state_dict()`` is what ``module.load_state_dict`` takes.
+        ``.torch_state_dict()`` is what ``module.load_state_dict`` takes. Or a ``torch.nn.Module`` with
+        MLX's names and layouts; ``.mlx_weights()`` is what ``module.load_weights`` takes.
 
     Raises:
         BadInputError: a module without inputs, or a directory with some.
-        UnsupportedError: torch cannot record it, or operations that MLX has none for: all listed.
+        UnsupportedError: it cannot be recorded, or operations that the other has none for: all listed.
 
     Example::
 
         model = weighbridge.capture(torch.nn.Linear(3, 2), inputs={"input": numpy.ones((1, 3), "f4")})
         assert set(model.torch_state_dict()) == {"weight", "bias"}
+        again = weighbridge.capture(mlx.nn.Linear(3, 2), inputs=[mx.ones((1, 3))], to="torch")
+        assert set(again.state_dict()) == {"weight", "bias"}
     """
     if isinstance(module, str | Path):
         return _captured_directory(module, inputs or dynamic, **options)
     from ..converters.captures import capture as capture_module
 
     if inputs is None:
-        raise BadInputError(
-            "a module is captured with example `inputs`: keyword arguments of forward"
-        )
+        raise BadInputError("a module is captured with example `inputs`: its arguments")
     return capture_module(module, to=to, inputs=inputs, dynamic=dynamic, **options)
 
 

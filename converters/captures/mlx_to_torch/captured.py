@@ -1,0 +1,212 @@
+"""A module of MLX that computes in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ....errors import BadInputError
+from .census import Census, census_of
+from .dtypes import LARGEST, TORCH, widened
+from .graph import Graph, Node
+from .operations.registry import Call, handlers
+from .sizes import Size, resolved
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor that is returned is among the outputs."""
+
+    number: int
+
+
+class Ports(NamedTuple):
+    """What a captured module takes and gives.
+
+    Attributes:
+        names: of the inputs that are tensors, in order.
+        sizes: name of a size that varies -> input and axis that it is read from.
+        returned: what is returned, tensors as their places among the outputs.
+    """
+
+    names: tuple[str, ...]
+    sizes: Mapping[str, tuple[int, int]]
+    returned: Any
+
+
+class CapturedMlx(nn.Module):
+    """A traced module of MLX; parameters have MLX's names, shapes and values.
+
+    Call it with torch tensors, in order or by the names of MLX's ``__call__``. Integers may come in
+    any width. Gradients, devices and ``state_dict`` are torch's own; packed codes of quantized
+    weights are buffers.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        ports: Ports,
+        tensors: Mapping[str, Tensor],
+        constants: Mapping[int, Tensor],
+    ) -> None:
+        super().__init__()
+        self.graph, self.ports = graph, ports
+        self._places = {
+            value: _attach(self, name, tensors[name]) for value, name in graph.parameters.items()
+        }
+        self._held = {value: f"constant_{value}" for value in constants}
+        for value, tensor in constants.items():
+            self.register_buffer(self._held[value], tensor, persistent=False)
+        self._steps = _steps(graph)
+
+    def census(self) -> Census:
+        """Return how often each operation occurs."""
+        return census_of(self.graph)
+
+    def mlx_weights(self) -> list[tuple[str, Any]]:
+        """Return the weights as ``load_weights`` of the MLX module takes them."""
+        from ..torch_to_mlx.dtypes import to_mlx
+
+        return [(name, to_mlx(tensor)) for name, tensor in self.state_dict().items()]
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the MLX module returns, in torch."""
+        tensors = self._inputs(inputs, named)
+        sizes = {
+            name: tensors[place].shape[axis] for name, (place, axis) in self.ports.sizes.items()
+        }
+        values = dict(zip(self.graph.inputs, tensors, strict=True))
+        values |= {value: _held(owner, leaf) for value, (owner, leaf) in self._places.items()}
+        values |= {value: getattr(self, name) for value, name in self._held.items()}
+        for step in self._steps:
+            step.run(values, sizes)
+        made = [widened(values[value]) for value in self.graph.outputs]
+        return pytree.tree_map(
+            lambda it: made[it.number] if isinstance(it, Place) else it, self.ports.returned
+        )
+
+    def _inputs(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Tensor]:
+        given = {**dict(zip(self.ports.names, inputs, strict=False)), **named}
+        if len(inputs) + len(named) != len(self.ports.names) or given.keys() != set(
+            self.ports.names
+        ):
+            wanted, found = ", ".join(self.ports.names), ", ".join(given) or "nothing"
+            raise BadInputError(f"the module takes {wanted}; it was called with {found}")
+        return [
+            self._input(value, name, torch.as_tensor(given[name]))
+            for value, name in zip(self.graph.inputs, self.ports.names, strict=True)
+        ]
+
+    def _input(self, value: int, name: str, tensor: Tensor) -> Tensor:
+        """Return TENSOR in the dtype that was traced; sizes that were fixed have to be the same."""
+        shape = self.graph.shapes[value]
+        fixed = [
+            (size, found)
+            for size, found in zip(shape, tensor.shape, strict=False)
+            if not isinstance(size, Size)
+        ]
+        if len(shape) != tensor.ndim or any(size != found for size, found in fixed):
+            wanted = ", ".join("any" if isinstance(size, Size) else str(size) for size in shape)
+            raise BadInputError(
+                f"{name}: expected the shape [{wanted}], found {list(tensor.shape)}"
+            )
+        return tensor.to(TORCH[self.graph.dtypes[value]])
+
+
+def _attach(root: nn.Module, name: str, tensor: Tensor) -> tuple[nn.Module, str]:
+    """Put TENSOR into ROOT as NAME, below modules of its own; return where it lies."""
+    *parents, leaf = name.split(".")
+    owner = root
+    for parent in parents:
+        owner = owner._modules.setdefault(parent, nn.Module())  # type: ignore[assignment]
+    if isinstance(tensor, nn.Parameter):
+        owner._parameters[leaf] = tensor
+    else:
+        owner._buffers[leaf] = tensor
+    return owner, leaf
+
+
+def _held(owner: nn.Module, leaf: str) -> Tensor:
+    held: Any = owner._parameters.get(leaf)
+    return owner._buffers[leaf] if held is None else held  # type: ignore[return-value]
+
+
+class _Step(NamedTuple):
+    """A node, and what is known of its values before it runs."""
+
+    node: Node
+    shapes: Sequence[Sequence[Any]]
+    dtypes: Sequence[str]
+    observed: Mapping[int, Mapping[int, str]]
+    used: Sequence[bool]
+    last: Sequence[int]  # values that nothing reads after it
+
+    def run(self, values: dict[int, Tensor], sizes: dict[str, Any]) -> None:
+        """Compute the node from VALUES, into them, and forget what is not read again."""
+        operation = handlers()[self.node.op]
+        inputs = [values[value] for value in self.node.inputs]
+        call = Call(
+            inputs if operation.raw else [widened(it) for it in inputs],
+            resolved(self.node.arguments, sizes),
+            [resolved(shape, sizes | _later(shape, sizes)) for shape in self.shapes],
+            self.dtypes,
+            self.used,
+        )
+        made = operation.handler(call)
+        listed = [made] if isinstance(made, Tensor) else made
+        for value, tensor, dtype in zip(self.node.outputs, listed, self.dtypes, strict=False):
+            if tensor is not None:
+                values[value] = _cast(tensor, dtype)
+                for axis, name in self.observed.get(value, {}).items():
+                    sizes[name] = tensor.shape[axis]
+        for value in self.last:
+            values.pop(value, None)
+
+
+def _later(shape: Sequence[Any], sizes: Mapping[str, Any]) -> dict[str, int]:
+    """Return -1 for every size of SHAPE that only what is computed will tell."""
+    named = [
+        name
+        for size in shape
+        if isinstance(size, Size)
+        for _, names in size.terms
+        for name in names
+    ]
+    return {name: -1 for name in named if name not in sizes}
+
+
+def _cast(tensor: Tensor, dtype: str) -> Tensor:
+    """Return TENSOR as DTYPE of MLX; unsigned integers wrap around."""
+    made = tensor.to(TORCH[dtype])
+    if dtype in LARGEST and not tensor.dtype.is_floating_point and tensor.dtype != torch.bool:
+        return made & LARGEST[dtype]
+    return made
+
+
+def _steps(graph: Graph) -> list[_Step]:
+    """Return the nodes of GRAPH with what is known of their values."""
+    uses = graph.uses()
+    last: dict[int, int] = {}
+    for place, node in enumerate(graph.nodes):
+        last |= dict.fromkeys(node.inputs, place)
+    kept = {*graph.outputs}
+    ending: dict[int, list[int]] = {}
+    for value, place in last.items():
+        if value not in kept:
+            ending.setdefault(place, []).append(value)
+    return [
+        _Step(
+            node,
+            [graph.shapes[value] for value in node.outputs],
+            [graph.dtypes[value] for value in node.outputs],
+            {value: graph.observed[value] for value in node.outputs if value in graph.observed},
+            [value in uses for value in node.outputs],
+            ending.get(place, []),
+        )
+        for place, node in enumerate(graph.nodes)
+    ]

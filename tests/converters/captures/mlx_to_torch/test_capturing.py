@@ -1,0 +1,168 @@
+"""MLX modules as modules of torch: names, sizes that vary, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import torch
+from mlx import nn
+from mlx.utils import tree_flatten
+
+import weighbridge
+from weighbridge.converters.captures.mlx_to_torch import capture_mlx, census_mlx
+from weighbridge.errors import BadInputError, UnsupportedError
+
+
+class Network(nn.Module):
+    """A convolution with a stride, a mean over time, and a layer that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(3, 8, 3, stride=2, padding=1)
+        self.layers = [nn.Linear(8, 8), nn.Linear(8, 4)]
+        self.layers[0].freeze()
+
+    def __call__(self, series: mx.array, scale: float = 1.0) -> dict[str, Any]:
+        hidden = nn.relu(self.conv(series))
+        batch, length, width = hidden.shape
+        flat = self.layers[0](hidden.reshape(batch * length, width)).reshape(batch, length, width)
+        return {"steps": flat, "mean": self.layers[1](flat.mean(1)) * scale, "count": 2}
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    made = Network()
+    mx.eval(made.parameters())
+    return made
+
+
+def series(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def captured(network: Network) -> Any:
+    dynamic = {"series": {0: "batch", 1: "length"}}
+    return weighbridge.capture(
+        network, inputs={"series": series(2, 6, 3)}, dynamic=dynamic, to="torch"
+    )
+
+
+def test_parameters_keep_names_shapes_values_and_whether_they_are_trained(
+    network: Network, captured: Any
+) -> None:
+    wanted = dict(tree_flatten(network.parameters()))
+    state = captured.state_dict()
+    assert set(state) == set(wanted)
+    assert all(np.array_equal(state[name].numpy(), np.array(it)) for name, it in wanted.items())
+    trained = {name for name, it in captured.named_parameters() if it.requires_grad}
+    assert trained == {name for name, _ in tree_flatten(network.trainable_parameters())}
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 3), (1, 1, 3), (3, 11, 3), (4, 8, 3)])
+def test_sizes_that_were_not_traced_give_what_mlx_gives(
+    network: Network, captured: Any, shape: tuple[int, ...]
+) -> None:
+    x = series(*shape)
+    wanted, found = network(mx.array(x)), captured(torch.tensor(x))
+    assert found["count"] == 2
+    for name in ("steps", "mean"):
+        np.testing.assert_allclose(found[name].detach(), wanted[name], rtol=1e-5, atol=1e-6)
+
+
+def test_weights_trained_in_torch_go_back_to_mlx(network: Network, captured: Any) -> None:
+    changed = copy.deepcopy(captured)
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter.mul_(1.5)
+    again = Network()
+    again.load_weights(changed.mlx_weights())
+    x = series(2, 6, 3)
+    found, wanted = changed(series=torch.tensor(x))["mean"], again(mx.array(x))["mean"]
+    np.testing.assert_allclose(found.detach(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_module_is_left_as_it_was(network: Network, captured: Any) -> None:
+    before = dict(tree_flatten(network.parameters()))
+    capture_mlx(network, inputs=[series(2, 6, 3)])
+    now = dict(tree_flatten(network.parameters()))
+    assert all(now[name] is it for name, it in before.items())
+    assert mx.fast.rms_norm.__name__ == "rms_norm"
+    assert not hasattr(mx.fast.rms_norm, "__wrapped__")
+
+
+def test_inputs_of_another_shape_or_name_are_refused(captured: Any) -> None:
+    with pytest.raises(BadInputError, match=r"series: expected the shape \[any, any, 3\]"):
+        captured(torch.zeros(2, 6, 4))
+    with pytest.raises(BadInputError, match="the module takes series; it was called with other"):
+        captured(other=torch.zeros(2, 6, 3))
+
+
+class Random(nn.Module):
+    def __call__(self, x: mx.array) -> mx.array:
+        return (
+            nn.Dropout(0.5)(x)
+            + mx.linalg.svd(mx.eye(3), stream=mx.cpu)[1]
+            + mx.hadamard_transform(x)
+        )
+
+
+def test_what_cannot_run_in_torch_is_named_all_at_once() -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        capture_mlx(Random(), inputs=[np.ones((2, 4), np.float32)[:, :3]])
+    text = str(raised.value)
+    assert all(name in text for name in ("SVD", "Hadamard", "RandomBits (random numbers"))
+    found = census_mlx(Random(), inputs=[np.ones((2, 3), np.float32)])
+    assert found.operations["SVD"] == 1
+
+
+def test_a_batch_norm_in_training_is_refused() -> None:
+    norm = nn.BatchNorm(3)
+    with pytest.raises(UnsupportedError, match=r"writes to .*running_mean.*call eval\(\) first"):
+        capture_mlx(norm, inputs=[np.ones((2, 3), np.float32)])
+    norm.eval()
+    capture_mlx(norm, inputs=[np.ones((2, 3), np.float32)])
+
+
+class Branches(nn.Module):
+    def __call__(self, x: mx.array) -> mx.array:
+        return x * 2 if x.shape[0] > 3 else mx.exp(x)
+
+
+class Halves(nn.Module):
+    def __call__(self, x: mx.array) -> mx.array:
+        return x[: x.shape[0] // 2]
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Branches(), "computes different things at n=2 and at n=5"),
+        (Halves(), "Slice is called with"),
+    ],
+)
+def test_what_depends_on_sizes_in_another_way_is_refused(module: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        capture_mlx(module, inputs=[np.ones((2, 3), np.float32)], dynamic={"x": {0: "n"}})
+
+
+def test_arguments_that_do_not_fit_are_refused(network: Network) -> None:
+    x = series(2, 6, 3)
+    for inputs, dynamic, message in (
+        ([x, 1.0, 2], None, "cannot be called so"),
+        ({"other": x}, None, "cannot be called so"),
+        ([[x]], None, "a list of arrays"),
+        ([x], {"other": {0: "n"}}, "no input other"),
+        ([x], {"series": {5: "n"}}, "no axis 5"),
+        ([x], {"series": {0: "n", 1: "n"}}, "n is one size"),
+    ):
+        with pytest.raises(BadInputError, match=message):
+            capture_mlx(network, inputs=inputs, dynamic=dynamic)
+    with pytest.raises(UnsupportedError, match="is in mlx already: say to='torch'"):
+        weighbridge.capture(network, inputs=[x])
+    with pytest.raises(UnsupportedError, match="the targets are 'mlx' and 'torch'"):
+        weighbridge.capture(network, inputs=[x], to="jax")
