@@ -57,7 +57,13 @@ def compare(
     options: dict[str, Any] = {"quick": quick, "expected": expected, "layout": independent}
     if inputs and not isinstance(reference, Golden):
         options["probes"] = probes_from_file(inputs, reference.signature)
-    return check(reference, candidate, runtime=runtime, policy=policy, **options)
+    stage = None
+    if isinstance(reference, Model) and candidate.framework == "mlprogram":
+        from ..parity.packages.compressed import as_compressed
+
+        reference, stage = as_compressed(reference, candidate)
+    verdict = check(reference, candidate, runtime=runtime, policy=policy, **options)
+    return verdict.preceded_by(stage) if stage else verdict
 
 
 def with_signature(model: Model, other: Model | Golden) -> Model:

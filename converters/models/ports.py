@@ -9,6 +9,7 @@ from typing import Any, Final
 from ...errors import BadInputError
 from .signature import Port, Signature
 
+UNKNOWN: Final = "array"  # the role of what no name tells
 # Roles of inputs and outputs by name, for files that others made.
 ROLES: Final[Mapping[str, str]] = {
     "attention_mask": "attention_mask",
@@ -25,7 +26,7 @@ def role_of(name: str) -> str:
     >>> role_of("input_ids"), role_of("x")
     ('token_ids', 'array')
     """
-    return ROLES.get(name, "array")
+    return ROLES.get(name, UNKNOWN)
 
 
 def port_from_manifest(port: Mapping[str, Any]) -> Port:

@@ -23,7 +23,7 @@ from ..configuration.stage import (
 )
 from ..goldens.golden import Golden
 from ..goldens.recorder import unused_of
-from ..packages.judged import judge, refuse_untrue
+from ..packages.judged import judge, refuse_untrue, with_numbers
 from ..probes import coverage
 from ..probes.probes import Probe
 from ..text.compare import compare_sides
@@ -140,6 +140,7 @@ class Check(Runs):
             reason = "the golden holds no sketches; record it again"
             return Stage("fingerprints", "unverified", reason)
         readable = base_weights(source).read if source else None
+        self.candidate.weights = with_numbers(self.golden, self.candidate)
         found = explain(
             self.golden.sketches,
             self.candidate.weights,

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...converters.common.dtypes import unit_roundoff
 from ...converters.models import Signature
+from ...converters.models.ports import UNKNOWN
 from ...converters.values import Array
 from ..goldens.golden import Golden
 from ..probes.probes import Probe, masks_of
@@ -66,7 +67,7 @@ def auxiliary_stage(reference: Signature, candidate: Signature | None) -> Stage:
     problems += [
         f"{name}: role {wanted[name].role} became {found[name].role}"
         for name in wanted.keys() & found.keys()
-        if found[name].role not in (wanted[name].role, "")
+        if found[name].role not in (wanted[name].role, "", UNKNOWN)
     ]
     if problems:
         return Stage("auxiliary", "fail", join(sorted(problems)), {"problems": sorted(problems)})

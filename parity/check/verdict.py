@@ -16,6 +16,7 @@ SCHEMA: Final = 1
 STATUSES: Final = ("PASS", "PASS-REFERENCE", "PASS-PRECISION-ONLY", "DIFFERS", "UNVERIFIED")
 STAGES: Final = (
     "base",
+    "compressed",
     "dequantized",
     "loaded",
     "moved",

@@ -6,7 +6,7 @@ error is then what its operations do, not what half precision does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,20 @@ def _windows(whole: Array, array: Array) -> Iterator[Array]:
     first = clamp(whole.reshape(len(whole), -1)[:, 0]) == array.reshape(-1)[0]
     for row in np.flatnonzero(first[: len(whole) - len(array) + 1]):
         yield whole[row : row + len(array)]
+
+
+def likely_scalars(numbers: Collection[float], scalars: Mapping[str, Array]) -> dict[str, Array]:
+    """Return those NUMBERS of the source that SCALARS, constants without axes, are rounded from.
+
+    >>> likely_scalars({0.1, 0.5}, {"a": np.float16(0.1).reshape(())})
+    {'a': array(0.1)}
+    """
+    found = {
+        name: next((np.asarray(it) for it in numbers if rounds_to(np.asarray(it), array)), None)
+        for name, array in scalars.items()
+        if float(array) not in numbers
+    }
+    return {name: exact for name, exact in found.items() if exact is not None}
 
 
 def exact_scalars(manifest: Mapping[str, Any], scalars: Mapping[str, Array]) -> dict[str, Array]:

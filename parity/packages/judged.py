@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +13,9 @@ from ...errors import BadInputError
 from ..goldens.recorder import unused_of
 from ..weights.reference_index import Explanation
 from ..weights.sketches.sketch import Sketch, Weights
+from ..weights.weights import program_weights
 from .constants import contradictions, explain_made
-from .exact import exact_constants, exact_scalars
+from .exact import exact_constants, exact_scalars, likely_scalars
 from .source import SourceTensors
 
 if TYPE_CHECKING:
@@ -41,9 +43,28 @@ def judge(
         explained = explain_made(found, manifest, weights, sketches, source, unused)
         return explained, [*contradictions(manifest, explained, weights, sketches, source)]
     package = JudgedPackage(candidate.program, candidate.weights, golden.sketches, source)
+    if not candidate.manifest and golden.model and golden.probes:
+        from ..reference.numbers import numbers_of
+
+        package = replace(package, numbers=numbers_of(golden.model, golden.probes[0]))
     explained = package.explain(found, partial(unused_of, golden))
     candidate.exact = package.exact(explained)
     return explained, package.contradictions(explained)
+
+
+def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
+    """Return the weights of CANDIDATE; of a package without a manifest numbers that a tensor explains too.
+
+    Which of its constants without axes are weights is known from the reference's tensors of one element.
+    """
+    if candidate.program is None or candidate.manifest:
+        return candidate.weights
+    single = [it.moments.mean for it in golden.sketches.values() if math.prod(it.shape) == 1]
+    numbers = candidate.program.scalars()
+    named = likely_scalars(single, numbers).keys() | {
+        name for name, it in numbers.items() if float(it) in single
+    }
+    return program_weights(candidate.program, named)
 
 
 def refuse_untrue(spec: str, untrue: Sequence[str]) -> None:
@@ -68,12 +89,14 @@ class JudgedPackage:
         weights: its constants.
         sketches: of the reference's tensors.
         source: the reference's tensors; ``None`` where only a golden is at hand.
+        numbers: what the reference computes with besides, for a package that does not say it.
     """
 
     program: Program
     weights: Weights
     sketches: Mapping[str, Sketch]
     source: SourceTensors | None
+    numbers: frozenset[float] = frozenset()
 
     def explain(
         self, found: Sequence[Explanation], unused: Callable[[], Collection[str]]
@@ -98,4 +121,6 @@ class JudgedPackage:
             return {}
         manifest = self.program.manifest
         found, unknown = exact_constants(manifest, explained, self.weights, self.source)
-        return {} if unknown else {**found, **exact_scalars(manifest, self.program.scalars())}
+        numbers = self.program.scalars()
+        told = exact_scalars(manifest, numbers) or likely_scalars(self.numbers, numbers)
+        return {} if unknown else {**told, **found}

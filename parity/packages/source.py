@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...converters.captures.mlprogram.arithmetic import evaluate
 from ...converters.models import Model
 from ...converters.values import Array
 from ..weights.weights import base_weights, own_copy
@@ -46,6 +48,18 @@ class SourceTensors:
     @cached_property
     def _weights(self) -> Any:
         return base_weights(self.model)
+
+    def of_size(self, shape: tuple[int, ...]) -> list[str]:
+        """Return the tensors of as many numbers as SHAPE has."""
+        size, headers = math.prod(shape), self._weights.headers
+        return [name for name, it in headers.items() if math.prod(it.shape) == size]
+
+    def evaluated(self, expression: Any) -> Array | None:
+        """Return the value of EXPRESSION, arithmetic on tensors, in float64; ``None`` where it has none."""
+        try:
+            return evaluate(expression, self.read)
+        except (KeyError, TypeError, ValueError):
+            return None
 
     def read(self, kind: str, name: str) -> Array:
         """Return the tensor NAME of a KIND, ``key`` or ``buffer``.

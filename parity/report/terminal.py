@@ -41,6 +41,7 @@ MARKS: Final = {
 QUESTIONS: Final = {
     "source file": "the file itself, run with the weights found in it",
     "base": "the base that it was trained on",
+    "compressed": "each weight by its codes",
     "dequantized": "codes as MLX itself reads them",
     "loaded": "codes as the library loads them",
     "moved": "what the format cannot hold as it was",
@@ -93,6 +94,8 @@ def headline(verdict: Verdict) -> Panel:
         for side in ("candidate", "reference")
     }
     own = about.get("pass means") if verdict.status == "PASS" else None
+    if verdict.passed and verdict.stage("compressed"):
+        names["reference"] += ", its weights as the package has compressed them,"
     lines = [Text((own or MEANINGS[verdict.status]).format(**names))]
     lines += [
         Text.assemble((f"{stage.name}: ", "bold"), stage.detail) for stage in explaining(verdict)
@@ -110,7 +113,9 @@ def headline(verdict: Verdict) -> Panel:
 
 
 def explaining(verdict: Verdict) -> list[Stage]:
-    """Return the first stage that decided against a pass, if one did."""
+    """Return the first stage that decided against a pass, or what a pass says of compressed weights."""
+    if verdict.passed and (stage := verdict.stage("compressed")):
+        return [stage]
     wanted = {"DIFFERS": "fail", "UNVERIFIED": "unverified", "PASS-PRECISION-ONLY": "unverified"}
     status = wanted.get(verdict.status)
     return [stage for stage in verdict.stages if stage.status == status][:1]

@@ -87,10 +87,10 @@ def _module_arrays(module: Any, framework: str) -> dict[str, Array]:
     return {name: from_mlx(array) for name, array in parameters}
 
 
-def program_weights(program: Program) -> Weights:
-    """Return the constants of PROGRAM; of those without axes only what its manifest names."""
+def program_weights(program: Program, also: Collection[str] = ()) -> Weights:
+    """Return the constants of PROGRAM; of those without axes what its manifest names, and ALSO."""
     manifest = program.manifest
-    named = {*manifest.get("weights", ()), *manifest.get("made", ())}
+    named = {*manifest.get("weights", ()), *manifest.get("made", ()), *also}
     numbers = {name: it for name, it in program.scalars().items() if name in named}
     constants = {**program.constants(), **numbers}
     return ArrayWeights({name: a for name, a in constants.items() if a.dtype in CODE})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +43,8 @@ from .package import (
 from .toolkit import load_mil, quiet, types
 
 State = dict[str, Tensor]
+# What coremltools puts behind the name of a constant that it compresses, in its optimize/coreml passes.
+COMPRESSED: Final = re.compile(r"(_(quantized|palettized|palettized_pcs|sparsified))+$")
 
 
 class NonFinite(NamedTuple):
@@ -86,7 +89,7 @@ class Program:
     @property
     def manifest(self) -> dict[str, Any]:
         """What Weighbridge wrote into the package when it exported it, empty for others."""
-        return manifest_in(self.metadata, self.path)
+        return under_new_names(manifest_in(self.metadata, self.path), [*self.compressed()])
 
     @property
     def compute(self) -> str:
@@ -122,6 +125,14 @@ class Program:
     def constants(self) -> dict[str, Array]:
         """Return every weight by name: arrays of floats, compressed ones expanded, never widened."""
         return weights(self.body)
+
+    def compressed(self) -> dict[str, Any]:
+        """Return the weights that are made of codes, variables by name."""
+        return {
+            name: variable
+            for name, variable in variables(self.body).items()
+            if variable.op.op_type in CONSTEXPR and is_weight(variable)
+        }
 
     def scalars(self) -> dict[str, Array]:
         """Return every floating-point constant without axes by name, as declared."""
@@ -231,6 +242,27 @@ class Program:
             values = evaluation.block(self.body)
         pairs = zip(self.body.outputs, values, strict=True)
         return {v.name: released(x, result_dtype(v, precision)) for v, x in pairs}
+
+
+def under_new_names(manifest: dict[str, Any], compressed: Sequence[str]) -> dict[str, Any]:
+    """Return MANIFEST with the constants that were COMPRESSED afterwards under the names they then got.
+
+    coremltools puts what it did behind a name; the hash of what was compressed is no longer its own.
+
+    >>> under_new_names({"weights": {"w": {"key": "a", "xxh3": "1"}}}, ["w_quantized"])
+    {'weights': {'w_quantized': {'key': 'a'}}}
+    """
+    renamed = {COMPRESSED.sub("", name): name for name in compressed}
+    return manifest | {
+        part: {
+            renamed.get(name, name): {k: v for k, v in entry.items() if k != "xxh3"}
+            if name in renamed
+            else entry
+            for name, entry in manifest[part].items()
+        }
+        for part in ("weights", "made")
+        if isinstance(manifest.get(part), dict)
+    }
 
 
 def result_dtype(variable: Any, precision: str) -> str:

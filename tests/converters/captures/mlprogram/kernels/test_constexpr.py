@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weighbridge.converters.captures.mlprogram.closest import closest
 from weighbridge.converters.captures.mlprogram.kernels.constexpr import (
     CONSTEXPR,
     expand,
@@ -132,6 +133,25 @@ def test_compressed_weights_expand_to_what_coremltools_makes_of_them(scheme, mod
     np.testing.assert_array_equal(weight, expected)
     x = RANDOM.standard_normal((1, IN)).astype(np.float32)
     np.testing.assert_allclose(program.run({"x": x})["y"], x @ expected.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_a_compressed_weight_is_the_nearest_to_its_own_source_and_to_no_other(
+    scheme, models, tmp_path
+):
+    target, compress, _ = SCHEMES[scheme]
+    with quiet():
+        compressed = compress(models[target])
+    program, held = weight_of(compressed, tmp_path)
+    (variable,) = program.compressed().values()
+
+    def missed(source):
+        found = closest(variable, source.astype(np.float64))
+        gap, least = np.abs(held - source), np.abs(found.values - source)
+        return np.mean(~(gap - least <= found.room))
+
+    assert missed(WEIGHT) == 0
+    assert missed(WEIGHT[::-1]) > 0.1
 
 
 def test_the_schemes_cover_every_constexpr_operation_but_the_cast():

@@ -1,0 +1,124 @@
+"""Compressed packages weighed by the command line: each weight by its codes, and then what they compute."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+from weighbridge.converters.captures.mlprogram.package import read_package
+from weighbridge.converters.captures.mlprogram.toolkit import coremltools, quiet
+from weighbridge.converters.coreml.export import export_coreml, save, write_metadata
+from weighbridge.parity.packages.compressed import out_of_order
+from weighbridge.tests.support.coreml import modules
+
+with quiet():
+    import coremltools.optimize.coreml as compression
+
+SOURCE = f"{modules.__name__}:heads8"
+pytestmark = pytest.mark.filterwarnings("ignore")
+WAYS = {
+    "int8": ("linear_quantize_weights", compression.OpLinearQuantizerConfig(weight_threshold=0)),
+    "palette": (
+        "palettize_weights",
+        compression.OpPalettizerConfig(mode="kmeans", nbits=2, weight_threshold=0),
+    ),
+    "sparse": (
+        "prune_weights",
+        compression.OpMagnitudePrunerConfig(target_sparsity=0.5, weight_threshold=0),
+    ),
+}
+
+
+def compressed(package, way, target):
+    """Write PACKAGE, compressed in the WAY of coremltools, to TARGET."""
+    function, config = WAYS[way]
+    with quiet():
+        model = coremltools.models.MLModel(str(package), skip_model_load=True)
+        made = getattr(compression, function)(model, compression.OptimizationConfig(config))
+    save(made, target)
+    return target
+
+
+def judged(package, source=SOURCE):
+    """Check PACKAGE against SOURCE; return the exit code and the verdict."""
+    result = CliRunner().invoke(main, ["parity", "check", source, str(package), "--json"])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def stage(verdict, name):
+    """Return the stage NAME of VERDICT."""
+    return next(it for it in verdict["stages"] if it["name"] == name)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Return a package of the source as it is."""
+    target = tmp_path_factory.mktemp("exported") / "m.mlpackage"
+    module, signature = modules.heads8()
+    export_coreml(module, signature, target)
+    return target
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", WAYS)
+def test_a_compressed_package_computes_what_its_weights_predict(way, exported, tmp_path):
+    code, verdict = judged(compressed(exported, way, tmp_path / "m.mlpackage"))
+    assert (code, verdict["status"]) == (0, "PASS-REFERENCE")
+    found = stage(verdict, "compressed")
+    assert found["status"] == "pass"
+    assert "3 weights are the nearest" in found["detail"]
+    assert all(0 < moved < 1 for moved in found["figures"]["moved"].values())
+
+
+def without_manifest(path):
+    """Take what Weighbridge wrote out of the package at PATH; return PATH."""
+    package = read_package(path)
+    package.spec.description.metadata.userDefined.clear()
+    write_metadata(package, {})
+    return path
+
+
+@pytest.mark.heavy
+def test_a_compressed_package_without_a_manifest_is_explained_by_its_values(exported, tmp_path):
+    code, verdict = judged(
+        without_manifest(compressed(exported, "palette", tmp_path / "m.mlpackage"))
+    )
+    assert (code, verdict["status"]) == (0, "PASS-REFERENCE"), verdict["stages"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("build", "code"), [("gated", 0), ("ungated", 1)])
+def test_gates_of_a_package_without_a_manifest_are_found_by_their_values(build, code, tmp_path):
+    package = tmp_path / "m.mlpackage"
+    export_coreml(*getattr(modules, build)(), package)
+    found, verdict = judged(without_manifest(package), f"{modules.__name__}:gated")
+    assert found == code
+    assert verdict["status"] == ("DIFFERS" if code else "PASS-REFERENCE")
+    assert ("blocks.0.alpha: missing" in json.dumps(verdict)) == bool(code)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", WAYS)
+def test_a_package_compressed_from_other_weights_differs_and_they_are_named(way, tmp_path):
+    module, signature = modules.heads8()
+    module.attention.out.weight.data[3] *= -1
+    package = tmp_path / "m.mlpackage"
+    export_coreml(module, signature, package)
+    code, verdict = judged(compressed(package, way, tmp_path / "c.mlpackage"))
+    assert (code, verdict["status"]) == (1, "DIFFERS")
+    found = stage(verdict, "compressed")
+    assert found["status"] == "fail"
+    assert "not the nearest to attention.out.weight" in found["detail"]
+
+
+def test_a_sparse_weight_has_lost_its_smallest_numbers_of_all_or_of_each_run():
+    sizes = np.float64([[1, 2, 3, 4], [5, 6, 7, 8]])
+    of_all = sizes < 5
+    of_each_pair = np.array([[True, False] * 2] * 2)
+    assert out_of_order(sizes, of_all) == 0
+    assert out_of_order(sizes, of_each_pair) == 0
+    assert out_of_order(sizes, ~of_all) == 4
