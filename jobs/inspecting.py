@@ -138,7 +138,10 @@ def model_facts(model: Model) -> Facts:
     if model.path is not None and model.framework != "mlprogram":
         facts |= tensor_facts(model)
     if model.framework == "mlprogram":
+        from ..converters.captures.mlprogram.contents import described
+
         model = replace(model, declared=package_signature(model))
+        facts |= described(Path(str(model.path)))
     if isinstance(model.tensors, OnnxFile):
         graph = model.tensors.proto
         facts["operators"] = dict(Counter(node.op_type for node in graph.graph.node))

@@ -135,8 +135,8 @@ class CompressedWeights:
         """Return the tensors of as many numbers as SHAPE, that first which a manifest or the name tells."""
         entry = dict(self.program.manifest.get("weights") or {}).get(name) or {}
         alike = self.source.of_size(shape)
-        told = self.source.own(str(entry.get("key", "")))
-        return sorted(ranked(name, alike), key=lambda it: it != told)
+        named = self.source.own(str(entry.get("key", "")))
+        return sorted(ranked(name, alike), key=lambda it: it != named)
 
 
 def fit_of(name: str, variable: Any, option: Option) -> Fit:

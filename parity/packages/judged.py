@@ -122,5 +122,5 @@ class JudgedPackage:
         manifest = self.program.manifest
         found, unknown = exact_constants(manifest, explained, self.weights, self.source)
         numbers = self.program.scalars()
-        told = exact_scalars(manifest, numbers) or likely_scalars(self.numbers, numbers)
-        return {} if unknown else {**told, **found}
+        given = exact_scalars(manifest, numbers) or likely_scalars(self.numbers, numbers)
+        return {} if unknown else {**given, **found}
