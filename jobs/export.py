@@ -44,6 +44,7 @@ def export_coreml(
     *,
     compute: str = "mixed",
     upper: Mapping[str, int] | None = None,
+    stateful: bool = False,
     options: WriteOptions = WriteOptions(),
 ) -> Outcome:
     """Export SOURCE to a Core ML package at TARGET.
@@ -53,16 +54,19 @@ def export_coreml(
         target: must end in ``.mlpackage``.
         compute: ``mixed``, ``float16`` or ``float32``; see ``converters.coreml.export``.
         upper: largest size of each named dimension.
+        stateful: a causal language model keeps keys and values in states.
         options: see :class:`WriteOptions`.
     """
     from ..converters.coreml.export import export_coreml as write_package
+    from ..converters.coreml.options import PackageOptions
+
+    chosen = PackageOptions(stateful=stateful)
 
     def write(model: Model, path: Path) -> Written:
         module = merged_in_memory(model)
         trial = trial_of(model) if compute == "mixed" else []
-        exported = write_package(
-            module, model.signature, path, compute=compute, upper=upper, trial=trial
-        )
+        ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
+        exported = write_package(module, model.signature, path, options=chosen, **ways)
         return Written(facts_of(model, "mlprogram", str(exported)))
 
     return _export(source, target, Form("package", ".mlpackage", compute), write, options)

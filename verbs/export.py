@@ -18,6 +18,7 @@ OF_CODES = (
     "MXFP4",
     "NVFP4",
 )  # what keeps those of a quantized model
+OF_PACKAGES = ("compute", "stateful")  # options of jobs.export.export_coreml
 
 
 upper_sizes = click.option(
@@ -50,11 +51,15 @@ def export() -> None:
     help="Of the package; mixed is float16 with positions, masks and norms in float32.",
 )
 @upper_sizes
+@click.option(
+    "--stateful",
+    is_flag=True,
+    help="A causal language model keeps keys and values in states and goes on with a text (iOS 18).",
+)
 @writing
 def export_coreml(
     source: str,
     target: Path,
-    compute: str,
     upper: tuple[str, ...],
     as_json: bool,
     accept: tuple[str, ...],
@@ -68,9 +73,9 @@ def export_coreml(
     from ..jobs.export import export_coreml as export_package
     from ..jobs.options import WriteOptions
 
+    ways = {"upper": sizes_of(upper), **{name: chosen.pop(name) for name in OF_PACKAGES}}
     options = options_of(WriteOptions, chosen)
-    limits = sizes_of(upper)
-    outcome = export_package(source, target, compute=compute, upper=limits, options=options)
+    outcome = export_package(source, target, **ways, options=options)
     finish(outcome, as_json=as_json, accept=accept)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,12 +34,16 @@ class Positional(torch.nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Call the module by name and return its outputs in the order of the signature."""
         named = zip(self.names, inputs, self.wide, strict=True)
-        result = self.module(**{name: x.long() if wide else x for name, x, wide in named})
+        result = self.call({name: x.long() if wide else x for name, x, wide in named})
         if isinstance(result, Tensor):
             result = (result,)
         if isinstance(result, Mapping):
             result = tuple(result[name] for name in self.outputs)
         return tuple(output.float() for output in result[: len(self.outputs)])
+
+    def call(self, named: Mapping[str, Tensor]) -> Any:
+        """Call the module with its inputs by name."""
+        return self.module(**named)
 
 
 def bounds(signature: Signature, upper: Mapping[str, int]) -> dict[str, int]:
@@ -86,8 +90,9 @@ def record(
     signature: Signature,
     limits: Mapping[str, int],
     integers: torch.dtype = torch.int32,
+    wrapper: Callable[[torch.nn.Module, Signature], Positional] = Positional,
 ) -> Any:
-    """Return the ``ExportedProgram`` of MODULE with the signature's flexible sizes.
+    """Return the ``ExportedProgram`` of MODULE in WRAPPER with the signature's flexible sizes.
 
     Raises:
         UnsupportedError: torch.export cannot record it.
@@ -102,7 +107,7 @@ def record(
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            whole = Positional(module.eval(), signature).eval()
+            whole = wrapper(module.eval(), signature).eval()
             return torch.export.export(whole, inputs, dynamic_shapes=(dynamic,))
     except WeighbridgeError:
         raise

@@ -5,42 +5,41 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
 
 from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
 from ..captures.mlprogram.arithmetic import tensors
-from ..captures.mlprogram.package import MANIFEST, Package, census, functions, read_package
+from ..captures.mlprogram.package import MANIFEST, census, functions, read_package
 from ..captures.mlprogram.program import (
     load_body,
     load_program,
     variables,
     weights,
 )
+from ..captures.mlprogram.texts import Text
 from ..captures.mlprogram.toolkit import coremltools, quiet
-from ..captures.positional import bounded, bounds, example, example_sizes, first_line, record
+from ..captures.positional import bounded, first_line, record
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import fault_of
-from ..documents import read_object
 from ..models.signature import Signature
 from ..values import Array
 from .compat import bound_constants, lower
+from .form import Form, form_of, tensor_types
 from .made import Origins, constants_described
 from .manifest import sites
 from .naming import NAMING
+from .options import PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
+from .writing import files, save, write_metadata
 
-# iOS 17 and macOS 14 decompose attention into matmul and softmax, whose masks are additive and
-# finite; the fused operation of iOS 18 leaves open what a row without any key becomes.
-TARGET: Final = "iOS17"
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
 KEPT_APART: Final = ("common::fuse_conv_batchnorm",)
 
@@ -87,30 +86,9 @@ def lowered(graph: Any) -> Any:
         ) from error
 
 
-def tensor_types(signature: Signature, limits: Mapping[str, int]) -> dict[str, list[Any]]:
-    """Return coremltools' descriptions of inputs and outputs."""
-    sizes = example_sizes(limits)
-    ranges: dict[int | str, Any] = {
-        name: coremltools.RangeDim(1, limit, default=sizes[name]) if limit > 1 else 1
-        for name, limit in limits.items()
-    }
-    inputs = [
-        coremltools.TensorType(
-            port.name,
-            [ranges.get(size, size) for size in port.shape],
-            dtype=example(port, sizes).numpy().dtype,
-        )
-        for port in signature.inputs
-    ]
-    outputs = [coremltools.TensorType(port.name, dtype=np.float32) for port in signature.outputs]
-    return {"inputs": inputs, "outputs": outputs}
-
-
-def convert(
-    graph: Any, signature: Signature, limits: Mapping[str, int], selection: Selection
-) -> Any:
+def convert(graph: Any, form: Form, selection: Selection) -> Any:
     """Return coremltools' model of GRAPH."""
-    described = tensor_types(signature, limits)
+    described = tensor_types(form)
     pipeline = coremltools.PassPipeline.DEFAULT
     pipeline.remove_passes(set(KEPT_APART))
     pipeline.insert_pass(0, NAMING)
@@ -121,7 +99,7 @@ def convert(
                 **described,
                 convert_to="mlprogram",
                 compute_precision=precision_of(selection),
-                minimum_deployment_target=getattr(coremltools.target, TARGET),
+                minimum_deployment_target=getattr(coremltools.target, form.options.oldest),
                 pass_pipeline=pipeline,
                 skip_model_load=True,
             )
@@ -139,18 +117,6 @@ def precision_of(selection: Selection) -> Any:
     return coremltools.transform.FP16ComputePrecision(op_selector=selection)
 
 
-def write_metadata(package: Package, metadata: Mapping[str, str]) -> None:
-    """Add METADATA to the package's specification, in place."""
-    file = package.weights.parent / "model.mlmodel"
-    package.spec.description.metadata.userDefined.update(metadata)
-    file.write_bytes(package.spec.SerializeToString(deterministic=True))
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """Yield the files below FOLDER."""
-    return (path for path in folder.rglob("*") if path.is_file())
-
-
 def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     module: torch.nn.Module,
     signature: Signature,
@@ -160,6 +126,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     upper: Mapping[str, int] | None = None,
     metadata: Mapping[str, str] | None = None,
     trial: Sequence[Mapping[str, Array]] = (),
+    options: PackageOptions = PackageOptions(),
 ) -> ExportReport:
     """Write MODULE as an ``.mlpackage`` for macOS 14, iOS 17 and later.
 
@@ -174,29 +141,39 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         trial: inputs; what they show float16 cannot hold is in float32 too where that is mixed.
         upper: bounds of named sizes; by default those of the signature, or 32.
         metadata: more entries for the user-defined metadata.
+        options: see :class:`PackageOptions`.
 
     Raises:
         BadInputError: unknown COMPUTE, dimension or suffix.
         TargetExistsError: TARGET exists.
         UnsupportedError: operations without a translation, all listed, or what cannot be recorded.
     """
-    require_package(target, compute)
-    limits = bounds(signature, upper or {})
-    step("recording in torch.export")
-    graph = lowered(record(module, signature, limits))
+    require_package(target, compute, options)
+    form = form_of(signature, upper or {}, options)
+    graph = lowered(recorded(module, form))
     if compute != "float32":
         bound_constants(graph)
     selection = Selection(compute, Origins(graph, module).activations)
-    step("converting with coremltools")
-    model, selection = convert_within(graph, signature, limits, selection, (target.parent, trial))
-    facts = (module, bounded(signature, limits), graph, dict(metadata or {}), selection)
+    model, selection = convert_within(graph, form, selection, (target.parent, trial))
+    facts = (module, form._replace(signature=signature), graph, dict(metadata or {}), selection)
     return write_package(model, target, lambda package: describe(package, *facts))
+
+
+def recorded(module: torch.nn.Module, form: Form) -> Any:
+    """Return the graph of MODULE, its keys and values in buffers where FORM has states."""
+    step("recording in torch.export")
+    if not form.options.stateful:
+        return record(module, form.signature, form.limits)
+    from .stateful import Stateful
+
+    length = str(form.signature.inputs[0].shape[1])
+    wrapper = partial(Stateful, tokens=form.limits[length])
+    return record(module, form.signature, form.limits, wrapper=wrapper)
 
 
 def convert_within(
     graph: Any,
-    signature: Signature,
-    limits: Mapping[str, int],
+    form: Form,
     selection: Selection,
     trial: tuple[Path, Sequence[Mapping[str, Array]]],
 ) -> tuple[Any, Selection]:
@@ -204,10 +181,11 @@ def convert_within(
 
     TRIAL is a folder to write in, and inputs.
     """
-    model = convert(graph, signature, limits, selection)
-    if selection.compute == "mixed" and (outside := too_large(model, *trial)):
+    step("converting with coremltools")
+    model = convert(graph, form, selection)
+    if selection.compute == "mixed" and (outside := too_large(model, form.text, *trial)):
         selection = Selection(selection.compute, selection.activations, outside)
-        model = convert(graph, signature, limits, selection)
+        model = convert(graph, form, selection)
     return model, selection
 
 
@@ -224,51 +202,35 @@ def write_package(
     return report._replace(path=target)
 
 
-def too_large(model: Any, folder: Path, trial: Sequence[Mapping[str, Array]]) -> set[str]:
+def too_large(
+    model: Any, text: Text | None, folder: Path, trial: Sequence[Mapping[str, Array]]
+) -> set[str]:
     """Return the operations of MODEL that TRIAL shows to make or read what float16 cannot hold."""
     if not trial:
         return set()
     with tempfile.TemporaryDirectory(dir=folder, prefix=".trial-") as place:
         model.save(str(Path(place) / "trial.mlpackage"))
         program = load_program(Path(place) / "trial.mlpackage")
-        return {name for inputs in trial for name in beyond_half(program, inputs)}
+        return {name for inputs in trial for name in beyond_half(program, inputs, text)}
 
 
-def require_package(target: Path, compute: str) -> None:
-    """Refuse a TARGET that exists or has another ending, and an unknown COMPUTE."""
+def require_package(target: Path, compute: str, options: PackageOptions) -> None:
+    """Refuse a TARGET that exists or has another ending, an unknown COMPUTE, and what OPTIONS rule out."""
     if compute not in COMPUTES or target.suffix != ".mlpackage":
         wanted = " or ".join(COMPUTES)
         raise BadInputError(f"{target}: expected a name in .mlpackage and {wanted}, not {compute}")
+    if options.stateful and compute == "float32":
+        raise BadInputError(
+            "Core ML keeps states in float16: --stateful goes with mixed or float16"
+        )
     if target.exists():
         raise TargetExistsError(f"{target} exists")
-
-
-def save(model: Any, package: Path) -> None:
-    """Write coremltools' MODEL as PACKAGE, alike in every run."""
-    model.save(str(package))
-    for stray in set(package.iterdir()) - {package / "Data", package / "Manifest.json"}:
-        stray.unlink()  # debug handles of another runtime
-    name_items(package)
-
-
-def name_items(package: Path) -> None:
-    """Give the items of PACKAGE identifiers that follow from their paths; coremltools draws lots."""
-    place = package / "Manifest.json"
-    facts = read_object(place)
-    items = facts["itemInfoEntries"]
-    names = {
-        drawn: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for drawn, item in items.items()
-    }
-    entries = sorted((names[drawn], item) for drawn, item in items.items())
-    root = names[facts["rootModelIdentifier"]]
-    facts |= {"itemInfoEntries": dict(entries), "rootModelIdentifier": root}
-    place.write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")
 
 
 def describe(
     staged: Path,
     module: torch.nn.Module,
-    signature: Signature,
+    form: Form,
     graph: Any,
     metadata: dict[str, str],
     selection: Selection,
@@ -279,10 +241,12 @@ def describe(
     body = load_body(package, function)
     rows = constants_described(body, module, Origins(graph, module), selection.exact)
     found, made = rows["weights"], rows["made"]
+    signature = bounded(form.signature, form.limits)
     manifest = {
         "version": 2,
         "compute": selection.compute,
         "signature": asdict(signature),
+        **({"text": form.text._asdict()} if form.text else {}),
         **rows,
         "sites": sites(graph, variables(body), [port.name for port in signature.outputs]),
     }

@@ -80,7 +80,8 @@ def sites(graph: Any, variables: Mapping[str, Any], outputs: Sequence[str]) -> d
         variables: the program's variables by name, which coremltools names like the nodes.
         outputs: names of the program's outputs, which it renames.
     """
-    results = graph.graph.output_node().args[0]
+    own = set(graph.graph_signature.user_outputs)  # others are what states become
+    results = [node for node in graph.graph.output_node().args[0] if node.name in own]
     renamed = {origin(node).name: name for node, name in zip(results, outputs, strict=True)}
     found: dict[str, list[str]] = {}
     for path, node in endings(graph).items():

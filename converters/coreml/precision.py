@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..captures.mlprogram.evaluator import dtype_name
 from ..captures.mlprogram.program import Program
+from ..captures.mlprogram.texts import Text, run_program
 from ..captures.mlprogram.watching import SENTINEL
 from ..values import Array
 
@@ -93,8 +94,10 @@ class Selection:
             self.wide = {*positional(block, self.activations), *norms(block), *self.outside}
 
 
-def beyond_half(program: Program, inputs: Mapping[str, Array]) -> set[str]:
-    """Return the operations of PROGRAM that make or read a number that float16 cannot hold.
+def beyond_half(
+    program: Program, inputs: Mapping[str, Array], text: Text | None = None
+) -> set[str]:
+    """Return the operations of PROGRAM, which may read a TEXT, that meet a number beyond float16.
 
     Numbers as large as a mask's are none: a mask may be infinite.
     """
@@ -106,7 +109,7 @@ def beyond_half(program: Program, inputs: Mapping[str, Array]) -> set[str]:
             found.update(map(before_rounding, (operation.name, variable.name)))
             found.update(before_rounding(user.name) for user in variable.child_ops)
 
-    program.run(inputs, "float32", observe=observe)
+    run_program(program, text, inputs, lambda: {"precision": "float32", "observe": observe})
     return found
 
 

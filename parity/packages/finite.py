@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ...converters.runtimes import Runner
@@ -20,13 +21,14 @@ def finite_stage(precision: Stage, declared: Runner, structure: Runner | None) -
         declared: the candidate as it ships, after its runs on the probes.
         structure: the same in float32, after its own.
     """
-    narrow: Sequence[Watched] = getattr(declared, "watched", ())
+    narrow: Mapping[int, Sequence[Watched]] = getattr(declared, "watched", {})
     if not narrow:  # no package: its tools need not be installed
         return precision
     from ...converters.captures.mlprogram.watching import overflows
 
-    wide: Sequence[Watched] = getattr(structure, "watched", ())[-len(narrow) :]
-    for ran, exact in zip(narrow, wide, strict=False):
+    wide: Mapping[int, Sequence[Watched]] = getattr(structure, "watched", {})
+    pairs = (zip(rows, wide[key], strict=True) for key, rows in narrow.items() if key in wide)
+    for ran, exact in chain.from_iterable(pairs):
         if found := overflows(ran, exact):
             detail = f"{found}, where float32 has none; {precision.detail}"
             return precision._replace(status="fail", detail=detail)

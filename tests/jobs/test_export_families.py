@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from weighbridge.cli import main
 from weighbridge.converters.captures.mlprogram.package import MANIFEST, read_package
-from weighbridge.converters.coreml.export import write_metadata
+from weighbridge.converters.coreml.writing import write_metadata
 from weighbridge.tests.support.coreml.families import HERE, NAMES, source
 
 FOUND = "PASS" if sys.platform == "darwin" else "PASS-REFERENCE"

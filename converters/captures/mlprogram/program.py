@@ -40,6 +40,7 @@ from .package import (
     operations,
     read_package,
 )
+from .texts import text_of
 from .toolkit import load_mil, quiet, types
 
 State = dict[str, Tensor]
@@ -110,9 +111,11 @@ class Program:
         found = [f"{name} ends nothing" for name in made.get("sites", ()) if name not in self.names]
         if compute and compute != self.compute:
             found.append(f"it is said to compute in {made['compute']}, and does in {self.compute}")
+        text = text_of(made)
         for side in ("inputs", "outputs"):
             ports = made.get("signature", {}).get(side, ())
             named, there = {port["name"] for port in ports}, set(getattr(self, side))
+            named |= {text.position} if text and side == "inputs" else set()
             if ports and named != there:
                 found.append(f"its {side} are said to be {sorted(named)}, and are {sorted(there)}")
         return found

@@ -8,8 +8,9 @@ a program with states needs a state object from ``make_state``.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ...values import Array
 from ..base import Arrays, Trace, widened
 
 if TYPE_CHECKING:
+    from ...captures.mlprogram.texts import Text
     from ...models import Model
 
 # policy.device -> coremltools' compute units. "gpu" lets Core ML fall back to the CPU, not to the
@@ -45,6 +47,7 @@ class CoremlRunner:
     """An ML program in Core ML; see ``converters.runtimes.base.Runner``."""
 
     runtime = "coreml"
+    text: Text | None = None
 
     def __init__(self, model: Model, policy: Policy) -> None:
         if platform.system() != "Darwin":
@@ -56,11 +59,13 @@ class CoremlRunner:
             raise BadInputError(f"{model.spec} on {policy.device}: need a package, and {known}")
         from ...captures.mlprogram.package import manifest_in, read_package
         from ...captures.mlprogram.signatures import read_signature
+        from ...captures.mlprogram.texts import text_of
         from ...captures.mlprogram.toolkit import coremltools
 
         package = read_package(model.path)  # a damaged one is refused before Core ML compiles it
         declared = package.spec.description.metadata.userDefined
-        compute = str(manifest_in(declared, model.path).get("compute", "as declared"))
+        manifest = manifest_in(declared, model.path)
+        compute, self.text = str(manifest.get("compute", "as declared")), text_of(manifest)
         self.compute = "float16" if compute == "mixed" else compute
         self.signature = read_signature(model.path)
         self.version = str(coremltools.__version__)
@@ -68,11 +73,29 @@ class CoremlRunner:
         units = getattr(coremltools.ComputeUnit, UNITS[policy.device])
         self.model = coremltools.models.MLModel(str(model.path), compute_units=units)
 
+    @property
+    def cache(self) -> str:
+        """Where a text is kept between calls; empty where nothing is."""
+        return "states" if self.text else ""
+
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Return the outputs by name, floats as float32."""
+        """Return the outputs by name, floats as float32; every row of a text has states of its own."""
+        return self.run_in_pieces(inputs) if self.text else self.predict(inputs)
+
+    def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int] = ()) -> dict[str, Array]:
+        """Return the outputs of each token, read so many at a time as SIZES says, kept in states."""
+        from ...captures.mlprogram.texts import read_rows
+
+        def begin() -> Callable[[Arrays], Arrays]:
+            return partial(self.predict, state=self.model.make_state())
+
+        return read_rows(cast("Text", self.text), inputs, begin, sizes)
+
+    def predict(self, inputs: Arrays, **state: Any) -> dict[str, Array]:
+        """Return the outputs of one call, floats as float32."""
         given = {name: feed(np.asarray(array)) for name, array in inputs.items()}
         try:
-            outputs = self.model.predict(given)
+            outputs = self.model.predict(given, **state)
         except WeighbridgeError:
             raise
         except Exception as error:

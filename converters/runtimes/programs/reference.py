@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....errors import BadInputError
 from ...captures.mlprogram import load_program
 from ...captures.mlprogram.signatures import read_signature
+from ...captures.mlprogram.texts import each_row, run_program, stacked, text_of
 from ...common.policy import Policy
 from ...values import Array
 from ..base import Arrays, Trace, widened
@@ -20,6 +21,11 @@ from ..base import Arrays, Trace, widened
 if TYPE_CHECKING:
     from ...captures.mlprogram.watching import Watched
     from ...models import Model
+
+
+def key_of(inputs: Arrays) -> int:
+    """Return a number that stands for INPUTS, as they are."""
+    return hash(tuple((name, array.shape, array.tobytes()) for name, array in inputs.items()))
 
 
 class ReferenceRunner:
@@ -31,7 +37,8 @@ class ReferenceRunner:
         signature: what the package takes and gives.
         program: the program that runs.
         precision: ``declared``, or ``float32`` where no activation is rounded.
-        watched: what was not finite inside, of every run.
+        watched: what was not finite inside, row by row of a text, by the inputs of the run.
+        cache: where a text is kept between calls; empty where nothing is.
     """
 
     runtime = "reference"
@@ -42,8 +49,10 @@ class ReferenceRunner:
         self.policy = policy
         self.signature = read_signature(model.path)
         self.program = load_program(model.path)
+        self.text = text_of(self.program.manifest)
+        self.cache = "states" if self.text else ""
         self.precision = "declared"
-        self.watched: list[Watched] = []
+        self.watched: dict[int, list[Watched]] = {}
 
     def shadow(self, exact: Arrays | None = None) -> ReferenceRunner:
         """Return the same program without rounding of activations, which shows its structure.
@@ -51,7 +60,7 @@ class ReferenceRunner:
         EXACT are constants as they were before they were rounded.
         """
         other = copy(self)
-        other.precision, other.watched = "float32", []
+        other.precision, other.watched = "float32", {}
         other.program = self.program.with_constants(exact or {})
         return other
 
@@ -59,10 +68,19 @@ class ReferenceRunner:
         """Return the outputs by name, floats as float32."""
         from ...captures.mlprogram.watching import Watch
 
-        watch = Watch(wide=self.precision == "float32")
-        outputs = self.program.run(inputs, self.precision, observe=watch)
-        self.watched.append(watch.found)
-        return widened(outputs)
+        watches = self.watched[key_of(inputs)] = []
+
+        def watched() -> dict[str, Any]:
+            watch = Watch(wide=self.precision == "float32")
+            watches.append(watch.found)
+            return {"precision": self.precision, "observe": watch}
+
+        return widened(run_program(self.program, self.text, inputs, watched))
+
+    def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, Array]:
+        """Return the outputs of each token, read so many at a time as SIZES says, kept in states."""
+        how = {"precision": self.precision}
+        return widened(run_program(self.program, self.text, inputs, lambda: how, sizes))
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every site.
@@ -70,8 +88,11 @@ class ReferenceRunner:
         Sites are submodules where the package says which operation ends which (our exports do);
         otherwise they are operations, named by their output.
         """
+        given = corrections or {}
+        rows = each_row(self.text, inputs, given) if self.text else [(inputs, given)]
         sites: dict[str, Sequence[str]] | None = self.program.manifest.get("sites")
-        outputs, found = self.program.trace(inputs, self.precision, corrections, sites)
+        ran = [self.program.trace(own, self.precision, theirs, sites) for own, theirs in rows]
+        outputs, found = ran[0] if len(ran) == 1 else map(stacked, zip(*ran, strict=True))
         return Trace(widened(outputs), widened(found))
 
     def describe(self) -> dict[str, str]:

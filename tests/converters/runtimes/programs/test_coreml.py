@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from weighbridge.converters.captures.mlprogram.texts import Text
 from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models.model import Model
 from weighbridge.converters.runtimes.programs import coreml
@@ -60,6 +61,24 @@ def test_a_failure_inside_core_ml_is_one_line(runner):
         BadInputError, match=r"Core ML cannot run on this input: index out of range$"
     ):
         runner.run(feed(20))
+
+
+def test_every_row_of_a_text_is_read_with_a_state_of_its_own(runner):
+    class Counting:
+        """Returns how many tokens the state saw, and checks where the caller says it is."""
+
+        def make_state(self):
+            return {"read": 0}
+
+        def predict(self, inputs, state):
+            assert inputs["at"].tolist() == [state["read"]]
+            state["read"] += inputs["ids"].shape[1]
+            return {"y": np.full(inputs["ids"].shape, state["read"], np.float16)}
+
+    runner.model, runner.text = Counting(), Text("ids", "at")
+    ids = {"ids": np.ones((2, 5), np.int64)}
+    assert runner.run(ids)["y"].tolist() == [[5] * 5] * 2
+    assert runner.run_in_pieces(ids, [2, 3])["y"].tolist() == [[2, 2, 5, 5, 5]] * 2
 
 
 def test_core_ml_shows_no_sites_and_takes_no_corrections(runner):

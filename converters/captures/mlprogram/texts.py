@@ -1,0 +1,123 @@
+"""Texts read by a program that keeps keys and values in states: row by row, in one call or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....errors import MismatchError
+from ...values import Array
+
+Arrays = Mapping[str, Array]
+Call = Callable[[Arrays], Mapping[str, Array]]
+
+
+class Text(NamedTuple):
+    """The inputs of a program that goes on with a text.
+
+    Attributes:
+        ids: takes the new tokens of one text, of shape (1, tokens).
+        position: takes how many tokens were read before, of shape (1,).
+    """
+
+    ids: str
+    position: str
+
+
+def text_of(manifest: Mapping[str, Any]) -> Text | None:
+    """Return what MANIFEST says of how its program reads a text; ``None`` where it keeps nothing.
+
+    >>> text_of({"text": {"ids": "input_ids", "position": "position"}})
+    Text(ids='input_ids', position='position')
+    """
+    entry = manifest.get("text")
+    given = [entry.get(name) for name in Text._fields] if isinstance(entry, Mapping) else [None]
+    return Text(*given) if all(isinstance(name, str) for name in given) else None
+
+
+def run_program(
+    program: Any,
+    text: Text | None,
+    inputs: Arrays,
+    how: Callable[[], dict[str, Any]],
+    sizes: Sequence[int] = (),
+) -> dict[str, Array]:
+    """Return what PROGRAM, a ``Program``, makes of INPUTS, ``read_rows`` where it goes on with a TEXT.
+
+    HOW returns options of ``Program.run``, asked once for every row.
+    """
+    if text is None:
+        return dict(program.run(inputs, **how()))
+    return read_rows(
+        text, inputs, lambda: partial(program.run, state=program.new_state(), **how()), sizes
+    )
+
+
+def each_row(text: Text, inputs: Arrays, corrections: Arrays) -> Iterator[tuple[Arrays, Arrays]]:
+    """Yield the inputs of one call for every row of INPUTS, and what of CORRECTIONS is the row's."""
+    ids = rows_of(text, inputs)
+    for index, row in enumerate(ids):
+        own = {n: it[index, None] if len(it) == len(ids) else it for n, it in corrections.items()}
+        yield from ((part, own) for part in parts(text, inputs, row, [len(row)]))
+
+
+def read_rows(
+    text: Text, inputs: Arrays, begin: Callable[[], Call], sizes: Sequence[int] = ()
+) -> dict[str, Array]:
+    """Return the outputs for every row of INPUTS, all tokens of a row one behind the other.
+
+    Args:
+        text: the program's inputs.
+        inputs: ids of shape (rows, tokens), by name.
+        begin: returns a call of the program with states of its own.
+        sizes: how many tokens each call reads; all at once by default.
+
+    Raises:
+        MismatchError: there are no such ids.
+    """
+    return stacked([read_row(text, inputs, row, (begin(), sizes)) for row in rows_of(text, inputs)])
+
+
+def stacked(rows: Sequence[Arrays]) -> dict[str, Array]:
+    """Return the arrays of ROWS, one below the other."""
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def rows_of(text: Text, inputs: Arrays) -> Array:
+    """Return the ids in INPUTS, of shape (rows, tokens).
+
+    Raises:
+        MismatchError: there are none of that shape.
+    """
+    given = inputs.get(text.ids)
+    if given is None or np.ndim(given) != 2 or not np.size(given):
+        found = "missing" if given is None else f"of shape {list(np.shape(given))}"
+        raise MismatchError(
+            "inputs do not fit", [f"{text.ids} is {found}, expected [rows, tokens]"]
+        )
+    return np.asarray(given)
+
+
+def read_row(
+    text: Text, inputs: Arrays, ids: Array, how: tuple[Call, Sequence[int]]
+) -> dict[str, Array]:
+    """Return the outputs for the tokens IDS of one text, read by a call in pieces as HOW says."""
+    call, sizes = how
+    calls = [call(part) for part in parts(text, inputs, ids, sizes or [len(ids)])]
+    return {name: np.concatenate([it[name] for it in calls], axis=1) for name in calls[0]}
+
+
+def parts(text: Text, inputs: Arrays, ids: Array, sizes: Sequence[int]) -> Iterator[Arrays]:
+    """Yield what each call is given: SIZES say how many tokens of IDS.
+
+    >>> text = Text("ids", "at")
+    >>> [(it["ids"].tolist(), it["at"].tolist()) for it in parts(text, {}, np.arange(3), (2, 1))]
+    [([[0, 1]], [0]), ([[2]], [2])]
+    """
+    for start, stop in pairwise(accumulate(sizes, initial=0)):
+        position = np.array([start], np.int32)
+        yield {**inputs, text.ids: ids[None, start:stop], text.position: position}

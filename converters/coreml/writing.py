@@ -1,0 +1,46 @@
+"""A package written to disk, alike in every run."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..captures.mlprogram.package import Package
+from ..documents import read_object
+
+
+def write_metadata(package: Package, metadata: Mapping[str, str]) -> None:
+    """Add METADATA to the package's specification, in place."""
+    file = package.weights.parent / "model.mlmodel"
+    package.spec.description.metadata.userDefined.update(metadata)
+    file.write_bytes(package.spec.SerializeToString(deterministic=True))
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """Yield the files below FOLDER."""
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def save(model: Any, package: Path) -> None:
+    """Write coremltools' MODEL as PACKAGE, alike in every run."""
+    model.save(str(package))
+    for stray in set(package.iterdir()) - {package / "Data", package / "Manifest.json"}:
+        stray.unlink()  # debug handles of another runtime
+    name_items(package)
+
+
+def name_items(package: Path) -> None:
+    """Give the items of PACKAGE identifiers that follow from their paths; coremltools draws lots."""
+    place = package / "Manifest.json"
+    facts = read_object(place)
+    items = facts["itemInfoEntries"]
+    names = {
+        drawn: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for drawn, item in items.items()
+    }
+    entries = sorted((names[drawn], item) for drawn, item in items.items())
+    root = names[facts["rootModelIdentifier"]]
+    facts |= {"itemInfoEntries": dict(entries), "rootModelIdentifier": root}
+    place.write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")

@@ -1,0 +1,122 @@
+"""Causal language models exported with their keys and values as states, by the command line."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+from weighbridge.converters.captures.mlprogram import load_program
+from weighbridge.converters.captures.mlprogram.package import read_package
+from weighbridge.converters.coreml.options import PackageOptions
+from weighbridge.tests.support.coreml.models import MODELS, make
+
+FOUND = "PASS" if sys.platform == "darwin" else "PASS-REFERENCE"
+FAMILIES = ("GPT-2", "Gemma", "Gemma 2", "Gemma 3", "Llama", "Qwen3")
+PROMPT, NEW = 8, 64
+NEAR = 0.02  # of the scores' standard deviation: a tie in half precision
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def run(*arguments):
+    """Run the command line; return the exit code, the verdict and all that was said."""
+    result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    told = json.loads(result.stdout)
+    return result.exit_code, told.get("verdict") or told, result.stdout
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(it, marks=pytest.mark.heavy) for it in FAMILIES]
+)
+def exported(request, tmp_path_factory):
+    """Return a family's directory, its stateful package, and what the export said."""
+    folder = tmp_path_factory.mktemp("stateful")
+    source, target = make(request.param, folder / "source"), folder / "m.mlpackage"
+    code, verdict, told = run("export", "coreml", source, target, "--stateful")
+    assert code == 0, told
+    return getattr(transformers, MODELS[request.param].model), source, target, verdict
+
+
+def test_one_reading_and_reading_piece_by_piece_give_what_the_source_gives(exported):
+    *_, verdict = exported
+    stages = {stage["name"]: stage["status"] for stage in verdict["stages"]}
+    assert verdict["status"] == FOUND
+    assert [stages[name] for name in ("structure", "decoding", "precision")] == ["pass"] * 3
+
+
+def test_64_greedy_tokens_are_those_of_transformers(exported):
+    kind, source, target, _ = exported
+    ids = np.random.default_rng(0).integers(3, 60, (1, PROMPT))
+    found = kind.from_pretrained(source).generate(
+        torch.from_numpy(ids), max_new_tokens=NEW, do_sample=False, eos_token_id=None,
+        pad_token_id=0, output_logits=True, return_dict_in_generate=True,
+    )  # fmt: skip
+    wanted = found.sequences[0, PROMPT:].tolist()
+    program = load_program(target)
+    state, tokens, part, begun = program.new_state(), [], ids, 0
+    for _ in range(NEW):
+        inputs = {"input_ids": part, "position": np.array([begun])}
+        tokens.append(int(program.run(inputs, state=state)["logits"][0, -1].argmax()))
+        begun, part = begun + part.shape[1], np.array([tokens[-1:]])
+    parted = next((i for i in range(NEW) if tokens[i] != wanted[i]), None)
+    if parted is not None:  # behind a tie the texts are two
+        scores = found.logits[parted][0]
+        first, second = scores.topk(2).values.tolist()
+        assert first - second < NEAR * scores.std()
+
+
+def test_a_stateful_package_is_for_the_first_system_with_states_and_names_them(exported):
+    package = read_package(exported[2])
+    (function,) = package.spec.description.functions or [package.spec.description]
+    names = {
+        f"{part}_{layer}"
+        for part in ("keys", "values")
+        for layer in range(len(function.state) // 2)
+    }
+    assert package.spec.specificationVersion == 9  # iOS 18
+    assert {state.name for state in function.state} == names
+    assert [port.name for port in function.input] == ["input_ids", "position"]
+
+
+def test_the_weights_of_a_stateful_package_come_back(exported, tmp_path):
+    _, source, target, _ = exported
+    code, _, told = run("convert", "coreml-to-torch", target, tmp_path / "back", "--like", source)
+    assert code == 0, told
+
+
+@pytest.mark.heavy
+def test_states_are_half_precision_and_float32_is_refused(tmp_path):
+    source = make("Llama", tmp_path / "source")
+    options = ("--stateful", "--precision", "float32")
+    code, _, told = run("export", "coreml", source, tmp_path / "m.mlpackage", *options)
+    assert code == 3
+    assert "Core ML keeps states in float16" in told
+    assert not (tmp_path / "m.mlpackage").exists()
+
+
+@pytest.mark.parametrize("family", ["BERT", "ViT", "T5"])
+def test_what_continues_no_text_is_refused(family, tmp_path):
+    source = make(family, tmp_path / "source")
+    code, _, told = run("export", "coreml", source, tmp_path / "m.mlpackage", "--stateful")
+    assert code == 3
+    assert "its one input is token ids, not" in told
+
+
+def test_what_keeps_more_than_keys_and_values_is_refused(tmp_path):
+    config = transformers.MambaConfig(
+        vocab_size=61, hidden_size=16, num_hidden_layers=1, state_size=4, time_step_rank=2
+    )
+    transformers.MambaForCausalLM(config).save_pretrained(tmp_path / "source")
+    target = tmp_path / "m.mlpackage"
+    code, _, told = run("export", "coreml", tmp_path / "source", target, "--stateful")
+    assert code == 3
+    assert "without --stateful" in told
+
+
+def test_only_packages_with_states_need_the_system_that_has_them():
+    assert PackageOptions().oldest == "iOS17"
+    assert PackageOptions(stateful=True).oldest == "iOS18"
