@@ -258,18 +258,31 @@ class Captured(Branch):
         inserting.insert_new(self._wiring, specs, seed)
         inserting.leave_trainable(self._wiring, train)
 
-    def set_adapters(self, updates: Mapping[str, LowRank], *, train: Iterable[str] = ()) -> None:
+    def set_adapters(
+        self,
+        updates: Mapping[str, LowRank],
+        *,
+        train: Iterable[str] = (),
+        grids: Mapping[str, Blocks] | None = None,
+    ) -> None:
         """Insert the adapters of UPDATES (weight name -> update), or replace those that are there.
 
         An update lies as its weight. Linear layers, embeddings and convolutions compute with the
         factors; any other parameter (a ``Conv1D``, the experts of a layer) is summed with its update
         in each call. All can be trained, and TRAIN names what else can (see ``insert_adapters``).
 
+        Args:
+            updates: weight name -> update.
+            train: what else can be trained.
+            grids: weight name -> a quantized weight. What is computed with is then the sum of the
+                weight and its update, rounded to the values that its codes can have; gradients pass
+                the rounding as if there were none.
+
         Raises:
             MismatchError: a name is no parameter, or an update has another shape; all are listed.
         """
         inserting.check_trainable(self._wiring, train)
-        inserting.insert_updates(self._wiring, updates)
+        inserting.insert_updates(self._wiring, updates, grids or {})
         inserting.leave_trainable(self._wiring, train)
 
     def adapter_updates(self) -> dict[str, LowRank]:

@@ -3,7 +3,8 @@
 A weight of shape (out, ...) has ``lora_a``, shape (in, rank), and ``lora_b``, shape (rank, out); an
 embedding's rows are inputs. With magnitudes m (DoRA, Liu et al. 2024, equation 5) rows of the sum
 are scaled to the length m; their own length counts as a constant of the gradient (section 4.3), as in
-PEFT. Factors may be wider than what they meet: they are cast to its dtype.
+PEFT. Factors may be wider than what they meet: they are cast to its dtype. Where a sum is rounded to the
+grid of a quantized weight it is formed in float32.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import mlx.core as mx
 from ..dispatch import Call, Environment, resolve
 from ..graph import Graph, Run, Step, weight_of
 from ..quantized.value import Quantized, Values, held
+from .grids import Rounding
 
 
 class Slot(NamedTuple):
@@ -26,12 +28,14 @@ class Slot(NamedTuple):
         up: of ``lora_b``.
         scale: of the update.
         magnitude: of DoRA's magnitudes, empty without.
+        rounding: of the sum of the weight and its update; ``None`` without.
     """
 
     down: str
     up: str
     scale: float
     magnitude: str = ""
+    rounding: Rounding | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -108,7 +112,7 @@ def _embedding(use: Use) -> Run:
     return run
 
 
-def _convolution(use: Use) -> Run:
+def _with_sum(use: Use) -> Run:
     """Run with the sum of the weight and its update."""
 
     def run(values: Environment) -> Any:
@@ -123,6 +127,9 @@ def summed(weight: mx.array, values: Mapping[str, Any], slot: Slot) -> mx.array:
 
     Leading axes of the factors count matrices, such as the experts of a layer.
     """
+    if slot.rounding:
+        exact = summed(slot.rounding.weight(), values, slot._replace(rounding=None))
+        return slot.rounding.rounded(exact).astype(weight.dtype)
     update = slot.scale * mx.swapaxes(values[slot.down] @ values[slot.up], -1, -2)
     total: mx.array = weight + update.reshape(weight.shape).astype(weight.dtype)
     if not slot.magnitude:
@@ -136,7 +143,7 @@ def summed(weight: mx.array, values: Mapping[str, Any], slot: Slot) -> mx.array:
 _FORMS: Final[dict[str, Callable[[Use], Run]]] = {
     "aten.linear.default": _linear,
     "aten.embedding.default": _embedding,
-    **{f"aten.conv{n}d.{kind}": _convolution for n in (1, 2, 3) for kind in ("default", "padding")},
+    **{f"aten.conv{n}d.{kind}": _with_sum for n in (1, 2, 3) for kind in ("default", "padding")},
 }
 
 
@@ -160,4 +167,5 @@ def adapted(step: Step, run: Run, slots: Mapping[str, Slot]) -> Run | None:
     use, form = weight_of(step), _form(step)
     if use is None or form is None or use[1] not in slots:
         return None
-    return form(Use(use[0], run, use[1], slots[use[1]]))
+    slot = slots[use[1]]
+    return (_with_sum if slot.rounding else form)(Use(use[0], run, use[1], slot))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 import mlx.core as mx
 
 from .....errors import MismatchError
+from ....quantization import Blocks
 from ....values import LowRank
 from ...specs import AdapterSpec
 from ..graph import Step
+from ..quantized.value import Quantized, quantized_of
 from ..storage.wiring import Wiring
 from . import factors
 from .forms import Slot, adaptable, is_embedding
+from .grids import Rounding
 
 
 def uses_of(wiring: Wiring) -> dict[str, Step]:
@@ -41,20 +46,44 @@ def insert_new(wiring: Wiring, specs: Mapping[str, AdapterSpec], seed: int) -> N
         _place(wiring, name, arrays, spec.scale, summed=spec.dora and embedding)
 
 
-def insert_updates(wiring: Wiring, updates: Mapping[str, LowRank]) -> None:
-    """Put the adapters of UPDATES in; those of weights that no step can adapt are summed with them."""
+def insert_updates(
+    wiring: Wiring, updates: Mapping[str, LowRank], grids: Mapping[str, Blocks] = MappingProxyType({})
+) -> None:
+    """Put the adapters of UPDATES in; those of weights that no step can adapt are summed with them.
+
+    So are those of GRIDS, and the sums rounded.
+    """
     uses, known = uses_of(wiring), wiring.recording.names
-    factors.check_names(updates, {**uses, **known})
+    factors.check_names({**updates, **grids}, {**uses, **known})
     factors.check_shapes(updates, {name: wiring.shape(name) for name in updates})
+    roundings = {name: _rounding(wiring, name, blocks) for name, blocks in grids.items()}
     for name, update in updates.items():
-        embedding = name in uses and is_embedding(uses[name])
+        embedding, rounding = name in uses and is_embedding(uses[name]), roundings.get(name)
         summed = name not in uses or (embedding and update.magnitude is not None)
-        arrays = factors.of_update(update, wiring.dtype(name), embedding=embedding and not summed)
-        _place(wiring, name, arrays, update.scale, summed=summed)
+        apart = embedding and not summed and rounding is None
+        arrays = factors.of_update(update, wiring.dtype(name), embedding=apart)
+        _place(wiring, name, arrays, update.scale, summed=summed, rounding=rounding)
+
+
+def _rounding(wiring: Wiring, name: str, blocks: Blocks) -> Rounding:
+    """Return how the weight called NAME is rounded: as BLOCKS are, which it may consist of itself."""
+    own = wiring.value(name)
+    if isinstance(own, Quantized):
+        return Rounding(replace(own, dtype=mx.float32))
+    if wiring.shape(name) != blocks.shape:
+        problem = f"{name}: expected {list(wiring.shape(name))}, found {list(blocks.shape)}"
+        raise MismatchError("the quantized weights do not fit the captured module", [problem])
+    return Rounding(quantized_of(blocks, mx.float32), wiring.location(name))
 
 
 def _place(
-    wiring: Wiring, name: str, arrays: Sequence[mx.array], scale: float, *, summed: bool
+    wiring: Wiring,
+    name: str,
+    arrays: Sequence[mx.array],
+    scale: float,
+    *,
+    summed: bool,
+    rounding: Rounding | None = None,
 ) -> None:
     """Store ARRAYS beside the weight called NAME, and a slot that says so."""
     keys = [factors.beside(name, part) for part in factors.FACTORS[: len(arrays)]]
@@ -62,7 +91,7 @@ def _place(
         wiring.place(key, array, trainable=True)
     wiring.slots.pop(name, None)
     wiring.sums.pop(wiring.first(name), None)
-    slot = Slot(keys[0], keys[1], scale, *keys[2:])
+    slot = Slot(keys[0], keys[1], scale, *keys[2:])._replace(rounding=rounding)
     if summed:
         wiring.sums[wiring.first(name)] = name, slot
     else:
@@ -76,7 +105,7 @@ def updates_in(wiring: Wiring) -> dict[str, LowRank]:
     found = {}
     for name, slot in [*wiring.slots.items(), *wiring.sums.values()]:
         arrays = [wiring.locations[key].get() for key in slot.parameters]
-        embedding = name in wiring.slots and is_embedding(uses[name])
+        embedding = name in wiring.slots and is_embedding(uses[name]) and not slot.rounding
         found[name] = factors.as_update(arrays, slot.scale, embedding=embedding)
     return found
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from ....common.arrays import to_mlx
+from ....quantization import Blocks
 from ....quantization.scheme import Scheme
 
 
@@ -74,6 +76,12 @@ class Quantized:
         if self.chosen is None:
             return mx.quantized_matmul(x, *self.parts, **named)
         return mx.gather_qmm(x, *self.parts, rhs_indices=self.chosen, **named)
+
+
+def quantized_of(blocks: Blocks, dtype: mx.Dtype) -> Quantized:
+    """Return BLOCKS, without a global scale, as a weight that stands for a dense one of DTYPE."""
+    parts = Parts(**{part: to_mlx(array) for part, array in blocks.parts.items()})
+    return Quantized(parts, blocks.scheme, dtype)
 
 
 class Values(dict[str, Any]):
