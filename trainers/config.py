@@ -138,8 +138,9 @@ class TrainConfig(Section):
         return self.dynamic_batch.min if self.dynamic_batch else self.batch_size
 
     def sources(self) -> tuple[str | Path, ...]:
-        """Return what a run reads: the model, the files of its data and the tokenizer, if it is named."""
-        named = (*(getattr(self.data, name) for name in SPLITS), self.tokenizer)
+        """Return what a run reads: the model, the files of its data, and what else is named."""
+        aware = self.adapter and self.adapter.quantize_aware
+        named = (*(getattr(self.data, name) for name in SPLITS), self.tokenizer, aware)
         return self.model, *(path for path in named if isinstance(path, Path))
 
 
@@ -193,6 +194,9 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
         "model": str(Path(model).absolute()) if Path(model).exists() else model,
         "tokenizer": config.tokenizer and Path(located(str(config.tokenizer))).absolute(),
     }
+    if config.adapter and isinstance(aware := config.adapter.quantize_aware, Path):
+        update = {"quantize_aware": Path(located(str(aware))).absolute()}
+        changed["adapter"] = config.adapter.model_copy(update=update)
     return config.model_copy(update=changed)
 
 

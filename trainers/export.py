@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..converters.adapters.open import GRIDS, ORIGINAL
 from ..converters.checkpoints import Header, open_checkpoint, save_tensors
 from ..converters.common.dtypes import CODE
 from ..converters.common.hints import command, unused
@@ -99,6 +100,9 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     trust = ("--trust-code", config.trust_code) if config.trust_code else ()
     if model is None or model.path is None or not model.path.is_dir() or _map(task) is None:
         return command("inspect", out)
+    if task.grids.blocks:
+        original = ("--original", task.grids.original) if task.grids.original else ()
+        return command("merge", config.model, out, unused(out, "-merged"), *original, *trust)
     tuned = unused(out, "-torch")
     if not config.adapter:
         return command("convert", "mlx-to-torch", out, tuned, *trust)
@@ -120,6 +124,8 @@ def base_record(task: Task, changed: Collection[str]) -> str | None:
         "weights": weight_records(task.model.checkpoint, sorted(changed)),
         "quantization": recipe.recorded() if recipe else None,
     }
+    if grids := task.grids.recorded(changed):
+        base |= {GRIDS: grids, ORIGINAL: task.grids.original or None}
     return json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)
 
 

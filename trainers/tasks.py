@@ -12,7 +12,7 @@ import xxhash
 
 from ..converters.models import Model
 from ..converters.planning.opening import open as open_model
-from ..converters.quantization import Blocks
+from ..converters.quantization import Blocks, Dequantized
 from ..converters.values import Array, LowRank
 from ..errors import MismatchError
 from .adapters import (
@@ -24,12 +24,14 @@ from .adapters import (
     with_magnitudes,
 )
 from .config import TrainConfig
+from .configuration.updates import AdapterSection
 from .data.batches import Dataset, Order
 from .data.context import Context
 from .data.reading import leaks, read_splits
 from .live import Live
 from .objectives.base import Objective
 from .objectives.chosen import check_labels, objective_of
+from .rounding import Grids, grids_of
 from .steps.modes import trains
 
 PREFIX: Final = "model."  # of the model's own names inside its loss module
@@ -58,6 +60,7 @@ class Task:
             the values that they stand for.
         save_weights: writes whole weights, given by torch name, to a folder after full
             fine-tuning, in place of ``model.safetensors`` in MLX naming.
+        grids: what sums of weights and updates are rounded to.
     """
 
     model: Model | None
@@ -68,6 +71,7 @@ class Task:
     leaks: Mapping[str, int]
     save_weights: SaveWeights | None = None
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
+    grids: Grids = field(default_factory=Grids)
 
     def parameters(self) -> dict[str, Parameter]:
         """Return every parameter by its name in the loss module, adapters included."""
@@ -86,6 +90,10 @@ class Task:
                 digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
                 bits = np.ascontiguousarray(value.detach().numpy()).reshape(-1).view(np.uint8)
                 digest.update(bits.data)
+        for name, block in sorted(self.grids.blocks.items()):
+            digest.update(f"{name} {block.scheme}".encode())
+            for array in block.parts.values():
+                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
     def order(self, config: TrainConfig) -> Order:
@@ -122,8 +130,11 @@ def build_task(
     _check_grad_cache(config, objective, module)
     _freeze(module, config, blocks)
     check_labels(objective, module, splits)
-    updates = _updates(module, config)
-    return Task(model, module, objective, splits, updates, leaks(splits), blocks=blocks)
+    grids = _grids(module, config, Grids(blocks, _tensors(model)))
+    if grids.original:  # the module has other values than those of the codes there
+        blocks = {name: it for name, it in blocks.items() if name not in grids.blocks}
+    updates, shared = _updates(module, config), leaks(splits)
+    return Task(model, module, objective, splits, updates, shared, blocks=blocks, grids=grids)
 
 
 def _check_grad_cache(config: TrainConfig, objective: Objective, module: Any) -> None:
@@ -168,6 +179,11 @@ def _blocks(model: Model, module: Any) -> dict[str, Blocks]:
     return {name: it for name, it in found.items() if name in own and equal(own[name], it)}
 
 
+def _tensors(model: Model | None) -> Dequantized | None:
+    tensors = model.tensors if model else None
+    return tensors if isinstance(tensors, Dequantized) else None
+
+
 def _build_module(model: Model) -> Any:
     """Return MODEL's torch module with the parameters trainable that its author left so."""
     from ..converters.maps.sources.torch_side import with_torch_side
@@ -205,13 +221,23 @@ def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
         )
 
 
+def _adapted(module: Any, settings: AdapterSection) -> dict[str, tuple[int, int]]:
+    """Return the shapes of the weights that adapters change, by name."""
+    shapes = linear_shapes(module)
+    chosen = select(shapes, settings.targets, "linear modules")
+    return {f"{name}.weight": shapes[name] for name in chosen}
+
+
+def _grids(module: Any, config: TrainConfig, own: Grids) -> Grids:
+    if config.adapter is None:
+        return Grids()
+    return grids_of(config.adapter.quantize_aware, module, _adapted(module, config.adapter), own)
+
+
 def _updates(module: Any, config: TrainConfig) -> dict[str, LowRank]:
     if config.adapter is None:
         return {}
-    shapes = linear_shapes(module)
-    chosen = select(shapes, config.adapter.targets, "linear modules")
-    weights = {f"{name}.weight": shapes[name] for name in chosen}
-    settings = config.adapter
+    settings, weights = config.adapter, _adapted(module, config.adapter)
     updates = initial_updates(weights, rank=settings.rank, scale=settings.scale, seed=config.seed)
     return with_magnitudes(updates, dict(module.named_parameters())) if settings.dora else updates
 

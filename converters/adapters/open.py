@@ -33,8 +33,12 @@ FILES: Final = {
     "peft": PEFT_TENSORS,
 }
 RECORD: Final = "weighbridge.json"
+GRIDS: Final = "grids"  # hashes of the grids that an adapter was trained for, by weight
+ORIGINAL: Final = "original"  # whose weights it was added to there; none for those of the codes
 RECORDED: Final = {"spec": str, "framework": str, "tensors": dict, "quantization": dict} | {
-    "weights": dict
+    "weights": dict,
+    GRIDS: dict,
+    ORIGINAL: str,
 }
 PROJECTIONS: Final = 16  # of a weight
 WEIGHT: Final = {"dtype": str, "hashes": dict, "projections": list}
@@ -141,9 +145,9 @@ def _odd_field(base: Any) -> str | None:
     for field, kind in RECORDED.items():
         if not isinstance(base.get(field), kind | None):
             return field
-    hashes = (base.get("tensors") or {}).values()
-    if not all(isinstance(it, str) for it in hashes):
-        return "tensors"
+    for field in ("tensors", GRIDS):
+        if not all(isinstance(it, str) for it in (base.get(field) or {}).values()):
+            return field
     weights = (base.get("weights") or {}).values()
     return None if all(_is_weight(it) for it in weights) else "weights"
 

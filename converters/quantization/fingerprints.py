@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import xxhash
@@ -23,9 +23,18 @@ def fingerprints(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, str]
     return {name: _fingerprint(raw, name) for name in names if name in raw.headers}
 
 
-def _fingerprint(raw: Checkpoint, name: str) -> str:
-    digest = xxhash.xxh3_64()
-    for part, full in sorted(stored_as(raw, name).items()):
+def grid_fingerprints(checkpoint: Dequantized, names: Iterable[str]) -> dict[str, str]:
+    """Return a hash of where the values of the quantized weights NAMES can lie, whichever codes they have."""
+    return {
+        name: _fingerprint(checkpoint.raw, name, str(checkpoint.schemes[name]), {"weight"})
+        for name in names
+    }
+
+
+def _fingerprint(raw: Checkpoint, name: str, scheme: str = "", leave: Collection[str] = ()) -> str:
+    digest = xxhash.xxh3_64(scheme.encode())
+    parts = {part: full for part, full in stored_as(raw, name).items() if part not in leave}
+    for part, full in sorted(parts.items()):
         digest.update(f"{part} {raw.headers[full]}".encode())
         for piece in raw.stream(full):
             digest.update(piece)

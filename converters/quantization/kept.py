@@ -80,9 +80,7 @@ def grid_of(blocks: Blocks) -> Grid:
     codes = blocks.codes().reshape(shape)
     values = blocks.values().reshape(shape)
     if scheme.affine:
-        return Grid(
-            codes.astype(np.float64), scales.astype(np.float64)[..., None], values, scheme
-        )
+        return Grid(codes.astype(np.float64), scales.astype(np.float64)[..., None], values, scheme)
     wide = SCALES[scheme.mode].astype(np.float64)[scales]
     if "global_scale" in blocks.parts:
         factor = blocks.parts["global_scale"].astype(np.float64) / GLOBAL

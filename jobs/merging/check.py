@@ -21,6 +21,7 @@ from ..adapter_check import probes_of, run_of
 from ..options import Options
 from .plan import Merge
 from .remeasure import Kept, remeasured
+from .rounded import AsTrained
 
 if TYPE_CHECKING:
     from ...parity.check.verdict import Stage, Verdict
@@ -122,20 +123,29 @@ def measured(job: Merge, written: Model, options: Options) -> tuple[str, dict[st
 
     All run in float32. ``merge`` is the distance of the result from the live adapter, on the original where the merge
     was into that; ``effect`` is how far the adapter moves its base; ``change of base``, there,
-    how far the live adapter on the quantized base is from the one on the original.
+    how far the live adapter on the quantized base is from the one on the original. Where sums were rounded
+    in training the live adapter is that, and ``rounding`` how far it is from the one that rounds nothing.
     """
     from ...converters.runtimes.live import live_difference
 
-    probes = probes_of(job.model, options)
-    who, live = live_run(job.reference, probes, options)
-    bare = converted_view(replace(job.reference, adapter=None), live.runtime, options.original)
+    probes, reference = probes_of(job.model, options), job.model if job.rounded else job.reference
+    who, live = live_run(reference, probes, options)
+    plain = live
+    if job.rounded:
+        layers = {name: job.layers[name] for name in job.chosen}
+        there = AsTrained(job.model.checkpoint, layers)
+        trained = replace(reference, adapter=None, tensors=there)
+        live = Recorded(trained, load(trained, "mlx", Policy()), probes)
+    bare = converted_view(replace(reference, adapter=None), live.runtime, options.original)
     without = Recorded(bare, load(bare, live.runtime, Policy()), probes)
     merged = Recorded(written, load(written, "mlx", Policy()), probes)
     found = {
         "merge": live_difference(live, merged, probes),
         "effect": live_difference(without, live, probes),
     }
-    if job.errors:
+    if job.rounded:
+        found["rounding"] = live_difference(live, plain, probes)
+    elif job.errors:
         other = live_run(job.model, probes, options)[1]
         found["change of base"] = live_difference(live, other, probes)
     return who, found
@@ -177,6 +187,8 @@ def judged(figures: dict[str, Any], *, forced: bool, moved: bool = True) -> Stag
 
     error, effect, other = figures["merge"], figures["effect"], figures.get("change of base")
     detail = f"merged against live: relative error {error:.1e}, the adapter's effect {effect:.1e}"
+    if (rounding := figures.get("rounding")) is not None:
+        detail += f"; live as it was trained, by rounded weights, {rounding:.1e} from one that rounds none"
     if other is not None:
         detail += f"; the live adapter on the quantized base is {other:.1e} away"
     if not (math.isfinite(error) and math.isfinite(effect)):

@@ -15,6 +15,7 @@ from ...converters.quantization.provenance.made_from import Provenance, provenan
 from ...errors import BadInputError, MismatchError
 from ..options import Options
 from ..provenance.base import MISMATCH
+from .rounded import trained_rounded
 from .trial import affected_weights, changes_of, labelled
 
 SAME: Final = "same"
@@ -37,8 +38,9 @@ class FromOriginal(NamedTuple):
     def notes(self) -> list[str]:
         """What a person should know of the base."""
         status, message = self.provenance.status, self.provenance.message
-        more = f"the base is {status}, so all {len(self.layers)} weights are made again"
-        return [message] if status == SAME else [message, more]
+        if status == SAME or any(layer.trained_rounded for layer in self.layers):
+            return [message]
+        return [message, f"the base is {status}, so all {len(self.layers)} weights are made again"]
 
 
 def from_original(
@@ -66,10 +68,11 @@ def from_original(
             provenance.lines(),
         )
     changes = changes_of(model)
-    if provenance.status != SAME:
+    rounded = trained_rounded(model, tensors, original)
+    if provenance.status != SAME and not rounded:
         floats = [name for name, it in tensors.headers.items() if it.dtype in FLOATS]
         changes = dict.fromkeys(floats) | changes
-    layers = affected_weights(changes, tensors, seen.checkpoint)
+    layers = affected_weights(changes, tensors, seen.checkpoint, rounded)
     assert model.adapter is not None  # noqa: S101  (there are changes)
     return FromOriginal(seen.with_adapter(model.adapter), provenance, tuple(layers))
 

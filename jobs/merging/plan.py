@@ -19,6 +19,7 @@ from ..options import Options
 from ..provenance.base import Provenance
 from .from_original import SAME, error_lines, error_note, from_original
 from .remedies import promotions, remedies
+from .rounded import grids_note, trained_rounded
 from .trial import (
     Trials,
     affected_weights,
@@ -57,7 +58,7 @@ class Merge(NamedTuple):
     @property
     def requantizes_all(self) -> bool:
         """Whether all layers are made, those that nothing changes too."""
-        from_original = self.reference is not self.model
+        from_original = self.reference is not self.model and not self.rounded
         return from_original and self.provenance is not None and self.provenance.status != SAME
 
     @property
@@ -77,6 +78,11 @@ class Merge(NamedTuple):
             for name in self.layers
             if self.requantizes_all or name not in self.chosen or self.chosen[name].changed
         ]
+
+    @property
+    def rounded(self) -> list[str]:
+        """The layers whose update was trained on the base's own grid: what counts is the rounded sum."""
+        return [name for name in self.chosen if self.layers[name].trained_rounded]
 
     @property
     def lost(self) -> list[str]:
@@ -123,11 +129,13 @@ def plan(model: Model, options: Options, *, promote: bool, original: Model | Non
     tensors = tensors_of(model)
     if original is not None:
         return plan_from_original(model, original, tensors, options)
-    layers = {it.name: it for it in affected_weights(changes_of(model), tensors)}
+    rounded = trained_rounded(model, tensors)
+    affected = affected_weights(changes_of(model), tensors, None, rounded)
+    layers = {it.name: it for it in affected}
     found = try_forms(layers.values())
     chosen = {name: it.best if promote else it.own for name, it in found.items()}
     require_finite(chosen, model.path)
-    notes = (*promotions(found, chosen), *widening(chosen, found))
+    notes = (*promotions(found, chosen), *widening(chosen, found), *grids_note(model, rounded))
     return Merge(model, tensors, layers, chosen, found, model, notes)
 
 
@@ -146,7 +154,9 @@ def plan_from_original(
     provenance = Provenance(
         it.provenance.status, it.provenance.message, certain=it.provenance.certain
     )
-    return Merge(model, tensors, layers, chosen, {}, it.original, tuple(it.notes), provenance)
+    rounded = [name for name in chosen if layers[name].trained_rounded]
+    notes = (*it.notes, *grids_note(model, rounded))
+    return Merge(model, tensors, layers, chosen, {}, it.original, notes, provenance)
 
 
 def widening(chosen: Mapping[str, Measured], found: Trials) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...converters.adapters.merging.affected import Change, Index, blocks
+from ...converters.adapters.merging.affected import Base, Change, Index, blocks
 from ...converters.adapters.merging.matrices import Matrices, squares, with_change
 from ...converters.adapters.merging.statistics import Measured
 from ...converters.adapters.merging.survival import Survival
@@ -57,6 +57,7 @@ def remeasured(job: Merge, written: Model) -> Kept:
         if found.changed:
             moved[name] = found.worst()
             problems += misreported(name, moved[name], job.chosen.get(name))
+            problems += not_as_trained(job, name, after)
             problems += disturbed(job, name, found, after)
     left = [name for name in job.tensors.headers if name not in moved]
     if job.requantizes_all:
@@ -70,9 +71,12 @@ def matrices_of(job: Merge, name: str, change: Change, after: Checkpoint) -> Mat
     """Return the sums of the weight NAME as it was, with CHANGE, and as it is in AFTER."""
     old, new = job.reference.checkpoint.read(name), after.read(name)
     found = Matrices(change, own_form(job.tensors, name))
-    for place in blocks(old.shape):
+    grid = Base(job.tensors, name) if name in job.rounded and change is not None else None
+    for place in blocks(old.shape, whole=bool(grid and grid.form.global_scale)):
         was = old[place].astype(np.float64)
-        found.add(place, was, with_change(change, place, was), new[place].astype(np.float64))
+        wanted = with_change(change, place, was)
+        wanted = grid.form.decode(grid.nearest(place, wanted)) if grid else wanted
+        found.add(place, was, wanted, new[place].astype(np.float64))
     return found
 
 
@@ -91,6 +95,24 @@ def misreported(
             f"{labelled(name, part)}: gain {it.gain:.4f} and cosine {it.cosine:.4f} in the file,"
             f" {reported.survival.gain:.4f} and {reported.survival.cosine:.4f} while it was made"
         )
+
+
+def not_as_trained(job: Merge, name: str, after: Checkpoint) -> Iterator[str]:
+    """Yield that AFTER does not store the weight NAME as it was computed with in training, if that was rounded."""
+    if name not in job.rounded:
+        return
+    if not isinstance(after, Dequantized) or name not in after.schemes:
+        yield f"{name}: trained as {own_form(job.tensors, name)}, and stored as {form_of(after, name)}"
+        return
+    grid, found, change = Base(job.tensors, name), Base(after, name), changes_of(job.model)[name]
+    before, wrong = job.reference.checkpoint.read(name), 0
+    for place in blocks(before.shape, whole=grid.form.global_scale):
+        wanted = with_change(change, place, before[place].astype(np.float64))
+        stored = found.stored(place)
+        parts = grid.nearest(place, wanted)
+        wrong += sum(int((it != stored[part]).sum()) for part, it in parts.items())
+    if wrong:
+        yield f"{name}: {wrong} words of codes or scales are not those that it was trained by"
 
 
 def disturbed(job: Merge, name: str, found: Matrices, after: Checkpoint) -> Iterator[str]:

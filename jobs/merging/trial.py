@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from ...converters.adapters.merging.affected import AffectedWeight, Change, Index
@@ -14,6 +14,7 @@ from ...converters.common.steps import each
 from ...converters.models import Model
 from ...converters.quantization import Dequantized
 from ...converters.quantization.forms import common_dtype, own_form, wider
+from ...converters.values import LowRank
 from ...errors import BadInputError, MismatchError
 
 RANK: Final = (ERASED, "warn", ENOUGH)
@@ -74,11 +75,15 @@ def changes_of(model: Model) -> dict[str, Change]:
 
 
 def affected_weights(
-    changes: Mapping[str, Change], tensors: Dequantized, source: Checkpoint | None = None
+    changes: Mapping[str, Change],
+    tensors: Dequantized,
+    source: Checkpoint | None = None,
+    rounded: Collection[str] = (),
 ) -> list[AffectedWeight]:
     """Return the weights of TENSORS that CHANGES change, every one of them.
 
-    SOURCE holds their values before the merge where that is not the base itself.
+    SOURCE holds their values before the merge where that is not the base itself; the changes of ROUNDED
+    were trained on the grids of TENSORS.
 
     Raises:
         MismatchError: some are not in the base, of another shape there, or no floating-point
@@ -94,7 +99,15 @@ def affected_weights(
         fitting = f"{len(changes) - len(problems)} of {len(changes)}"
         raise MismatchError(f"{fitting} changes of the adapter fit {tensors.path}", problems)
     return [
-        AffectedWeight(name, headers[name].shape, own_form(tensors, name), change, tensors, source)
+        AffectedWeight(
+            name,
+            headers[name].shape,
+            own_form(tensors, name),
+            change,
+            tensors,
+            source,
+            name in rounded and isinstance(change, LowRank),
+        )
         for name, change in changes.items()
     ]
 

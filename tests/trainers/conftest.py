@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -121,5 +123,55 @@ def pairs_task(pairs_config, tiny_bert_dir):
     def make(config=None):
         model = BertModel.from_pretrained(tiny_bert_dir, add_pooling_layer=False)
         return build_task(config or pairs_config(), model, tiny_bert_dir)
+
+    return make
+
+
+class Ids:
+    """Tokens that follow from the one before them, to go on with."""
+
+    def __init__(self, split):
+        first = np.random.default_rng(len(split)).integers(0, 59, (20, 1))
+        self._ids = 1 + first * 7 ** np.arange(9) % 59
+
+    def __len__(self):
+        return len(self._ids)
+
+    def batch(self, rows):
+        ids = self._ids[rows]
+        return {"ids": ids, "mask": np.ones_like(ids), "labels": ids}
+
+
+@pytest.fixture(scope="session")
+def decoder(tmp_path_factory):
+    """Return the directory of a small decoder in 4 bits, as mlx-lm writes it; ``base`` beside it is not quantized."""
+    from mlx_lm import utils
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("decoder")
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
+    torch.manual_seed(1)
+    config = LlamaConfig(**sizes, **heads, initializer_range=0.2)
+    LlamaForCausalLM(config).save_pretrained(folder / "base")
+    model, config = utils.load_model(folder / "base")
+    model, config = utils.quantize_model(model, config, group_size=32, bits=4)
+    utils.save_model(folder / "small", model)
+    utils.save_config(config, config_path=folder / "small" / "config.json")
+    return folder / "small"
+
+
+@pytest.fixture
+def decoder_config(decoder, monkeypatch):
+    """Return a function that makes the configuration of a run on it."""
+    module = ModuleType("own_tokens")
+    module.Ids = Ids
+    monkeypatch.setitem(sys.modules, "own_tokens", module)
+
+    def make(**changes):
+        settings = {"model": str(decoder), "data": "own_tokens:Ids", "objective": "causal_lm"}
+        settings |= {"adapter": {"rank": 2, "targets": ["q_proj", "down_proj"]}, "batch_size": 4}
+        every = {"steps": 3, "validate_every": 3, "checkpoint_every": 3}
+        return validate(settings | every | changes)
 
     return make

@@ -20,11 +20,11 @@ def explained(task: Task, step: Step, batch: Batch) -> str:
         step: the backend in which it is not finite.
         batch: the inputs.
     """
-    from ..steps.torch import attach_adapters
+    from ..steps.torch_adapters import attach_adapters
     from .nonfinite import explain
 
     model = copy.deepcopy(task.module)
-    attach_adapters(model, task.updates)
+    attach_adapters(model, task.updates, task.grids.blocks)
     why = explain(task.objective.make_loss(model), batch.inputs)
     return why or _other_backend(step, batch)
 

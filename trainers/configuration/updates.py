@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, Tag
@@ -15,7 +16,9 @@ Betas = tuple[Fraction, Fraction]
 class AdapterSection(Section):
     """Low-rank adapters on the linear modules whose path ends in one of TARGETS.
 
-    ``dora`` trains the lengths of the rows apart (Liu et al. 2024).
+    ``dora`` trains the lengths of the rows apart (Liu et al. 2024). ``quantize_aware`` computes with the sums
+    of weights and updates rounded as a merge into the model, which is quantized, will store them; where it
+    names what the model was made from the updates are added to those weights.
     """
 
     rank: PositiveInt = 8
@@ -23,6 +26,7 @@ class AdapterSection(Section):
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("query", "value")
     dropout: Literal[0] = 0
     dora: bool = False
+    quantize_aware: bool | Path = False
 
 
 class GroupSection(Section):

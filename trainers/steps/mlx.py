@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,13 +55,12 @@ class MlxStep:
         self._compute = config.dtype if config.dtype != "float32" else ""
         taken = capture_embedding if self.chunked else _capture_loss
         self.model = taken(task, self._compute, training=self._training)
-        blocks = {PREFIX + name: it for name, it in task.blocks.items()}
-        for name, why in self.model.set_blocks(blocks, strict=False).items():
+        for name, why in self.model.set_blocks(_prefixed(task.blocks), strict=False).items():
             self.notices.append(f"{name} is computed with as a dense weight: {why}")
         if task.updates:
             trained: Any = dict(tree_flatten(self.model.trainable_parameters()))
-            updates = {PREFIX + name: it for name, it in task.updates.items()}
-            self.model.set_adapters(updates, train=[*trained])
+            updates, grids = (_prefixed(it) for it in (task.updates, task.grids.blocks))
+            self.model.set_adapters(updates, train=[*trained], grids=grids)
         again = [PREFIX + path for path in recomputed(task.module, config.checkpoint)]
         if again and (left := self.model.checkpoint(again)):
             self.notices.append(
@@ -290,6 +289,11 @@ def _capture_loss(task: Task, compute: str, *, training: bool) -> Any:
             f"in train mode: {error}; in eval mode it can be recorded: --set mode=eval trains it so,"
             " without dropout and with its batch statistics as they are"
         ) from error
+
+
+def _prefixed(them: Mapping[str, Any]) -> dict[str, Any]:
+    """Return THEM by their names in the loss module."""
+    return {PREFIX + name: it for name, it in them.items()}
 
 
 def _written(model: Any) -> tuple[str, ...]:

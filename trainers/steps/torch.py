@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
-from ...converters.values import Array, LowRank
+from ...converters.values import Array
 from ..config import TrainConfig
 from ..data.batches import Batch
 from ..tasks import Task
@@ -32,6 +32,7 @@ from .cached import differentiate
 from .memory import Memory
 from .modes import in_mode, notices, recomputed, trains, with_statistics
 from .scaling import TorchExtras
+from .torch_adapters import attach_adapters, rounded_parameters
 from .torch_optimizers import Optimizers
 
 
@@ -53,7 +54,7 @@ class TorchStep:
             self._dtype if dtype != "float32" else getattr(torch, config.dtype)
         )
         model = copy.deepcopy(task.module)
-        attach_adapters(model, task.updates)
+        attach_adapters(model, task.updates, task.grids.blocks)
         for path in recomputed(model, config.checkpoint):
             _recompute(model.get_submodule(path))
         self.chunked = config.grad_cache is not None
@@ -63,6 +64,7 @@ class TorchStep:
         self._evaluated = make_evaluated(model).to(self._dtype)
         self._chunk, self._of_embeddings = config.grad_cache, task.objective.make_from_embeddings
         self._training = trains(task.module, config.mode)
+        self._rounded = rounded_parameters(model, task.grids.blocks)
         self.notices = notices(task.module, config.mode)
         if not self._training:
             self._loss.eval()
@@ -159,7 +161,11 @@ class TorchStep:
         tensors = {name: self._narrow(torch.from_numpy(value)) for name, value in inputs.items()}
         own = {} if self._compute == self._dtype else dict(module.named_parameters())
         wide = with_statistics(module) if own else set()
-        narrowed = {name: self._narrow(it) for name, it in own.items() if name not in wide}
+        narrowed = {
+            name: self._narrow(it)
+            for name, it in own.items()
+            if name not in wide and id(it) not in self._rounded
+        }
         output: Tensor = torch.func.functional_call(module, narrowed, (), tensors)
         return output.to(self._dtype)
 
@@ -267,33 +273,3 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
     return {name: value.detach().numpy().copy() for name, value in tensors.items()}
-
-
-def attach_adapters(model: nn.Module, updates: Mapping[str, LowRank]) -> None:
-    """Let ``model.<module>`` return ``y + scale * (x @ lora_a) @ lora_b``, both trainable.
-
-    With DoRA the rows of the weight and its update are scaled to the lengths ``lora_m``, their own
-    lengths counting as a constant of the gradient (Liu et al. 2024, section 4.3).
-    """
-    for name, update in updates.items():
-        module = model.get_submodule(name.removesuffix(".weight"))
-        module.lora_a = nn.Parameter(torch.tensor(update.a.T.copy()))
-        module.lora_b = nn.Parameter(torch.tensor(update.b.T.copy()))
-        if update.magnitude is not None:
-            module.lora_m = nn.Parameter(torch.tensor(update.magnitude.copy()))
-        module.register_forward_hook(_adapter_hook(update.scale))
-
-
-def _adapter_hook(scale: float) -> Callable[[Any, tuple[Tensor, ...], Tensor], Tensor]:
-    def add(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        update: Tensor = scale * ((inputs[0] @ module.lora_a) @ module.lora_b)
-        if not hasattr(module, "lora_m"):
-            return output + update
-        with torch.no_grad():
-            whole = module.weight + scale * (module.lora_a @ module.lora_b).T
-        factor = module.lora_m / whole.norm(dim=1)
-        bias = 0 if module.bias is None else module.bias
-        scaled: Tensor = (output - bias + update) * factor + bias
-        return scaled
-
-    return add

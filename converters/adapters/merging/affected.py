@@ -11,8 +11,9 @@ import numpy as np
 
 from ...checkpoints import Checkpoint
 from ...common.dtypes import NUMPY
-from ...quantization import Dequantized
+from ...quantization import Blocks, Dequantized
 from ...quantization.forms import WEIGHT, Float64, Form, Parts, own_form
+from ...quantization.kept import moved_codes
 from ...values import Array, LowRank
 
 Index = tuple[Any, ...]  # integers, and a slice of rows at last
@@ -48,6 +49,11 @@ class Base:
         """Return the canonical values at INDEX."""
         return self.form.decode(self.stored(index))
 
+    def nearest(self, index: Index, wanted: Float64) -> Parts:
+        """Return the parts at INDEX, their codes those that are nearest to WANTED."""
+        assert self.form.scheme  # noqa: S101  (codes were asked for)
+        return dict(moved_codes(Blocks(self.stored(index), self.form.scheme), wanted).parts)
+
 
 class Other:
     """A weight of another checkpoint under the same names: the one that the base was made from."""
@@ -75,6 +81,8 @@ class AffectedWeight:
         change: an update, a tensor that takes the weight's place, or ``None`` for neither.
         tensors: the base.
         source: the checkpoint merged into, where that is another one.
+        trained_rounded: whether the change was trained on the grid of the base: what is to be stored is
+            then the sum at its nearest values, and no other number.
     """
 
     name: str
@@ -83,6 +91,7 @@ class AffectedWeight:
     change: Change
     tensors: Dequantized
     source: Checkpoint | None = None
+    trained_rounded: bool = False
 
     def reader(self) -> Reader:
         """Return what reads the weight as it is before the merge."""
@@ -104,9 +113,15 @@ class AffectedWeight:
         would move them, for MLX's affine rounding is not idempotent.
         """
         reader = self.reader()
+        grid = Base(self.tensors, self.name) if self.trained_rounded else None
         for index in islice(blocks(self.shape, whole=form.global_scale), None, None, every):
             before = reader.before(index)
             wanted = self.wanted(index, before)
+            if grid:
+                wanted = self.own.decode(nearest := grid.nearest(index, wanted))
+            if grid and form == self.own:
+                yield Block(index, before, wanted, nearest)
+                continue
             parts = form.encode(wanted)
             stored = reader.stored(index) if form == self.own else None
             if stored is not None:

@@ -58,7 +58,9 @@ def test_a_change_of_nothing_leaves_the_bytes_alone(scheme):
         block = blocks(scheme, dtype=dtype)
         made = moved_codes(block, block.values())
         assert np.array_equal(made.parts["weight"], block.parts["weight"])
-        assert np.array_equal(moved_codes(block, block.dense()).parts["weight"], made.parts["weight"])
+        assert np.array_equal(
+            moved_codes(block, block.dense()).parts["weight"], made.parts["weight"]
+        )
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-
 import numpy as np
 import pytest
 import torch
 
 from weighbridge.converters.adapters import read_adapter
 from weighbridge.errors import MismatchError
-from weighbridge.trainers.config import validate
 from weighbridge.trainers.export import write_result
 from weighbridge.trainers.runs.loop import make_step, preflight, train
 from weighbridge.trainers.steps.torch import TorchStep
@@ -108,54 +104,6 @@ def test_a_part_of_a_module_trained_beside_adapters_is_merged_as_it_was_trained(
         f"encoder.layer.{n}.attention.self.{it}.weight" for n in (0, 1) for it in ADAPTER["targets"]
     ]
     assert moved == {name, *parts}
-
-
-class Ids:
-    """Random tokens to go on with."""
-
-    def __init__(self, split):
-        self._ids = np.random.default_rng(len(split)).integers(1, 60, (20, 9))
-
-    def __len__(self):
-        return len(self._ids)
-
-    def batch(self, rows):
-        ids = self._ids[rows]
-        return {"ids": ids, "mask": np.ones_like(ids), "labels": ids}
-
-
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory):
-    """Return the directory of a small decoder in 4 bits, as mlx-lm writes it."""
-    from mlx_lm import utils
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    folder = tmp_path_factory.mktemp("decoder")
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
-    torch.manual_seed(1)
-    LlamaForCausalLM(LlamaConfig(**sizes, **heads)).save_pretrained(folder / "base")
-    model, config = utils.load_model(folder / "base")
-    model, config = utils.quantize_model(model, config, group_size=32, bits=4)
-    utils.save_model(folder / "small", model)
-    utils.save_config(config, config_path=folder / "small" / "config.json")
-    return folder / "small"
-
-
-@pytest.fixture
-def decoder_config(decoder, monkeypatch):
-    """Return a function that makes the configuration of a run on it."""
-    module = ModuleType("own_tokens")
-    module.Ids = Ids
-    monkeypatch.setitem(sys.modules, "own_tokens", module)
-
-    def make(**changes):
-        settings = {"model": str(decoder), "data": "own_tokens:Ids", "objective": "causal_lm"}
-        settings |= {"adapter": {"rank": 2, "targets": ["q_proj", "down_proj"]}, "batch_size": 4}
-        every = {"steps": 3, "validate_every": 3, "checkpoint_every": 3}
-        return validate(settings | every | changes)
-
-    return make
 
 
 def test_a_base_of_codes_is_trained_beside_as_it_lies(decoder_config):

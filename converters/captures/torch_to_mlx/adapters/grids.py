@@ -37,7 +37,9 @@ class Rounding:
     def rounded(self, wanted: mx.array) -> mx.array:
         """Return WANTED, float32, at the nearest values of the grid; its gradient is that of WANTED."""
         values: mx.array = mx.stop_gradient(self._grid().rounded(wanted, mx))
-        return values + (wanted - mx.stop_gradient(wanted))  # the latter is nothing but its gradient
+        return values + (
+            wanted - mx.stop_gradient(wanted)
+        )  # the latter is nothing but its gradient
 
     def _grid(self) -> Grid:
         """Return the grid in arrays of MLX: codes are what they are worth with scales of 1."""

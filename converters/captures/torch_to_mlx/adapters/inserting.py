@@ -47,7 +47,9 @@ def insert_new(wiring: Wiring, specs: Mapping[str, AdapterSpec], seed: int) -> N
 
 
 def insert_updates(
-    wiring: Wiring, updates: Mapping[str, LowRank], grids: Mapping[str, Blocks] = MappingProxyType({})
+    wiring: Wiring,
+    updates: Mapping[str, LowRank],
+    grids: Mapping[str, Blocks] = MappingProxyType({}),
 ) -> None:
     """Put the adapters of UPDATES in; those of weights that no step can adapt are summed with them.
 
@@ -91,7 +93,7 @@ def _place(
         wiring.place(key, array, trainable=True)
     wiring.slots.pop(name, None)
     wiring.sums.pop(wiring.first(name), None)
-    slot = Slot(keys[0], keys[1], scale, *keys[2:])._replace(rounding=rounding)
+    slot = Slot(keys[0], keys[1], scale, "".join(keys[2:]), rounding)
     if summed:
         wiring.sums[wiring.first(name)] = name, slot
     else:

@@ -53,7 +53,9 @@ def made(scheme, *, dora=False, dense=False):
     blocks = Blocks(quantize(weight, scheme, "F16"), scheme)
     layer = nn.Linear(IN, OUT)
     layer.weight.data = torch.from_numpy(weight if dense else blocks.dense())
-    a, b = (generator.normal(0, 0.2, shape).astype(np.float32) for shape in ((RANK, IN), (OUT, RANK)))
+    a, b = (
+        generator.normal(0, 0.2, shape).astype(np.float32) for shape in ((RANK, IN), (OUT, RANK))
+    )
     lengths = np.linalg.norm(weight, axis=1) * generator.uniform(0.8, 1.2, OUT)
     return layer, blocks, LowRank(a, b, SCALE, lengths.astype(np.float32) if dora else None)
 

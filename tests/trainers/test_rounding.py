@@ -1,0 +1,81 @@
+"""Training that computes with what a merge into few bits will store."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weighbridge.errors import MismatchError
+from weighbridge.trainers.runs.loop import make_step, preflight
+from weighbridge.trainers.tasks import build_task
+
+TARGETS = ["q_proj", "down_proj"]
+BACKENDS = ["mlx", "torch"]
+
+
+def aware(wanted=True, **more):
+    return {"rank": 2, "targets": TARGETS, "quantize_aware": wanted, **more}
+
+
+def advanced(config, count=4):
+    """Return both backends after some updates, and the losses of each."""
+    task = build_task(config)
+    sides = [make_step(backend, task, config) for backend in BACKENDS]
+    losses = []
+    for number in range(count):
+        batch = task.splits["train"].batch(task.order(config)[number])
+        losses.append([side.advance([batch], 1e-2)().loss for side in sides])
+    return task, sides, losses
+
+
+@pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
+@pytest.mark.parametrize("base", ["codes", "original"])
+def test_both_backends_train_alike_by_rounded_weights(decoder, decoder_config, base, dora):
+    wanted = True if base == "codes" else str(decoder.parent / "base")
+    config = decoder_config(adapter=aware(wanted, dora=dora))
+    task, sides, losses = advanced(config)
+    assert task.grids.blocks.keys() == task.updates.keys()
+    for mlx, torch in losses:
+        assert mlx == pytest.approx(torch, rel=1e-5)
+    mlx, torch = (side.trainable() for side in sides)
+    assert max(np.abs(mlx[name] - torch[name]).max() for name in mlx) < 2e-5
+
+
+def test_preflight_finds_a_gradient_in_every_factor(decoder_config):
+    checked = preflight(decoder_config(adapter=aware()))
+    assert checked.problems == ()
+    assert sum(row.trainable for row in checked.rows) == 4
+
+
+def test_weights_are_rounded_in_float32_whatever_the_model_computes_in(decoder, decoder_config):
+    narrow = decoder_config(dtype="bfloat16", adapter=aware(str(decoder.parent / "base")))
+    task = build_task(narrow)
+    batch = task.splits["train"].batch(range(4))
+    sides = [make_step(backend, task, narrow) for backend in BACKENDS]
+    losses = [side.gradients(batch)[0] for side in sides]
+    assert losses[0] == pytest.approx(losses[1], rel=5e-3)
+
+
+def test_a_model_without_codes_is_refused(decoder, decoder_config):
+    config = decoder_config(adapter=aware(), model=str(decoder.parent / "base"))
+    with pytest.raises(MismatchError, match="nothing that adapters change is quantized"):
+        build_task(config)
+
+
+def test_another_original_is_refused(decoder, decoder_config, tmp_path):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig.from_pretrained(decoder.parent / "base")
+    torch.manual_seed(9)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "other")
+    settings = decoder_config(adapter=aware(str(tmp_path / "other")))
+    with pytest.raises(MismatchError, match=r"(?s)not what the quantized.*q_proj.weight: 1\d\d"):
+        build_task(settings)
+
+
+def test_a_relative_directory_is_found_from_anywhere(decoder, decoder_config, monkeypatch):
+    monkeypatch.chdir(decoder.parent)
+    config = decoder_config(adapter=aware("base"))
+    assert config.adapter.quantize_aware == decoder.parent / "base"
+    assert decoder.parent / "base" in config.sources()

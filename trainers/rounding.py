@@ -1,0 +1,100 @@
+"""Adapters trained for a merge into few bits: which grids their weights are rounded to, in every update.
+
+The grid of a quantized weight is where the values of its codes lie: scales and biases stay, codes move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ..converters.planning.opening import open as open_model
+from ..converters.quantization import Blocks, Dequantized
+from ..converters.quantization.fingerprints import grid_fingerprints
+from ..converters.quantization.kept import grid_of
+from ..converters.values import Array
+from ..errors import MismatchError
+
+OFF: Final = (
+    2.0  # times as far as the nearest codes: calibration moves codes, another model by far more
+)
+
+
+class Grids(NamedTuple):
+    """Quantized weights whose scales and biases sums of weights and updates are rounded by.
+
+    Attributes:
+        blocks: by torch name.
+        tensors: the model that they are of; ``None`` where it has no directory.
+        original: the model whose weights the updates are added to; empty for the values of the codes.
+    """
+
+    blocks: Mapping[str, Blocks] = {}  # never written to
+    tensors: Dequantized | None = None
+    original: str = ""
+
+    def recorded(self, names: Collection[str]) -> dict[str, str]:
+        """Return what tells the grids of those of the weights NAMES that are rounded, by their own names."""
+        if not (self.blocks and self.tensors):
+            return {}
+        there = [name for name in names if name in self.tensors.schemes]
+        return grid_fingerprints(self.tensors, there)
+
+
+def grids_of(wanted: bool | Path, module: Any, names: Collection[str], own: Grids) -> Grids:
+    """Return the grids that the updates of the weights NAMES are trained for.
+
+    Args:
+        wanted: ``quantize_aware`` of the configuration. Weights of MODULE become those of the model that
+            it names.
+        module: the torch module.
+        names: of the weights that adapters change.
+        own: the quantized weights of the model itself.
+
+    Raises:
+        MismatchError: there are none among NAMES, or the model that WANTED names is not what they were
+            made from.
+    """
+    if not wanted:
+        return Grids()
+    blocks = {name: it for name, it in own.blocks.items() if name in names}
+    if not blocks:
+        raise MismatchError(
+            "adapter.quantize_aware: nothing that adapters change is quantized; let model name the MLX"
+            " directory that the adapter will be merged into, adapter.quantize_aware what that was made from",
+            sorted(names),
+        )
+    if not isinstance(wanted, Path):
+        return Grids(blocks, own.tensors)
+    weights = _weights(wanted, blocks)
+    if problems := [*_misfits(blocks, weights)]:
+        raise MismatchError(f"{wanted} is not what the quantized weights were made from", problems)
+    for name, parameter in module.named_parameters():
+        if name in weights:
+            parameter.data.copy_(weights[name])
+    return Grids(blocks, own.tensors, str(wanted))
+
+
+def _weights(original: Path, names: Collection[str]) -> dict[str, Any]:
+    """Return of the weights NAMES, by torch name, those that ORIGINAL has."""
+    from ..converters.maps.sources.torch_side import with_torch_side
+    from ..converters.runtimes.torch import build_module
+
+    module = build_module(with_torch_side(open_model(str(original))))
+    return {name: it.detach() for name, it in module.named_parameters() if name in names}
+
+
+def _misfits(blocks: Mapping[str, Blocks], weights: Mapping[str, Any]) -> Iterator[str]:
+    """Say which of BLOCKS are no quantized form of the dense WEIGHTS."""
+    for name, block in sorted(blocks.items()):
+        weight: Array = weights[name].double().numpy() if name in weights else np.zeros(0)
+        if weight.shape != block.shape:
+            yield f"{name}: expected {list(block.shape)}, found {list(weight.shape)}"
+            continue
+        least = np.linalg.norm(grid_of(block).rounded(weight, np) - weight)
+        apart, size = np.linalg.norm(block.values() - weight), np.linalg.norm(weight)
+        if not apart <= OFF * least + 1e-6 * size:
+            yield f"{name}: {apart / size:.1%} away, where the nearest codes would be {least / size:.1%}"
