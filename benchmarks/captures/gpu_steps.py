@@ -62,6 +62,9 @@ def mlx_step(name, variant, tiny, report):
         layers = adapted_layers(workload)
         if layers:
             model.insert_adapters({f"{path}.weight": AdapterSpec(RANK, SCALE) for path in layers})
+            # They are made in float32; the other variants train factors of the model's dtype.
+            factors = tree_map(lambda a: a.astype(narrow), model.trainable_parameters())
+            model.update(factors)
     del workload
     gc.collect()
     mx.eval(model.parameters())

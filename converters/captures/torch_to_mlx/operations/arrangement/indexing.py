@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from ..axes import axis_of
+from ..gradients import with_gradient
 from ..registry import operation, register
 
 Indices = Sequence[mx.array | None]
@@ -24,8 +25,13 @@ def _embedding(
     if padding_idx < 0:
         return rows
     # on the rows looked up, not on the table: there are fewer
-    padding = (indices == padding_idx)[..., None]
-    return mx.where(padding, mx.stop_gradient(rows), rows)
+    kept: mx.array = _without_gradient(rows, (indices == padding_idx)[..., None])
+    return kept
+
+
+_without_gradient = with_gradient(
+    lambda rows, _: rows, lambda g, _, __, where: (mx.where(where, mx.zeros_like(g), g), None)
+)
 
 
 def moved_to_front(ndim: int, indices: Indices) -> tuple[list[int], list[int]]:

@@ -3,23 +3,64 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Final, cast
 
 import mlx.core as mx
 
 from ..axes import axis_of, per_channel
-from ..gradients import zero_where
+from ..gradients import with_gradient, zero_where
 from ..registry import operation, register
-from .elementary import erf, sigmoid, softplus, tanh
+from .elementary import erf, exp, sigmoid, softplus, tanh
+
+Pair = tuple[mx.array, mx.array]
 
 # Klambauer et al. 2017, equation 14: the fixed point of SELU.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
+def _activation(function: Callable[[mx.array], Pair]) -> Callable[[mx.array], mx.array]:
+    """Make a handler of FUNCTION, which returns value and slope at x.
+
+    The slope is computed again on the way back, so that only x is kept and each way is one kernel.
+    16 bits are computed in float32 and rounded once, as in torch.
+    """
+
+    def wide(x: mx.array) -> mx.array:
+        return x.astype(mx.float32) if x.dtype.size == 2 else x
+
+    def back(g: mx.array, _: mx.array, x: mx.array) -> mx.array:
+        # mx.compile would keep what both ways have in common: negated, they have nothing.
+        return (g * function(-wide(-x))[1]).astype(x.dtype)
+
+    custom = with_gradient(lambda x: function(wide(x))[0].astype(x.dtype), back)
+    return lambda x: cast(mx.array, custom(x))
+
+
+def _gelu_by_erf(x: mx.array) -> Pair:
+    below = 0.5 * (1 + erf(x * math.sqrt(0.5)))
+    return x * below, below + x * exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def _gelu_by_tanh(x: mx.array) -> Pair:
+    factor = math.sqrt(2 / math.pi)
+    curve = tanh(factor * (x + 0.044715 * x * x * x))
+    slope = factor * (1 + 3 * 0.044715 * x * x)
+    return 0.5 * x * (1 + curve), 0.5 * (1 + curve + x * (1 - curve * curve) * slope)
+
+
+def _silu(x: mx.array) -> Pair:
+    gate = sigmoid(x)
+    return x * gate, gate * (1 + x * (1 - gate))
+
+
+_GELU: Final = {"none": _activation(_gelu_by_erf), "tanh": _activation(_gelu_by_tanh)}
+
 register(
     {
         "relu6": lambda x: mx.clip(x, 0, 6),
         "sigmoid": sigmoid,
-        "silu": lambda x: x * sigmoid(x),
+        "silu": _activation(_silu),
         "mish": lambda x: x * tanh(softplus(x)),
         "tanh": tanh,
         "log_sigmoid": lambda x: -softplus(-x),
@@ -45,10 +86,7 @@ register(
 @operation("gelu")
 def _gelu(self: mx.array, approximate: str = "none") -> mx.array:
     """Hendrycks and Gimpel 2016: x Phi(x), or its tanh approximation."""
-    if approximate == "tanh":
-        inner = math.sqrt(2 / math.pi) * (self + 0.044715 * self * self * self)
-        return 0.5 * self * (1 + tanh(inner))
-    return 0.5 * self * (1 + erf(self * math.sqrt(0.5)))
+    return _GELU[approximate](self)
 
 
 @operation("elu")

@@ -29,32 +29,41 @@ register(
 register({"trace": mx.trace}, arity=1)
 
 
-def _plus_product(
-    product: Callable[[mx.array, mx.array], mx.array],
-) -> Callable[..., mx.array]:
-    """Make the handler of beta * self + alpha * PRODUCT (first, second)."""
+def plus_product(
+    added: mx.array, a: mx.array, b: mx.array, alpha: float = 1, beta: float = 1
+) -> mx.array:
+    """Return beta * ADDED + alpha * A B, rounded once, as in torch, where A and B are matrices of floats."""
+    if is_float(a) and min(a.ndim, b.ndim) > 1 and min(a.size, b.size):
+        return mx.addmm(added, a, b, alpha=alpha, beta=beta)
+    return _weighted(added, matmul(a, b), alpha, beta)
+
+
+def _weighted(added: mx.array, product: mx.array, alpha: float, beta: float) -> mx.array:
+    product = product if alpha == 1 else alpha * product
+    return product + (added if beta == 1 else beta * added)
+
+
+def _adding(sum_: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """Make the handler of SUM_ (self, first, second, alpha, beta)."""
 
     def add(self: mx.array, beta: float = 1, alpha: float = 1, **factors: mx.array) -> mx.array:
-        scaled = product(*factors.values())
-        scaled = scaled if alpha == 1 else alpha * scaled
-        return scaled + (self if beta == 1 else beta * self)
+        return sum_(self, *factors.values(), alpha, beta)
 
     return add
 
 
 register(
     {
-        "addmm addmv baddbmm": _plus_product(matmul),
-        "addbmm": _plus_product(lambda a, b: matmul(a, b).sum(0)),
-        "addr": _plus_product(mx.outer),
+        "addmm addmv baddbmm": _adding(plus_product),
+        "addbmm": _adding(lambda to, a, b, *scales: _weighted(to, matmul(a, b).sum(0), *scales)),
+        "addr": _adding(lambda to, a, b, *scales: _weighted(to, mx.outer(a, b), *scales)),
     }
 )
 
 
 @operation("linear")
 def _linear(input_: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    product = matmul(input_, weight.T)
-    return product if bias is None else product + bias
+    return matmul(input_, weight.T) if bias is None else plus_product(bias, input_, weight.T)
 
 
 @operation("einsum")
