@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from .axes import Axes, axes_of
-from .gradients import zero_where
+from .gradients import with_gradient, zero_where
 from .registry import operation
 
 
@@ -27,6 +27,18 @@ def _powers(x: mx.array, order: float) -> mx.array:
     return mx.where(zero, at_zero, mx.power(mx.where(zero, mx.ones_like(x), x), order))
 
 
+def _length(x: mx.array, axes: list[int]) -> mx.array:
+    """Return the Euclidean norm of X over AXES, which stay; its gradient is 0 at 0."""
+
+    def back(g: mx.array, length: mx.array, x: mx.array) -> mx.array:
+        zero = length == 0
+        return x * mx.where(zero, 0, g / mx.where(zero, 1, length))
+
+    custom = with_gradient(lambda x: mx.sqrt(mx.sum(x * x, axis=axes, keepdims=True)), back)
+    result: mx.array = custom(x)
+    return result
+
+
 def norm(x: mx.array, order: float, axes: list[int], keepdims: bool) -> mx.array:
     """Return the norm of ORDER over AXES; of order 0, how many are not 0."""
     where: dict[str, Any] = {"axis": axes, "keepdims": keepdims}
@@ -37,9 +49,11 @@ def norm(x: mx.array, order: float, axes: list[int], keepdims: bool) -> mx.array
         return mx.sum((x != 0).astype(size.dtype), **where)
     if order == 1:
         return mx.sum(size, **where)
+    if order == 2 and x.dtype != mx.complex64:
+        length = _length(x, axes)
+        return length if keepdims else length.squeeze(axes)
     if order == 2:
-        square = size * size if x.dtype == mx.complex64 else x * x
-        return safe_root(mx.sqrt, mx.sum(square, **where))
+        return safe_root(mx.sqrt, mx.sum(size * size, **where))
     total = mx.sum(_powers(size, order), **where)
     return safe_root(lambda t: mx.power(t, 1 / order), total)
 

@@ -7,15 +7,22 @@ once for all layers; and keys and values that were repeated for groups of querie
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.fx import Node
 
 from .draft import Draft, is_call, recorded, schema_arguments
 from .forms import ATTENTION, ATTENTION_MASK
-from .masks import CAUSAL, All, Value, value_of
+from .masks import CAUSAL, COPIES, All, Value, value_of
 
+MOVES: Final = (
+    *COPIES,
+    "permute.default",
+    "transpose.int",
+    "unsqueeze.default",
+    "view.default",
+)
 ATTEND = torch.ops.aten.scaled_dot_product_attention.default
 
 
@@ -40,9 +47,19 @@ def _rewrite(
         fused = draft.add(node, ATTEND, query, key, value, None, dropout, causal)
         fused.kwargs = {"scale": scale, "enable_gqa": True}
     else:
-        added, alive = _ready(draft, mask, recorded(query), ready)
+        like = recorded(query)
+        added, alive = (mask, None) if _is_bias(mask, like) else _ready(draft, mask, like, ready)
         fused = draft.add(node, ATTENTION, query, key, value, added, alive, dropout, scale)
     draft.replace(node, fused)
+
+
+def _is_bias(mask: Any, like: Any) -> bool:
+    """Tell whether MASK is a looked up weight and nothing else, so hides nothing, in LIKE's dtype."""
+    node = mask
+    while is_call(node, *MOVES):
+        node = node.args[0]
+    looked_up = is_call(node, "embedding.default") and node.args[0].op == "placeholder"
+    return looked_up and mask.meta["val"].dtype == like.dtype
 
 
 def _facts(mask: Any, known: dict[Node, Value]) -> set[str] | None:

@@ -14,7 +14,7 @@ _DECLARED: Final[Any] = torch.library.Library("weighbridge", "FRAGMENT")  # type
 _DECLARED.define("rope(Tensor x, Tensor wavelengths) -> Tensor")
 _DECLARED.define("attention_mask(Tensor mask, ScalarType dtype) -> (Tensor, Tensor)")
 _DECLARED.define(
-    "attention(Tensor query, Tensor key, Tensor value, Tensor added, Tensor alive, "
+    "attention(Tensor query, Tensor key, Tensor value, Tensor added, Tensor? alive, "
     "float dropout_p, float? scale) -> Tensor"
 )
 

@@ -34,6 +34,8 @@ _relu = with_gradient(
 
 def clamp(x: mx.array, low: Operand | None = None, high: Operand | None = None) -> mx.array:
     """Bound X from both sides, HIGH last; X has the gradient where it equals a bound."""
+    if not isinstance(low, mx.array) and not isinstance(high, mx.array):
+        return _bounded(x, low, high)
     outside, inside = mx.stop_gradient(x), []
     if low is not None:
         outside = mx.maximum(outside, low)
@@ -42,6 +44,22 @@ def clamp(x: mx.array, low: Operand | None = None, high: Operand | None = None) 
         outside = mx.minimum(outside, high)
         inside.append(x <= high)
     return where(reduce(mx.logical_and, inside), x, outside)
+
+
+def _bounded(x: mx.array, low: float | None, high: float | None) -> mx.array:
+    """Bound X by numbers: one kernel each way."""
+
+    def bounded(x: mx.array) -> mx.array:
+        x = x if low is None else mx.maximum(x, low)
+        return x if high is None else mx.minimum(x, high)
+
+    def back(g: mx.array, _: mx.array, x: mx.array) -> mx.array:
+        seen = [x >= low] if low is not None else []
+        seen += [x <= high] if high is not None else []
+        return zero_where(mx.logical_not(reduce(mx.logical_and, seen)), g)
+
+    result: mx.array = with_gradient(bounded, back)(x)
+    return result
 
 
 def _halved_at_ties(function: Any) -> Any:

@@ -30,7 +30,7 @@ def _attention(  # noqa: PLR0913, PLR0917 - the schema's
     key: mx.array,
     value: mx.array,
     added: mx.array,
-    alive: mx.array,
+    alive: mx.array | None,
     dropout_p: float = 0.0,
     scale: float | None = None,
 ) -> mx.array:

@@ -71,7 +71,7 @@ MODELS = {
     "gemma": (gemma, {"rms_norm": 13, "rope": 4, "attention": 1}),
     "gpt2": (gpt2, {"gelu": 2, "tanh": 0, "attention": 0}),
     "bert": (bert, {"gelu": 2, "layer_norm": 5}),
-    "t5": (t5, {"rms_norm": 5}),
+    "t5": (t5, {"rms_norm": 5, "attention": 2, "attention_mask": 0}),
     "gpt_neox": (partly_rotary, {"rope": 4}),
 }
 
