@@ -74,6 +74,10 @@ class DivergedError(WeighbridgeError):
     """The loss or the gradient of a training run was not finite too many times in a row."""
 
 
+class StoppedElsewhereError(WeighbridgeError):
+    """Another process of a training run has stopped and says itself why; this one prints nothing."""
+
+
 class Terminated(KeyboardInterrupt):
     """The command was told to end by SIGTERM or SIGHUP; it unwinds as on Ctrl-C."""
 

@@ -66,7 +66,7 @@ class TrainConfig(Section):
         steps: updates.
         epochs: how often every example is seen, in place of ``steps``.
         early_stopping: when to stop before that; ``None`` never does.
-        batch_size: examples in a micro-batch.
+        batch_size: examples in a micro-batch, of each process where a launcher started several.
         dynamic_batch: bounds for a size by the memory in use; ``batch_size`` is then of evaluation alone.
         grad_cache: texts that are embedded at once, forward and backward, for a loss of the embeddings of the
             whole micro-batch (Gao et al. 2021); ``None`` embeds all of them in one pass.

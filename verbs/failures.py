@@ -20,6 +20,7 @@ from ..errors import (
     DETAIL,
     SUMMARY,
     MismatchError,
+    StoppedElsewhereError,
     Terminated,
     TooLittleMemoryError,
     WeighbridgeError,
@@ -75,6 +76,8 @@ class Failed(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it: as JSON on stdout, or for a person on stderr."""
+        if not self.shown:
+            return
         if self.as_json:
             click.echo(json.dumps({"error": self.document()}, indent=1))
         else:
@@ -141,6 +144,11 @@ def _(error: WeighbridgeError) -> Failed:
     return Failed(
         kind_of(type(error)), message, [line.strip() for line in problems], f"Error: {error}"
     )
+
+
+@failure_of.register
+def _(error: StoppedElsewhereError) -> Failed:
+    return Failed(kind_of(type(error)), str(error), shown="")
 
 
 @failure_of.register

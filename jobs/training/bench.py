@@ -45,7 +45,9 @@ def bench(recipe: str, folder: Path, overrides: Sequence[str], what: Bench) -> l
     from ...trainers.bench.table import measured, write
     from ...trainers.bundled import provide
     from ...trainers.config import load_config
+    from ...trainers.ranks import require_alone
 
+    require_alone("bench")
     config = load_config(recipe, overrides)
     require_memory_of(config)
     provide(config.sources())
@@ -66,7 +68,9 @@ def sweep(
     from ...trainers.bench.sweep import combinations
     from ...trainers.bench.sweep import sweep as run
     from ...trainers.config import load_config
+    from ...trainers.ranks import require_alone
 
+    require_alone("bench")
     settings: list[Mapping[str, str]] = [*combinations(texts)]
     for chosen in settings:  # all mistakes at once, before the first run
         load_config(recipe, [*overrides, *(f"{key}={value}" for key, value in chosen.items())])

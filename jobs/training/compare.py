@@ -64,8 +64,10 @@ def compare(
 ) -> Comparison:
     """Train RECIPE for UPDATES updates in both backends, and leave the runs and a picture in TARGET."""
     from ...trainers.plots import plot_comparison
+    from ...trainers.ranks import require_alone
     from .recipes import default_run
 
+    require_alone("train --compare")
     target = target or default_run(resume=False)
     require_target(target, "comparison")
     with writing(target):

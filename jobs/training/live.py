@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...converters.common.system import writing
-from ...converters.results.records import write_record
-from .recipes import WEIGHTS, default_run, watched
+from .recipes import WEIGHTS, default_run, record, watched
 
 if TYPE_CHECKING:
     from ...trainers.runs.loop import TrainResult
@@ -26,20 +26,27 @@ def train_live(
         resume: go on where the run in TARGET stopped, with the same module, objective and data.
     """
     from ...trainers.live import live
+    from ...trainers.ranks import ranks_of
     from ...trainers.runs.loop import train as run
     from ...trainers.tasks import build_task
 
-    module = given[0]
-    config, there = live(*given)
-    target = target or default_run(resume=resume)
-    task = build_task(config, live=there)
-    with watched(target, config) as progress:
-        result = run(config, target, backend=backend, resume=resume, task=task, progress=progress)
-    weights = target / WEIGHTS
-    if weights.is_file():
-        from safetensors.torch import load_file
-
-        module.load_state_dict(load_file(weights))
-    with writing(target):
-        write_record(target, "run")
+    module, ranks = given[0], ranks_of(backend)
+    with ranks.together():
+        config, there = live(*given)
+        target = ranks.first(lambda: target or default_run(resume=resume))
+        task = build_task(config, live=there)
+        with nullcontext(None) if ranks.rank else watched(target, config) as progress:
+            watchers: Any = {"progress": progress, "task": task}
+            result = run(config, target, backend=backend, resume=resume, **watchers)
+        if weights := ranks.first(partial(_weights, target)):
+            module.load_state_dict(weights)
+        ranks.write(partial(record, target))
     return result
+
+
+def _weights(target: Path) -> dict[str, Any]:
+    """Return the whole weights that the run in TARGET has left, if it has."""
+    from safetensors.torch import load_file
+
+    path = target / WEIGHTS
+    return load_file(path) if path.is_file() else {}

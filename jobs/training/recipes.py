@@ -70,8 +70,27 @@ def train(
         resume: go on where the run in TARGET stopped; the configuration is the run's own.
         watching: who is told of it, and whether memory is measured.
     """
-    from ...trainers.config import load_config
+    from ...trainers.ranks import ranks_of
     from ...trainers.runs.loop import train as run
+
+    ranks = ranks_of(backend)
+    with ranks.together():
+        begin = partial(_begun, target, recipe, overrides, resume=resume)
+        config, begun, target = ranks.first(begin)
+        completing = partial(complete, begun) if begun else lambda _folder: None
+        watch = nullcontext(None) if ranks.rank else watched(target, begun, **watching)
+        with watch as progress:
+            watchers: Any = {"progress": progress, "complete": completing}
+            result = run(config, target, backend=backend, resume=resume, **watchers)
+        ranks.write(partial(record, target))
+    return result
+
+
+def _begun(
+    target: Path | None, recipe: Path | str | None, overrides: Sequence[str], *, resume: bool
+) -> tuple[TrainConfig | None, TrainConfig | None, Path]:
+    """Return the configuration that is asked for, that of the run, where there is one, and its folder."""
+    from ...trainers.config import load_config
 
     config = load_config(recipe, overrides) if recipe or overrides or not resume else None
     if recipe is None and target and not resume:
@@ -80,15 +99,16 @@ def train(
     if not resume:
         require_target(target, "run")
     saved = target / CONFIG
-    if begun := config or (load_config(saved) if saved.is_file() else None):
+    begun = config or (load_config(saved) if saved.is_file() else None)
+    if begun:
         require_memory_of(begun)
-    completing = partial(complete, begun) if begun else lambda _folder: None
-    with watched(target, begun, **watching) as progress:
-        watchers: Any = {"progress": progress, "complete": completing}
-        result = run(config, target, backend=backend, resume=resume, **watchers)
+    return config, begun, target
+
+
+def record(target: Path) -> None:
+    """Write down which files the run in TARGET has left."""
     with writing(target):
         write_record(target, "run")
-    return result
 
 
 @contextmanager
@@ -177,8 +197,10 @@ def complete(config: TrainConfig, target: Path) -> None:
 def preflight(recipe: Path | str | None, overrides: Sequence[str] = ()) -> Preflight:
     """Compare loss and every gradient of the first batch, MLX against PyTorch."""
     from ...trainers.config import load_config
+    from ...trainers.ranks import require_alone
     from ...trainers.runs.loop import preflight as check
 
+    require_alone("preflight")
     config = load_config(recipe, overrides)
     require_memory_of(config)
     return check(config)

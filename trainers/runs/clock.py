@@ -19,9 +19,11 @@ class Clock:
 
     Args:
         records: of the run so far; the seconds of the processes before this one count.
+        ranks: that share the examples of an update; this one's stand for all.
     """
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Record], ranks: int = 1) -> None:
+        self._ranks = ranks
         before = (record["elapsed"] for record in reversed(records) if "elapsed" in record)
         self._before = float(next(before, 0.0))
         self._begin = time.monotonic()
@@ -42,10 +44,14 @@ class Clock:
         took = max(now - self._mark, seconds, 1e-9)
         busy = (processors - self._processors) / max(now - self._mark, 1e-9)
         self._mark, self._processors = now, processors
+        samples, tokens = (
+            self._ranks * sum(them)
+            for them in zip(*((it.rows, it.tokens) for it in drawn.batches), strict=True)
+        )
         return {
             "elapsed": round(self._before + now - self._begin, 3),
-            "samples_per_second": round(sum(batch.rows for batch in drawn.batches) / took, 2),
-            "tokens_per_second": round(sum(batch.tokens for batch in drawn.batches) / took, 1),
+            "samples_per_second": round(samples / took, 2),
+            "tokens_per_second": round(tokens / took, 1),
             "waited": round(drawn.waited, 6),
             "processors": round(busy, 2),
             "device_utilisation": utilisation(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..config import TrainConfig
 from ..data.ahead import Ahead
 from ..data.batches import Batch, Dataset, Order
+
+WHOLE: Final = slice(None, None, 1)
 
 
 class Drawn(NamedTuple):
@@ -15,7 +17,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         batches: in order.
-        size: examples in each.
+        size: examples in each, those of other processes too.
         position: behind the last of them, in examples.
         waited: seconds for them.
     """
@@ -27,10 +29,15 @@ class Drawn(NamedTuple):
 
 
 class Draws:
-    """Draws the examples of DATASET in ORDER, whose batches have the most examples that CONFIG allows."""
+    """Draws the examples of DATASET in ORDER, whose batches have the most examples that CONFIG allows.
 
-    def __init__(self, dataset: Dataset, order: Order, config: TrainConfig) -> None:
-        self._dataset, self._order, self._config = dataset, order, config
+    Of each micro-batch only the part OWN, which is this process's.
+    """
+
+    def __init__(
+        self, dataset: Dataset, order: Order, config: TrainConfig, own: slice = WHOLE
+    ) -> None:
+        self._dataset, self._order, self._config, self._own = dataset, order, config, own
         self._size = 0
         self._ahead: Ahead[Batch] | None = None
 
@@ -67,7 +74,7 @@ class Draws:
 
         def make(number: int) -> Batch:
             batch, part = divmod(number * size, largest)
-            return self._dataset.batch(self._order[batch][part : part + size])
+            return self._dataset.batch(self._order[batch][part : part + size][self._own])
 
         return make
 

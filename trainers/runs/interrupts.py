@@ -44,8 +44,10 @@ class InterruptFlag:
         self._restore()
 
     @property
-    def kind(self) -> type[TrainingInterrupted]:
-        """What to raise."""
+    def kind(self) -> type[TrainingInterrupted] | None:
+        """What to raise, if one came."""
+        if self.raised is None:
+            return None
         return TrainingInterrupted if self.raised == signal.SIGINT else TrainingTerminated
 
     def _restore(self) -> None:

@@ -24,6 +24,7 @@ from ..checks.explained import explained
 from ..checks.hardest import hardest_batches
 from ..config import TrainConfig, differences, dump_config, load_config
 from ..preflight import Preflight, check_gradients, with_cause, with_hardest
+from ..ranks import ALONE, Ranks, ranks_of, require_divisible
 from ..steps.base import Step
 from ..tasks import Task, build_task
 from .events import Notice, Progress
@@ -54,37 +55,44 @@ def train(
     task: Task | None = None,
     **watching: Unpack[Watching],
 ) -> TrainResult:
-    """Train as CONFIG says and leave the run in OUT.
+    """Train as CONFIG says and leave the run in OUT: the best adapter or weights, its records, plots.
 
-    OUT gets the adapter (or weights) of the best validation, the configuration, the journal, a plot
-    and checkpoints. A killed run goes on with RESUME and ends as if it had not been (in MLX on a CPU).
+    A killed run goes on with RESUME and ends as if it had not been (in MLX on a CPU).
 
     Args:
         config: the run; ``None`` for the one in OUT.
         out: its folder; must not exist unless RESUME.
         backend: ``mlx`` or ``torch``.
         resume: go on from the last checkpoint.
-        task: a model and data in memory, in place of those that CONFIG names.
+        task: a model and data in memory, in place of those of CONFIG.
         watching: what is called with every event, and with folders that have got weights.
 
     Raises:
         TargetExistsError: OUT exists and RESUME was not given.
-        PreflightError: the run would not train what it should.
-        MismatchError: OUT holds a run of another configuration or other data.
+        MismatchError: it would not train what it should, or OUT holds another run.
         DivergedError: too many updates in a row were not finite.
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
-    started, config = time.monotonic(), _admit(config, out, resume=resume)
-    watcher = watcher_of(config, out, **watching)
+    started, ranks = time.monotonic(), ranks_of(backend)
+    config = ranks.first(lambda: _admit(config, out, resume=resume))
+    watcher = Watcher() if ranks.rank else watcher_of(config, out, **watching)
+    sources = _provided(config, ranks)
+    with ranks.folder(out, made=resume) as own:
+        with nullcontext() if resume else Staging(own, kind="run") as staging:
+            task = task or build_task(config)
+            step = make_step(backend, task, config, ranks)
+            _admit_step(step, task, own, config, watcher.progress)
+            if staging:
+                _create(staging, config, ranks.first(lambda: _check(task, config, step).require()))
+        with locked(own), _resumable(own):
+            return _completed(Run(config, task, step, own, watcher), own, sources, started)
+
+
+def _provided(config: TrainConfig, ranks: Ranks) -> Sources:
+    """Return what CONFIG names, made where it is bundled: by the first rank, then by those on other machines."""
+    ranks.first(lambda: provide(config.sources()))
     provide(config.sources())
-    sources = Sources.of(*config.sources())
-    with nullcontext() if resume else Staging(out, kind="run") as staging:
-        task = task or build_task(config)
-        step = _with_room(make_step(backend, task, config), out, config, watcher.progress)
-        if staging:
-            _create(staging, config, _check(task, config, step).require())
-    with locked(out), _resumable(out):
-        return _completed(Run(config, task, step, out, watcher), out, sources, started)
+    return Sources.of(*config.sources())
 
 
 def watcher_of(config: TrainConfig, out: Path, **watching: Unpack[Watching]) -> Watcher:
@@ -129,21 +137,25 @@ def _bytes_of(step: Step, config: TrainConfig) -> int:
     return (config.keep + 1) * (state + result) + 3 * result
 
 
-def _with_room(step: Step, out: Path, config: TrainConfig, progress: Progress) -> Step:
-    """Return STEP after making sure that OUT has room for it, and saying what is special about it."""
-    require_space(out, _bytes_of(step, config))
+def _admit_step(step: Step, task: Task, out: Path, config: TrainConfig, progress: Progress) -> None:
+    """Make sure that the ranks of STEP can share it and OUT has room; say what is special about it."""
+    require_divisible(config, step.ranks, task.objective, step.written)
+    step.ranks.write(lambda: require_space(out, _bytes_of(step, config)))
     for notice in step.notices:
         progress(Notice(notice))
-    return step
 
 
 def _completed(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
     """Carry RUN to its end; return what it has done since STARTED after writing it to OUT."""
     run.run()
-    _require_same_sources(sources, out)
-    result = run.finish(started)
-    (out / RESULT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
-    return result
+
+    def finish() -> TrainResult:
+        _require_same_sources(sources, out)
+        result = run.finish(started)
+        (out / RESULT).write_text(json.dumps(result.document(), indent=1) + "\n", encoding="utf-8")
+        return result
+
+    return run.ranks.first(finish)
 
 
 def preflight(config: TrainConfig, *, backend: str = "mlx") -> Preflight:
@@ -153,8 +165,8 @@ def preflight(config: TrainConfig, *, backend: str = "mlx") -> Preflight:
     return _check(task, config, make_step(backend, task, config))
 
 
-def make_step(backend: str, task: Task, config: TrainConfig) -> Step:
-    """Return TASK under training in BACKEND.
+def make_step(backend: str, task: Task, config: TrainConfig, ranks: Ranks = ALONE) -> Step:
+    """Return TASK under training in BACKEND, together with the other RANKS.
 
     Raises:
         BadInputError: there is no such backend.
@@ -162,11 +174,11 @@ def make_step(backend: str, task: Task, config: TrainConfig) -> Step:
     if backend == "mlx":
         from ..steps.mlx import MlxStep
 
-        return MlxStep(task, config)
+        return MlxStep(task, config, ranks)
     if backend == "torch":
         from ..steps.torch import TorchStep
 
-        return TorchStep(task, config)
+        return TorchStep(task, config, ranks=ranks)
     raise BadInputError(f"there is no backend {backend}; choose from {', '.join(BACKENDS)}")
 
 
@@ -208,7 +220,8 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
     if step.backend != "torch":
         steps["torch"] = make_step("torch", task, full)
     train = task.splits["train"]
-    first = train.batch(task.order(config)[0])
+    rows = task.order(step.ranks.whole(config))[0]
+    first = train.batch(rows[step.ranks.part(config)])
     checked = check_gradients(
         steps, task.parameters(), first, seed=config.seed, tolerance=config.tolerance
     )

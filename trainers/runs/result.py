@@ -15,6 +15,7 @@ class TrainResult:
     Attributes:
         out: the run's folder.
         steps: updates done.
+        ranks: processes that shared them.
         best_step: the step whose parameters were kept; 0 where training never helped.
         metric: the figure that chose it.
         before: validation figures at step 0.
@@ -30,6 +31,7 @@ class TrainResult:
 
     out: Path
     steps: int
+    ranks: int
     best_step: int
     metric: str
     before: Mapping[str, float]
@@ -47,7 +49,8 @@ class TrainResult:
     def summary(self) -> str:
         """Return the run in a few lines."""
         before, best = self.before[self.metric], self.best[self.metric]
-        time = f"trained {self.steps} steps in {self.seconds:.0f} s"
+        where = f" on {self.ranks} ranks" if self.ranks > 1 else ""
+        time = f"trained {self.steps} steps in {self.seconds:.0f} s{where}"
         choice = (
             f"best at step {self.best_step}: validation {self.metric} {before:.4f} -> {best:.4f}"
         )

@@ -20,6 +20,7 @@ from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
 from ..export import base_record, next_command, write_npz, write_result
 from ..plots import plot_run, plot_speed
+from ..ranks import RANDOM
 from ..schedule import learning_rate
 from ..steps.base import Measures, Step
 from ..tasks import Task
@@ -69,29 +70,35 @@ class Run:
     def __init__(
         self, config: TrainConfig, task: Task, step: Step, out: Path, watcher: Watcher
     ) -> None:
+        self.ranks, self._own = step.ranks, step.ranks.part(config)
+        config = self.ranks.whole(config)
         self._config, self._task, self._step, self._out = config, task, step, out
         self._progress, self._complete = watcher
         self._base = cache(partial(base_record, task))
         self._order = task.order(config)
-        self._draws = Draws(task.splits["train"], self._order, config)
+        self._draws = Draws(task.splits["train"], self._order, config, self._own)
         self._length = length_of(config, self._order)
         self._checkpoints = Checkpoints(out / CHECKPOINTS, config.keep)
+        self._given: dict[str, Any] = {"data": _digests(task), "model": task.frozen()}
+        self._given |= {"backend": step.backend, "ranks": self.ranks.size}
+        self.ranks.require_alike(self._given)
+        if self.ranks.size > 1:  # what was drawn at random is not the same on each
+            step.assign(self.ranks.first(step.weights))
         self._initial = step.weights()
-        self._given = {"data": _digests(task), "model": task.frozen(), "backend": step.backend}
         self._carried = Carried()
-        self._sizes = Sizes(config, out, memory_used)
+        self._sizes = Sizes(config, out, memory_used, self._own.step)
         self._sizes.begin(self._carried)
-        self._done = self._restore(self._checkpoints.latest())
+        self._done = self._restore(self._latest())
         self._watchdog = Watchdog(out, config.watchdog)
         self._begin()
-        self._checkpoints.tidy()  # all that is read was read: nothing else keeps the run from going on
+        self.ranks.write(self._checkpoints.tidy)  # all is read: nothing keeps the run from going on
 
     def _begin(self) -> None:
         """Forget what was recorded after the last checkpoint: it is done again."""
         began = self._carried.before
         self._journal = Journal(self._out / METRICS, until=self._done if began else -1)
         self._pending: Pending | None = None
-        self._clock = Clock(self._journal.records)
+        self._clock = Clock(self._journal.records, self._own.step)
 
     def run(self) -> None:
         """Do the updates that are left.
@@ -109,8 +116,8 @@ class Run:
                     self._checkpoint()  # to go back to where memory runs out at once
             while not self._over():
                 self._advance_or_shrink()
-                if interrupt.raised:
-                    self._stop(interrupt.kind)
+                if any(stopping := self.ranks.exchange(interrupt.kind)):
+                    self._stop(next(filter(None, stopping)))
 
     def finish(self, started: float) -> TrainResult:
         """Write the best parameters and the plot; return what was done since STARTED."""
@@ -122,6 +129,7 @@ class Run:
         return TrainResult(
             out=self._out,
             steps=self._done,
+            ranks=self.ranks.size,
             best_step=self._carried.best_step,
             metric=self._task.objective.metric,
             before=self._carried.before,
@@ -164,7 +172,7 @@ class Run:
         ceiling = self._sizes.halved(self._carried.batch_size, error)
         self._pending = None
         free_memory()
-        self._done = self._restore(self._checkpoints.latest())
+        self._done = self._restore(self._latest())
         self._sizes.limit(self._carried, ceiling, self._done)
         self._begin()
         text = f"memory ran out: going on from step {self._done} with at most {ceiling} examples at once"
@@ -257,7 +265,7 @@ class Run:
         )
 
     def _validate(self) -> None:
-        scores = self._measure("validation")
+        scores = self.ranks.first(lambda: self._measure("validation"))
         metric = self._task.objective.metric
         best = improved(
             scores.metrics[metric],
@@ -266,7 +274,11 @@ class Run:
         )
         if best:
             self._carried.best_step, self._carried.best = self._done, scores.metrics
-            self._checkpoints.write_best(self._done, self._step.weights(), scores.metrics)
+            self.ranks.write(
+                lambda: self._checkpoints.write_best(
+                    self._done, self._step.weights(), scores.metrics
+                )
+            )
         if self._done == 0:
             self._carried.before = scores.metrics
         self._carried.note(
@@ -280,7 +292,8 @@ class Run:
 
     def _measure(self, split: str) -> Scores:
         objective = self._task.objective
-        return objective.measure(self._step, self._task.splits[split], self._config.batch_size)
+        size = self._config.batch_size // self._own.step
+        return objective.measure(self._step, self._task.splits[split], size)
 
     def _test(self, best: Mapping[str, Array]) -> dict[str, Any]:
         """Measure the test split before and after training."""
@@ -305,11 +318,17 @@ class Run:
     def _checkpoint(self) -> None:
         self._read_pending()
         facts = {"progress": asdict(self._carried), "best_step": self._carried.best_step}
-        self._checkpoints.write(
-            Checkpoint(self._done, self._step.state(), facts | self._given),
-            lambda folder: self._export(folder, self._step.weights()),
+        random = self.ranks.gathered(self._step.random())
+        self.ranks.write(
+            lambda: self._checkpoints.write(
+                Checkpoint(self._done, self._step.state() | {RANDOM: random}, facts | self._given),
+                lambda folder: self._export(folder, self._step.weights()),
+            )
         )
         self._clock.start()
+
+    def _latest(self) -> Checkpoint | None:
+        return self.ranks.first(self._checkpoints.latest)
 
     def _restore(self, checkpoint: Checkpoint | None) -> int:
         """Go back to CHECKPOINT and return its step, 0 where there is none.
@@ -323,13 +342,16 @@ class Run:
         problems += carried.unmeasured(self._task.objective.metric) if carried else []
         given = {
             "model": self._given["model"],
+            "ranks": 1,
             **checkpoint.facts,
-        }  # version 0.1.0 kept no such hash
+        }  # earlier versions did not write these
+        arrays = self.ranks.own(checkpoint.arrays)
         problems += differing(given, self._given)
-        problems += misshapen(checkpoint.arrays, self._step.state())
+        if given["ranks"] == self.ranks.size:
+            problems += misshapen(arrays, self._step.state())
         if problems or carried is None:
             raise MismatchError(f"the run in {self._out} cannot go on", problems)
-        self._step.restore(checkpoint.arrays)
+        self._step.restore(arrays)
         self._carried = carried
         return checkpoint.step
 

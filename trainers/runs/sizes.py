@@ -37,11 +37,17 @@ class Sizes:
         folder: of the run; every decision is added to a file there and never taken again: what a
             process finds in use may differ, also between equal runs.
         measure: returns the part of a budget (in MB, or what there is) that was in use since the last call.
+        ranks: among which the examples of CONFIG's batches are divided.
     """
 
     def __init__(
-        self, config: TrainConfig, folder: Path, measure: Callable[[float | None], float]
+        self,
+        config: TrainConfig,
+        folder: Path,
+        measure: Callable[[float | None], float],
+        ranks: int = 1,
     ) -> None:
+        self._ranks = ranks
         self._config, self._section, self._measure = config, config.dynamic_batch, measure
         self._file = folder / FILE
         self._taken = {row["step"]: row for row in read_records(self._file)}
@@ -77,6 +83,7 @@ class Sizes:
         smallest = self._config.smallest_batch
         if size // 2 >= smallest:
             return size // 2
+        smallest //= self._ranks
         key = "dynamic_batch.min" if self._section else "batch_size"
         raise TooLittleMemoryError(
             f"memory ran out in an update with batches of {smallest} examples; the last checkpoint"

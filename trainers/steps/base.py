@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from ...converters.values import Array
 from ..data.batches import Batch
+from ..ranks import Ranks
 
 Arrays = Mapping[str, Array]
 PARAMETERS: Final = "parameters/"  # what begins the names of a state
@@ -46,11 +47,18 @@ class Step(Protocol):
     notices: list[str]  # what a person should know about how it runs
     chunked: bool  # whether it embeds the texts of a batch in parts
     weight: Callable[[Batch], float]  # how much the loss of a batch is the mean of
+    ranks: Ranks  # that take part in every update
+
+    @property
+    def written(self) -> Sequence[str]:
+        """The names of the buffers that train mode writes."""
+        ...
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Start one update and return how to wait for its measures.
 
-        The gradient is the mean over all BATCHES, each weighted as the objective says. When it or
+        The gradient is the mean over all BATCHES, those of the other ranks too, each weighted as the
+        objective says. When it or
         the loss is not finite nothing changes but the random state.
         """
         ...
@@ -87,6 +95,10 @@ class Step(Protocol):
 
     def state(self) -> dict[str, Array]:
         """Return everything that training changes: parameters, buffers, optimizer and random state."""
+        ...
+
+    def random(self) -> Array:
+        """Return the random state."""
         ...
 
     def restore(self, state: Arrays) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
+from ..ranks import ALONE, Ranks
 from .base import Arrays
 
 TEXTS: Final = ("query", "document", "negative")
@@ -25,8 +26,12 @@ def differentiate(
     embed: Embed,
     judge: Callable[[Arrays, Arrays], tuple[float, Arrays]],
     backward: Callable[[Arrays, Array], None],
+    ranks: Ranks = ALONE,
 ) -> float:
     """Return the loss of a batch and hand its gradient to BACKWARD, at most CHUNK texts at a time.
+
+    Of several ranks, which all have the whole batch, each sees to some of the chunks: the gradient is the mean of
+    what they hand over.
 
     Args:
         inputs: of the batch, ``*_ids`` and ``*_mask``.
@@ -34,21 +39,26 @@ def differentiate(
         embed: ``ids`` and ``mask`` to embeddings.
         judge: ``*_embeddings`` and the inputs to the loss and its gradients by the names of the former.
         backward: takes ``ids``, ``mask`` and the gradient with respect to their embeddings.
+        ranks: that share the work.
     """
-    loss, gradients = judge(embedded(inputs, chunk, embed), inputs)
+    loss, gradients = judge(embedded(inputs, chunk, embed, ranks), inputs)
     for text, axes in _texts(inputs).items():
-        gradient = gradients[f"{text}_embeddings"]
+        gradient = gradients[f"{text}_embeddings"] * ranks.size
         flat = gradient.reshape(-1, *gradient.shape[axes:])
-        for rows, part in _parts(inputs, text, chunk):
+        for rows, part in [*_parts(inputs, text, chunk)][ranks.rank :: ranks.size]:
             backward(part, flat[rows])
     return loss
 
 
-def embedded(inputs: Arrays, chunk: int, embed: Embed) -> dict[str, Array]:
+def embedded(inputs: Arrays, chunk: int, embed: Embed, ranks: Ranks = ALONE) -> dict[str, Array]:
     """Return the ``*_embeddings`` of all texts of a batch, shaped as these are in it."""
     made: dict[str, Array] = {}
     for text, axes in _texts(inputs).items():
-        flat = np.concatenate([embed(part) for _, part in _parts(inputs, text, chunk)])
+        parts = [part for _, part in _parts(inputs, text, chunk)]
+        every = ranks.exchange([embed(part) for part in parts[ranks.rank :: ranks.size]])
+        flat = np.concatenate(
+            [every[at % ranks.size][at // ranks.size] for at in range(len(parts))]
+        )
         leading = inputs[f"{text}_ids"].shape[:axes]
         made[f"{text}_embeddings"] = flat.reshape(*leading, *flat.shape[1:])
     return made

@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx import nn, optimizers
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from ...converters.captures import capture
 from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..config import TrainConfig
 from ..data.batches import Batch
+from ..ranks import ALONE, RANDOM, Ranks
 from ..tasks import PREFIX, Task
 from .base import (
     BUFFERS,
@@ -43,8 +45,8 @@ class MlxStep:
 
     backend = "mlx"
 
-    def __init__(self, task: Task, config: TrainConfig) -> None:
-        self._memory = Memory(_device_memory)
+    def __init__(self, task: Task, config: TrainConfig, ranks: Ranks = ALONE) -> None:
+        self.ranks, self._memory = ranks, Memory(_device_memory)
         compiled, problem = _compiler(config.compile)
         self.notices = [*notices(task.module, config.mode)]
         self.notices += [f"MLX runs uncompiled: {problem}"] if problem else []
@@ -66,13 +68,13 @@ class MlxStep:
             self.notices.append(
                 f"MLX keeps the values of {', '.join(sorted(left))}: random numbers or batch statistics"
             )
-        self._written = _written(self.model) if self._training else ()
+        self.written = _written(self.model) if self._training else ()
         self._evaluated: Any = self.model if config.grad_cache else None
         parameters: Any = dict(tree_flatten(self.model.trainable_parameters()))
         self._optimizer = Optimizers(config.optimizer, parameters)
         self._extras = MlxExtras(config.dtype, config.ema, parameters)
         self._limit = config.clip_norm if config.clip_norm is not None else float("inf")
-        mx.random.seed(config.seed)
+        mx.random.seed(ranks.seed(config.seed))
         self._cached = (
             MlxCached(self.model, task, config.grad_cache, lambda: self._extras.scale)
             if config.grad_cache
@@ -87,11 +89,11 @@ class MlxStep:
         self._optimizer.set_rate(learning_rate)
         self._enter(self._training)
         parts = shares(self.weight, batches)
-        if len(parts) == 1 and not self._cached:
+        if len(parts) == 1 and not self._cached and self.ranks.size == 1:
             figures = self._update(_feed(parts[0][0].inputs))
         else:
             buffers = self._buffers()
-            total, gradients = self._accumulate(parts)
+            total, gradients = self._accumulate(parts, sum(map(self.weight, batches)))
             figures = self._apply(total, gradients, buffers)
         changed = self.model.trainable_parameters(), self._buffers(), self._optimizer.state
         mx.async_eval(*figures, changed, self._extras.state, _random_state())
@@ -156,14 +158,18 @@ class MlxStep:
         arrays = {
             kind + name: it for kind, part in parts.items() for name, it in _flat(part).items()
         }
-        return arrays | {"random": np.array(_random_state()[0])}
+        return arrays | {RANDOM: self.random()}
+
+    def random(self) -> Array:
+        """Return the random state."""
+        return np.array(_random_state()[0])
 
     def restore(self, state: Arrays) -> None:
         """Go back to a state."""
         self.assign(below(PARAMETERS, state) | below(BUFFERS, state))
         for kind, part in ((OPTIMIZER, self._optimizer.state), (EXTRAS, self._extras.state)):
             _fill(part, {name: mx.array(value) for name, value in below(kind, state).items()})
-        _seed(state["random"])
+        _seed(state[RANDOM])
 
     def peak_memory(self) -> int:
         """Return the most bytes in use beyond what there was at the start."""
@@ -179,7 +185,7 @@ class MlxStep:
         self._apply = wrap(self._apply_gradient)
         if self._cached:
             self._cached.build(wrap)
-            self._gradient = self._cached.gradient
+            self._gradient = partial(self._cached.gradient, ranks=self.ranks)
 
     def _call(self, inputs: dict[str, mx.array]) -> mx.array:
         loss: mx.array = self.model(**inputs).astype(mx.float32)
@@ -206,10 +212,10 @@ class MlxStep:
 
     def _buffers(self) -> dict[str, mx.array]:
         """Return the buffers that train mode writes."""
-        if not self._written:
+        if not self.written:
             return {}
         tensors: Any = dict(tree_flatten(self.model.parameters()))
-        return {name: tensors[name] for name in self._written}
+        return {name: tensors[name] for name in self.written}
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -260,14 +266,20 @@ class MlxStep:
         self._extras.after(finite, chosen)
         return loss, norm, scale
 
-    def _accumulate(self, parts: Sequence[tuple[Batch, float]]) -> tuple[mx.array, Any]:
-        """Return the sums of loss and gradient over batches, each times its share."""
+    def _accumulate(
+        self, parts: Sequence[tuple[Batch, float]], weight: float
+    ) -> tuple[mx.array, Any]:
+        """Return the sums of loss and gradient over batches, each times its share, the mean of all ranks."""
         total: Any = None
         for batch, share in parts:
             (_, loss), gradients = self._gradient(batch.inputs)
             part = tree_map(lambda x, w=share: x * w, (loss, gradients))
             total = part if total is None else tree_map(mx.add, total, part)
             mx.eval(total, self._buffers())
+        if self.ranks.size > 1:
+            names, arrays = zip(*tree_flatten(total), strict=True)
+            means = self.ranks.average([*arrays], weight)
+            total = tree_unflatten([*zip(names, means, strict=True)])
         return total[0], total[1]
 
 

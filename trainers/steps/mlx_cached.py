@@ -12,6 +12,7 @@ from mlx.utils import tree_map
 
 from ...converters.captures import capture
 from ...converters.values import Array
+from ..ranks import ALONE, Ranks
 from ..tasks import Task
 from .base import EXAMPLE_ROWS, Arrays
 from .cached import differentiate, embedded, varying
@@ -45,8 +46,13 @@ class MlxCached:
         loss: mx.array = found.astype(mx.float32)
         return loss
 
-    def gradient(self, inputs: Arrays) -> tuple[tuple[mx.array, mx.array], Any]:
-        """Return the loss of a batch times its scale and the loss, and the gradient of the former."""
+    def gradient(
+        self, inputs: Arrays, ranks: Ranks = ALONE
+    ) -> tuple[tuple[mx.array, mx.array], Any]:
+        """Return the loss of a batch times its scale and the loss, and the gradient of the former.
+
+        Of several RANKS it is the mean of theirs.
+        """
         total: Any = tree_map(mx.zeros_like, self._model.trainable_parameters())
 
         def add(part: Arrays, gradient: Array) -> None:
@@ -55,7 +61,7 @@ class MlxCached:
             total = tree_map(mx.add, total, found)
             mx.eval(total)
 
-        loss = mx.array(differentiate(inputs, self._chunk, self._numbers, self._judged, add))
+        loss = mx.array(differentiate(inputs, self._chunk, self._numbers, self._judged, add, ranks))
         return (loss * self._scale(), loss), total
 
     def _numbers(self, part: Arrays) -> Array:

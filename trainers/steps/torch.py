@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from ...converters.values import Array
 from ..config import TrainConfig
 from ..data.batches import Batch
+from ..ranks import ALONE, RANDOM, Ranks
 from ..tasks import Task
 from .base import (
     BUFFERS,
@@ -43,11 +44,15 @@ class TorchStep:
         task: what is trained; its module is copied.
         config: the run.
         dtype: ``float32``, or ``float64`` for a reference.
+        ranks: that take part in every update.
     """
 
     backend = "torch"
 
-    def __init__(self, task: Task, config: TrainConfig, dtype: str = "float32") -> None:
+    def __init__(
+        self, task: Task, config: TrainConfig, dtype: str = "float32", ranks: Ranks = ALONE
+    ) -> None:
+        self.ranks = ranks
         self._memory = Memory()
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._compute: torch.dtype = (
@@ -78,7 +83,7 @@ class TorchStep:
         self._draws = False
         if self._training:
             self._look(task.splits["train"].batch(range(EXAMPLE_ROWS)))
-        torch.manual_seed(config.seed)
+        torch.manual_seed(ranks.seed(config.seed))
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Update at once; the measures are there already."""
@@ -87,7 +92,8 @@ class TorchStep:
         kept = _copies(self._buffers)
         total = 0.0
         for batch, share in shares(self.weight, batches):
-            total += share * self._backward(batch.inputs, share * self._extras.scale)
+            total += share * self._backward(batch.inputs, share * self._extras.scale, self.ranks)
+        total = self._mean(total, sum(map(self.weight, batches)))
         found = measures(total, self._clip_gradients(), self._extras.scale)
         if found.finite:
             self._optimizer.step(learning_rate)
@@ -143,14 +149,23 @@ class TorchStep:
         state = {f"{PARAMETERS}{name}": value for name, value in self.trainable().items()}
         state |= {f"{BUFFERS}{name}": value for name, value in _arrays(self._buffers).items()}
         state |= {f"{EXTRAS}{name}": value for name, value in self._extras.state().items()}
-        return state | self._optimizer.state() | {"random": torch.get_rng_state().numpy().copy()}
+        return state | self._optimizer.state() | {RANDOM: self.random()}
+
+    def random(self) -> Array:
+        """Return the random state."""
+        return torch.get_rng_state().numpy().copy()
 
     def restore(self, state: Arrays) -> None:
         """Go back to a state."""
         self.assign(below(PARAMETERS, state) | below(BUFFERS, state))
         self._optimizer.restore(state)
         self._extras.restore(below(EXTRAS, state))
-        torch.set_rng_state(torch.from_numpy(np.array(state["random"])))
+        torch.set_rng_state(torch.from_numpy(np.array(state[RANDOM])))
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names of the buffers that train mode writes."""
+        return (*self._buffers,)
 
     def peak_memory(self) -> int:
         """Return the most bytes in use beyond what there was at the start."""
@@ -169,8 +184,22 @@ class TorchStep:
         output: Tensor = torch.func.functional_call(module, narrowed, (), tensors)
         return output.to(self._dtype)
 
-    def _backward(self, inputs: Arrays, factor: float = 1.0) -> float:
-        """Add the gradient of FACTOR times the loss of a batch, and return the loss."""
+    def _mean(self, loss: float, weight: float) -> float:
+        """Let the gradients be the means of those of all ranks, and return the mean of the losses."""
+        if self.ranks.size == 1:
+            return loss
+        parameters = [*self._parameters.values()]
+        own = [torch.zeros_like(it) if it.grad is None else it.grad for it in parameters]
+        mean, *means = self.ranks.average([torch.tensor(loss, dtype=torch.float64), *own], weight)
+        for parameter, gradient in zip(parameters, means, strict=True):
+            parameter.grad = gradient
+        return float(mean)
+
+    def _backward(self, inputs: Arrays, factor: float = 1.0, ranks: Ranks = ALONE) -> float:
+        """Add the gradient of FACTOR times the loss of a batch, and return the loss.
+
+        Of several RANKS the gradient is the mean of what each adds.
+        """
         if self._chunk is None or self._of_embeddings is None:
             loss = self._run(self._loss, inputs)
             (loss * factor).backward()  # type: ignore[no-untyped-call]
@@ -189,7 +218,7 @@ class TorchStep:
             embeddings = self._run(self._evaluated, part)
             embeddings.backward(torch.from_numpy(gradient))  # type: ignore[no-untyped-call]
 
-        return differentiate(inputs, self._chunk, self._embed, judge, backward)
+        return differentiate(inputs, self._chunk, self._embed, judge, backward, ranks)
 
     @torch.no_grad()
     def _embed(self, part: Arrays) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from ...converters.common.exits import Exit
+from ...converters.common.steps import LOGGER
 from ..options import configured
 from ..running import prepare_mlx
 
@@ -51,8 +53,12 @@ def train(
     Example: weighbridge train run --recipe minilm-lora --backend mlx --set model=minilm-mlx
     """
     prepare_mlx(training=True)
+    from ...trainers.ranks import is_first
     from ..output import show_training
 
+    speaks = is_first()
+    if not speaks:
+        LOGGER.setLevel(logging.WARNING)
     if compare:
         from ...jobs.training.compare import compare as run_both
 
@@ -60,9 +66,10 @@ def train(
         return
     from ...jobs.training import train as run_training
 
-    with _view() as progress:
+    with _view() if speaks else nullcontext() as progress:
         result = run_training(run, backend, recipe, overrides, progress=progress, **how)
-    show_training(result, as_json=as_json)
+    if speaks:
+        show_training(result, as_json=as_json)
 
 
 def _view() -> Any:
