@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 
 from .. import __version__
 from ..converters.common.repositories import recorded
+from ..converters.coreml.compression import Compression
 from ..converters.models import PROGRAMS, Model
 from ..converters.planning.memory import require_memory
 from ..converters.results.records import KINDS
@@ -45,6 +48,7 @@ def export_coreml(
     compute: str = "mixed",
     upper: Mapping[str, int] | None = None,
     stateful: bool = False,
+    compression: Compression = Compression(),
     options: WriteOptions = WriteOptions(),
 ) -> Outcome:
     """Export SOURCE to a Core ML package at TARGET.
@@ -55,21 +59,37 @@ def export_coreml(
         compute: ``mixed``, ``float16`` or ``float32``; see ``converters.coreml.export``.
         upper: largest size of each named dimension.
         stateful: a causal language model keeps keys and values in states.
+        compression: how its weights are compressed; what that costs is in the facts of the outcome.
         options: see :class:`WriteOptions`.
     """
     from ..converters.coreml.export import export_coreml as write_package
     from ..converters.coreml.options import PackageOptions
 
     chosen = PackageOptions(stateful=stateful)
+    compression.require()
 
     def write(model: Model, path: Path) -> Written:
         module = merged_in_memory(model)
-        trial = trial_of(model) if compute == "mixed" else []
+        trial = trial_of(model) if compute == "mixed" or compression else []
         ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
         exported = write_package(module, model.signature, path, options=chosen, **ways)
-        return Written(facts_of(model, "mlprogram", str(exported)))
+        facts = facts_of(model, "mlprogram", str(exported))
+        return Written(facts | (compressed(path, compression, trial) if compression else {}))
 
-    return _export(source, target, Form("package", ".mlpackage", compute), write, options)
+    how = f"{compute}, {compression}" if compression else compute
+    return _export(source, target, Form("package", ".mlpackage", how), write, options)
+
+
+def compressed(
+    package: Path, compression: Compression, trial: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Compress PACKAGE in place; return what that saves, and what it costs on TRIAL."""
+    from ..converters.coreml.compress import compress_package, costs
+
+    with tempfile.TemporaryDirectory(dir=package.parent, prefix=f".{package.stem}-") as place:
+        before = Path(shutil.copytree(package, Path(place) / "before.mlpackage"))
+        compress_package(package, compression)
+        return costs(before, package, trial)
 
 
 def export_onnx(

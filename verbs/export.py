@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from ..converters.coreml.compression import GRIDS, TABLES, Compression
 from .options import MODEL, allow_lossy, original, parse_size, publishing, writing
 from .running import finish, options_of, prepare_mlx
 
+OF_WEIGHTS = ("prune", "palettize", "quantize", "block")  # how a package's weights are compressed
 OF_CODES = (
     "Q4_0",
     "Q4_1",
@@ -56,6 +58,30 @@ def export() -> None:
     is_flag=True,
     help="A causal language model keeps keys and values in states and goes on with a text (iOS 18).",
 )
+@click.option(
+    "--quantize",
+    type=click.Choice(GRIDS),
+    help="Weights as codes: int8 with a scale by channel, int4 in blocks.",
+)
+@click.option(
+    "--block",
+    type=click.IntRange(2),
+    metavar="COLUMNS",
+    help="Columns that share a scale.  [default: 32 for int4]",
+)
+@click.option(
+    "--palettize",
+    type=click.Choice([str(bits) for bits in TABLES]),
+    callback=lambda _, __, bits: int(bits) if bits else None,
+    metavar="BITS",
+    help="Weights as indices of 1, 2, 3, 4, 6 or 8 bits into a table of each.",
+)
+@click.option(
+    "--prune",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    metavar="RATIO",
+    help="The part of each weight's numbers that become zeros, the smallest ones.",
+)
 @writing
 def export_coreml(
     source: str,
@@ -67,13 +93,20 @@ def export_coreml(
 ) -> None:
     """Export SOURCE to TARGET.mlpackage with named, flexible inputs.
 
+    What is said of weights is done together: zeros, tables of what is left, and these in int8. How far weights and
+    outputs moved is printed, and the check holds each weight against the source's.
+
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
+
+    Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --quantize int4 --block 32
     """
     prepare_mlx()
     from ..jobs.export import export_coreml as export_package
     from ..jobs.options import WriteOptions
 
+    compression = Compression(**{name: chosen.pop(name) for name in OF_WEIGHTS})
     ways = {"upper": sizes_of(upper), **{name: chosen.pop(name) for name in OF_PACKAGES}}
+    ways["compression"] = compression
     options = options_of(WriteOptions, chosen)
     outcome = export_package(source, target, **ways, options=options)
     finish(outcome, as_json=as_json, accept=accept)

@@ -103,6 +103,11 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("merged"):
         lines += survival_lines(facts["merged"])
     lines += quantized_lines(facts.get("quantized") or {})
+    lines += quantized_lines(facts.get("compressed") or {}, "compressed")
+    lines += [
+        f"{name} moved by {part:.2%} of its size at most on trial inputs"
+        for name, part in (facts.get("outputs") or {}).items()
+    ]
     lines += calibration_lines(facts.get("calibration") or {})
     lines += cost_lines(facts.get("measured") or {})
     if "updates" in facts:
@@ -126,8 +131,8 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def quantized_lines(quantized: Mapping[str, Any]) -> list[str]:
-    r"""Return what quantizing took: bytes, and how far the weights were moved, the worst ones by name.
+def quantized_lines(quantized: Mapping[str, Any], done: str = "quantized") -> list[str]:
+    r"""Return what was DONE to weights: bytes, and how far the weights were moved, the worst ones by name.
 
     >>> error = {"of": "all numbers", "mean": 0.0976, "worst": "b", "largest": 0.11}
     >>> weights = {"a": {"scheme": "4-bit", "error": 0.09}, "b": {"scheme": "4-bit", "error": 0.11}}
@@ -142,7 +147,7 @@ def quantized_lines(quantized: Mapping[str, Any]) -> list[str]:
         return []
     sizes, error, weights = (quantized[key] for key in ("bytes", "error", "weights"))
     before, after = sizes["before"], sizes["after"]
-    head = f"{len(weights)} weights quantized: {before:,} bytes before, {after:,} after"
+    head = f"{len(weights)} weights {done}: {before:,} bytes before, {after:,} after"
     mean = f"{error['mean']:.2%} of their size on average ({error['of']})"
     worst = sorted(weights, key=lambda name: -weights[name]["error"])[:WORST]
     width = max(map(len, worst))

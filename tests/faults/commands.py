@@ -66,6 +66,9 @@ COMMANDS: Final = {
     "coreml": Command(
         ("export", "coreml", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.mlpackage"
     ),
+    "coreml-compressed": Command(
+        ("export", "coreml", "{s}/bert", "{t}", "--palettize", "2", *UNCHECKED), "out.mlpackage"
+    ),
     "onnx": Command(("export", "onnx", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.onnx"),
     "onnx-to-torch": Command(
         ("convert", "onnx-to-torch", "{s}/llama.onnx", "{t}", "--like", "{s}/llama", *UNCHECKED)

@@ -88,7 +88,7 @@ KIND = {
     "an adapter of ours": ("mlx-to-peft", "peft-to-mlx"),
     "a map of ours": ("infer",),
     "a GGUF file of ours": ("gguf", "quantized-to-gguf"),
-    "a package of ours": ("coreml",),
+    "a package of ours": ("coreml", "coreml-compressed"),
     "a model of ours": (
         *("quantize", "quantized-to-torch", "torch-to-quantized", "dequantized"),
         *("gguf-to-mlx", "gguf-to-torch", "onnx-to-torch", "coreml-to-mlx"),

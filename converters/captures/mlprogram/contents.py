@@ -115,8 +115,9 @@ def constants(package: Package, function: str) -> Iterator[Constant]:
     for name, operation in known.items():
         kind = operation.outputs[-1].type.tensorType
         nbytes = _nbytes(operation, known)
-        if name not in parts and kind.rank and nbytes:
-            sizes = tuple(int(it.constant.size) for it in kind.dimensions)
+        inside = any(output.name in parts for output in operation.outputs)
+        if not inside and kind.rank and nbytes:
+            sizes = _sizes(kind)
             how = "" if operation.type == "const" else compression(operation, known)
             yield Constant(name, _dtype(kind), sizes, nbytes, how)
 
@@ -130,10 +131,14 @@ def compression(operation: Any, known: Mapping[str, Any]) -> str:
     if kind == "constexpr_sparse_to_dense":
         words.append("sparse")
     elif "lut" in kind:
-        words.append(f"table of {2 ** _bits(given, TABLES, _length_of_table(operation, known))}")
+        size = 2 ** _bits(given, TABLES, _length_of_table(operation, known))
+        inside = _names(operation).get("lut")  # where the table is made of codes itself
+        words = [it for it in before if not inside]
+        dtype = f" of {compression(known[inside], known).split()[0]}" if inside else ""
+        words.append(f"table of {size}{dtype}")
     elif codes := next((given[it] for it in CODES if it in given), None):
         dtype = "scaled" if codes.dtype.startswith("fp") else codes.dtype
-        words.append(f"{dtype}{_blocks(given, codes)}")
+        words.append(f"{dtype}{_blocks(given, operation)}")
     return ", ".join(dict.fromkeys(words))
 
 
@@ -144,7 +149,7 @@ def _length_of_table(operation: Any, known: Mapping[str, Any]) -> int:
         shape = given["lut"].shape
     else:
         kind = known[names["lut"]].outputs[0].type.tensorType
-        shape = tuple(int(it.constant.size) for it in kind.dimensions)
+        shape = _sizes(kind)
     entries = shape[-2] if len(shape) > 1 else shape[0]
     return int(math.log2(entries)) if entries > 1 else 1
 
@@ -156,16 +161,14 @@ def _bits(given: Mapping[str, Part], names: tuple[str, ...], otherwise: int) -> 
     return int(bits[1]) if bits else otherwise
 
 
-def _blocks(given: Mapping[str, Part], codes: Part) -> str:
+def _blocks(given: Mapping[str, Part], operation: Any) -> str:
     """Return in words over how many numbers a scale goes."""
-    scale = given.get("scale")
+    scale, whole = given.get("scale"), _sizes(operation.outputs[0].type.tensorType)
     if scale is None or math.prod(scale.shape) == 1:
         return " per tensor"
-    if len(scale.shape) != len(codes.shape):
+    if len(scale.shape) != len(whole):
         return " per channel"
-    sizes = [
-        size // n for size, n in zip(codes.shape, scale.shape, strict=True) if n not in (1, size)
-    ]
+    sizes = [size // n for size, n in zip(whole, scale.shape, strict=True) if n not in (1, size)]
     return f" in blocks of {sizes[0]}" if sizes else " per channel"
 
 
@@ -182,7 +185,7 @@ def _parts(operation: Any) -> dict[str, Part]:
 
 def _part(value: Any) -> Part:
     kind = value.type.tensorType
-    sizes = tuple(int(it.constant.size) for it in kind.dimensions)
+    sizes = _sizes(kind)
     stored = value.WhichOneof("value") == "blobFileValue"
     bits = int(next(iter(re.findall(r"\d+", _dtype(kind))), 8))
     return Part(_dtype(kind), sizes, -(-math.prod(sizes) * bits // 8) if stored else 0)
@@ -200,6 +203,10 @@ def _nbytes(operation: Any, known: Mapping[str, Any]) -> int:
     inner = {id(known[it]): known[it] for it in _names(operation).values() if it in known}
     own = sum(part.nbytes for part in _parts(operation).values())
     return own + sum(_nbytes(it, known) for it in inner.values())
+
+
+def _sizes(kind: Any) -> tuple[int, ...]:
+    return tuple(int(it.constant.size) for it in kind.dimensions)
 
 
 def _dtype(kind: Any) -> str:
