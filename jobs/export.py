@@ -41,7 +41,7 @@ def merged_in_memory(model: Model) -> Any:
     return module
 
 
-def export_coreml(
+def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     source: str,
     target: Path,
     *,

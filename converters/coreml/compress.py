@@ -23,7 +23,7 @@ from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..values import Array
 from .compression import LEAST, Compression
-from .export import files, save
+from .writing import files, save
 
 # iOS 18 is the first that has blocks, 4-bit codes, tables of 8 entries, and one form inside another.
 VERSION: Final = 9

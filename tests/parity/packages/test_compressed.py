@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from weighbridge.cli import main
 from weighbridge.converters.captures.mlprogram.package import read_package
 from weighbridge.converters.captures.mlprogram.toolkit import coremltools, quiet
-from weighbridge.converters.coreml.export import export_coreml, save, write_metadata
+from weighbridge.converters.coreml.export import export_coreml
+from weighbridge.converters.coreml.writing import save, write_metadata
 from weighbridge.parity.packages.compressed import out_of_order
 from weighbridge.tests.support.coreml import modules
 

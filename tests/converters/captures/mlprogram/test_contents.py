@@ -14,7 +14,8 @@ from weighbridge.converters.captures.mlprogram import load_program
 from weighbridge.converters.captures.mlprogram.contents import constants, described
 from weighbridge.converters.captures.mlprogram.package import read_package
 from weighbridge.converters.captures.mlprogram.toolkit import coremltools, quiet
-from weighbridge.converters.coreml.export import export_coreml, save
+from weighbridge.converters.coreml.export import export_coreml
+from weighbridge.converters.coreml.writing import save
 from weighbridge.tests.support.coreml import modules
 
 with quiet():
