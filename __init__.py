@@ -17,7 +17,7 @@ _PUBLIC = {
     ".parity.check.verdict": "Verdict",
     ".converters.maps": "WeightMap",
     ".errors": "WeighbridgeError BadInputError DivergedError MapSyntaxError MismatchError"
-    " TargetExistsError TooLittleMemoryError UnsupportedError UntrustedError UsersCodeError",
+    " StoppedElsewhereError TargetExistsError TooLittleMemoryError UnsupportedError UntrustedError UsersCodeError",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 __all__ = list(_HOME)

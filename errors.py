@@ -53,6 +53,10 @@ class MismatchError(WeighbridgeError):
         count = f"{len(problems)} problem{'s' * (len(problems) != 1)}"
         super().__init__(f"{legible(summary, SUMMARY)}: {count}", problems)
 
+    def __reduce__(self) -> tuple[type[MismatchError], tuple[str, tuple[str, ...]]]:
+        """Return what makes it again: a child process hands its errors to its parent."""
+        return type(self), (self.summary, self.problems)
+
 
 class UnsupportedError(WeighbridgeError):
     """An operation that Weighbridge refuses by name rather than doing it wrong."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from click.testing import CliRunner
 
@@ -60,3 +62,9 @@ def test_what_is_typed_wrong_is_quoted_short(argument, verb):
     assert result.exit_code in (2, 3)
     assert len(result.output) <= 2_400  # with the lines of usage
     assert "\x1b" not in result.output
+
+
+def test_an_error_of_a_child_process_is_the_same_in_its_parent():
+    error = MismatchError("a does not fit", ["x", "y"])
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.problems) == (MismatchError, str(error), ("x", "y"))

@@ -26,11 +26,13 @@ class Comparison:
         out: the folder, with a run of each backend in it.
         losses: of every update, by backend.
         samples_per_second: the median, by backend.
+        peak_memory_mb: the most beyond what there was before the model, by backend.
     """
 
     out: Path
     losses: dict[str, list[float]]
     samples_per_second: dict[str, float]
+    peak_memory_mb: dict[str, float]
 
     @property
     def largest_difference(self) -> float:
@@ -44,6 +46,7 @@ class Comparison:
             "out": str(self.out),
             "largest_difference": self.largest_difference,
             "samples_per_second": self.samples_per_second,
+            "peak_memory_mb": self.peak_memory_mb,
             "losses": self.losses,
         }
 
@@ -56,6 +59,8 @@ class Comparison:
         apart = f"losses of {updates} updates differ by {self.largest_difference:.1e} at most"
         usual = f"up to {USUAL:.0e} is usual on a CPU in float32"
         speed = f"samples/s: {speeds} (mlx {ratio:.2f} x torch)"
+        memory = ", ".join(f"{name} {it:.0f}" for name, it in self.peak_memory_mb.items())
+        speed += f"; peak MB: {memory}"
         return "\n".join([f"{apart} ({usual}); the last: {last}", speed, str(self.out / PLOT)])
 
 
@@ -82,7 +87,8 @@ def compare(
         name: statistics.median(row["samples_per_second"] for row in rows)
         for name, rows in records.items()
     }
-    found = Comparison(target, losses, speeds)
+    peaks = {name: max(row["peak_memory_mb"] for row in rows) for name, rows in records.items()}
+    found = Comparison(target, losses, speeds, peaks)
     with writing(target):
         (target / REPORT).write_text(
             json.dumps(found.document(), indent=1) + "\n", encoding="utf-8"
@@ -94,7 +100,9 @@ def compare(
 def _records(
     out: Path, backend: str, recipe: Path | str | None, overrides: Sequence[str]
 ) -> list[dict[str, Any]]:
+    """Train in a process of its own: memory and speed are those of one backend alone."""
+    from ...trainers.child import in_child
     from ...trainers.runs.journal import read_records
 
-    train(out, backend, recipe, overrides)
+    in_child(train, out, backend, recipe, overrides)
     return [row for row in read_records(out / METRICS) if "loss" in row]

@@ -148,6 +148,7 @@ def test_a_checkpoint_of_a_run_that_goes_on_is_a_model_too(series, run, tmp_path
     assert last.status == "PASS"  # the last step was the best one
 
 
+@pytest.mark.heavy
 def test_both_backends_are_compared(series, tmp_path):
     overrides = [word for setting in settings(series) for word in ("--set", setting)]
     words = [
@@ -166,6 +167,7 @@ def test_both_backends_are_compared(series, tmp_path):
     assert document["largest_difference"] <= 1e-5
     assert document["losses"].keys() == document["samples_per_second"].keys() == {"mlx", "torch"}
     assert (tmp_path / "both" / "compare.png").is_file()
+    assert min(document["peak_memory_mb"].values()) > 1  # each had a process of its own
     again = CliRunner().invoke(main, words)
     assert again.exit_code == 3
     assert "both" in again.output

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
 from ...converters.common.steps import step as announce
 from ...errors import WeighbridgeError
+from ..child import in_child
 from ..config import TrainConfig, validate
 from .entries import BASELINE, Entry
 
@@ -59,19 +57,12 @@ def _row(config: TrainConfig, entry: Entry, updates: int, small: str) -> Row:
     if config.epochs:
         settings.pop("steps")
     try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            return row | pool.submit(_measured, settings, entry, updates).result()
-    except BrokenProcessPool:
-        return row | {"not_run": "the process was ended, most likely for want of memory"}
+        return row | in_child(_measured, settings, entry, updates)
     except (WeighbridgeError, MemoryError) as error:
         return row | {"not_run": str(error).partition("\n")[0] or "out of memory"}
 
 
 def _measured(settings: Mapping[str, Any], entry: Entry, updates: int) -> Row:
-    """Measure in a process of its own, whose memory is that of one row alone."""
-    from ...converters.runtimes.blas import preload_blas
-
-    preload_blas()
     from .measure import measure
 
     return measure(validate(settings), entry.backend, updates, lazy=entry.lazy)
