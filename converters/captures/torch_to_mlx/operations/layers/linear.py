@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import mlx.core as mx
 
 from ...dtypes import is_float
+from ..gradients import with_gradient
 from ..registry import operation, register
 
 
@@ -63,7 +65,21 @@ register(
 
 @operation("linear")
 def _linear(input_: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    return matmul(input_, weight.T) if bias is None else plus_product(bias, input_, weight.T)
+    if bias is None:
+        return matmul(input_, weight.T)
+    if not is_float(input_) or input_.ndim < 2 or not input_.size:
+        return plus_product(bias, input_, weight.T)
+    result: mx.array = _layer(input_, weight, bias)
+    return result
+
+
+def _layer_gradient(g: mx.array, _: mx.array, x: mx.array, weight: mx.array, __: mx.array) -> Any:
+    """Sum rows, for the bias, by a product with ones: on GPUs MLX adds columns up slowly."""
+    rows, given = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
+    return g @ weight, rows.T @ given, (mx.ones((1, len(rows)), g.dtype) @ rows).squeeze(0)
+
+
+_layer = with_gradient(lambda x, weight, bias: mx.addmm(bias, x, weight.T), _layer_gradient)
 
 
 @operation("einsum")
