@@ -68,7 +68,9 @@ def not_1e_6(source: Source) -> bool:
 # MLX model file -> its limits.
 LIMITS: Final[dict[str, list[Limit]]] = {
     "bitnet": [Limit(always, "loads packed weights alone, with weight_scale beside each")],
-    "ernie4_5_moe": [Limit(always, "drops e_score_correction_bias, which routes tokens")],
+    "ernie4_5_moe": [
+        Limit(always, "drops e_score_correction_bias, which routes tokens", "correction_bias")
+    ],
     "falcon_h1": [
         Limit(
             lambda source: (
@@ -76,6 +78,7 @@ LIMITS: Final[dict[str, list[Limit]]] = {
                 or source.get("attention_in_multiplier", 1) != 1
             ),
             "does not apply key_multiplier and attention_in_multiplier to keys and values",
+            "multipliers",
         )
     ],
     "gemma": [
@@ -83,8 +86,8 @@ LIMITS: Final[dict[str, list[Limit]]] = {
             always, "computes the exact gelu; transformers computes gelu_pytorch_tanh", "activation"
         )
     ],
-    "gemma3": [Limit(scale_rounds, ROUNDED)],
-    "gemma3_text": [Limit(scale_rounds, ROUNDED)],
+    "gemma3": [Limit(scale_rounds, ROUNDED, "embedding_scale")],
+    "gemma3_text": [Limit(scale_rounds, ROUNDED, "embedding_scale")],
     "gemma3n": [
         Limit(
             always, "wants keys and values for layers that share them; save_pretrained drops them"
@@ -94,9 +97,10 @@ LIMITS: Final[dict[str, list[Limit]]] = {
         Limit(
             lambda source: source.rope().get("partial_rotary_factor", 1.0) != 1.0,
             "rotates whole heads; it does not read partial_rotary_factor",
+            "rotary_fraction",
         )
     ],
-    "glm4_moe_lite": [Limit(not_1e_6, LATENT)],
+    "glm4_moe_lite": [Limit(not_1e_6, LATENT, "epsilon")],
     "gpt2": [
         Limit(inner_size("n_inner"), "takes 4 times the hidden size; it does not read n_inner")
     ],
@@ -129,7 +133,9 @@ LIMITS: Final[dict[str, list[Limit]]] = {
     ],
     "jamba": [
         Limit(
-            some_experts, "weights the chosen experts by a softmax over them, not over all experts"
+            some_experts,
+            "weights the chosen experts by a softmax over them, not over all experts",
+            "router_weights",
         )
     ],
     "kimi_k25": [
@@ -138,18 +144,20 @@ LIMITS: Final[dict[str, list[Limit]]] = {
             "has a head of its own; a tied one does not load",
         )
     ],
-    "kimi_linear": [Limit(not_1e_6, LATENT)],
+    "kimi_linear": [Limit(not_1e_6, LATENT, "epsilon")],
     "llama4": [
         Limit(
             lambda source: source.part("text_config").get("rms_norm_eps") != 1e-6,
             "normalises queries and keys with 1e-6, not rms_norm_eps; outputs differ slightly",
+            "query_norm",
         )
     ],
-    "longcat_flash": [Limit(always, DEFAULT_LATENT)],
+    "longcat_flash": [Limit(always, DEFAULT_LATENT, "epsilon")],
     "mamba2": [
         Limit(
             lambda source: source.get("n_groups", 1) > 1,
             "normalises the gated output over all channels; transformers does by group",
+            "grouped_norm",
         )
     ],
     "minicpm3": [
@@ -159,8 +167,9 @@ LIMITS: Final[dict[str, list[Limit]]] = {
                 and source.get("dim_model_base") != source.get("hidden_size")
             ),
             "does not divide by hidden_size / dim_model_base where the head is tied",
+            "tied_scale",
         ),
-        Limit(always, DEFAULT_LATENT),
+        Limit(always, DEFAULT_LATENT, "epsilon"),
     ],
     "minimax": [
         Limit(
@@ -172,12 +181,6 @@ LIMITS: Final[dict[str, list[Limit]]] = {
     "nanochat": [
         Limit(always, "reads the names of the original nanochat, not those of transformers")
     ],
-    "nemotron_h": [
-        Limit(
-            lambda source: source.get("time_step_min", 0) > 0,
-            "clamps time steps at time_step_limit, as NVIDIA's code does; transformers at time_step_min",
-        )
-    ],
     "olmo_hybrid": [
         Limit(always, "reads input_layernorm where transformers writes attention_layer_norm")
     ],
@@ -185,9 +188,12 @@ LIMITS: Final[dict[str, list[Limit]]] = {
         Limit(
             lambda source: source.get("rms_norm_eps") != 1e-5,
             "normalises with 1e-5; it does not read rms_norm_eps",
+            "epsilon",
         ),
         Limit(
-            scale_rounds, "scales embeddings in float32; transformers rounds the scale to bfloat16"
+            scale_rounds,
+            "scales embeddings in float32; transformers rounds the scale to bfloat16",
+            "rounded_scale",
         ),
         Limit(
             lambda source: (

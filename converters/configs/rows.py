@@ -108,6 +108,11 @@ def linear_attention(source: Source) -> dict[str, Any]:
     }
 
 
+def time_steps(source: Source) -> list[Any]:
+    """Return the limits of time steps, from below that which transformers computes with."""
+    return [source.get("time_step_min", 0.0), *source.get("time_step_limit")[1:]]
+
+
 # Key of an MLX class -> its value. What is not here is transformers' value of the same name.
 GENERIC: Final[dict[str, Row]] = {
     "rope_theta": rope_value("rope_theta"),
@@ -208,6 +213,7 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
         ),
     },
     "minimax_m3_vl_text": {"rotary_dim": rotary_dim},
+    "nemotron_h": {"time_step_limit": time_steps},
     # mlx-vlm's towers check the name of the whole model, which transformers 4 wrote.
     "mlx-vlm qwen2_vl_vision": {"model_type": always("qwen2_vl")},
     "mlx-vlm qwen2_5_vl_vision": {"model_type": always("qwen2_5_vl")},

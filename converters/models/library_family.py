@@ -59,7 +59,10 @@ def is_bare(config: Config) -> bool:
     """
     named = list(config.get("architectures") or ())[:1]
     bare = classes(BARE, "MODEL_MAPPING_NAMES").get(str(config.get("model_type")))
-    return bool(named) and (named == [bare] or (isinstance(bare, tuple) and named[0] in bare))
+    # Some wholes with a head are listed among the bare models, where there is nothing below them.
+    headed = any("For" in name for name in named)
+    listed = named == [bare] or (isinstance(bare, tuple) and named and named[0] in bare)
+    return bool(listed) and not headed
 
 
 def of_text(makes: Callable[[Config], Signature], config: Config) -> Signature:

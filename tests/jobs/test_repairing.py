@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import statistics
 import warnings
 
 import mlx.core as mx
@@ -13,6 +14,7 @@ from weighbridge.cli import main
 from weighbridge.converters.adapters import write_adapter
 from weighbridge.converters.libraries import find
 from weighbridge.converters.libraries.repairs.catalogue import REPAIRS
+from weighbridge.converters.libraries.repairs.writing import text
 from weighbridge.converters.values import LowRank
 from weighbridge.tests.support.atlas import logits, tiny
 
@@ -141,6 +143,34 @@ def test_a_repair_is_of_a_class_that_mlx_lm_has_and_is_python(kind):
     target = find({"model_type": kind, "model_file": "model.py"})
     assert target.repaired
     assert target.code().Model.__mro__[0].__module__.endswith(kind)
+
+
+# One type for each part; the atlas has all of them, checked.
+PARTS = {repair.part: kind for kind, repairs in REPAIRS.items() for repair in repairs}
+QUICK = ["gemma3_text", "glm", "minicpm3", "starcoder2"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*QUICK, *(pytest.param(it, marks=pytest.mark.heavy) for it in {*PARTS.values()} - {*QUICK})],
+)
+def test_every_part_mends_what_it_is_for(kind, tmp_path):
+    made = make(kind, tmp_path / "hub")
+    for name, options, right in (("plain", (), False), ("mended", ("--repair",), True)):
+        invoke(
+            *("convert", "torch-to-mlx", made.folder, tmp_path / name),
+            *("--check", "none", *options),
+        )
+        wanted = logits.reference(made.model, logits.LONG)
+        error = logits.error(
+            logits.native(logits.mlx_lm(tmp_path / name), logits.LONG), wanted.double
+        )
+        assert (error <= wanted.bar) == right
+
+
+def test_repairs_are_short():
+    lines = [text(find({"model_type": kind}).module, kind).count("\n") for kind in REPAIRS]
+    assert statistics.median(lines) <= 40
 
 
 def test_the_configuration_asks_for_the_file_and_says_so(repaired):

@@ -28,24 +28,49 @@ def activation(key: str, *layers: str, default: str = "") -> Repair:
     return Repair("activation", {key: default} if default else {}, settings)
 
 
+def epsilon(value: float | str, *norms: str) -> Repair:
+    """Return the repair of NORMS whose epsilon is VALUE, or the setting of that name."""
+    return Repair("epsilon", settings={"norms": norms, "epsilon": value})
+
+
+LATENTS: Final = epsilon(1e-6, "q_a_layernorm", "kv_a_layernorm")
+INDEXER: Final = epsilon(1e-6, "indexer.k_norm")
 WINDOW: Final = Repair("window", {"sliding_window": None, "layer_types": ()})
 NESTED_WINDOW: Final = Repair("window")
 
 # Model type -> the repairs of mlx-lm's class for it, the outermost first.
 REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
+    "deepseek_v32": (INDEXER,),
+    "ernie4_5_moe": (Repair("correction_bias"),),
+    "falcon_h1": (Repair("multipliers"),),
     "gemma": (activation("gelu_pytorch_tanh", "gate_proj", "up_proj", "down_proj"),),
     "gemma2": (WINDOW,),
+    "gemma3": (Repair("embedding_scale"),),
+    "gemma3_text": (Repair("embedding_scale"),),
+    "glm": (Repair("rotary_fraction", {"partial_rotary_factor": 1.0}),),
+    "glm4_moe_lite": (LATENTS,),
+    "glm_moe_dsa": (INDEXER,),
     "gpt_bigcode": (
         activation("activation_function", "c_fc", "c_proj", default="gelu_pytorch_tanh"),
     ),
     "gpt_neox": (activation("hidden_act", "dense_h_to_4h", "dense_4h_to_h", default="gelu"),),
+    "jamba": (Repair("router_weights", settings={"block": "JambaSparseMoeBlock"}),),
+    "kimi_linear": (LATENTS,),
+    "llama4": (Repair("query_norm"),),
     "llava": (NESTED_WINDOW,),
+    "longcat_flash": (LATENTS,),
+    "mamba2": (Repair("grouped_norm"),),
+    "minicpm3": (LATENTS, Repair("tied_scale")),
     "ministral3": (WINDOW,),
     "mistral": (WINDOW,),
     "mistral3": (NESTED_WINDOW,),
     "mixtral": (WINDOW,),
     "phi3": (WINDOW,),
     "phimoe": (WINDOW,),
+    "recurrent_gemma": (
+        epsilon("rms_norm_eps", "temporal_pre_norm", "channel_pre_norm"),
+        Repair("rounded_scale"),
+    ),
     "starcoder2": (
         WINDOW,
         activation("hidden_act", "c_fc", "c_proj", default="gelu_pytorch_tanh"),

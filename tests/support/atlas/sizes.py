@@ -61,7 +61,7 @@ TEXT: dict[str, Any] = {
     "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 12,
     "v_head_dim": 14,
-    "index_n_heads": 3,
+    "index_n_heads": 16,
     "index_head_dim": 16,
     "index_topk": 64,
     # state spaces and linear attention
