@@ -75,12 +75,10 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     show_status(outcome.status, label, outcome.target)
     if rejected:
         click.echo("The result was rejected; it is kept under that name for inspection.")
-        if outcome.facts.get("repair"):
-            click.echo(
-                f"mlx-lm's class has a known fault; this mends it: {outcome.facts['repair']}"
-            )
     elif outcome.facts.get("next"):
         click.echo(f"Next: {outcome.facts['next']}")
+    if outcome.facts.get("repair"):
+        click.echo(f"mlx-lm's class has a known fault; this mends it: {outcome.facts['repair']}")
 
 
 def outcome_document(outcome: Outcome) -> dict[str, Any]:

@@ -67,7 +67,9 @@ def not_1e_6(source: Source) -> bool:
 
 # MLX model file -> its limits.
 LIMITS: Final[dict[str, list[Limit]]] = {
-    "bitnet": [Limit(always, "loads packed weights alone, with weight_scale beside each")],
+    "bitnet": [
+        Limit(always, "loads packed weights alone, with weight_scale beside each", "dense_weights")
+    ],
     "ernie4_5_moe": [
         Limit(always, "drops e_score_correction_bias, which routes tokens", "correction_bias")
     ],
@@ -90,7 +92,9 @@ LIMITS: Final[dict[str, list[Limit]]] = {
     "gemma3_text": [Limit(scale_rounds, ROUNDED, "embedding_scale")],
     "gemma3n": [
         Limit(
-            always, "wants keys and values for layers that share them; save_pretrained drops them"
+            always,
+            "wants keys and values for layers that share them; save_pretrained drops them",
+            "shared_keys",
         )
     ],
     "glm": [
@@ -121,12 +125,6 @@ LIMITS: Final[dict[str, list[Limit]]] = {
             inner_size("intermediate_size"),
             "takes 4 times the hidden size; it does not read intermediate_size",
         ),
-    ],
-    "gpt_oss": [
-        Limit(
-            lambda source: not source.written.get("quantization_config"),
-            "reads mxfp4 experts; unpacked ones as save_pretrained writes them do not load",
-        )
     ],
     "gptj": [
         Limit(inner_size("n_inner"), "takes 4 times the hidden size; it does not read n_inner")
@@ -179,10 +177,11 @@ LIMITS: Final[dict[str, list[Limit]]] = {
     ],
     "muse_spark": [Limit(always, "runs on Metal only; its outputs cannot be checked elsewhere")],
     "nanochat": [
-        Limit(always, "reads the names of the original nanochat, not those of transformers")
-    ],
-    "olmo_hybrid": [
-        Limit(always, "reads input_layernorm where transformers writes attention_layer_norm")
+        Limit(
+            other("rms_norm_eps", 1e-5),
+            "normalises with 1e-5; it does not read rms_norm_eps",
+            "function_norm",
+        )
     ],
     "recurrent_gemma": [
         Limit(

@@ -16,6 +16,7 @@ from .floats import decoded
 from .packages import module as import_module
 from .protocols import PROTOCOLS
 from .repairs.writing import loaded as mended
+from .resaved import reading
 from .user import user_parts
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Target:
             except Exception as error:
                 pass_on_shortage(error)
                 raise BadInputError(self.refusal(config, error)) from error
-            yield part
+            yield reading(part, self.model_type, config) if self.library == "mlx-lm" else part
 
     def build(self, config: Mapping[str, Any]) -> Any:
         """Return a new module of the class for CONFIG, an ``mlx.nn.Module``, nothing evaluated.

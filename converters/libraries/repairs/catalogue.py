@@ -40,12 +40,14 @@ NESTED_WINDOW: Final = Repair("window")
 
 # Model type -> the repairs of mlx-lm's class for it, the outermost first.
 REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
+    "bitnet": (Repair("dense_weights"),),
     "deepseek_v32": (INDEXER,),
     "ernie4_5_moe": (Repair("correction_bias"),),
     "falcon_h1": (Repair("multipliers"),),
     "gemma": (activation("gelu_pytorch_tanh", "gate_proj", "up_proj", "down_proj"),),
     "gemma2": (WINDOW,),
     "gemma3": (Repair("embedding_scale"),),
+    "gemma3n": (Repair("shared_keys"),),
     "gemma3_text": (Repair("embedding_scale"),),
     "glm": (Repair("rotary_fraction", {"partial_rotary_factor": 1.0}),),
     "glm4_moe_lite": (LATENTS,),
@@ -65,6 +67,7 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "mistral": (WINDOW,),
     "mistral3": (NESTED_WINDOW,),
     "mixtral": (WINDOW,),
+    "nanochat": (Repair("function_norm", {"rms_norm_eps": 1e-6}),),
     "phi3": (WINDOW,),
     "phimoe": (WINDOW,),
     "recurrent_gemma": (

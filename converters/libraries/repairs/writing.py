@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
@@ -93,7 +92,6 @@ def _indented(lines: Iterable[str]) -> str:
 DATACLASS: Final = Part([ast.ImportFrom("dataclasses", [ast.alias("dataclass")], 0)], "")
 
 
-@cache
 def loaded(module: str, kind: str) -> ModuleType:
     """Return the module that ``text`` is; no file of a model's directory is read for it."""
     prepare()

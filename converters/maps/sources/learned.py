@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xxhash
 
+from ... import libraries
 from ...checkpoints.base import Header
 from ...common import cache
 from ...common.steps import step
-from ...libraries.repairs.writing import text
 from ..headers import listed, unlisted
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def learned(target: Target, config: Mapping[str, Any], headers: Mapping[str, Hea
     if target.library == "user" or not cache.folder():
         return learn_now(target, config, headers)
     made_by = [target.library, target.version, target.module, *edited(target.library)]
-    if target.repaired:
-        made_by.append(text(target.module, target.model_type))
+    made_by += ["repaired"] if target.repaired else []
     key = [*made_by, revision(), config, digest(headers)]
     kept = cache.recall(KIND, key)
     if kept is None:
@@ -78,12 +77,13 @@ def learn_now(target: Target, config: Mapping[str, Any], headers: Mapping[str, H
 def edited(library: str) -> list[Any]:
     """Return what else a map depends on: the version of MLX, and when LIBRARY's files last changed.
 
-    A library may be installed as a working copy, whose version stays when its code changes.
+    A library may be installed as a working copy, whose version stays when its code changes. What is
+    put before its code, as repairs are, lies beside ours.
     """
     from ...libraries.packages import folder
 
-    place = folder(library)
-    times = [path.stat().st_mtime_ns for path in place.rglob("*.py")] if place else []
+    places = (folder(library), Path(libraries.__file__).parent)
+    times = [it.stat().st_mtime_ns for place in places if place for it in place.rglob("*.py")]
     return [metadata.version("mlx"), max(times, default=0)]
 
 

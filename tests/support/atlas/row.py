@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from weighbridge.converters.libraries.repairs.catalogue import REPAIRS
 from weighbridge.errors import WeighbridgeError
 from weighbridge.tests.support.atlas import logits, tiny
 
@@ -56,6 +57,11 @@ class Row:
     long_error: float | None = None  # the same on a text past every threshold
     long_bar: float | None = None
     check: str = ""  # what our own check says of it, or why it refuses
+    mended: str = ""  # with --repair: exact there and back as above, or what differs
+    mended_error: float | None = None  # of its logits, and on the long text
+    mended_long_error: float | None = None
+    mended_check: str = ""
+    greedy: float | None = None  # how far the worst of 64 tokens is behind transformers' own choice
     control: str = ""  # mlx-lm loads the checkpoint itself: same weights, or what it says
     failed: str = ""  # the step that stopped, and why
     seconds: float = 0.0
@@ -69,7 +75,7 @@ def measure(kind: str, layout: str, folder: Path) -> Row:
     try:
         made = tiny.make(kind, folder / "hub", layout, gain=tiny.GAIN)
         row.parameters = sum(value.numel() for value in made.model.parameters())
-        for step in ("go", "come_back", "train", "run", "judge"):
+        for step in ("go", "come_back", "train", "run", "judge", "mend", "generate"):
             globals()[step](row, folder, made)
     except (Exception, SystemExit) as error:
         row.failed = f"{step}: {said(error)}"
@@ -100,16 +106,22 @@ def come_back(row: Row, folder: Path, _: tiny.Tiny) -> None:
 
 def train(row: Row, folder: Path, _: tiny.Tiny) -> None:
     """Change every weight of the MLX directory, then go home and to MLX once more."""
-    shutil.copytree(folder / "mlx", folder / "trained")
+    row.trained = trip(folder, "mlx")
+
+
+def trip(folder: Path, source: str, *, repair: bool = False) -> str:
+    """Change every weight of SOURCE in FOLDER, go home and to MLX once more; return what differs."""
+    for part in ("trained", "trained-home", "again"):
+        shutil.rmtree(folder / part, ignore_errors=True)
+    shutil.copytree(folder / source, folder / "trained")
     change(folder / "trained")
     home(folder, "trained", "trained-home")
-    to("mlx", folder / "trained-home", folder / "again")
-    row.trained = difference(read(folder / "again"), read(folder / "trained"))
-    if row.trained != EXACT:
-        row.trained = nearest(folder) or row.trained
+    to("mlx", folder / "trained-home", folder / "again", repair=repair)
+    found = difference(read(folder / "again"), read(folder / "trained"))
+    return found if found == EXACT else nearest(folder, repair=repair) or found
 
 
-def nearest(folder: Path) -> str:
+def nearest(folder: Path, *, repair: bool = False) -> str:
     """Say so if every weight that did not come back has no checkpoint that it could come from.
 
     ``x + 1`` and ``x * c`` do not reach every number: the two checkpoints next to ours, one step of
@@ -118,11 +130,12 @@ def nearest(folder: Path) -> str:
     wanted, found = (singles(folder / part) for part in ("trained", "again"))
     missed = {name: value != wanted[name] for name, value in found.items()}
     for sign in (1, -1):
-        step = folder / f"step{sign}"
+        kind = f"{sign}-mended" if repair else sign
+        step = folder / f"step{kind}"
         shutil.copytree(folder / "trained-home", step)
         nudge(step, sign)
-        to("mlx", step, folder / f"stepped{sign}")
-        for name, value in singles(folder / f"stepped{sign}").items():
+        to("mlx", step, folder / f"stepped{kind}", repair=repair)
+        for name, value in singles(folder / f"stepped{kind}").items():
             if np.any((value == wanted[name]) & missed[name]):
                 return ""
     count = sum(int(value.sum()) for value in missed.values())
@@ -158,12 +171,55 @@ def agrees(row: Mapping[str, Any]) -> bool:
 
 def judge(row: Row, folder: Path, _: tiny.Tiny) -> None:
     """Convert as a user does, with the check at its defaults, and note its verdict."""
-    from weighbridge.jobs.converting import convert
+    row.check = judged(folder, "judged")
 
+
+def judged(folder: Path, name: str, *, repair: bool = False) -> str:
+    """Return the verdict of a conversion to NAME in FOLDER at its defaults, or why there is none."""
+    from weighbridge.jobs.converting import convert
+    from weighbridge.jobs.options import Options
+
+    options = Options(repair=repair)
     try:
-        row.check = convert(str(folder / "hub"), folder / "judged", "mlx").status
+        return convert(str(folder / "hub"), folder / name, "mlx", options=options).status
     except WeighbridgeError as error:
-        row.check = said(error)
+        return said(error)
+
+
+def mend(row: Row, folder: Path, made: tiny.Tiny) -> None:
+    """Where mlx-lm does not agree and a repair is known, do the same with it."""
+    if agrees(vars(row)) or row.kind not in REPAIRS:
+        return
+    try:
+        to("mlx", folder / "hub", folder / "mended", repair=True)
+        home(folder, "mended", "mended-home")
+        row.mended = difference(read(folder / "mended-home"), read(folder / "hub"))
+        trained = trip(folder, "mended", repair=True)
+        row.mended = row.mended if trained.startswith(EXACT) else f"trained: {trained}"
+        model = logits.mlx_lm(folder / "mended")
+        wanted, long = (logits.reference(made.model, it) for it in (logits.SHORT, logits.LONG))
+        row.mended_error = logits.error(logits.native(model), wanted.double)
+        row.mended_long_error = logits.error(logits.native(model, logits.LONG), long.double)
+    except Exception as error:
+        row.mended = said(error)
+        return
+    row.mended_check = judged(folder, "judged-mended", repair=True)
+
+
+def generate(row: Row, folder: Path, made: tiny.Tiny) -> None:
+    """Generate greedily, as mlx-lm does, after a text past every threshold, where it computes right."""
+    source = "mlx" if agrees(vars(row)) else "mended" if mends(vars(row)) else ""
+    if source:
+        prompt = logits.tokens(logits.LONG)[0]
+        chosen = logits.greedy(logits.mlx_lm(folder / source), prompt)
+        row.greedy = logits.behind(made.model, prompt, chosen)
+
+
+def mends(row: Mapping[str, Any]) -> bool:
+    """Say whether the repaired directory computes what transformers does, and comes back."""
+    pairs = ((row["mended_error"], row["bar"]), (row["mended_long_error"], row["long_bar"]))
+    right = all(error is not None and error <= bar for error, bar in pairs)
+    return right and str(row["mended"]) == EXACT
 
 
 def control(folder: Path) -> str:
@@ -193,12 +249,15 @@ def held(model: Any, folder: Path) -> Tensors:
     return read(folder)
 
 
-def to(framework: str, source: Path, target: Path, original: str | None = None) -> None:
+def to(
+    framework: str, source: Path, target: Path, original: str | None = None, *, repair: bool = False
+) -> None:
     """Convert SOURCE to FRAMEWORK at TARGET by the product's own way, unchecked."""
     from weighbridge.jobs.converting import convert
     from weighbridge.jobs.options import Options
 
-    convert(str(source), target, framework, options=Options(check="none", original=original))
+    options = Options(check="none", original=original, repair=repair)
+    convert(str(source), target, framework, options=options)
 
 
 def home(folder: Path, source: str, target: str) -> list[str]:
