@@ -177,6 +177,47 @@ LAYOUTS: dict[str, Change] = {
     "qwen3_5_moe": stacked_experts,
     "qwen3_vl_moe": transposed_experts,
 }
+
+
+def in_experts_order(tensors: Tensors, config: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield unpacked experts as the class stacks packed ones, ``(expert, out, in)``."""
+    for name, tensor in transposed_experts(tensors, config):
+        turned = name.endswith((".experts.gate_up_proj", ".experts.down_proj"))
+        yield (f"{name}.weight" if turned else name), tensor
+
+
+def parted_by_sizes(tensors: Tensors, config: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield convolutions of queries, keys and values by their sizes; they are saved in thirds."""
+    import torch
+
+    size = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    names = {"attention_layer_norm": "input_layernorm"}
+    names["feedforward_layer_norm"] = "post_attention_layernorm"
+    for name, tensor in tensors.items():
+        found = re.fullmatch(r"(.*)\.([qkv])_conv1d\.weight", name)
+        if found and found[2] == "q":
+            whole = torch.cat([tensors[f"{found[1]}.{it}_conv1d.weight"] for it in "qkv"])
+            for it, part in zip("qkv", whole.tensor_split([size, 2 * size]), strict=True):
+                yield f"{found[1]}.{it}_conv1d.weight", part.contiguous()
+        elif not found:
+            middle = name.split(".")[-2]
+            yield name.replace(middle, names.get(middle, middle)), tensor
+
+
+# Model type -> what makes of its saved tensors those that mlx-lm's class reads, where that is no
+# published layout or a packed one.
+READ: dict[str, Change] = {
+    "gpt_oss": in_experts_order,
+    "nanochat": renamed(
+        ("^model.embed_tokens", "transformer.wte"),
+        ("^model.layers", "transformer.h"),
+        ("self_attn.o_proj", "attn.c_proj"),
+        (r"self_attn\.(.)_proj", r"attn.c_\1"),
+        ("mlp.fc1", "mlp.c_fc"),
+        ("mlp.fc2", "mlp.c_proj"),
+    ),
+    "olmo_hybrid": parted_by_sizes,
+}
 # What the configuration of packed checkpoints says, and the sizes that packing needs.
 PACKED: dict[str, dict[str, Any]] = {
     "bitnet": {
@@ -209,18 +250,30 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+def made_readable(model_type: str, folder: Path) -> None:
+    """Rewrite the saved tensors in FOLDER as mlx-lm's class of MODEL_TYPE reads them, none packed."""
+    change = READ.get(model_type) or (None if model_type in PACKED else LAYOUTS.get(model_type))
+    if change:
+        rewrite(folder, change)
+
+
 def publish(model_type: str, folder: Path) -> None:
     """Rewrite the tensors in FOLDER as the published checkpoints of MODEL_TYPE have them.
 
     Raises:
         KeyError: they are published as they are saved.
     """
+    config = rewrite(folder, LAYOUTS[model_type])
+    if model_type in PACKED:
+        packed = {**config, "quantization_config": PACKED[model_type]}
+        (folder / "config.json").write_text(json.dumps(packed))
+
+
+def rewrite(folder: Path, change: Change) -> dict[str, Any]:
+    """Rewrite the tensors in FOLDER by CHANGE; return its configuration."""
     from safetensors.torch import load_file, save_file
 
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    tensors = load_file(folder / "model.safetensors")
-    changed = dict(LAYOUTS[model_type](tensors, config))
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    changed = dict(change(load_file(folder / "model.safetensors"), config))
     save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
-    if model_type in PACKED:
-        path.write_text(json.dumps({**config, "quantization_config": PACKED[model_type]}))
+    return config

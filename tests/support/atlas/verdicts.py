@@ -34,7 +34,7 @@ def verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     if fault and not ours and is_theirs(row):
         return "repaired" if mends(row) else "upstream", fault.why
     if fault and fault.raises and (fault.raises in row["failed"] or fault.raises in row["control"]):
-        return "upstream", fault.why
+        return "repaired" if mends(row) else "upstream", fault.why
     return "gap", "; ".join([*ours, *theirs(row)])
 
 
