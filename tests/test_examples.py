@@ -57,7 +57,10 @@ def examples(command: click.Command) -> list[str]:
 
 
 EXAMPLES = [(name, line) for name, command in verbs() for line in examples(command)]
-SLOW = {"train", "preflight", "export coreml", "export onnx", "convert torch-to-mlx"}  # over 10 s
+SLOW = {"bench", "convert torch-to-mlx", "preflight", "train"}  # over 10 s
+SLOW |= {
+    name for name, _ in EXAMPLES if name.startswith(("export ", "convert coreml", "convert onnx"))
+}
 CASES = [
     pytest.param(name, line, marks=[pytest.mark.heavy] if name in SLOW else [], id=name)
     for name, line in EXAMPLES

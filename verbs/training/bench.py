@@ -55,7 +55,7 @@ def bench(
 
     Example: weighbridge bench docstrings --batch-size 16 --batch-size 32
 
-    Example: weighbridge bench gated-lm sweep --sweep seed=0,1,2 --sweep model_options.unit=gelu,swiglu
+    Example: weighbridge bench gated-lm sweep --sweep seed=0,1 --sweep model_options.unit=gelu,swiglu --set steps=20
     """
     prepare_mlx(training=True)
     from ...jobs.training import bench as jobs
