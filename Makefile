@@ -31,6 +31,8 @@ $(STAMP):
 	  $(PIP) "$$(grep '^torch==' constraints.txt)" && \
 	  $(PIP) --editable '.[dev]' && \
 	  $(PIP) --no-deps mlx-embeddings mlx-vlm && \
+	  { $(PIP) --editable '.[coreai]' 2>/dev/null || \
+	    echo "Core AI has no packages for this machine; what needs them is left out"; } && \
 	  echo "installed in $$(( $$(date +%s) - start )) s"
 	@rm -f $(MAKING) $(VENV)/.installed-*
 	@touch $@

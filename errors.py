@@ -62,6 +62,10 @@ class UnsupportedError(WeighbridgeError):
     """An operation that Weighbridge refuses by name rather than doing it wrong."""
 
 
+class RuntimeEndedError(UnsupportedError):
+    """A runtime ended its own process on what it was given; ours goes on to say so."""
+
+
 class TooLittleMemoryError(WeighbridgeError):
     """A job needs more memory than there can be, or memory ran out under way."""
 

@@ -27,7 +27,8 @@ from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.reference.reference import module_outputs
 
 # Recording a graph takes seconds: so many models of each width are captured, or exported.
-RECORDED = {"captured": 2, "evaluator": 2, "exported": 2}
+RECORDED = {"captured": 2, "evaluator": 2, "exported": 2, "asset": 2}
+SLOWEST_WIDTH = 64  # above it, products that are summed in float16 take minutes
 DTYPES = ("float32", "float16", "bfloat16")
 SOURCE = "source"
 
@@ -224,6 +225,22 @@ def evaluated(case: Case, dtype: str) -> list[Array] | None:
         return [runner.run(probe.inputs)[output] for probe in case.probes]
 
 
+def asset(case: Case, dtype: str) -> list[Array] | None:
+    """Export to a Core AI asset and run that in Core AI."""
+    if dtype == "bfloat16":
+        return None
+    from weighbridge.converters.coreai_export import export_coreai
+    from weighbridge.converters.models import open as open_model
+    from weighbridge.converters.runtimes import load
+
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "case.aimodel"
+        export_coreai(copy.deepcopy(case.module), case.signature, target, precision=dtype)
+        runner = load(open_model(str(target)), "coreai")
+        output = case.signature.outputs[0].name
+        return [runner.run(probe.inputs)[output] for probe in case.probes]
+
+
 def exported(case: Case, dtype: str) -> list[Array] | None:
     """Export to ONNX and run that in onnxruntime."""
     if dtype != "float32":
@@ -253,6 +270,7 @@ WORKERS: dict[str, dict[str, Callable[[Case, str], list[Array] | None]]] = {
     "mlx": {"by hand": written_by_hand, "captured": captured},
     "reference": {"evaluator": evaluated},
     "onnxruntime": {"exported": exported},
+    "coreai": {"asset": asset},
     "source": {SOURCE: source},  # alone, where one runtime is studied
 }
 
@@ -297,5 +315,7 @@ def affordable(name: str, blas: str, dtype: str, case: Case) -> bool:
     width = getattr(getattr(case.module, "config", None), "hidden_size", 0)
     recorded = not is_text(case) or seed_of(case) < RECORDED.get(name, seed_of(case) + 1)
     if name in RECORDED and (width > 2 * SLOW_WIDTH or not recorded):
+        return False
+    if (name, dtype) == ("asset", "float16") and width > SLOWEST_WIDTH:
         return False
     return name == SOURCE or width <= 2 * SLOW_WIDTH or (blas, dtype) == ("torch", "float32")

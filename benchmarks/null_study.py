@@ -124,7 +124,8 @@ def measure(case: Case, folder: Path) -> Iterator[Sample]:
         for file in files:
             runtime, blas, name, _ = file.stem.split("--")
             if name != SOURCE:
-                key = floor_key(runtime, "cpu", dtype, blas="wheel" if blas == "wheel" else "")
+                sums = SUMS.get((runtime, dtype), "float32")
+                key = floor_key(runtime, "cpu", dtype, sums, "wheel" if blas == "wheel" else "")
                 yield from samples_of(key, name, case, saved_outputs(case, file), own)
 
 
@@ -259,7 +260,12 @@ def least_c(runtime: str, dtype: str, k: float, k_token: float) -> float:
     return round_up(max(needed))
 
 
-RUNTIMES = (("torch", "torch"), ("mlx", "torch"), ("reference", "torch"), ("onnxruntime", "torch"))
+RUNTIMES = (
+    *(("torch", "torch"), ("mlx", "torch"), ("reference", "torch")),
+    *(("onnxruntime", "torch"), ("coreai", "torch")),
+)
+# What a runtime sums in, where that is not float32.
+SUMS = {("coreai", "float16"): "float16"}
 
 
 def study(quick: bool, folder: Path, only: str | None) -> dict[str, Any]:
@@ -291,7 +297,7 @@ def versions() -> dict[str, str]:
     """Return versions of what was measured."""
     from importlib import metadata
 
-    names = ("torch", "transformers", "mlx", "numpy", "coremltools", "onnxruntime")
+    names = ("torch", "transformers", "mlx", "numpy", "coremltools", "onnxruntime", "coreai-core")
     return {name: metadata.version(name) for name in names}
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,12 +12,12 @@ import onnx
 import torch
 
 from ..errors import BadInputError, UnsupportedError, WeighbridgeError
-from .captures.constants import match_weights
-from .captures.positional import bounded, bounds, first_line, record
+from .captures.constants import described
+from .captures.positional import bounded, bounds, first_line, quiet, record
 from .common.memory import pass_on_shortage
 from .common.steps import step
 from .models.manifests import MANIFEST
-from .models.onnx_files import to_metadata
+from .models.program_files import to_metadata
 from .models.signature import Signature
 from .runtimes.programs.onnxruntime import SCOPES
 
@@ -129,19 +126,6 @@ def translated(graph: Any, signature: Signature, opset: int) -> Any:
         ) from error
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep warnings and log lines of PyTorch's exporter to itself."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(None):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
 def rename(graph: Any) -> None:
     """Name the initializers of GRAPH and the origins of its nodes as the module does; drop the rest.
 
@@ -162,34 +146,15 @@ def rename(graph: Any) -> None:
 
 def sign(proto: Any, module: torch.nn.Module, signature: Signature) -> dict[str, Any]:
     """Write into PROTO what it takes and gives and which of its initializers is what; return the latter."""
-    weights, made = described(proto.graph, module)
+    floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
+    constants = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in proto.graph.initializer
+        if tensor.data_type in floats
+    }
+    weights, made = described(constants, module)
     manifest = {"version": 1, "signature": asdict(signature), "weights": weights, "made": made}
     proto.metadata_props.append(
         onnx.StringStringEntryProto(key=MANIFEST, value=to_metadata(manifest))
     )
     return weights
-
-
-def described(graph: Any, module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Say by values which initializer of GRAPH is which tensor of MODULE.
-
-    Returns:
-        The initializers that are tensors of the state dict, and the others in floating point, with the
-        buffer outside the state dict that one may be.
-    """
-    floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
-    constants = {
-        tensor.name: onnx.numpy_helper.to_array(tensor)
-        for tensor in graph.initializer
-        if tensor.data_type in floats
-    }
-    state = module.state_dict()
-    weights = match_weights(constants, state)
-    rest = {name: array for name, array in constants.items() if name not in weights}
-    own = {name: it for name, it in module.named_buffers() if name not in state}
-    buffers = {
-        name: {"value": {"buffer": entry["key"]}}
-        for name, entry in match_weights(rest, own).items()
-        if not entry.get("transposed")
-    }
-    return weights, {name: buffers.get(name, {}) for name in rest}

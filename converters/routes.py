@@ -80,6 +80,17 @@ ROUTES: Final = (
     ),
     *(
         Route(
+            framework,
+            "coreai",
+            "export coreai",
+            "float32 weights; float16 is rounded once",
+            "Core AI's own runtime (a beta) in a process of its own, against PyTorch in float64",
+            "Export a model to a Core AI asset.",
+        )
+        for framework in ("torch", "mlx")
+    ),
+    *(
+        Route(
             program,
             framework,
             f"convert {program}-to-{framework}",
@@ -87,7 +98,11 @@ ROUTES: Final = (
             f"{runtime}, and the result against it",
             "Make a directory from an exported file.",
         )
-        for program, runtime in (("coreml", "the package's runtime"), ("onnx", "onnxruntime"))
+        for program, runtime in (
+            ("coreml", "the package's runtime"),
+            ("onnx", "onnxruntime"),
+            ("coreai", "Core AI's own runtime"),
+        )
         for framework in ("torch", "mlx")
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +11,7 @@ from ..errors import BadInputError
 from .adapters import AdapterRequest
 from .adapters import convert_adapter as carry_adapter
 from .converting import convert as convert_model
-from .export import export_coreml
+from .export import export_coreai, export_coreml, export_onnx
 from .export_gguf import export_gguf
 from .inspecting import inspect_spec
 from .merging.merge import merge as merge_adapter
@@ -27,7 +28,13 @@ QUANTIZING: Final = {
     *("bits", "group_size", "mode", "rules", "dtype", "method"),
     *("calibrate", "bits_per_weight", "measure"),
 }
-PACKAGED: Final = {"compute", "upper"}  # what only an export to Core ML takes
+PROGRAMS: Final[
+    Mapping[str, tuple[Callable[..., Outcome], frozenset[str]]]
+] = {  # and what each takes
+    ".mlpackage": (export_coreml, frozenset({"compute", "upper"})),
+    ".onnx": (export_onnx, frozenset({"opset", "upper"})),
+    ".aimodel": (export_coreai, frozenset({"precision", "upper"})),
+}
 
 
 def convert(
@@ -245,14 +252,14 @@ def record(
 def export(
     source: Location, target: Location, *, like: Location | None = None, **options: Any
 ) -> Outcome:
-    """Export to ``TARGET.mlpackage`` (Core ML) or ``TARGET.gguf``: ``weighbridge export``.
+    """Export to ``TARGET.mlpackage`` (Core ML), ``.onnx``, ``.aimodel`` (Core AI) or ``.gguf``: ``weighbridge export``.
 
     Args:
-        source: a model; the live adapter of a Core ML export is merged in memory.
+        source: a model; its live adapter is merged in memory.
         target: its suffix says the format.
         like: the GGUF file of the base: metadata, tokenizer, names and types come from it.
-        **options: of a package ``compute`` (``mixed``, ``float16``, ``float32``) and ``upper`` (largest size of
-            each flexible dimension); of a GGUF file ``base``, the checkpoint that LIKE was made from,
+        **options: of a program ``upper`` (largest size of each flexible dimension); of a package ``compute``
+            (``mixed``, ``float16``, ``float32``), of an asset ``precision``, of an ONNX file ``opset``; of a GGUF file ``base``, the checkpoint that LIKE was made from,
             and ``kind`` (``F32``, ``F16``, ``BF16``, ``Q8_0``); fields of :class:`Options`.
 
     Raises:
@@ -265,11 +272,14 @@ def export(
         assert done.status.startswith("PASS")  # PASS-REFERENCE where there is no Core ML
     """
     target = Path(target)
-    if target.suffix == ".mlpackage":
-        own = {name: options.pop(name) for name in PACKAGED & options.keys()}
-        return export_coreml(str(source), target, **own, options=Options(**options))
+    if target.suffix in PROGRAMS:
+        job, names = PROGRAMS[target.suffix]
+        own = {name: options.pop(name) for name in names & options.keys()}
+        return job(str(source), target, **own, options=Options(**options))
     if like is None:
-        raise BadInputError(f"{target}: name it *.mlpackage, or *.gguf with like=BASE.gguf")
+        raise BadInputError(
+            f"{target}: name it *.mlpackage, *.onnx or *.aimodel, or *.gguf with like=BASE.gguf"
+        )
     named = {name: options.pop(name, None) for name in ("base", "kind")}
     chosen = Options(**options)
     return export_gguf(str(source), target, like=Path(like), **named, options=chosen)

@@ -75,7 +75,7 @@ def require_framework(model: Model, expected: str, target: Path) -> None:
     if model.framework == expected:
         return
     if model.framework in PROGRAMS:
-        kind = "onnx" if model.framework == "onnx" else "coreml"
+        kind = {"mlprogram": "coreml"}.get(model.framework, model.framework)
         other = "torch" if expected == "mlx" else "mlx"
         verb = command("convert", f"{kind}-to-{other}", model.spec, target, "--like", "MODEL")
         raise BadInputError(f"{model.spec} is {PROGRAMS[model.framework]}; did you mean {verb}?")

@@ -122,6 +122,33 @@ def export_onnx(
     return _export(source, target, Form("onnx", ".onnx", f"opset {chosen}"), write, options)
 
 
+def export_coreai(
+    source: str,
+    target: Path,
+    *,
+    precision: str = "float32",
+    upper: Mapping[str, int] | None = None,
+    options: WriteOptions = WriteOptions(),
+) -> Outcome:
+    """Export SOURCE to a Core AI asset at TARGET.
+
+    Args:
+        source: any model with a torch computation; a live adapter is merged in memory.
+        target: must end in ``.aimodel``.
+        precision: ``float32`` or ``float16``; see ``converters.coreai_export``.
+        upper: largest size of each named dimension.
+        options: see :class:`WriteOptions`.
+    """
+    from ..converters.coreai_export import export_coreai as write_asset
+
+    def write(model: Model, path: Path) -> Written:
+        module = merged_in_memory(model)
+        exported = write_asset(module, model.signature, path, precision=precision, upper=upper)
+        return Written(facts_of(model, "coreai", str(exported)))
+
+    return _export(source, target, Form("asset", ".aimodel", precision), write, options)
+
+
 class Form(NamedTuple):
     """What an export writes: a key of ``results.records.KINDS``, the ending of its name, how it is written."""
 
@@ -189,7 +216,7 @@ def opened(source: str, options: WriteOptions) -> tuple[Model, Provenance | None
     """Open SOURCE, its adapter live on it; return what it is to the adapter's base, if there is one.
 
     Raises:
-        UnsupportedError: it is a Core ML package or an ONNX file.
+        UnsupportedError: it is a program: a Core ML package, an ONNX file or a Core AI asset.
         MismatchError: the adapter is in the model already, or was trained on another base.
     """
     base, adapter = base_and_adapter(source)

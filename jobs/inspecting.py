@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..converters.adapters import Adapter, read_adapter
+from ..converters.checkpoints.formats.coreai.asset import Asset
 from ..converters.checkpoints.formats.onnx_model import OnnxFile
 from ..converters.common.hints import command, dequantizing, unused
 from ..converters.common.repositories import recorded_path
@@ -29,13 +30,14 @@ from ..errors import WeighbridgeError
 Facts = dict[str, Any]
 PACKAGES = (
     *("torch", "mlx", "transformers", "coremltools", "safetensors", "numpy", "onnx", "peft"),
-    *("mlx-lm", "gguf", "onnxruntime", "onnxscript"),
+    *("mlx-lm", "gguf", "onnxruntime", "onnxscript", "coreai-core", "coreai-torch"),
 )
 NEEDS = {
     "torch": ("torch", "transformers"),
     "mlx": ("mlx",),
     "coreml": ("coremltools",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "coreai": ("coreai-core", "coreai-torch"),
 }
 # Verbs that can follow, and what they take: {spec} is what was inspected, {other} the base or the
 # source that it goes with, and what begins with ~ ends the name of a new file.
@@ -142,6 +144,8 @@ def model_facts(model: Model) -> Facts:
 
         model = replace(model, declared=package_signature(model))
         facts |= described(Path(str(model.path)))
+    if isinstance(model.tensors, Asset):
+        facts["operators"] = model.tensors.process.ask("operators")
     if isinstance(model.tensors, OnnxFile):
         graph = model.tensors.proto
         facts["operators"] = dict(Counter(node.op_type for node in graph.graph.node))
@@ -176,7 +180,9 @@ def package_signature(model: Model) -> Signature:
 def architecture(model: Model) -> str:
     """Return what MODEL is called: its model_type, its factory's class, or its format."""
     if model.framework in PROGRAMS:
-        return {"mlprogram": "ML program", "onnx": "ONNX graph"}[model.framework]
+        return {"mlprogram": "ML program", "onnx": "ONNX graph", "coreai": "Core AI program"}[
+            model.framework
+        ]
     named = model.config.get("model_type")
     return (
         str(named)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 UNCHECKED: Final = "UNVERIFIED"
 MANIFESTS: Final = frozenset({"model", "adapter"})  # kinds with a manifest inside
 NOTED: Final = frozenset(
-    {"package", "gguf", "onnx"}
+    {"package", "asset", "gguf", "onnx"}
 )  # kinds with their facts in the record beside them
 Facts = Mapping[str, Any]
 

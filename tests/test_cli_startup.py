@@ -16,7 +16,18 @@ from weighbridge import fixtures
 from weighbridge.cli import main
 
 LLAMA = Path(fixtures.__file__).parent / "llama" / "model"
-HEAVY = {"coremltools", "matplotlib", "mlx", "numpy", "onnx", "pydantic", "torch", "transformers"}
+HEAVY = {
+    "coreai",
+    "coreai_torch",
+    "coremltools",
+    "matplotlib",
+    "mlx",
+    "numpy",
+    "onnx",
+    "pydantic",
+    "torch",
+    "transformers",
+}
 USAGE = 2
 
 

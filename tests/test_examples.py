@@ -59,7 +59,9 @@ def examples(command: click.Command) -> list[str]:
 EXAMPLES = [(name, line) for name, command in verbs() for line in examples(command)]
 SLOW = {"bench", "convert torch-to-mlx", "preflight", "train"}  # over 10 s
 SLOW |= {
-    name for name, _ in EXAMPLES if name.startswith(("export ", "convert coreml", "convert onnx"))
+    name
+    for name, _ in EXAMPLES
+    if name.startswith(("export ", "convert coreai", "convert coreml", "convert onnx"))
 }
 CASES = [
     pytest.param(name, line, marks=[pytest.mark.heavy] if name in SLOW else [], id=name)
@@ -169,9 +171,10 @@ def programs(folder: Path) -> None:
     model.save_pretrained(folder / "model")
     run(f"export onnx {folder}/model {folder}/model.onnx --check none")
     run(f"export coreml {folder}/model {folder}/model.mlpackage --check none")
+    run(f"export coreai {folder}/model {folder}/model.aimodel --check none")
 
 
-WORLDS = {"model.onnx": programs, "model.mlpackage": programs, **WORLDS}
+WORLDS |= dict.fromkeys(("model.onnx", "model.mlpackage", "model.aimodel"), programs) | WORLDS
 WORLDS |= {"gguf": ggufs, "my_port": ports}
 
 

@@ -31,6 +31,7 @@ LAYERS = (
         (
             "converters.gguf",
             "converters.coreml",
+            "converters.coreai_export",
             "converters.onnx_export",
             "converters.recovering",
             "converters.sidefiles",

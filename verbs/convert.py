@@ -94,6 +94,9 @@ FILES = {
     "coreml": FileKind(
         "a Core ML package", ".mlpackage", OF_EXPORTS, ("programs", "convert_program"), to_torch
     ),
+    "coreai": FileKind(
+        "a Core AI asset", ".aimodel", OF_EXPORTS, ("programs", "convert_program"), to_torch
+    ),
     "onnx": FileKind(
         "an ONNX file", ".onnx", OF_EXPORTS, ("programs", "convert_program"), to_torch
     ),

@@ -142,6 +142,41 @@ def export_onnx(
     finish(outcome, as_json=as_json, accept=accept)
 
 
+@export.command("coreai")
+@click.argument("source", type=MODEL)
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--precision",
+    type=click.Choice(("fp32", "fp16", "float32", "float16")),
+    default="fp32",
+    show_default=True,
+    help="Of weights and computation.",
+)
+@upper_sizes
+@writing
+def export_coreai(
+    source: str,
+    target: Path,
+    precision: str,
+    upper: tuple[str, ...],
+    as_json: bool,
+    accept: tuple[str, ...],
+    **chosen: Any,
+) -> None:
+    """Export SOURCE to TARGET.aimodel with named inputs of any size, checked in Core AI's own runtime.
+
+    Example: weighbridge export coreai minilm-tuned minilm.aimodel
+    """
+    prepare_mlx()
+    from ..jobs.export import export_coreai as export_asset
+    from ..jobs.options import WriteOptions
+
+    options = options_of(WriteOptions, chosen)
+    wide = f"float{precision[-2:]}"
+    outcome = export_asset(source, target, precision=wide, upper=sizes_of(upper), options=options)
+    finish(outcome, as_json=as_json, accept=accept)
+
+
 @export.command("gguf")
 @click.argument("source", type=MODEL)
 @click.argument("target", type=click.Path(path_type=Path))

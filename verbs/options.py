@@ -18,6 +18,7 @@ EXTRAS = {
     "coreml": ("coremltools",),
     "gguf": ("gguf",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "coreai": ("coreai", "coreai_torch"),
     "dev": ("peft",),
     "train": ("matplotlib", "pydantic", "yaml"),
 }

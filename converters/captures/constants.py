@@ -86,3 +86,25 @@ def entry(sources: Sequence[tuple[str, bool]], state: Mapping[str, Tensor]) -> d
     if swapped:
         described["transposed"] = True
     return described
+
+
+def described(
+    constants: Mapping[str, Array], module: torch.nn.Module
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Say by values which of CONSTANTS, in floating point, is which tensor of MODULE.
+
+    Returns:
+        The constants that are tensors of the state dict, and the others with axes, with the buffer
+        outside the state dict that one may be.
+    """
+    state = module.state_dict()
+    weights = match_weights(constants, state)
+    rest = {name: array for name, array in constants.items() if name not in weights}
+    own = {name: it for name, it in module.named_buffers() if name not in state}
+    buffers = {
+        name: {"value": {"buffer": entry["key"]}}
+        for name, entry in match_weights(rest, own).items()
+        if not entry.get("transposed")
+    }
+    made = {name: buffers.get(name, {}) for name, it in rest.items() if it.ndim or name in buffers}
+    return weights, made

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -117,6 +120,19 @@ def record(
             f"torch.export cannot record the module: {fault_of(error) or first_line(error)};"
             " where a size cannot vary, give it a fixed number in the signature"
         ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep warnings and log lines of an exporter to itself."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def first_line(error: Exception) -> str:

@@ -44,10 +44,14 @@ class Checkpoint(Protocol):
     """A set of named tensors on disk, whatever the format; opening one reads headers only."""
 
     path: Path
-    headers: Mapping[str, Header]
     metadata: Mapping[str, str]
     files: tuple[Path, ...]  # files that hold the tensors
     ignored: tuple[Path, ...]  # tensor files beside them that the index does not name
+
+    @property
+    def headers(self) -> Mapping[str, Header]:
+        """Dtype and shape of every tensor."""
+        ...
 
     def read(self, name: str) -> Array:
         """Return tensor NAME as an array of its own."""

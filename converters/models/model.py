@@ -29,7 +29,11 @@ EXAMPLE: Final = (
 )
 Found = TypeVar("Found")
 # Frameworks whose files are whole computations: what they are, and what a message calls one.
-PROGRAMS: Final[Mapping[str, str]] = {"mlprogram": "a Core ML package", "onnx": "an ONNX file"}
+PROGRAMS: Final[Mapping[str, str]] = {
+    "mlprogram": "a Core ML package",
+    "onnx": "an ONNX file",
+    "coreai": "a Core AI asset",
+}
 
 
 class Known(NamedTuple):

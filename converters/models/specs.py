@@ -10,7 +10,6 @@ from typing import Any
 from ...errors import BadInputError, UntrustedError, WeighbridgeError
 from ..adapters import read_adapter
 from ..checkpoints import Checkpoint, open_checkpoint
-from ..checkpoints.formats.onnx_model import SUFFIX
 from ..common.contents import TEXT, require
 from ..common.hints import command, unused
 from ..common.repositories import local
@@ -18,7 +17,7 @@ from .config_fields import read_config
 from .factories import build_factory, framework_of, looks_like_factory
 from .manifests import MANIFEST, read_manifest
 from .model import PROGRAMS, Model
-from .onnx_files import open_onnx
+from .program_files import SUFFIXES, open_program
 
 TABLES = Path(__file__).parent.parent / "maps" / "tables"
 ADAPTER_FILES = (
@@ -37,7 +36,8 @@ def open(  # noqa: A001
     """Open what SPEC names; reads headers and configuration, loads nothing.
 
     Args:
-        spec: a directory, ``org/name[@revision]`` or tensor file; ``DIRECTORY+ADAPTER``; an ``.mlpackage`` or ``.onnx``; or
+        spec: a directory, ``org/name[@revision]`` or tensor file; ``DIRECTORY+ADAPTER``; an ``.mlpackage``, ``.onnx`` or
+            ``.aimodel``; or
             ``module:function``, which consents to run that function.
         trust_code: ``module:function`` that builds the architecture of a directory whose
             ``model_type`` is unknown. Nothing is imported from a model directory without it.
@@ -96,8 +96,8 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
     """Return the model in a directory, package or tensor file."""
     if path.suffix == ".mlpackage":
         return Model(str(path), "mlprogram", path, {})
-    if path.suffix == SUFFIX:
-        return open_onnx(path)
+    if path.suffix in SUFFIXES:
+        return open_program(path)
     refuse_adapter(path)
     config, manifest = read_config(path), read_manifest(path / MANIFEST)
     code = config.get("weighbridge_factory")

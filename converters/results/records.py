@@ -1,7 +1,7 @@
 """The record of a result: which files Weighbridge wrote, so that ``--force`` replaces nothing else.
 
-A directory carries its record inside, under ``files`` of ``weighbridge.json``; a file or a Core ML
-package has it beside itself, in ``NAME.weighbridge.json``. Every file is listed with its size and
+A directory carries its record inside, under ``files`` of ``weighbridge.json``; a file, a Core ML
+package or a Core AI asset has it beside itself, in ``NAME.weighbridge.json``. Every file is listed with its size and
 the xxh3 hash of its bytes. Of a weights file the header is hashed, and its tensors are held against
 the hashes that the conversion has recorded: so large files are not read once more to be recorded.
 """
@@ -30,10 +30,11 @@ KINDS: Final = {
     "package": "a Core ML package",
     "gguf": "a GGUF file",
     "onnx": "an ONNX file",
+    "asset": "a Core AI asset",
     "map": "a map",
 }
 SINGLE: Final = frozenset({"gguf", "map", "onnx"})  # kinds that are one file
-BESIDE: Final = SINGLE | {"package"}  # kinds whose record lies beside them
+BESIDE: Final = SINGLE | {"package", "asset"}  # kinds whose record lies beside them
 GROWING: Final = frozenset({"run"})  # kinds that are written to after they appear
 IGNORED: Final = frozenset({".DS_Store"})  # Finder's, made again wherever it looks
 

@@ -18,6 +18,7 @@ RUNNERS: Final = {
     "reference": (".programs.reference", "ReferenceRunner"),
     "coreml": (".programs.coreml", "CoremlRunner"),
     "onnxruntime": (".programs.onnxruntime", "OnnxRunner"),
+    "coreai": (".programs.coreai", "CoreaiRunner"),
 }
 
 

@@ -1,1 +1,1 @@
-"""Files that other programs run, brought back: GGUF, Core ML and ONNX."""
+"""Files that other programs run, brought back: GGUF, Core ML, ONNX and Core AI."""

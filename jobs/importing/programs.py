@@ -1,4 +1,4 @@
-"""Core ML packages and ONNX files converted: their constants under the names of a framework."""
+"""Core ML packages, ONNX files and Core AI assets converted: their constants under the names of a framework."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...converters.checkpoints import Checkpoint
-from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.models import Model
 from ...converters.models.config_fields import read_config
 from ...converters.models.families import known_family
-from ...converters.models.onnx_files import recorded
+from ...converters.models.program_files import SUFFIXES, open_program, recorded
 from ...errors import BadInputError, MismatchError
 from ..converting import compared, move
 from ..options import Options
@@ -33,13 +32,13 @@ class Contents(NamedTuple):
 def convert_program(
     source: Path, target: Path, to: str, *, like: Path, options: Options = Options()
 ) -> Outcome:
-    """Convert the Core ML package or ONNX file SOURCE to the framework TO at TARGET.
+    """Convert the Core ML package, ONNX file or Core AI asset SOURCE to the framework TO at TARGET.
 
     An export of ours says which constant is which weight; of other files they are found by names and
     shapes. Unless ``options.check`` is ``none``, SOURCE itself is run against the weights found.
 
     Args:
-        source: ``*.mlpackage`` or ``*.onnx``.
+        source: ``*.mlpackage``, ``*.onnx`` or ``*.aimodel``.
         target: a new directory.
         to: ``mlx`` or ``torch``.
         like: the model's directory: ``config.json`` and tokenizer. Weights there are not read.
@@ -64,16 +63,17 @@ def opened(source: Path) -> Contents:
     """Open the file SOURCE.
 
     Raises:
-        BadInputError: it is no Core ML package and no ONNX file, or a damaged one.
+        BadInputError: it is none that is read here, or a damaged one.
     """
     if not source.exists():
         raise BadInputError(f"{source}: no such file or directory")
-    if source.suffix == ".onnx":
-        file = OnnxFile(source)
+    if source.suffix in SUFFIXES:
+        file: Any = open_program(source).tensors
         return Contents(file, recorded(file))
     if source.suffix != ".mlpackage":
         raise BadInputError(
-            f"{source} is no Core ML package (*.mlpackage) and no ONNX file (*.onnx)"
+            f"{source} is no Core ML package (*.mlpackage), no ONNX file (*.onnx) and no Core AI"
+            " asset (*.aimodel)"
         )
     from ...converters.captures.mlprogram import load_program
     from ...converters.common.dtypes import CODE

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of, raised_by_us
 from ...converters.models import Model, Signature
-from ...converters.models.onnx_files import recorded
+from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.runtimes import Runner, load
 from ...converters.values import Array
-from ...errors import BadInputError, UsersCodeError, WeighbridgeError
+from ...errors import BadInputError, RuntimeEndedError, UsersCodeError, WeighbridgeError
 from ..weights.sketches.sketch import Weights
 from ..weights.weights import own_copy, program_weights, storage_dtype, weights_of
 from .verdict import Stage
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from ...converters.captures.mlprogram.program import Program
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
-FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools"))
+FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools", "coreai"))
 PRECISIONS: Final = frozenset(("float32", "float16", "bfloat16"))
 
 
@@ -64,7 +63,13 @@ class Candidate:
         if self.program is not None:
             return self.program.manifest
         tensors = self.model.tensors
-        return recorded(tensors) if isinstance(tensors, OnnxFile) else None
+        return recorded(tensors) if isinstance(tensors, ProgramFile) else None
+
+    @property
+    def rounds_constants(self) -> bool:
+        """Whether it may keep single numbers in 16 bits that are in no weights, such as an epsilon."""
+        narrow = self.model.framework == "coreai" and self.storage != "float32"
+        return self.program is not None or narrow
 
     @property
     def mixed(self) -> bool:
@@ -143,9 +148,12 @@ def unrunnable(error: Exception) -> Stage:
 
     Raises:
         UsersCodeError: a user's code raised it and is to hear of it.
+        RuntimeEndedError: the runtime has died, which tells nothing of the candidate.
         Exception: ERROR itself, where a line of ours raised it: a bug is no finding.
     """
     pass_on_shortage(error)
+    if isinstance(error, RuntimeEndedError):
+        raise error
     if line := fault_of(error):
         raise UsersCodeError(line) from error
     if raised_by_us(error) and not isinstance(error, WeighbridgeError):

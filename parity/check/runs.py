@@ -121,7 +121,7 @@ class Runs:
         """
         if self.candidate.exact:
             return
-        if self.candidate.program and self.recorded(f"{self.storage}{CONSTANTS}"):
+        if self.candidate.rounds_constants and self.recorded(f"{self.storage}{CONSTANTS}"):
             words = f"constants rounded to {ran.storage} on both sides"
             yield f"{self.storage}{CONSTANTS}", words
         source, rounded = self.golden.model, ran.storage
@@ -151,7 +151,7 @@ class Runs:
     def recorded(self, storage: str) -> bool:
         """Say whether there is a recording with weights in STORAGE, for a package made now."""
         known, model = storage in self.golden.outputs, self.golden.model
-        if model and self.candidate.program and not known:
+        if model and self.candidate.rounds_constants and not known:
             self.record_again(model, storage, storage)
         return storage in self.golden.outputs
 

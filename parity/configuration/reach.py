@@ -146,11 +146,11 @@ class Sides:
         import torch
 
         from ...converters.common.arrays import from_torch
-        from ..reference.float64 import true_float64
+        from ..reference.float64 import constants_of, true_float64
         from ..reference.reference import feed
 
         mode = true_float64() if dtype == "float64" else contextlib.nullcontext()
-        with mode, torch.no_grad():
+        with constants_of(self.storage), mode, torch.no_grad():
             inputs = feed(signature_for(self.golden.signature, asked.probe), asked.probe, dtype)
             found = torch_at(self.modules[dtype], inputs, self.names, asked.offset)
         return {name: from_torch(tensor) for name, tensor in found.items()}

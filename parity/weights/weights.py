@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...converters.checkpoints.base import Header
-from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.checkpoints.overlay import Overlay
 from ...converters.common.arrays import from_mlx, from_torch
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.models import Model
 from ...converters.models.factories import copied
-from ...converters.models.onnx_files import recorded
+from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.quantization.rounding import round_once
 from ...converters.values import Array, LowRank
 from .reference_index import Explanation
@@ -112,7 +111,7 @@ def weights_of(model: Model) -> Weights:
     saved = model.adapter.saved if model.adapter else {}
     if model.framework == "mlprogram" and model.path:
         weights = _package_weights(model.path)
-    elif isinstance(model.tensors, OnnxFile):
+    elif isinstance(model.tensors, ProgramFile):
         manifest = recorded(model.tensors)
         weights = Constants(
             model.tensors, {*manifest.get("weights", ()), *manifest.get("made", ())}
@@ -171,7 +170,7 @@ def model_hashes(model: Model) -> dict[str, str]:
     """Return the xxh3 of the files that make MODEL what it is: weights, configuration, adapter."""
     if model.path is None:
         return {}
-    if model.framework == "mlprogram":
+    if model.framework in ("mlprogram", "coreai"):
         return file_hashes(
             tuple(p for p in sorted(model.path.rglob("*")) if p.is_file()), model.path
         )

@@ -70,6 +70,9 @@ COMMANDS: Final = {
         ("export", "coreml", "{s}/bert", "{t}", "--palettize", "2", *UNCHECKED), "out.mlpackage"
     ),
     "onnx": Command(("export", "onnx", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.onnx"),
+    "coreai": Command(
+        ("export", "coreai", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.aimodel"
+    ),
     "onnx-to-torch": Command(
         ("convert", "onnx-to-torch", "{s}/llama.onnx", "{t}", "--like", "{s}/llama", *UNCHECKED)
     ),

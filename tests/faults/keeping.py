@@ -89,6 +89,7 @@ KIND = {
     "a map of ours": ("infer",),
     "a GGUF file of ours": ("gguf", "quantized-to-gguf"),
     "a package of ours": ("coreml", "coreml-compressed"),
+    "an asset of ours": ("coreai",),
     "a model of ours": (
         *("quantize", "quantized-to-torch", "torch-to-quantized", "dequantized"),
         *("gguf-to-mlx", "gguf-to-torch", "onnx-to-torch", "coreml-to-mlx"),

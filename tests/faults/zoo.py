@@ -153,6 +153,7 @@ ANIMALS |= {
     "a GGUF file of ours": _other("gguf"),
     "a model of ours": _other("torch-to-mlx"),
     "a package of ours": _other("coreml"),
+    "an asset of ours": _other("coreai"),
     "a run of ours": _other("train-weights"),
 }
 

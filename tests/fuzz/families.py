@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -139,6 +140,17 @@ def spoil_onnx(chance: Chance, path: Path) -> str:
     from onnx import ModelProto
 
     return spoil_protobuf(chance, path, ModelProto())
+
+
+def spoil_asset(chance: Chance, folder: Path) -> str:
+    """Spoil what an asset says of itself, or its program; mostly its hash is put right after it."""
+    if chance.random() < 0.5:
+        return spoil_json(chance, folder / "metadata.json")
+    program = folder / "main.mlirb"
+    told = spoil_noise(chance, program)
+    if chance.random() < 0.8:
+        (folder / "main.hash").write_bytes(hashlib.sha256(program.read_bytes()).digest())
+    return told
 
 
 def spoil_noise(chance: Chance, path: Path) -> str:
@@ -460,6 +472,16 @@ FAMILIES: dict[str, Family] = {
             ),
         ),
         4,
+    ),
+    "asset": Family(
+        ("model.aimodel", "golden", "bert"),
+        at("model.aimodel", spoil_asset),
+        (
+            Verb("inspect model.aimodel"),
+            Verb("parity check golden model.aimodel --quick", oracle=oracles.asset_checked),
+            Verb("convert coreai-to-torch model.aimodel out --like bert --check none", "out"),
+        ),
+        2,
     ),
     "config": Family(
         ("bert", "mlx"),

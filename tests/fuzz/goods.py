@@ -297,6 +297,10 @@ def onnx_file(path: Path) -> None:
     onnx.save(helper.make_model(graph), path)
 
 
+def asset(folder: Path) -> None:
+    command("export", "coreai", "bert", folder.name, "--check", "none")
+
+
 def onnx_folder(folder: Path) -> None:
     folder.mkdir()
     onnx_file(folder / "model.onnx")
@@ -417,6 +421,7 @@ GOODS: dict[str, Callable[[Path], None]] = {
     "golden": golden,
     "model.onnx": onnx_file,
     "onnx": onnx_folder,
+    "model.aimodel": asset,
     "port.py": port,
     "series": series,
     "pairs": pairs,
@@ -438,6 +443,7 @@ NEEDS = {
     "model.mlpackage": ("bert",),
     "golden": ("bert",),
     "onnx": ("bert",),
+    "model.aimodel": ("bert",),
     "run": ("port.py", "series", "recipe.yaml"),
     "run-done": ("run",),
     ".out.staging": ("bert",),

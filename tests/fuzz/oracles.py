@@ -275,6 +275,22 @@ def package_checked(ran: Ran) -> list[str]:
     )
 
 
+def asset_checked(ran: Ran) -> list[str]:
+    """Say where an asset that passed has other constants than the one that was made."""
+    from weighbridge.converters.checkpoints.formats.coreai.asset import Asset
+
+    made, good = (Asset(folder / "model.aimodel") for folder in (ran.folder, ran.goods))
+    pairs = [
+        (made.read(a).astype(np.float64), good.read(b))
+        for a, b in zip(made.numbers, good.numbers, strict=False)
+    ]
+    if [one.shape for one, _ in pairs] != [it.shape for it in good.headers.values()]:
+        return ["its constants are not those that it had"]
+    with np.errstate(all="ignore"):
+        worst = max((float(np.max(np.abs(a - b), initial=0)) for a, b in pairs), default=0.0)
+    return [f"it passes with constants {worst:.3g} off"] if not worst <= 0.01 else []
+
+
 def golden_checked(ran: Ran) -> list[str]:
     """Say where a golden that was passed is not the one that was recorded."""
     made, good = (

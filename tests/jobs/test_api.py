@@ -82,7 +82,9 @@ def test_the_functions_import_no_framework_until_they_are_called():
 
 
 def test_a_target_that_no_exporter_knows_is_refused(tmp_path):
-    with pytest.raises(BadInputError, match=r"name it \*.mlpackage, or \*.gguf with like="):
+    with pytest.raises(
+        BadInputError, match=r"name it \*.mlpackage, \*.onnx or \*.aimodel, or \*.gguf with like="
+    ):
         weighbridge.export("bert", tmp_path / "bert.bin")
 
 

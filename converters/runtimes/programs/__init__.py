@@ -1,1 +1,1 @@
-"""Files that are whole computations, run: ML programs and ONNX."""
+"""Files that are whole computations, run: ML programs, ONNX and Core AI."""

@@ -1,12 +1,15 @@
-"""ONNX files as models: what they take and give."""
+"""Files that are whole computations, as models: what they take and give, ONNX files and Core AI assets."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ...errors import BadInputError
+from ..checkpoints.formats.coreai.asset import SUFFIX as ASSET
+from ..checkpoints.formats.coreai.asset import Asset
+from ..checkpoints.formats.onnx_model import SUFFIX as ONNX
 from ..checkpoints.formats.onnx_model import OnnxFile
 from ..documents import parse_object
 from .manifests import MANIFEST
@@ -14,28 +17,45 @@ from .model import Model
 from .ports import role_of, signature_from_manifest
 from .signature import Dimension, Port, Signature
 
-FRAMEWORK = "onnx"
+ProgramFile = OnnxFile | Asset
+SUFFIXES: Final = (ONNX, ASSET)
 
 
-def open_onnx(path: Path) -> Model:
-    """Return the model in the ONNX file PATH.
+def open_program(path: Path) -> Model:
+    """Return the model in the file or folder PATH, whose name ends in one of ``SUFFIXES``.
 
     Raises:
         BadInputError: it is none, or its record of inputs and outputs is damaged.
     """
+    if path.suffix == ASSET:
+        asset = Asset(path)
+        return Model(str(path), "coreai", path, {}, declared=ports_of(asset), tensors=asset)
     file = OnnxFile(path)
-    return Model(str(path), FRAMEWORK, path, {}, declared=signature_of(file), tensors=file)
+    return Model(str(path), "onnx", path, {}, declared=signature_of(file), tensors=file)
 
 
-def recorded(file: OnnxFile) -> dict[str, Any]:
+def recorded(file: ProgramFile) -> dict[str, Any]:
     """Return what an export of ours wrote into FILE; empty for a file of somebody else's."""
     text = file.metadata.get(MANIFEST)
-    return parse_object(text, f"{file.path}: {MANIFEST}") if text else {}
+    return parse_object(str(text), f"{file.path}: {MANIFEST}") if text else {}
 
 
 def to_metadata(manifest: dict[str, Any]) -> str:
     """Return MANIFEST as ``recorded`` reads it."""
     return json.dumps(manifest, sort_keys=True)
+
+
+def ports_of(asset: Asset) -> Signature:
+    """Return the inputs and outputs of ASSET: what its record says, or Core AI."""
+    if stored := recorded(asset).get("signature"):
+        return signature_from_manifest(stored, asset.path)
+    sides = ([_port(*it) for it in side] for side in asset.process.ask("ports"))
+    return Signature(*map(tuple, sides))
+
+
+def _port(name: str, dtype: str, shape: tuple[int, ...]) -> Port:
+    sizes = tuple(size if size >= 0 else f"axis_{axis}" for axis, size in enumerate(shape))
+    return Port(name, dtype, sizes, role_of(name))
 
 
 def signature_of(file: OnnxFile) -> Signature:

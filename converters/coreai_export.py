@@ -1,0 +1,228 @@
+"""Export a PyTorch module as a Core AI asset, by Apple's own converter."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import BadInputError, UnsupportedError, WeighbridgeError
+from .captures.constants import described
+from .captures.positional import (
+    bounded,
+    bounds,
+    example,
+    example_sizes,
+    first_line,
+    quiet,
+    record,
+)
+from .checkpoints.formats.coreai.asset import METADATA, SUFFIX, Asset
+from .common.dtypes import FLOATS
+from .common.memory import pass_on_shortage
+from .common.steps import step
+from .documents import RECORD, read_object
+from .models.factories import copied
+from .models.manifests import MANIFEST
+from .models.program_files import to_metadata
+from .models.signature import Signature
+from .runtimes.torch import INPUT, cast, recording
+from .values import Array
+
+PRECISIONS: Final = ("float32", "float16")
+NEAR: Final = 0.05  # of its size: what float16 may move the output of a submodule
+
+
+class CoreaiReport(NamedTuple):
+    """What an export wrote.
+
+    Attributes:
+        path: the asset.
+        weights: constant -> name of the source's tensor with the same values, perhaps transposed.
+        nbytes: size of its files.
+    """
+
+    path: Path
+    weights: Mapping[str, str]
+    nbytes: int
+
+    def __str__(self) -> str:
+        """Print the counts."""
+        return f"{len(self.weights)} weights recognised, {self.nbytes:,} bytes"
+
+
+class Narrow(torch.nn.Module):
+    """A module in float16; inputs in floating point are rounded for it."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = cast(copied(module), "float16")
+
+    def forward(self, **inputs: Tensor) -> Any:
+        """Call the module with what it takes."""
+        return self.module(
+            **{n: x.half() if x.is_floating_point() else x for n, x in inputs.items()}
+        )
+
+
+def export_coreai(
+    module: torch.nn.Module,
+    signature: Signature,
+    target: Path,
+    *,
+    precision: str = "float32",
+    upper: Mapping[str, int] | None = None,
+) -> CoreaiReport:
+    """Write MODULE as a Core AI asset at TARGET.
+
+    Integers are int32, outputs float32. The asset's metadata say which constant is which tensor.
+
+    Args:
+        module: called with keyword arguments named as the inputs; put in evaluation mode.
+        signature: its inputs and outputs; named sizes vary.
+        target: the asset to write, ``*.aimodel``.
+        precision: of weights and computation, ``float32`` or ``float16``.
+        upper: largest size of each named dimension, where the signature has none.
+
+    Raises:
+        BadInputError: TARGET is called otherwise, or UPPER names no dimension.
+        UnsupportedError: PyTorch cannot record the module, or Core AI has no form for it.
+    """
+    if target.suffix != SUFFIX or precision not in PRECISIONS:
+        wanted = " or ".join(PRECISIONS)
+        raise BadInputError(f"{target}: expected a name in {SUFFIX} and {wanted}, not {precision}")
+    limits = bounds(signature, upper or {})
+    step("recording the module")
+    narrow = Narrow(module).eval() if precision == "float16" else module
+    graph = record(narrow, signature, limits)
+    step("writing the Core AI asset")
+    asset = saved(graph, signature, target)
+    sites = places_of(asset, narrow, signature, limits)
+    weights = sign(asset, module, bounded(signature, limits), sites)
+    return CoreaiReport(
+        path=target,
+        weights={name: entry["key"] for name, entry in weights.items()},
+        nbytes=sum(file.stat().st_size for file in asset.files),
+    )
+
+
+def saved(graph: Any, signature: Signature, target: Path) -> Asset:
+    """Write GRAPH, an ``ExportedProgram``, at TARGET.
+
+    Raises:
+        UnsupportedError: an operation has no form in Core AI.
+    """
+    try:
+        with quiet():
+            from coreai_torch import TorchConverter, get_decomp_table
+
+            converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # no paths of source code
+            converter.add_exported_program(
+                graph.run_decompositions(get_decomp_table()),
+                input_names=[port.name for port in signature.inputs],
+                output_names=[port.name for port in signature.outputs],
+            )
+            converter.to_coreai().save_asset(target)
+    except (ModuleNotFoundError, WeighbridgeError):
+        raise
+    except Exception as error:
+        pass_on_shortage(error)
+        shutil.rmtree(target, ignore_errors=True)
+        raise UnsupportedError(f"Core AI cannot hold the module: {first_line(error)}") from error
+    return Asset(target)
+
+
+def places_of(
+    asset: Asset, module: torch.nn.Module, signature: Signature, limits: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the operation of ASSET that computes what leaves each submodule of MODULE: by values."""
+    step("finding the submodules")
+    inputs = drawn(signature, limits)
+    own = module.module if isinstance(module, Narrow) else module
+    with torch.no_grad(), recording(own, None) as found:
+        module(**inputs)
+    try:
+        values = asset.process.ask("computed", {name: it.numpy() for name, it in inputs.items()})
+    except WeighbridgeError:  # the program runs, and cannot be looked into
+        return {}
+    places = {site: nearest(array, values) for site, array in found.items() if INPUT not in site}
+    return {site: at for site, at in places.items() if at is not None}
+
+
+def drawn(signature: Signature, limits: Mapping[str, int]) -> dict[str, Tensor]:
+    """Return small inputs for SIGNATURE, token ids drawn, for which no two submodules give the same."""
+    sizes = example_sizes(limits)
+    inputs = {port.name: example(port, sizes, torch.int64) for port in signature.inputs}
+    chance = torch.Generator().manual_seed(0)
+    for port in signature.inputs:
+        if port.role == "token_ids":
+            shape, count = inputs[port.name].shape, port.limit("vocabulary", 2)
+            inputs[port.name] = torch.randint(0, count, shape, generator=chance)
+    return inputs
+
+
+def nearest(wanted: Array, values: Mapping[int, Array]) -> int | None:
+    """Return the first of VALUES that is as near to WANTED as any; ``None`` where none is near.
+
+    >>> one, two = np.arange(3.0), np.arange(3.0) + 1e-6
+    >>> nearest(one, {4: two, 7: one, 9: one}), nearest(one, {4: two + 1})
+    (7, None)
+    """
+    scale = float(np.abs(wanted).max(initial=0))
+    off = {
+        at: float(np.abs(it - wanted).max(initial=0))
+        for at, it in values.items()
+        if it.shape == wanted.shape
+    }
+    least = min(off.values(), default=np.inf)
+    if scale == 0 or not least <= NEAR * scale:
+        return None
+    return next(at for at, it in off.items() if it <= 2 * least)
+
+
+def sign(
+    asset: Asset, module: torch.nn.Module, signature: Signature, sites: Mapping[str, int]
+) -> dict[str, Any]:
+    """Write into ASSET what it takes and gives and which of its constants is what; return the latter.
+
+    SITES are the operations that end its submodules.
+    """
+    constants = {name: asset.read(name) for name, it in asset.headers.items() if it.dtype in FLOATS}
+    weights, made = described(constants, module)
+    names = dict(named(weights))
+    entries = {names[name]: entry for name, entry in weights.items()}
+    manifest = {
+        "version": 1,
+        "signature": asdict(signature),
+        "weights": entries,
+        "made": made,
+        "sites": dict(sites),
+        "names": {str(asset.numbers[name]): new for name, new in names.items()},
+    }
+    file = asset.path / METADATA
+    stored = read_object(file, RECORD)
+    stored.pop("creationDate", None)  # the same export is the same bytes
+    stored["creatorDefinedMetadata"] = {MANIFEST: to_metadata(manifest)}
+    file.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return entries
+
+
+def named(weights: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield every constant of WEIGHTS with the name of the tensor that it carries, no name twice.
+
+    >>> dict(named({"a": {"key": "w", "also": ["v"]}, "b": {"key": "w", "also": ["v"]}}))
+    {'a': 'w', 'b': 'v'}
+    """
+    taken: set[str] = set()
+    for name, entry in weights.items():
+        free = (it for it in (entry["key"], *entry.get("also", ())) if it not in taken)
+        chosen = next(free, name)
+        taken.add(chosen)
+        yield name, chosen

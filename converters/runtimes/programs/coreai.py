@@ -1,0 +1,75 @@
+"""Run a Core AI asset in Core AI's own runtime, in a process of its own."""
+
+from __future__ import annotations
+
+import platform
+from copy import copy
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from ....errors import BadInputError, UnsupportedError
+from ...checkpoints.formats.coreai.asset import Asset
+from ...common.policy import Policy
+from ...models.program_files import recorded
+from ...values import Array
+from ..base import Arrays, Trace, widened
+
+if TYPE_CHECKING:
+    from ...models import Model
+
+
+class CoreaiRunner:
+    """A Core AI asset in Apple's runtime; see ``converters.runtimes.base.Runner``."""
+
+    runtime = "coreai"
+    kind = "graph"  # it may lack modules that return several values
+
+    def __init__(self, model: Model, policy: Policy) -> None:
+        if not isinstance(model.tensors, Asset):
+            raise BadInputError(f"{model.spec} is no Core AI asset; export it first")
+        if policy.device != "cpu":
+            raise UnsupportedError(f"Core AI runs on the cpu here, not on {policy.device}")
+        self.signature = model.signature
+        self._asset = model.tensors
+        self._wide = False
+        sites = recorded(model.tensors).get("sites")
+        self._sites: dict[str, int] = dict(sites) if isinstance(sites, dict) else {}
+
+    def shadow(self, _: Arrays | None = None) -> CoreaiRunner:
+        """Return the same program with all of it computed in float32, which shows its structure."""
+        other = copy(self)
+        other._wide = True
+        return other
+
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        """Return the outputs by name, floats as float32."""
+        found: dict[str, Array] = self._asset.process.ask("run", dict(inputs), wide=self._wide)
+        return widened(found)
+
+    def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
+        """Run and record every submodule whose place the asset's record says; ours do.
+
+        The program is written again, with these values among its outputs and the corrections of
+        those that fit among its inputs.
+        """
+        asked = (dict(inputs), sorted(set(self._sites.values())))
+        outputs, values = self._asset.process.ask("watched", *asked, {}, wide=self._wide)
+        known = {
+            self._sites[site]: it for site, it in (corrections or {}).items() if site in self._sites
+        }
+        if given := {at: it for at, it in known.items() if it.shape == values[at].shape}:
+            outputs, values = self._asset.process.ask("watched", *asked, given, wide=self._wide)
+        sites = {site: values[at] for site, at in self._sites.items()}
+        return Trace(widened(outputs), widened(sites))
+
+    def describe(self) -> dict[str, str]:
+        """Return runtime, version, device, dtype and accumulation, for the verdict."""
+        narrow = {header.dtype for header in self._asset.headers.values()} & {"F16"}
+        dtype = "float16" if narrow and not self._wide else "float32"
+        return {
+            "runtime": self.runtime,
+            "version": f"coreai-core {metadata.version('coreai-core')} (a beta) on {platform.system()}",
+            "device": "cpu",
+            "dtype": dtype,
+            "accumulate": dtype,  # its sums in float16 are rounded at every step
+        }
