@@ -16,6 +16,7 @@ from ..converters.coreml.compression import Compression
 from ..converters.models import PROGRAMS, Model
 from ..converters.planning.memory import require_memory
 from ..converters.results.records import KINDS
+from ..converters.runtimes.mlx_in_torch import computed_by_mlx, in_torch, traced_from_mlx
 from ..errors import BadInputError, UnsupportedError
 from .converting import compared, require_apart
 from .options import WriteOptions
@@ -173,6 +174,8 @@ def _export(
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
         return Outcome(None, (f"{source} -> {target} ({form.how})", *ports))
     require_apart(model, target)
+    if computed_by_mlx(model):
+        model = in_torch(model, trial_of(model))
     check = partial(judged, model, provenance, target, options)
     return publish(place, "", partial(write, model), check if options.checks else None)
 
@@ -204,11 +207,12 @@ def judged(
 
 def facts_of(model: Model, framework: str, exported: str) -> dict[str, Any]:
     """Return what the record beside the file says of MODEL, EXPORTED for FRAMEWORK as said."""
+    own = "mlx" if traced_from_mlx(model.factory) else model.framework
     return {
         "weighbridge": __version__,
         "framework": framework,
         "export": exported,
-        "source": {**recorded(model.spec), "framework": model.framework},
+        "source": {**recorded(model.spec), "framework": own},
     }
 
 

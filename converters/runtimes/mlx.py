@@ -51,16 +51,18 @@ SIZES = (
 )  # example sizes of named dimensions: distinct, so that none is taken for another
 
 
-def example_inputs(signature: Signature, compute: str = "float32") -> dict[str, Array]:
+def example_inputs(
+    signature: Signature, compute: str = "float32", sizes: Sequence[int] = SIZES
+) -> dict[str, Array]:
     """Return small inputs that have the signature's names and roles, floats in COMPUTE."""
     names = dict.fromkeys(
         size for port in signature.inputs for size in port.shape if isinstance(size, str)
     )
-    sizes = dict(zip(names, SIZES, strict=False))
+    chosen = dict(zip(names, sizes, strict=False))
     generator = np.random.default_rng(0)
     examples: dict[str, Array] = {}
     for port in signature.inputs:
-        shape = [size if isinstance(size, int) else sizes[size] for size in port.shape]
+        shape = [size if isinstance(size, int) else chosen[size] for size in port.shape]
         kind = np.dtype(port.dtype)
         kind = kind if kind.kind in "iub" else dtype_of(compute)
         examples[port.name] = (
@@ -292,6 +294,10 @@ class MlxRunner:
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by port name, in the compute dtype."""
         return self._named(self._call(self._feed(inputs)))
+
+    def named_arrays(self, feed: Mapping[str, mx.array]) -> dict[str, mx.array]:
+        """Return the outputs for arrays of MLX, by port name."""
+        return name_outputs(self._call(feed), self.signature, self.name)
 
     def _call(self, feed: Mapping[str, Any]) -> Any:
         if self.kind != "library":

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import BadInputError
 from .census import Census, census_of
-from .dtypes import LARGEST, TORCH, widened
+from .dtypes import FLOATS, LARGEST, TORCH, widened
 from .graph import Graph, Node
 from .operations.registry import Call, handlers
 from .sizes import Size, resolved
@@ -62,6 +62,7 @@ class CapturedMlx(nn.Module):
         self._held = {value: f"constant_{value}" for value in constants}
         for value, tensor in constants.items():
             self.register_buffer(self._held[value], tensor, persistent=False)
+        self._traced = _floating(self)
         self._steps = _steps(graph)
 
     def census(self) -> Census:
@@ -77,6 +78,7 @@ class CapturedMlx(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return what the MLX module returns, in torch."""
         tensors = self._inputs(inputs, named)
+        kinds = self._kinds()
         sizes = {
             name: tensors[place].shape[axis] for name, (place, axis) in self.ports.sizes.items()
         }
@@ -84,11 +86,16 @@ class CapturedMlx(nn.Module):
         values |= {value: _held(owner, leaf) for value, (owner, leaf) in self._places.items()}
         values |= {value: getattr(self, name) for value, name in self._held.items()}
         for step in self._steps:
-            step.run(values, sizes)
+            step.run(values, sizes, kinds)
         made = [widened(values[value]) for value in self.graph.outputs]
         return pytree.tree_map(
             lambda it: made[it.number] if isinstance(it, Place) else it, self.ports.returned
         )
+
+    def _kinds(self) -> Mapping[str, torch.dtype]:
+        """Return the dtypes of torch by MLX's names: a module made ``double`` or ``half`` computes so."""
+        now = _floating(self)
+        return TORCH if now in (None, self._traced) else TORCH | dict.fromkeys(FLOATS, now)
 
     def _inputs(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Tensor]:
         given = {**dict(zip(self.ports.names, inputs, strict=False)), **named}
@@ -115,7 +122,13 @@ class CapturedMlx(nn.Module):
             raise BadInputError(
                 f"{name}: expected the shape [{wanted}], found {list(tensor.shape)}"
             )
-        return tensor.to(TORCH[self.graph.dtypes[value]])
+        return tensor.to(self._kinds()[self.graph.dtypes[value]])
+
+
+def _floating(module: nn.Module) -> torch.dtype | None:
+    """Return the dtype of the first parameter or buffer of MODULE in floating point."""
+    held = (*module.parameters(), *module.buffers())
+    return next((it.dtype for it in held if it.is_floating_point()), None)
 
 
 def _attach(root: nn.Module, name: str, tensor: Tensor) -> tuple[nn.Module, str]:
@@ -146,7 +159,9 @@ class _Step(NamedTuple):
     used: Sequence[bool]
     last: Sequence[int]  # values that nothing reads after it
 
-    def run(self, values: dict[int, Tensor], sizes: dict[str, Any]) -> None:
+    def run(
+        self, values: dict[int, Tensor], sizes: dict[str, Any], kinds: Mapping[str, torch.dtype]
+    ) -> None:
         """Compute the node from VALUES, into them, and forget what is not read again."""
         operation = handlers()[self.node.op]
         inputs = [values[value] for value in self.node.inputs]
@@ -154,14 +169,14 @@ class _Step(NamedTuple):
             inputs if operation.raw else [widened(it) for it in inputs],
             resolved(self.node.arguments, sizes),
             [resolved(shape, sizes | _later(shape, sizes)) for shape in self.shapes],
-            self.dtypes,
+            [kinds[dtype] for dtype in self.dtypes],
             self.used,
         )
         made = operation.handler(call)
         listed = [made] if isinstance(made, Tensor) else made
         for value, tensor, dtype in zip(self.node.outputs, listed, self.dtypes, strict=False):
             if tensor is not None:
-                values[value] = _cast(tensor, dtype)
+                values[value] = _cast(tensor, dtype, kinds)
                 for axis, name in self.observed.get(value, {}).items():
                     sizes[name] = tensor.shape[axis]
         for value in self.last:
@@ -180,9 +195,9 @@ def _later(shape: Sequence[Any], sizes: Mapping[str, Any]) -> dict[str, int]:
     return {name: -1 for name in named if name not in sizes}
 
 
-def _cast(tensor: Tensor, dtype: str) -> Tensor:
+def _cast(tensor: Tensor, dtype: str, kinds: Mapping[str, torch.dtype]) -> Tensor:
     """Return TENSOR as DTYPE of MLX; unsigned integers wrap around."""
-    made = tensor.to(TORCH[dtype])
+    made = tensor.to(kinds[dtype])
     if dtype in LARGEST and not tensor.dtype.is_floating_point and tensor.dtype != torch.bool:
         return made & LARGEST[dtype]
     return made

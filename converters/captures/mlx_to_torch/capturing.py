@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import mlx.core as mx
 import mlx.nn
@@ -20,6 +20,7 @@ from ...common.steps import step
 from ..torch_to_mlx.dtypes import to_mlx, to_torch
 from .captured import CapturedMlx, Place, Ports
 from .census import Census, census_of
+from .dense import dense
 from .graph import Graph
 from .merging import merged
 from .operations.registry import handlers
@@ -29,11 +30,17 @@ from .tracing import trace
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 Dynamic = Mapping[str, Mapping[int, str]]
+Call = Callable[[dict[str, mx.array]], Any]
 KNOWN: Final = (mx.array, type(None), bool, int, float, str)  # what may be returned
 
 
 def capture_mlx(
-    module: mlx.nn.Module, *, inputs: Inputs, dynamic: Dynamic | None = None
+    module: mlx.nn.Module,
+    *,
+    inputs: Inputs,
+    dynamic: Dynamic | None = None,
+    call: Call | None = None,
+    quantized: Literal["codes", "dense"] = "codes",
 ) -> CapturedMlx:
     """Trace MODULE on example INPUTS and return it in torch.
 
@@ -43,6 +50,9 @@ def capture_mlx(
             is none of these is fixed.
         dynamic: input -> axis -> name of its dimension, for sizes that may vary: the module is traced at
             several, and the traces are compared. All others are fixed to those of the example.
+        quantized: what quantized weights are: the ``codes``, scales and biases that MLX has, or
+            ``dense`` parameters, for exporters.
+        call: what calls the module with arrays by the names of INPUTS, in place of ``__call__``.
 
     Raises:
         BadInputError: INPUTS do not fit the module, or DYNAMIC names what is not there.
@@ -50,11 +60,13 @@ def capture_mlx(
             has run in torch by then), random numbers are drawn, or the module computes different
             things at different sizes.
     """
-    graph, ports = _traced(module, inputs, dynamic or {})
+    graph, ports = _traced(module, inputs, dynamic or {}, call)
     census_of(graph).check()
     trained = dict(tree_flatten(module.trainable_parameters())).keys()
     arrays = dict(tree_flatten(module.parameters()))
     tensors = {name: _tensor(it, name in trained) for name, it in arrays.items()}
+    if quantized == "dense":
+        graph, tensors = dense(graph, tensors)
     constants = {value: to_torch(it) for value, it in graph.constants.items()}
     return CapturedMlx(dataclasses.replace(graph, constants={}), ports, tensors, constants)
 
@@ -71,15 +83,17 @@ def _tensor(array: mx.array, trained: bool) -> torch.Tensor:
     return torch.nn.Parameter(tensor, requires_grad=trained)
 
 
-def _traced(module: mlx.nn.Module, inputs: Inputs, dynamic: Dynamic) -> tuple[Graph, Ports]:
+def _traced(
+    module: mlx.nn.Module, inputs: Inputs, dynamic: Dynamic, given: Call | None = None
+) -> tuple[Graph, Ports]:
     """Return MODULE as a graph, and what it takes and gives."""
-    named = by_name(module, inputs)
+    named = dict(inputs) if given and isinstance(inputs, Mapping) else by_name(module, inputs)
     arrays = {name: it for name, value in named.items() if (it := as_array(value)) is not None}
     fixed = {name: value for name, value in named.items() if name not in arrays}
     where = places(arrays, dynamic)
     example = {name: arrays[i].shape[axis] for name, (i, axis) in where.items()}
     step("tracing in MLX")
-    call = _Call(module, [*arrays], fixed)
+    call = _Call(module, [*arrays], given or (lambda them: module(**them, **fixed)))
     traced = points(example)
     graphs = [call.trace([*resized(arrays, dynamic, sizes).values()]) for sizes in traced]
     step("building the graph in torch")
@@ -172,10 +186,8 @@ def resized(
 class _Call:
     """A module as a function of its inputs and parameters."""
 
-    def __init__(
-        self, module: mlx.nn.Module, names: Sequence[str], fixed: Mapping[str, Any]
-    ) -> None:
-        self.module, self.names, self.fixed = module, names, fixed
+    def __init__(self, module: mlx.nn.Module, names: Sequence[str], call: Call) -> None:
+        self.module, self.names, self.call = module, names, call
         self.returned: Any = None
 
     def trace(self, arrays: Sequence[mx.array]) -> Graph:
@@ -192,7 +204,7 @@ class _Call:
     ) -> list[mx.array]:
         """Call the module with traced arrays; return the arrays among what it returns."""
         self.module.update(tree_unflatten([*parameters.items()]))
-        made = self.module(**dict(zip(self.names, arrays, strict=True)), **self.fixed)
+        made = self.call(dict(zip(self.names, arrays, strict=True)))
         self._require_unchanged(parameters)
         leaves = pytree.tree_leaves(fields := as_fields(made))
         found = [it for it in leaves if isinstance(it, mx.array)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -139,11 +140,28 @@ def _layer_norm(
 
 @_composite(mx.fast, "rope")
 def _rope(a: mx.array, dims: int, **named: Any) -> Mark | None:
-    offset = named["offset"]
+    offset, periods = named["offset"], named.get("freqs")
     apart = isinstance(offset, mx.array)
-    arrays, there = _given(offset if apart else None, named.get("freqs"))
-    numbers = [named[name] for name in ("traditional", "base", "scale")]
-    return Mark("RoPE", [dims, *numbers, 0 if apart else offset, *there], [a, *arrays])
+    arrays, there = _given(offset if apart else None)
+    speeds = _speeds(dims, named["base"]) if periods is None else _inverse(periods)
+    numbers = [named["traditional"], named["scale"], 0 if apart else offset]
+    return Mark("RoPE", [dims, *numbers, *there], [a, speeds, *arrays])
+
+
+def _inverse(periods: mx.array) -> mx.array:
+    """Return 1 / PERIODS, as a constant where they are one."""
+    made = 1 / periods
+    try:
+        mx.eval(made)
+    except (RuntimeError, ValueError):
+        return made  # computed from inputs
+    return made
+
+
+def _speeds(dims: int, base: float) -> mx.array:
+    """Return by how much each pair turns per position, as a constant of the graph."""
+    half = dims // 2
+    return mx.array(np.exp(np.arange(half) * (-math.log(base) / half)).astype(np.float32))
 
 
 @_composite(mx.fast, "scaled_dot_product_attention")
@@ -179,12 +197,28 @@ def _pool(self: Any, x: mx.array) -> Mark | None:
     return Mark("Pool", [largest, kernel, stride, padding], [x]) if fits and pairs else None
 
 
+@_composite(nn.BatchNorm)
+def _batch_norm(self: Any, x: mx.array) -> Mark | None:
+    if self.training or not self.track_running_stats:
+        return None
+    arrays, there = _given(self.get("weight"), self.get("bias"))
+    return Mark("BatchNorm", [self.eps, *there], [x, self.running_mean, self.running_var, *arrays])
+
+
 @_composite(nn.GroupNorm)
 def _group_norm(self: Any, x: mx.array) -> Mark | None:
     if not self.pytorch_compatible or x.ndim < 3:
         return None
     arrays, there = _given(self.get("weight"), self.get("bias"))
     return Mark("GroupNorm", [self.num_groups, self.eps, *there], [x, *arrays])
+
+
+@_composite(nn.Upsample)
+def _upsample(self: Any, x: mx.array) -> Mark | None:
+    scales = self.scale_factor
+    scales = list(scales) if isinstance(scales, tuple | list) else [scales] * (x.ndim - 2)
+    whole = self.mode == "nearest" and all(it == int(it) for it in scales)
+    return Mark("Upsample", [[float(it) for it in scales]], [x]) if whole else None
 
 
 @_composite(nn.LSTM)

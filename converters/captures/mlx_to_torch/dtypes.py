@@ -22,6 +22,7 @@ TORCH: Final = {
     "float64": torch.float64,
     "complex64": torch.complex64,
 }
+FLOATS: Final = ("float16", "bfloat16", "float32")
 LARGEST: Final = {"uint16": 0xFFFF, "uint32": 0xFFFFFFFF}  # what arithmetic wraps around at
 _WIDER: Final = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 
@@ -33,3 +34,8 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
     torch.int64
     """
     return tensor.to(_WIDER[tensor.dtype]) if tensor.dtype in _WIDER else tensor
+
+
+def accurate(x: torch.Tensor) -> torch.dtype:
+    """Return the dtype for what is computed beside X with care: float32, or wider if X is."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..dtypes import TORCH
 from .registry import Call, primitive
 
 
@@ -54,9 +53,8 @@ def _split(call: Call) -> Sequence[Tensor]:
 
 @primitive("Arange")
 def _arange(call: Call) -> Tensor:
-    dtype = TORCH[call.dtypes[0]]
     limits = [int(it) if isinstance(it, float) and it == int(it) else it for it in call.arguments]
-    return torch.arange(*limits, dtype=dtype)
+    return torch.arange(*limits, dtype=call.dtypes[0])
 
 
 @primitive("Slice")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from .registry import Call, primitive
+from .layers import given
+from .registry import Call, primitive, training
 
 FORWARD: Final[tuple[Any, ...]] = (F.conv1d, F.conv2d, F.conv3d)
 TRANSPOSED: Final[tuple[Any, ...]] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
@@ -106,11 +108,35 @@ def _pool(call: Call) -> Tensor:
     return pooled(call.inputs[0], largest, window)
 
 
+@primitive("Upsample")
+def _upsample(call: Call) -> Tensor:
+    made = channels_first(call.inputs[0])
+    return channels_last(F.interpolate(made, scale_factor=list(call.arguments[0])))
+
+
+@primitive("BatchNorm")
+def _batch_norm(call: Call) -> Tensor:
+    eps, *there = call.arguments
+    x, mean, variance, *arrays = call.inputs
+    weight, bias = given(arrays, there)
+    return channels_last(F.batch_norm(channels_first(x), mean, variance, weight, bias, eps=eps))
+
+
 @primitive("GroupNorm")
 def _group_norm(call: Call) -> Tensor:
-    groups, eps, weighted, biased = call.arguments
-    x, *rest = call.inputs
-    given = iter(rest)
-    weight = next(given) if weighted else None
-    bias = next(given) if biased else None
-    return channels_last(F.group_norm(channels_first(x), groups, weight, bias, eps))
+    groups, eps, *there = call.arguments
+    x, *arrays = call.inputs
+    weight, bias = given(arrays, there)
+    if training():
+        return channels_last(F.group_norm(channels_first(x), groups, weight, bias, eps))
+    made = _normalized(x, groups, eps)
+    made = made if weight is None else made * weight
+    return made if bias is None else made + bias
+
+
+def _normalized(x: Tensor, groups: int, eps: float) -> Tensor:
+    """Return X, channels last, normalized by groups: coremltools' own takes no batch that varies."""
+    parts = x.reshape(x.shape[0], -1, groups, x.shape[-1] // groups)
+    rest = parts - parts.mean((1, 3), keepdim=True)
+    scale = torch.rsqrt((rest * rest).mean((1, 3), keepdim=True) + eps)
+    return (rest * scale).reshape(x.shape)

@@ -129,7 +129,7 @@ def _divmod(call: Call) -> tuple[Tensor, Tensor]:
 @primitive("AsType")
 def _as_type(call: Call) -> Tensor:
     x = call.inputs[0]  # every result is cast to its dtype
-    return torch.real(x) if x.is_complex() and call.dtypes[0] != "complex64" else x
+    return torch.real(x) if x.is_complex() and not call.dtypes[0].is_complex else x
 
 
 @primitive("View", refuses=lambda arguments, _: _unlike(arguments[0]))

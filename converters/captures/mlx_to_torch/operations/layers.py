@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from ..dtypes import accurate
 from .registry import Call, primitive, training
 
 
@@ -19,12 +19,17 @@ def given(arrays: Sequence[Tensor], there: Sequence[bool]) -> list[Tensor | None
     return [next(rest) if it else None for it in there]
 
 
+def _wide(x: Tensor, call: Call) -> Tensor:
+    """Return X in the dtype of the result, which is that of weights where these are wider."""
+    return x.to(call.dtypes[0])
+
+
 @primitive("RMSNorm")
 def _rms_norm(call: Call) -> Tensor:
     eps, *there = call.arguments
     x, *arrays = call.inputs
     (weight,) = given(arrays, there)
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    return F.rms_norm(_wide(x, call), (x.shape[-1],), weight, eps)
 
 
 @primitive("LayerNorm")
@@ -32,26 +37,19 @@ def _layer_norm(call: Call) -> Tensor:
     eps, *there = call.arguments
     x, *arrays = call.inputs
     weight, bias = given(arrays, there)
-    return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
+    return F.layer_norm(_wide(x, call), (x.shape[-1],), weight, bias, eps)
 
 
 @primitive("RoPE")
 def _rope(call: Call) -> Tensor:
     """Turn pairs of the first elements of each head by angles that grow with the position."""
-    dims, traditional, base, scale, start, *there = call.arguments
-    x, *arrays = call.inputs
-    offset, periods = given(arrays, there)
-    places = torch.arange(x.shape[-2], dtype=torch.float32, device=x.device)
-    moved = places + start if offset is None else places + offset.reshape(-1, 1, 1)[..., None, :]
-    speeds = _speeds(dims, base, x) if periods is None else 1 / periods
-    angles = ((moved if offset is None else moved.squeeze(-2)) * scale)[..., None] * speeds
+    dims, traditional, scale, start, *there = call.arguments
+    x, speeds, *arrays = call.inputs
+    (offset,) = given(arrays, there)
+    places = torch.arange(x.shape[-2], dtype=accurate(x), device=x.device)
+    moved = places + (start if offset is None else offset.reshape(-1, *[1] * (x.ndim - 2)))
+    angles = (moved * scale)[..., None] * speeds
     return torch.cat([_turned(x[..., :dims], angles, traditional).to(x.dtype), x[..., dims:]], -1)
-
-
-def _speeds(dims: int, base: float, x: Tensor) -> Tensor:
-    half = dims // 2
-    steps = torch.arange(half, dtype=torch.float32, device=x.device)
-    return torch.exp(steps * (-math.log(base) / half))
 
 
 def _turned(x: Tensor, angles: Tensor, traditional: bool) -> Tensor:

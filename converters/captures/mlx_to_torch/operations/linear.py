@@ -10,7 +10,8 @@ from .registry import Call, primitive
 
 @primitive("Matmul")
 def _matmul(call: Call) -> Tensor:
-    return torch.matmul(*call.inputs)
+    a, b = call.inputs
+    return torch.matmul(a, b.to(a.dtype))  # of a quantized weight made dense, the dtype may differ
 
 
 @primitive("AddMM")
@@ -31,7 +32,7 @@ def gathered_matmul(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) ->
     """Return products of matrices: of the stack ONE[0] those at ONE[1], of OTHER likewise."""
     (a, left), (b, right) = one, other
     chosen = a.reshape(-1, *a.shape[-2:])[left.long()]
-    return torch.matmul(chosen, b.reshape(-1, *b.shape[-2:])[right.long()])
+    return torch.matmul(chosen, b.reshape(-1, *b.shape[-2:])[right.long()].to(a.dtype))
 
 
 @primitive("Cholesky")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .layers import given
-from .registry import Call, primitive
+from .registry import Call, primitive, training
 
 
 def _zeros(x: Tensor, hidden: Tensor) -> Tensor:
@@ -60,10 +60,26 @@ def _steps(x: Tensor, start: list[Tensor], weights: list[Tensor]) -> tuple[Tenso
 def _gru(call: Call) -> Tensor:
     x, wx, wh, *arrays = call.inputs
     bias, last, hidden = given(arrays, call.arguments)
+    if not training() and x.ndim == 3 and last is not None and bias is not None:
+        return _gru_steps(torch.nn.functional.linear(x, wx, bias), wh, last, hidden)
     both = _biases(wx, bias, None)
     if last is not None:
         both[1] = torch.cat([both[1][: -last.shape[0]], last])
     return _single("gru", (x, hidden), [wx, wh, *both])
+
+
+def _gru_steps(gates: Tensor, wh: Tensor, last: Tensor, hidden: Tensor | None) -> Tensor:
+    """Run the steps one by one, as an exporter would, with MLX's own bias and none made from it."""
+    hidden = _zeros(gates, wh) if hidden is None else hidden
+    made = []
+    for gate in gates.unbind(1):
+        parts = torch.nn.functional.linear(hidden, wh).chunk(3, -1)
+        r, z, n = gate.chunk(3, -1)
+        r, z = torch.sigmoid(r + parts[0]), torch.sigmoid(z + parts[1])
+        n = torch.tanh(n + r * (parts[2] + last))
+        hidden = (1 - z) * n + z * hidden
+        made.append(hidden)
+    return torch.stack(made, 1)
 
 
 @primitive("RNN")

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from .registry import Call, primitive
+from .registry import Call, primitive, training
 
 
 def _one_by_one(function: Callable[..., Tensor]) -> Callable[[Tensor, Sequence[int]], Tensor]:
@@ -85,9 +85,15 @@ def neutral(kind: int, x: Tensor) -> Any:
 
 @primitive("Sort Partition")
 def _sort(call: Call) -> Tensor:
-    return torch.sort(call.inputs[0], dim=call.arguments[-1], stable=True).values
+    return _sorted(call)[0]
 
 
 @primitive("ArgSort ArgPartition")
 def _arg_sort(call: Call) -> Tensor:
-    return torch.sort(call.inputs[0], dim=call.arguments[-1], stable=True).indices
+    return _sorted(call)[1]
+
+
+def _sorted(call: Call) -> Sequence[Tensor]:
+    """Sort along the last of the arguments; ONNX has no form of a sort that says it is stable."""
+    x, axis = call.inputs[0], call.arguments[-1]
+    return torch.sort(x, dim=axis, stable=True) if training() else torch.sort(x, dim=axis)

@@ -23,14 +23,14 @@ class Call(NamedTuple):
         inputs: its arrays, unsigned integers in wider dtypes unless the operation is ``raw``.
         arguments: its other arguments, sizes as numbers.
         shapes: of what it makes.
-        dtypes: of what it makes, in MLX's words.
+        dtypes: of what it makes.
         used: whether anything reads what it makes.
     """
 
     inputs: Sequence[Tensor]
     arguments: Sequence[Any]
     shapes: Sequence[Sequence[Any]]
-    dtypes: Sequence[str]
+    dtypes: Sequence[torch.dtype]
     used: Sequence[bool]
 
 

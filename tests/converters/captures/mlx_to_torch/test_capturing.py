@@ -102,6 +102,38 @@ def test_inputs_of_another_shape_or_name_are_refused(captured: Any) -> None:
         captured(other=torch.zeros(2, 6, 3))
 
 
+class Quantized(nn.Module):
+    """An embedding that is its own head, a layer, and experts, all quantized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 64)
+        self.layer = nn.Linear(64, 64)
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        return self.embed.as_linear(self.layer(self.embed(ids).astype(mx.float32)))
+
+
+@pytest.mark.parametrize("mode", ["affine", "mxfp4"])
+def test_quantized_weights_stay_codes_or_become_dense(mode: str) -> None:
+    module = Quantized()
+    nn.quantize(module, **({"bits": 4, "group_size": 32} | {"mode": mode}))
+    ids = mx.array([[1, 2, 3], [4, 5, 6]])
+    wanted = np.array(module(ids).astype(mx.float32))
+    given = {"inputs": [ids], "dynamic": {"ids": {1: "length"}}}
+    codes, dense = (capture_mlx(module, **given, quantized=it) for it in ("codes", "dense"))
+    for captured in (codes, dense):
+        found = captured(torch.tensor([[1, 2, 3], [4, 5, 6]])).detach().numpy()
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+    own = dict(tree_flatten(module.parameters()))
+    assert codes.state_dict()["layer.weight"].dtype == torch.uint32
+    assert set(codes.state_dict()) == set(own)
+    assert set(dense.state_dict()) == {"embed.weight", "layer.weight", "layer.bias"}
+    assert dense.state_dict()["layer.weight"].shape == (64, 64)
+    assert "Matmul" in dense.census().operations
+    assert not {"QuantizedMatmul", "Dequantize"} & dense.census().operations.keys()
+
+
 class Random(nn.Module):
     def __call__(self, x: mx.array) -> mx.array:
         return (

@@ -1,0 +1,106 @@
+"""A model whose computation only MLX has, as a model in torch: traced, and compared with MLX."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import UnsupportedError
+from ..common.policy import Policy
+from ..common.steps import step
+from ..models import Model
+from ..models.factories import framework_or_none
+from .base import Arrays
+from .live import relative
+
+if TYPE_CHECKING:
+    from ..captures.mlx_to_torch import CapturedMlx
+
+LARGER: Final = (11, 13, 17, 19)  # sizes for modules that compute small inputs otherwise
+BAR: Final = 1e-5  # ||torch - MLX|| / ||MLX||, both in float32
+
+
+def computed_by_mlx(model: Model) -> bool:
+    """Say whether MLX alone computes MODEL: its factory built an ``mlx.nn.Module``, or a library's class is all there is."""
+    if model.factory is not None:
+        return framework_or_none(model.factory) == "mlx"
+    return model.framework == "mlx" and model.family is None and model.library is not None
+
+
+def in_torch(model: Model, inputs: Iterable[Arrays]) -> Model:
+    """Return MODEL, which MLX computes, as a torch module; quantized weights are dense in it.
+
+    Args:
+        model: its module is traced at the sizes of its signature, in float32.
+        inputs: what both sides are run on, to be compared.
+
+    Raises:
+        UnsupportedError: it cannot be traced (see ``capture_mlx``), or torch's results are not MLX's.
+    """
+    from ..captures.mlx_to_torch import capture_mlx
+    from .mlx import MlxRunner, example_inputs
+    from .torch import TorchRunner
+
+    runner, signature = MlxRunner(model, Policy()), model.signature
+    examples = [example_inputs(signature), example_inputs(signature, sizes=LARGER)]
+    captured = first_that_traces(
+        lambda inputs: capture_mlx(
+            runner.module,
+            inputs=inputs,
+            dynamic=signature.dynamic,
+            call=runner.named_arrays,
+            quantized="dense",
+        ),
+        examples,
+    )
+    made = replace(
+        model,
+        framework="torch",
+        path=None,
+        tensors=None,
+        factory=captured.eval(),
+        declared=signature,
+    )
+    step("comparing with MLX")
+    own = TorchRunner(made, Policy())
+    for given in inputs:
+        wanted, found = runner.run(given), own.run(given)
+        for name, array in wanted.items():
+            require_close(f"{model.spec}: {name}", relative(array, found[name]))
+    return made
+
+
+def first_that_traces(
+    capture: Callable[[Arrays], CapturedMlx], examples: Sequence[Arrays]
+) -> CapturedMlx:
+    """Return what CAPTURE makes of the first of EXAMPLES that it takes: modules may branch on sizes.
+
+    Raises:
+        UnsupportedError: it takes none; says why not the first.
+    """
+    try:
+        return capture(examples[0])
+    except UnsupportedError:
+        with contextlib.suppress(UnsupportedError):
+            return capture(examples[1])
+        raise
+
+
+def require_close(what: str, difference: float) -> None:
+    """Refuse a translation whose results are further from MLX's than the rounding of float32.
+
+    Raises:
+        UnsupportedError: they are.
+    """
+    if not difference <= BAR:
+        raise UnsupportedError(
+            f"{what} differs from MLX's by {difference:.1e} of its size once it is in torch (bar {BAR:g});"
+            " this is a fault of the translation: please report the model"
+        )
+
+
+def traced_from_mlx(module: Any) -> bool:
+    """Say whether MODULE is one of MLX in torch."""
+    return any(base.__name__ == "CapturedMlx" for base in type(module).__mro__)
