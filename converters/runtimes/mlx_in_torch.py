@@ -63,12 +63,10 @@ def in_torch(model: Model, inputs: Iterable[Arrays]) -> Model:
         factory=captured.eval(),
         declared=signature,
     )
-    step("comparing with MLX")
     own = TorchRunner(made, Policy())
+    step("comparing with MLX")
     for given in inputs:
-        wanted, found = runner.run(given), own.run(given)
-        for name, array in wanted.items():
-            require_close(f"{model.spec}: {name}", relative(array, found[name]))
+        require_same(model.spec, runner.run(given), own.run(given))
     return made
 
 
@@ -88,17 +86,19 @@ def first_that_traces(
         raise
 
 
-def require_close(what: str, difference: float) -> None:
-    """Refuse a translation whose results are further from MLX's than the rounding of float32.
+def require_same(who: str, wanted: Arrays, found: Arrays) -> None:
+    """Refuse a translation of WHO whose results are further from MLX's than the rounding of float32.
 
     Raises:
         UnsupportedError: they are.
     """
-    if not difference <= BAR:
-        raise UnsupportedError(
-            f"{what} differs from MLX's by {difference:.1e} of its size once it is in torch (bar {BAR:g});"
-            " this is a fault of the translation: please report the model"
-        )
+    for name, array in wanted.items():
+        difference = relative(array, found[name])
+        if not difference <= BAR:
+            raise UnsupportedError(
+                f"{who}: {name} differs from MLX's by {difference:.1e} of its size once it is in torch"
+                f" (bar {BAR:g}); this is a fault of the translation: please report the model"
+            )
 
 
 def traced_from_mlx(module: Any) -> bool:
