@@ -31,7 +31,7 @@ QUANTIZING: Final = {
 PROGRAMS: Final[
     Mapping[str, tuple[Callable[..., Outcome], frozenset[str]]]
 ] = {  # and what each takes
-    ".mlpackage": (export_coreml, frozenset({"compute", "upper"})),
+    ".mlpackage": (export_coreml, frozenset({"compute", "upper", "package"})),
     ".onnx": (export_onnx, frozenset({"opset", "upper"})),
     ".aimodel": (export_coreai, frozenset({"precision", "upper"})),
 }

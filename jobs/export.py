@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from .. import __version__
 from ..converters.common.repositories import recorded
 from ..converters.coreml.compression import Compression
-from ..converters.models import PROGRAMS, Model
+from ..converters.coreml.options import PackageOptions
+from ..converters.models import PROGRAMS, Model, Signature
 from ..converters.planning.memory import require_memory
 from ..converters.results.records import KINDS
 from ..converters.runtimes.mlx_in_torch import computed_by_mlx, in_torch, traced_from_mlx
@@ -48,8 +49,8 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     *,
     compute: str = "mixed",
     upper: Mapping[str, int] | None = None,
-    stateful: bool = False,
     compression: Compression = Compression(),
+    package: PackageOptions = PackageOptions(),
     options: WriteOptions = WriteOptions(),
 ) -> Outcome:
     """Export SOURCE to a Core ML package at TARGET.
@@ -59,21 +60,21 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         target: must end in ``.mlpackage``.
         compute: ``mixed``, ``float16`` or ``float32``; see ``converters.coreml.export``.
         upper: largest size of each named dimension.
-        stateful: a causal language model keeps keys and values in states.
         compression: how its weights are compressed; what that costs is in the facts of the outcome.
+        package: see :class:`PackageOptions`.
         options: see :class:`WriteOptions`.
     """
     from ..converters.coreml.export import export_coreml as write_package
-    from ..converters.coreml.options import PackageOptions
 
-    chosen = PackageOptions(stateful=stateful)
+    package.require(compute)
     compression.require()
 
     def write(model: Model, path: Path) -> Written:
         module = merged_in_memory(model)
-        trial = trial_of(model) if compute == "mixed" or compression else []
+        sized = package.sized(model.signature, upper or {})
+        trial = trial_of(model, sized) if compute == "mixed" or compression else []
         ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
-        exported = write_package(module, model.signature, path, options=chosen, **ways)
+        exported = write_package(module, model.signature, path, options=package, **ways)
         facts = facts_of(model, "mlprogram", str(exported))
         return Written(facts | (compressed(path, compression, trial) if compression else {}))
 
@@ -180,13 +181,13 @@ def _export(
     return publish(place, "", partial(write, model), check if options.checks else None)
 
 
-def trial_of(model: Model) -> list[Mapping[str, Any]]:
-    """Return inputs on which an export shows what float16 cannot hold; none where none can be made."""
+def trial_of(model: Model, signature: Signature) -> list[Mapping[str, Any]]:
+    """Return inputs of SIGNATURE on which MODEL shows what float16 cannot hold; none where none can be made."""
     from ..parity.goldens.recorder import text_folder
     from ..parity.probes.probes import make_probes
 
     try:
-        probes = make_probes(model.signature, tokenizer=text_folder(model), quick=True)
+        probes = make_probes(signature, tokenizer=text_folder(model), quick=True)
     except UnsupportedError:
         return []
     return [probe.inputs for probe in probes]

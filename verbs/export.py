@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..converters.coreml.compression import GRIDS, TABLES, Compression
-from .options import MODEL, allow_lossy, original, parse_size, publishing, writing
+from .options import (
+    MODEL,
+    allow_lossy,
+    original,
+    parse_size,
+    publishing,
+    together,
+    writing,
+)
 from .running import finish, options_of, prepare_mlx
+
+if TYPE_CHECKING:
+    from ..converters.coreml.options import PackageOptions
 
 OF_WEIGHTS = ("prune", "palettize", "quantize", "block")  # how a package's weights are compressed
 OF_CODES = (
@@ -20,7 +31,9 @@ OF_CODES = (
     "MXFP4",
     "NVFP4",
 )  # what keeps those of a quantized model
-OF_PACKAGES = ("compute", "stateful")  # options of jobs.export.export_coreml
+SYSTEMS = ("iOS15", "iOS16", "iOS17", "iOS18", "iOS26")  # converters.coreml.options
+UNITS = ("cpu", "gpu", "ane", "all")
+ABOUT = ("author", "description", "license", "release")
 
 
 upper_sizes = click.option(
@@ -33,6 +46,88 @@ def sizes_of(upper: tuple[str, ...]) -> dict[str, int]:
     return {
         name: parse_size(item, size) for item in upper for name, _, size in [item.partition("=")]
     }
+
+
+compressing = together(
+    click.option(
+        "--quantize",
+        type=click.Choice(GRIDS),
+        help="Weights as codes: int8 with a scale by channel, int4 in blocks.",
+    ),
+    click.option(
+        "--block",
+        type=click.IntRange(2),
+        metavar="COLUMNS",
+        help="Columns that share a scale.  [default: 32 for int4]",
+    ),
+    click.option(
+        "--palettize",
+        type=click.Choice([str(bits) for bits in TABLES]),
+        callback=lambda _, __, bits: int(bits) if bits else None,
+        metavar="BITS",
+        help="Weights as indices of 1, 2, 3, 4, 6 or 8 bits into a table of each.",
+    ),
+    click.option(
+        "--prune",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        metavar="RATIO",
+        help="The part of each weight's numbers that become zeros, the smallest ones.",
+    ),
+)
+packaging = together(
+    click.option(
+        "--stateful",
+        is_flag=True,
+        help="A causal language model keeps keys and values in states and goes on with a text.",
+    ),
+    click.option(
+        "--target",
+        "system",
+        type=click.Choice(SYSTEMS),
+        help="The oldest system.  [default: iOS17; iOS18 with --stateful or several --sizes]",
+    ),
+    click.option(
+        "--sizes",
+        metavar="DIMENSION=SIZE,SIZE",
+        multiple=True,
+        help="The only sizes of a dimension, in place of a range.",
+    ),
+    click.option(
+        "--name",
+        "names",
+        metavar="PORT=NAME",
+        multiple=True,
+        help="Another name for an input or output.",
+    ),
+    click.option(
+        "--compute-units",
+        "units",
+        type=click.Choice(UNITS),
+        help="Where it should run: a note in the package, for the program that loads it.",
+    ),
+    *(click.option(f"--{name}", help=f"The {name} that the package names.") for name in ABOUT),
+)
+
+
+def pairs_of(items: tuple[str, ...], option: str) -> dict[str, str]:
+    """Return what OPTION's ITEMS say, each KEY=VALUE."""
+    if wrong := [item for item in items if not all(item.partition("=")[::2])]:
+        raise click.BadParameter(f"{wrong[0]!r} is not of the form KEY=VALUE", param_hint=option)
+    return {key: value for item in items for key, _, value in [item.partition("=")]}
+
+
+def package_of(chosen: dict[str, Any]) -> PackageOptions:
+    """Take out of CHOSEN what a package is to be, and return it."""
+    from ..converters.coreml.options import PackageOptions
+
+    about = {name: text for name in ABOUT if (text := chosen.pop(name))}
+    sizes = {
+        name: tuple(parse_size(f"{name}={listed}", size) for size in listed.split(","))
+        for name, listed in pairs_of(chosen.pop("sizes"), "--sizes").items()
+    }
+    names = pairs_of(chosen.pop("names"), "--name")
+    rest = {name: chosen.pop(name) for name in ("stateful", "system", "units")}
+    return PackageOptions(names=names, sizes=sizes, about=about, **rest)
 
 
 @click.group()
@@ -53,35 +148,8 @@ def export() -> None:
     help="Of the package; mixed is float16 with positions, masks and norms in float32.",
 )
 @upper_sizes
-@click.option(
-    "--stateful",
-    is_flag=True,
-    help="A causal language model keeps keys and values in states and goes on with a text (iOS 18).",
-)
-@click.option(
-    "--quantize",
-    type=click.Choice(GRIDS),
-    help="Weights as codes: int8 with a scale by channel, int4 in blocks.",
-)
-@click.option(
-    "--block",
-    type=click.IntRange(2),
-    metavar="COLUMNS",
-    help="Columns that share a scale.  [default: 32 for int4]",
-)
-@click.option(
-    "--palettize",
-    type=click.Choice([str(bits) for bits in TABLES]),
-    callback=lambda _, __, bits: int(bits) if bits else None,
-    metavar="BITS",
-    help="Weights as indices of 1, 2, 3, 4, 6 or 8 bits into a table of each.",
-)
-@click.option(
-    "--prune",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    metavar="RATIO",
-    help="The part of each weight's numbers that become zeros, the smallest ones.",
-)
+@compressing
+@packaging
 @writing
 def export_coreml(
     source: str,
@@ -104,11 +172,11 @@ def export_coreml(
     from ..jobs.export import export_coreml as export_package
     from ..jobs.options import WriteOptions
 
+    package, compute = package_of(chosen), chosen.pop("compute")
     compression = Compression(**{name: chosen.pop(name) for name in OF_WEIGHTS})
-    ways = {"upper": sizes_of(upper), **{name: chosen.pop(name) for name in OF_PACKAGES}}
-    ways["compression"] = compression
-    options = options_of(WriteOptions, chosen)
-    outcome = export_package(source, target, **ways, options=options)
+    options, limits = options_of(WriteOptions, chosen), sizes_of(upper)
+    ways: dict[str, Any] = {"upper": limits, "compression": compression, "package": package}
+    outcome = export_package(source, target, compute=compute, **ways, options=options)
     finish(outcome, as_json=as_json, accept=accept)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import UnsupportedError
 from ..captures.mlprogram.contents import constants
 from ..captures.mlprogram.evaluator import constant_value
+from ..captures.mlprogram.names import names_of, renamed
 from ..captures.mlprogram.package import functions, read_package
 from ..captures.mlprogram.program import COMPRESSED, Program, load_program
 from ..captures.mlprogram.texts import run_program, text_of
@@ -122,7 +123,8 @@ def moved(old: Program, new: Program, trial: Sequence[Mapping[str, Array]]) -> d
     """Return how far each floating-point output of NEW is from that of OLD on TRIAL at most."""
     found: dict[str, float] = {}
     text = text_of(old.manifest)
-    for inputs in trial:
+    for given in trial:
+        inputs = renamed(given, names_of(old.manifest))
         ours, theirs = (run_program(it, text, inputs, dict) for it in (new, old))
         for name, array in theirs.items():
             if array.dtype.kind == "f":

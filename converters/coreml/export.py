@@ -16,6 +16,7 @@ import torch
 
 from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
 from ..captures.mlprogram.arithmetic import tensors
+from ..captures.mlprogram.names import renamed
 from ..captures.mlprogram.package import MANIFEST, census, functions, read_package
 from ..captures.mlprogram.program import (
     load_body,
@@ -23,9 +24,8 @@ from ..captures.mlprogram.program import (
     variables,
     weights,
 )
-from ..captures.mlprogram.texts import Text
 from ..captures.mlprogram.toolkit import coremltools, quiet
-from ..captures.positional import bounded, first_line, record
+from ..captures.positional import first_line, record
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import fault_of
@@ -183,7 +183,7 @@ def convert_within(
     """
     step("converting with coremltools")
     model = convert(graph, form, selection)
-    if selection.compute == "mixed" and (outside := too_large(model, form.text, *trial)):
+    if selection.compute == "mixed" and (outside := too_large(model, form, *trial)):
         selection = Selection(selection.compute, selection.activations, outside)
         model = convert(graph, form, selection)
     return model, selection
@@ -203,7 +203,7 @@ def write_package(
 
 
 def too_large(
-    model: Any, text: Text | None, folder: Path, trial: Sequence[Mapping[str, Array]]
+    model: Any, form: Form, folder: Path, trial: Sequence[Mapping[str, Array]]
 ) -> set[str]:
     """Return the operations of MODEL that TRIAL shows to make or read what float16 cannot hold."""
     if not trial:
@@ -211,7 +211,8 @@ def too_large(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".trial-") as place:
         model.save(str(Path(place) / "trial.mlpackage"))
         program = load_program(Path(place) / "trial.mlpackage")
-        return {name for inputs in trial for name in beyond_half(program, inputs, text)}
+        given = (renamed(inputs, form.options.names) for inputs in trial)
+        return {name for inputs in given for name in beyond_half(program, inputs, form.text)}
 
 
 def require_package(target: Path, compute: str, options: PackageOptions) -> None:
@@ -219,10 +220,7 @@ def require_package(target: Path, compute: str, options: PackageOptions) -> None
     if compute not in COMPUTES or target.suffix != ".mlpackage":
         wanted = " or ".join(COMPUTES)
         raise BadInputError(f"{target}: expected a name in .mlpackage and {wanted}, not {compute}")
-    if options.stateful and compute == "float32":
-        raise BadInputError(
-            "Core ML keeps states in float16: --stateful goes with mixed or float16"
-        )
+    options.require(compute)
     if target.exists():
         raise TargetExistsError(f"{target} exists")
 
@@ -241,16 +239,18 @@ def describe(
     body = load_body(package, function)
     rows = constants_described(body, module, Origins(graph, module), selection.exact)
     found, made = rows["weights"], rows["made"]
-    signature = bounded(form.signature, form.limits)
+    signature = form.options.sized(form.signature, form.limits)
+    outputs = [form.name(port.name) for port in signature.outputs]
     manifest = {
         "version": 2,
         "compute": selection.compute,
         "signature": asdict(signature),
         **({"text": form.text._asdict()} if form.text else {}),
+        **({"names": dict(form.options.names)} if form.options.names else {}),
         **rows,
-        "sites": sites(graph, variables(body), [port.name for port in signature.outputs]),
+        "sites": sites(graph, variables(body), outputs),
     }
-    write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)})
+    write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)}, form.options)
     keys = {key for entry in found.values() for key in (entry["key"], *entry.get("also", ()))}
     keys |= {key for rule in made.values() for key in tensors(rule.get("value"))}
     return ExportReport(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...errors import BadInputError
 from ..captures.mlprogram.texts import Text
 from ..captures.mlprogram.toolkit import coremltools
 from ..captures.positional import bounds, example, example_sizes
-from ..models.signature import Signature
-from .options import PackageOptions
+from ..models.signature import Port, Signature
+from .options import PackageOptions, with_sizes
 from .texts import POSITION, one_text
 
 
@@ -25,30 +27,73 @@ class Form(NamedTuple):
     @property
     def text(self) -> Text | None:
         """The inputs of a package that goes on with a text; ``None`` where it keeps nothing."""
-        return Text(self.signature.inputs[0].name, POSITION) if self.options.stateful else None
+        ids = self.signature.inputs[0].name
+        return Text(self.name(ids), self.name(POSITION)) if self.options.stateful else None
+
+    def name(self, port: str) -> str:
+        """Return what the package calls an input or output that the model calls PORT."""
+        return self.options.names.get(port, port)
 
 
 def form_of(signature: Signature, upper: Mapping[str, int], options: PackageOptions) -> Form:
-    """Return the form of a package of a model with SIGNATURE, UPPER the largest sizes."""
+    """Return the form of a package of a model with SIGNATURE, UPPER the largest sizes.
+
+    Raises:
+        BadInputError: options that name what is not there, or leave a size open.
+    """
     taken = one_text(signature) if options.stateful else signature
-    return Form(taken, bounds(taken, upper), options)
+    largest = {name: max(sizes) for name, sizes in options.sizes.items()}
+    limits = bounds(taken, {**upper, **largest})
+    alone = {name: size for name, size in largest.items() if len(options.sizes[name]) == 1}
+    form = Form(with_sizes(taken, alone), limits, options)
+    if problems := [*problems_of(form, upper)]:
+        raise BadInputError("; ".join(problems))
+    return form
+
+
+def problems_of(form: Form, upper: Mapping[str, int]) -> Iterator[str]:
+    """Yield what options name that is not there, or is there twice, and sizes that they leave open."""
+    ports = [port.name for port in (*form.signature.inputs, *form.signature.outputs)]
+    if strange := sorted(form.options.names.keys() - {*ports}):
+        yield f"no input or output {', '.join(strange)}; there are {', '.join(ports)}"
+    there = [form.name(port) for port in ports]
+    yield from (f"{name} would be the name of two" for name in {*there} if there.count(name) > 1)
+    both = sorted(upper.keys() & form.options.sizes.keys())
+    yield from (f"{name} has --sizes; leave --upper out" for name in both)
+    ranges = [n for n, limit in form.limits.items() if limit > 1 and n not in form.options.sizes]
+    if form.options.enumerated and ranges:
+        yield f"where a dimension has a list of sizes all need one: --sizes {ranges[0]}=1"
 
 
 def tensor_types(form: Form) -> dict[str, list[Any]]:
     """Return coremltools' descriptions of inputs and outputs."""
-    signature, limits = form.signature, form.limits
-    sizes = example_sizes(limits)
-    ranges: dict[int | str, Any] = {
-        name: coremltools.RangeDim(1, limit, default=sizes[name]) if limit > 1 else 1
-        for name, limit in limits.items()
-    }
+    sizes = example_sizes(form.limits)
     inputs = [
         coremltools.TensorType(
-            port.name,
-            [ranges.get(size, size) for size in port.shape],
-            dtype=example(port, sizes).numpy().dtype,
+            form.name(port.name), shape_of(form, port), dtype=example(port, sizes).numpy().dtype
         )
-        for port in signature.inputs
+        for port in form.signature.inputs
     ]
-    outputs = [coremltools.TensorType(port.name, dtype=np.float32) for port in signature.outputs]
+    outputs = [
+        coremltools.TensorType(form.name(port.name), dtype=np.float32)
+        for port in form.signature.outputs
+    ]
     return {"inputs": inputs, "outputs": outputs}
+
+
+def shape_of(form: Form, port: Port) -> Any:
+    """Return coremltools' description of the shape of PORT: ranges, or a list of shapes."""
+    sizes, lists = example_sizes(form.limits), form.options.sizes
+    if not form.options.enumerated:
+        ranges: dict[int | str, Any] = {
+            name: coremltools.RangeDim(1, limit, default=sizes[name]) if limit > 1 else 1
+            for name, limit in form.limits.items()
+        }
+        return [ranges.get(size, size) for size in port.shape]
+    named = [str(size) for size in form.limits]
+    shapes = [
+        tuple(chosen.get(str(size), size) for size in port.shape)
+        for combination in product(*(lists.get(name, (1,)) for name in named))
+        for chosen in [dict(zip(named, combination, strict=True))]
+    ]
+    return coremltools.EnumeratedShapes(shapes) if len({*shapes}) > 1 else shapes[0]

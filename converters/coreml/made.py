@@ -6,9 +6,10 @@ A rule is ``{"fill": number}``; ``{"buffer": name}``, a tensor that the source c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from ..captures.constants import match_weights
@@ -116,6 +117,32 @@ def _rules(
             yield name, {"buffer": buffer}
         elif array.size and bool((array == array.flat[0]).all()):
             yield name, {"fill": float(array.flat[0])}
+        elif rows := rows_of(array, origins.state, read):
+            yield name, {"value": rows}
+
+
+def rows_of(
+    array: Array, state: Iterable[str], read: Callable[[str, str], Array]
+) -> list[Any] | None:
+    """Return which rows of a table ARRAY is, or which one again and again, where sizes are fixed.
+
+    Positions and token types are then looked up ahead of time.
+    """
+    if array.ndim < 2 or not array.size:
+        return None
+    flat = array.reshape(-1, array.shape[-1])
+    times = len(flat) if bool((flat == flat[0]).all()) else 1
+    count = len(flat) // times
+    for name in state:
+        table = read("key", name)
+        if table.ndim != 2 or table.shape[1] != flat.shape[1] or len(table) <= count:
+            continue
+        firsts = table[: len(table) - count + 1, 0]
+        for start in np.flatnonzero(np.isclose(firsts, flat[0, 0], 1e-3, 1e-6)).tolist():
+            if rounds_to(table[start : start + count], flat[:count]):
+                rows = ["rows", {"key": name}, float(start), float(start + count)]
+                return rows if times == 1 else ["repeat", rows, float(times)]
+    return None
 
 
 def constants_described(

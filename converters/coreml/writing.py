@@ -10,12 +10,20 @@ from typing import Any
 
 from ..captures.mlprogram.package import Package
 from ..documents import read_object
+from .options import ABOUT, UNITS, UNITS_KEY, PackageOptions
 
 
-def write_metadata(package: Package, metadata: Mapping[str, str]) -> None:
-    """Add METADATA to the package's specification, in place."""
+def write_metadata(
+    package: Package, metadata: Mapping[str, str], options: PackageOptions = PackageOptions()
+) -> None:
+    """Add METADATA, and what OPTIONS say of the package, to its specification, in place."""
     file = package.weights.parent / "model.mlmodel"
-    package.spec.description.metadata.userDefined.update(metadata)
+    described = package.spec.description.metadata
+    described.userDefined.update(metadata)
+    if options.units:
+        described.userDefined[UNITS_KEY] = UNITS[options.units]
+    for name, text in options.about.items():
+        setattr(described, ABOUT[name], text)
     file.write_bytes(package.spec.SerializeToString(deterministic=True))
 
 

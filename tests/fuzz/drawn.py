@@ -338,6 +338,8 @@ LIKELY: dict[str, tuple[str, ...]] = {
     "inputs": ("inputs.npz",),
     "map_name": ("bert.wmap", "bert"),
     "upper": ("sequence=8", "batch=2"),
+    "sizes": ("sequence=8", "sequence=4,8", "batch=1"),
+    "names": ("input_ids=tokens", "no_such=x"),
     "max_shard_size": ("1", "0.00001"),
 }
 STRATEGIES: dict[str, Any] = {

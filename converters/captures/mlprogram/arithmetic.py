@@ -24,6 +24,8 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "neg": np.negative,
     "pow": np.power,
     "reciprocal": np.reciprocal,
+    "repeat": lambda x, times: np.tile(x, (int(times), 1)),
+    "rows": lambda x, start, stop: x[int(start) : int(stop)],
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "sqrt": np.sqrt,

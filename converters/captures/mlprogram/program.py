@@ -30,6 +30,7 @@ from .evaluator import (
 )
 from .features import Feature, check_inputs, flexible
 from .kernels.constexpr import CONSTEXPR
+from .names import names_of
 from .package import (
     Package,
     census,
@@ -111,10 +112,11 @@ class Program:
         found = [f"{name} ends nothing" for name in made.get("sites", ()) if name not in self.names]
         if compute and compute != self.compute:
             found.append(f"it is said to compute in {made['compute']}, and does in {self.compute}")
-        text = text_of(made)
+        text, names = text_of(made), names_of(made)
         for side in ("inputs", "outputs"):
             ports = made.get("signature", {}).get(side, ())
-            named, there = {port["name"] for port in ports}, set(getattr(self, side))
+            named = {names.get(port["name"], port["name"]) for port in ports}
+            there = set(getattr(self, side))
             named |= {text.position} if text and side == "inputs" else set()
             if ports and named != there:
                 found.append(f"its {side} are said to be {sorted(named)}, and are {sorted(there)}")

@@ -10,11 +10,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 from ....errors import BadInputError, UnsupportedError, WeighbridgeError
+from ...captures.mlprogram.names import renamed, turned
 from ...common.policy import Policy
 from ...values import Array
 from ..base import Arrays, Trace, widened
@@ -48,6 +50,7 @@ class CoremlRunner:
 
     runtime = "coreml"
     text: Text | None = None
+    names: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, model: Model, policy: Policy) -> None:
         if platform.system() != "Darwin":
@@ -57,6 +60,7 @@ class CoremlRunner:
         if model.path is None or policy.device not in UNITS:
             known = ", ".join(UNITS)
             raise BadInputError(f"{model.spec} on {policy.device}: need a package, and {known}")
+        from ...captures.mlprogram.names import names_of
         from ...captures.mlprogram.package import manifest_in, read_package
         from ...captures.mlprogram.signatures import read_signature
         from ...captures.mlprogram.texts import text_of
@@ -65,7 +69,8 @@ class CoremlRunner:
         package = read_package(model.path)  # a damaged one is refused before Core ML compiles it
         declared = package.spec.description.metadata.userDefined
         manifest = manifest_in(declared, model.path)
-        compute, self.text = str(manifest.get("compute", "as declared")), text_of(manifest)
+        compute = str(manifest.get("compute", "as declared"))
+        self.text, self.names = text_of(manifest), names_of(manifest)
         self.compute = "float16" if compute == "mixed" else compute
         self.signature = read_signature(model.path)
         self.version = str(coremltools.__version__)
@@ -80,7 +85,10 @@ class CoremlRunner:
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32; every row of a text has states of its own."""
-        return self.run_in_pieces(inputs) if self.text else self.predict(inputs)
+        if self.text:
+            return self.run_in_pieces(inputs)
+        outputs = self.predict(renamed(inputs, self.names))
+        return renamed(outputs, turned(self.names))
 
     def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int] = ()) -> dict[str, Array]:
         """Return the outputs of each token, read so many at a time as SIZES says, kept in states."""
@@ -89,7 +97,9 @@ class CoremlRunner:
         def begin() -> Callable[[Arrays], Arrays]:
             return partial(self.predict, state=self.model.make_state())
 
-        return read_rows(cast("Text", self.text), inputs, begin, sizes)
+        given = renamed(inputs, self.names)
+        outputs = read_rows(cast("Text", self.text), given, begin, sizes)
+        return renamed(outputs, turned(self.names))
 
     def predict(self, inputs: Arrays, **state: Any) -> dict[str, Array]:
         """Return the outputs of one call, floats as float32."""

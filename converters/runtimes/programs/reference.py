@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import BadInputError
 from ...captures.mlprogram import load_program
+from ...captures.mlprogram.names import names_of, renamed, turned
 from ...captures.mlprogram.signatures import read_signature
 from ...captures.mlprogram.texts import each_row, run_program, stacked, text_of
 from ...common.policy import Policy
@@ -49,7 +50,8 @@ class ReferenceRunner:
         self.policy = policy
         self.signature = read_signature(model.path)
         self.program = load_program(model.path)
-        self.text = text_of(self.program.manifest)
+        manifest = self.program.manifest
+        self.text, self.names = text_of(manifest), names_of(manifest)
         self.cache = "states" if self.text else ""
         self.precision = "declared"
         self.watched: dict[int, list[Watched]] = {}
@@ -75,12 +77,21 @@ class ReferenceRunner:
             watches.append(watch.found)
             return {"precision": self.precision, "observe": watch}
 
-        return widened(run_program(self.program, self.text, inputs, watched))
+        return self.outward(run_program(self.program, self.text, self.inward(inputs), watched))
 
     def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, Array]:
         """Return the outputs of each token, read so many at a time as SIZES says, kept in states."""
         how = {"precision": self.precision}
-        return widened(run_program(self.program, self.text, inputs, lambda: how, sizes))
+        given = self.inward(inputs)
+        return self.outward(run_program(self.program, self.text, given, lambda: how, sizes))
+
+    def inward(self, inputs: Arrays) -> dict[str, Array]:
+        """Return INPUTS under the names of the package."""
+        return renamed(inputs, self.names)
+
+    def outward(self, outputs: Arrays) -> dict[str, Array]:
+        """Return OUTPUTS under the names of the model, floats as float32."""
+        return widened(renamed(outputs, turned(self.names)))
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every site.
@@ -88,12 +99,12 @@ class ReferenceRunner:
         Sites are submodules where the package says which operation ends which (our exports do);
         otherwise they are operations, named by their output.
         """
-        given = corrections or {}
-        rows = each_row(self.text, inputs, given) if self.text else [(inputs, given)]
+        given, own = corrections or {}, self.inward(inputs)
+        rows = each_row(self.text, own, given) if self.text else [(own, given)]
         sites: dict[str, Sequence[str]] | None = self.program.manifest.get("sites")
-        ran = [self.program.trace(own, self.precision, theirs, sites) for own, theirs in rows]
+        ran = [self.program.trace(row, self.precision, theirs, sites) for row, theirs in rows]
         outputs, found = ran[0] if len(ran) == 1 else map(stacked, zip(*ran, strict=True))
-        return Trace(widened(outputs), widened(found))
+        return Trace(self.outward(outputs), widened(found))
 
     def describe(self) -> dict[str, str]:
         """Return runtime, version, device, dtype and accumulation, for the verdict."""

@@ -56,6 +56,7 @@ WHISPER: Final = {
 }  # fmt: skip
 MODELS: Final[Mapping[str, Sizes]] = {
     "BERT": Sizes("BertModel", "BertConfig", TEXT),
+    "RoBERTa": Sizes("RobertaModel", "RobertaConfig", TEXT | ENDS | {"pad_token_id": 1}),
     "ModernBERT": Sizes(
         "ModernBertModel", "ModernBertConfig",
         TEXT | {"num_attention_heads": 3, "num_hidden_layers": 4, "pad_token_id": 0} | ENDS,
