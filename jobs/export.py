@@ -176,7 +176,7 @@ def _export(
         return Outcome(None, (f"{source} -> {target} ({form.how})", *ports))
     require_apart(model, target)
     if computed_by_mlx(model):
-        model = in_torch(model, trial_of(model))
+        model = in_torch(model, trial_of(model, model.signature))
     check = partial(judged, model, provenance, target, options)
     return publish(place, "", partial(write, model), check if options.checks else None)
 
