@@ -16,6 +16,7 @@ from ..converters.coreml.compression import Compression
 from ..converters.coreml.options import PackageOptions
 from ..converters.models import PROGRAMS, Model, Signature
 from ..converters.planning.memory import require_memory
+from ..converters.planning.transcoding import quantized_view
 from ..converters.results.records import KINDS
 from ..converters.runtimes.mlx_in_torch import computed_by_mlx, in_torch, traced_from_mlx
 from ..errors import BadInputError, UnsupportedError
@@ -220,12 +221,14 @@ def facts_of(model: Model, framework: str, exported: str) -> dict[str, Any]:
 def opened(source: str, options: WriteOptions) -> tuple[Model, Provenance | None]:
     """Open SOURCE, its adapter live on it; return what it is to the adapter's base, if there is one.
 
+    Quantized weights are seen dense.
+
     Raises:
         UnsupportedError: it is a program: a Core ML package, an ONNX file or a Core AI asset.
         MismatchError: the adapter is in the model already, or was trained on another base.
     """
     base, adapter = base_and_adapter(source)
-    model = options.open(base)
+    model = quantized_view(options.open(base))
     if model.framework in PROGRAMS:
         raise UnsupportedError(
             f"{source} is {PROGRAMS[model.framework]}, which is not exported again"

@@ -108,7 +108,9 @@ def record(
     )
     inputs = tuple(example(port, sizes, integers) for port in signature.inputs)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        # Of what it cannot record torch prints the whole graph to stderr.
+        unread = contextlib.redirect_stderr(io.StringIO())
+        with warnings.catch_warnings(), torch.no_grad(), unread:
             warnings.simplefilter("ignore")
             whole = wrapper(module.eval(), signature).eval()
             return torch.export.export(whole, inputs, dynamic_shapes=(dynamic,))

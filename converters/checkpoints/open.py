@@ -52,12 +52,33 @@ STATE: Final = frozenset(
 )
 
 
+# What Core ML's tools write, by suffix: what it is, and what to do.
+COREML: Final = {
+    ".mlpackage": "is a Core ML package, where a directory of tensors is expected; weighbridge convert"
+    " coreml-to-torch brings its weights back",
+    ".mlmodel": "is a Core ML model in the old format, which is not read; convert its source again with"
+    " convert_to='mlprogram', or by weighbridge export coreml",
+    ".mlmodelc": "is a compiled Core ML model, which is not read; name the .mlpackage it was made of",
+}
+
+
+def refuse_coreml(path: Path) -> None:
+    """Refuse a PATH that Core ML's own tools wrote, and say what to do.
+
+    Raises:
+        BadInputError: it is one of these.
+    """
+    if path.suffix in COREML and path.exists():
+        raise BadInputError(f"{path} {COREML[path.suffix]}")
+
+
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open the tensor files at PATH, a file or a directory; only headers are read.
 
     Raises:
         BadInputError: there is nothing to open, or no telling which of several files is meant.
     """
+    refuse_coreml(path)
     if path.is_dir():
         return _open_directory(path)
     if not path.exists():

@@ -157,6 +157,9 @@ class Model:
         """
         if self.declared:
             return self.declared
+        if self.framework in PROGRAMS:
+            what = f"{self.spec} is {PROGRAMS[self.framework]}"
+            raise BadInputError(f"{what}: it can be compared with its source, and is none itself")
         if self.family:
             return self.family.signature(self.config)
         if self.factory is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...converters.checkpoints import Checkpoint
+from ...converters.checkpoints.open import refuse_coreml
 from ...converters.models import Model
 from ...converters.models.config_fields import read_config
 from ...converters.models.families import known_family
@@ -71,6 +72,7 @@ def opened(source: Path) -> Contents:
         file: Any = open_program(source).tensors
         return Contents(file, recorded(file))
     if source.suffix != ".mlpackage":
+        refuse_coreml(source)
         raise BadInputError(
             f"{source} is no Core ML package (*.mlpackage), no ONNX file (*.onnx) and no Core AI"
             " asset (*.aimodel)"
