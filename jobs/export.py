@@ -17,6 +17,7 @@ from ..converters.coreml.options import PackageOptions
 from ..converters.models import PROGRAMS, Model, Signature
 from ..converters.planning.memory import require_memory
 from ..converters.planning.transcoding import quantized_view
+from ..converters.quantization import Dequantized
 from ..converters.results.records import KINDS
 from ..converters.runtimes.mlx_in_torch import computed_by_mlx, in_torch, traced_from_mlx
 from ..errors import BadInputError, UnsupportedError
@@ -77,22 +78,33 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
         exported = write_package(module, model.signature, path, options=package, **ways)
         facts = facts_of(model, "mlprogram", str(exported))
-        return Written(facts | (compressed(path, compression, trial) if compression else {}))
+        return Written(facts | compressed(path, compression, model, trial))
 
     how = f"{compute}, {compression}" if compression else compute
     return _export(source, target, Form("package", ".mlpackage", how), write, options)
 
 
 def compressed(
-    package: Path, compression: Compression, trial: Sequence[Mapping[str, Any]]
+    package: Path, compression: Compression, model: Model, trial: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Compress PACKAGE in place; return what that saves, and what it costs on TRIAL."""
+    """Compress PACKAGE in place, as asked, or with the codes of MODEL where its weights are quantized.
+
+    Returns:
+        What that saves, and what it costs on TRIAL.
+    """
+    codes = model.tensors if isinstance(model.tensors, Dequantized) else None
+    if not compression and not (codes and codes.schemes):
+        return {}
+    from ..converters.coreml.codes import keep_codes
     from ..converters.coreml.compress import compress_package, costs
 
     with tempfile.TemporaryDirectory(dir=package.parent, prefix=f".{package.stem}-") as place:
         before = Path(shutil.copytree(package, Path(place) / "before.mlpackage"))
-        compress_package(package, compression)
-        return costs(before, package, trial)
+        if compression or codes is None:
+            compress_package(package, compression)
+            return costs(before, package, trial)
+        kept = keep_codes(package, codes)
+        return {"codes": kept._asdict(), **(costs(before, package, trial) if kept.codes else {})}
 
 
 def export_onnx(

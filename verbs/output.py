@@ -101,6 +101,7 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("merged"):
         lines += survival_lines(facts["merged"])
     lines += quantized_lines(facts.get("quantized") or {})
+    lines += code_lines(facts.get("codes") or {})
     lines += quantized_lines(facts.get("compressed") or {}, "compressed")
     lines += [
         f"{name} moved by {part:.2%} of its size at most on trial inputs"
@@ -152,6 +153,23 @@ def quantized_lines(quantized: Mapping[str, Any], done: str = "quantized") -> li
     lines = [f"  {n:<{width}}  {weights[n]['error']:6.2%}  {weights[n]['scheme']}" for n in worst]
     size = f"{head} ({after / max(before, 1):.1%})"
     return [size, f"weights moved by {mean}, the most:", *lines]
+
+
+def code_lines(codes: Mapping[str, Any]) -> list[str]:
+    r"""Return which weights of a package have the codes of a quantized source, and which are dense and why.
+
+    >>> print(*code_lines({"codes": {"a": 0.004}, "dense": {"b": "its zero is no code"}}), sep="\n")
+    1 of 2 weights keep the source's codes, none moved by more than 0.004 of a step
+      b stays dense: its zero is no code
+    """
+    if not codes:
+        return []
+    kept, dense = codes["codes"], codes["dense"]
+    head = f"{len(kept)} of {len(kept) + len(dense)} weights keep the source's codes"
+    far = f", none moved by more than {max(kept.values()):.2g} of a step" if kept else ""
+    some = [f"  {name} stays dense: {why}" for name, why in [*dense.items()][:WORST]]
+    more = [f"  and {len(dense) - WORST} more"] if len(dense) > WORST else []
+    return [head + far, *some, *more]
 
 
 def calibration_lines(calibration: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..values import Array
 from .compression import LEAST, Compression
-from .writing import files, save
+from .writing import files, replace_package, save
 
 # iOS 18 is the first that has blocks, 4-bit codes, tables of 8 entries, and one form inside another.
 VERSION: Final = 9
@@ -47,8 +46,7 @@ def compress_package(package: Path, wanted: Compression) -> None:
             raise UnsupportedError(
                 f"no weight has {LEAST:,} numbers and fits {wanted}; export without compression"
             )
-        shutil.rmtree(package)
-        shutil.move(made, package)
+        replace_package(package, made)
 
 
 def _compressed(package: Path, wanted: Compression) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,6 +39,12 @@ def save(model: Any, package: Path) -> None:
     for stray in set(package.iterdir()) - {package / "Data", package / "Manifest.json"}:
         stray.unlink()  # debug handles of another runtime
     name_items(package)
+
+
+def replace_package(package: Path, other: Path) -> None:
+    """Put the package OTHER in the place of PACKAGE."""
+    shutil.rmtree(package)
+    shutil.move(other, package)
 
 
 def name_items(package: Path) -> None:
