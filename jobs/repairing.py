@@ -34,7 +34,11 @@ def offering(
 
     def both(folder: Path, facts: Facts) -> Checked:
         found = check(folder, facts)
-        if found.verdict.passed or model.framework != "torch" or not repairable(model.config):
+        verdict = found.verdict
+        about = verdict.stage("configuration")
+        at_fault = verdict.upstream or (about is not None and about.figures.get("class"))
+        asked = at_fault and not verdict.passed and model.framework == "torch"
+        if not asked or not repairable(model.config):
             return found
         line = command("convert", "torch-to-mlx", model.spec, target, "--repair")
         return found._replace(facts={**found.facts, "repair": line})

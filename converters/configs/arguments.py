@@ -44,9 +44,7 @@ def arguments(target: Target, config: Mapping[str, Any]) -> Iterator[Arguments]:
         if reader.dataclass is not None and reader.fields:
             made = reader.dataclass.from_dict(dict(place))
             values = {name: getattr(made, name, None) for name in reader.fields}
-            read = attributes(target.module) | (
-                declared(target.model_type) if target.repaired else set()
-            )
+            read = attributes(target.module) | (declared(target.model_type, target.repaired))
             yield Arguments(reader, values, frozenset(read & values.keys()))
 
 

@@ -11,7 +11,6 @@ from math import frexp, isqrt
 from typing import Final, NamedTuple
 
 from ..libraries import Target
-from ..libraries.repairs.catalogue import parts
 from .source import Source
 
 
@@ -217,6 +216,5 @@ def notes(target: Target, source: Source) -> tuple[str, ...]:
     if target.library != "mlx-lm":
         return ()
     found = LIMITS.get(target.module.rpartition(".")[2], [])
-    mended = parts(target.model_type) if target.repaired else ()
-    left = (limit for limit in found if limit.part not in mended)
+    left = (limit for limit in found if limit.part not in target.repaired)
     return tuple(f"{target} {limit.note}" for limit in left if limit.bites(source))

@@ -12,7 +12,7 @@ from ... import __version__
 from ...errors import BadInputError, UntrustedError
 from ..mlx_classes import FILES
 from .packages import PACKAGES, constant, folder, version
-from .repairs.catalogue import REPAIRS
+from .repairs.catalogue import asked
 from .repairs.writing import FILE
 from .target import OWN, Target
 from .user import user_object
@@ -39,13 +39,14 @@ def find(config: Config, library: str | None = None) -> Target | None:
     """
     if library is not None and library not in PACKAGES:
         raise BadInputError(f"{library}: no such library; known are {', '.join(PACKAGES)}")
-    repaired = config.get("model_file")
-    if repaired and (repaired != FILE or config.get("model_type") not in REPAIRS):
-        raise UntrustedError(code_refusal("model_file", repaired))
+    code = config.get("model_file")
+    repaired = tuple(it.part for it in asked(config)) if code == FILE else ()
+    if code and not repaired:
+        raise UntrustedError(code_refusal("model_file", code))
     for name in ["mlx-lm"] if repaired else [library] if library else PACKAGES:
         module = module_of(name, config)
         if module:
-            return Target(name, version(name), str(config["model_type"]), module, bool(repaired))
+            return Target(name, version(name), str(config["model_type"]), module, repaired)
     if config.get("auto_map"):
         raise UntrustedError(code_refusal("auto_map", config["auto_map"]))
     return None if library else own_target(config)

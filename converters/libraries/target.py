@@ -51,14 +51,14 @@ class Target:
         version: of the library that is installed; empty for a user's own class.
         model_type: as the config has it.
         module: dotted name of the file with the class, ``module:function`` for a user's own.
-        repaired: whether it is that class as our ``model.py`` mends it.
+        repaired: what our ``model.py`` mends of it, empty for the class as it is.
     """
 
     library: str
     version: str
     model_type: str
     module: str
-    repaired: bool = False
+    repaired: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Print as ``mlx-lm 0.32.2, mlx_lm.models.llama``."""
@@ -71,7 +71,9 @@ class Target:
         Raises:
             UnsupportedError: the library or a package it needs is not installed.
         """
-        return mended(self.module, self.model_type) if self.repaired else import_module(self.module)
+        if not self.repaired:
+            return import_module(self.module)
+        return mended(self.module, self.model_type, self.repaired)
 
     def parts(self, config: Mapping[str, Any]) -> Iterator[Any]:
         """Yield the model and what else sanitizes, new objects made lazily from a copy of CONFIG.

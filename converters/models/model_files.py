@@ -9,7 +9,7 @@ from typing import Any, Final
 from ...errors import BadInputError, UntrustedError
 from ..libraries import Target, find
 from ..libraries.finding import code_refusal
-from ..libraries.repairs.catalogue import REPAIRS
+from ..libraries.repairs.catalogue import asked
 from ..libraries.repairs.writing import FILE, text
 
 KEY: Final = "model_file"
@@ -32,7 +32,7 @@ def require_own(path: Path | None, config: Mapping[str, Any]) -> None:
 
 def text_for(target: Target) -> str:
     """Return the ``model.py`` that mends the class TARGET."""
-    return text(target.module, target.model_type)
+    return text(target.module, target.model_type, target.repaired)
 
 
 def write_model_file(folder: Path, config: Mapping[str, Any]) -> None:
@@ -44,8 +44,10 @@ def write_model_file(folder: Path, config: Mapping[str, Any]) -> None:
 
 def repairable(config: Mapping[str, Any]) -> bool:
     """Say whether a repair is known of the class of mlx-lm that reads CONFIG, and not in use yet."""
-    target = find(config) if config.get("model_type") in REPAIRS else None
-    return target is not None and target.library == "mlx-lm" and not target.repaired
+    if config.get(KEY) or not asked(config):
+        return False
+    target = find(config)
+    return target is not None and target.library == "mlx-lm"
 
 
 def repaired_config(path: Path | None, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +58,9 @@ def repaired_config(path: Path | None, config: Mapping[str, Any]) -> dict[str, A
     """
     if not repairable(config):
         kind = config.get("model_type", "(none)")
-        raise BadInputError(f"no repair is known for model_type {kind}; leave --repair out")
+        raise BadInputError(
+            f"nothing is known to repair in {kind} as it is set; leave --repair out"
+        )
     if path is not None and (path / FILE).exists():
         raise BadInputError(f"{path / FILE} is there already; rename it, for --repair writes one")
     return {**config, KEY: FILE}

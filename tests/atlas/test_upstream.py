@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
 from weighbridge.tests.support.atlas import upstream, verdicts
 from weighbridge.tests.support.atlas.faults import FAULTS
+from weighbridge.tests.support.atlas.upstream_page import cases, page
 
-CASES = [pytest.param(f, layout, id=f"{f.kind}-{layout}") for f in FAULTS for layout in f.layouts]
+ROOT = Path(__file__).parents[2]
+CASES = [pytest.param(f, layout, id=f"{f.kind}-{layout}") for f, layout in cases()]
 QUICK = {"gemma-saved", "glm-saved", "gpt_oss-saved", "qwen3_vl_moe-saved"}
-CASES = [
-    case
-    for case in CASES
-    if case.values[1] == "saved" or case.values[0].kind in upstream.tiny.hub.LAYOUTS
-]
 
 
 def marked(case):
@@ -52,3 +51,9 @@ def test_the_module_of_olmo_ends_the_process():
 def test_pixtral_is_no_language_model_in_transformers():
     with pytest.raises(ValueError, match="no language model"):
         upstream.tiny.make("pixtral", "unused")
+
+
+def test_the_page_is_printed_from_the_result_and_has_every_fault():
+    result = json.loads((ROOT / "benchmarks" / "results" / "upstream.json").read_text())
+    assert set(result["rows"]) == {f"{fault.kind}-{layout}" for fault, layout in cases()}
+    assert (ROOT / "docs" / "upstream.md").read_text() == page(result)

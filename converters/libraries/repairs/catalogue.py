@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,11 +15,13 @@ class Repair:
         part: the file in ``parts/``; its class is called so too.
         fields: of config.json that the library's class does not keep, with their defaults.
         settings: attributes of the model by which the part knows this class.
+        when: a key of the language model's configuration that switches the fault off where it is null.
     """
 
     part: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    when: str = ""
 
 
 def activation(key: str, *layers: str, default: str = "") -> Repair:
@@ -34,14 +36,12 @@ def epsilon(value: float | str, *norms: str) -> Repair:
 
 
 LATENTS: Final = epsilon(1e-6, "q_a_layernorm", "kv_a_layernorm")
-INDEXER: Final = epsilon(1e-6, "indexer.k_norm")
-WINDOW: Final = Repair("window", {"sliding_window": None, "layer_types": ()})
-NESTED_WINDOW: Final = Repair("window")
+WINDOW: Final = Repair("window", {"sliding_window": None, "layer_types": ()}, {}, "sliding_window")
+NESTED_WINDOW: Final = Repair("window", when="sliding_window")
 
 # Model type -> the repairs of mlx-lm's class for it, the outermost first.
 REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "bitnet": (Repair("dense_weights"),),
-    "deepseek_v32": (INDEXER,),
     "ernie4_5_moe": (Repair("correction_bias"),),
     "falcon_h1": (Repair("multipliers"),),
     "gemma": (activation("gelu_pytorch_tanh", "gate_proj", "up_proj", "down_proj"),),
@@ -51,7 +51,6 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "gemma3_text": (Repair("embedding_scale"),),
     "glm": (Repair("rotary_fraction", {"partial_rotary_factor": 1.0}),),
     "glm4_moe_lite": (LATENTS,),
-    "glm_moe_dsa": (INDEXER,),
     "gpt_bigcode": (
         activation("activation_function", "c_fc", "c_proj", default="gelu_pytorch_tanh"),
     ),
@@ -81,19 +80,28 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
 }
 
 
-def parts(kind: str) -> frozenset[str]:
-    """Return the parts that mend the class for model type KIND.
+def asked(config: Mapping[str, Any]) -> tuple[Repair, ...]:
+    """Return the repairs for the model type of CONFIG, without those that it leaves no room for.
 
-    >>> sorted(parts("starcoder2")), parts("llama")
-    (['activation', 'window'], frozenset())
+    >>> [it.part for it in asked({"model_type": "starcoder2", "sliding_window": None})]
+    ['activation']
     """
-    return frozenset(repair.part for repair in REPAIRS.get(kind, ()))
+    inner = config.get("text_config")
+    text = inner if isinstance(inner, Mapping) else config
+    kind = config.get("model_type")
+    known = REPAIRS.get(kind, ()) if isinstance(kind, str) else ()
+    return tuple(it for it in known if not it.when or text.get(it.when, True))
 
 
-def declared(kind: str) -> frozenset[str]:
-    """Return the fields that these parts read beside those of the library's class.
+def chosen(kind: str, parts: Collection[str]) -> tuple[Repair, ...]:
+    """Return the repairs for model type KIND that PARTS name."""
+    return tuple(it for it in REPAIRS.get(kind, ()) if it.part in parts)
 
-    >>> declared("gpt_neox")
+
+def declared(kind: str, parts: Collection[str]) -> frozenset[str]:
+    """Return the fields that PARTS read beside those of the library's class.
+
+    >>> declared("gpt_neox", ("activation",))
     frozenset({'hidden_act'})
     """
-    return frozenset(name for repair in REPAIRS.get(kind, ()) for name in repair.fields)
+    return frozenset(name for repair in chosen(kind, parts) for name in repair.fields)

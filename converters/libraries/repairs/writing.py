@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
 
 from ..packages import prepare
-from .catalogue import REPAIRS, Repair
+from .catalogue import Repair, chosen
 
 FILE: Final = "model.py"
 PARTS: Final = Path(__file__).parent / "parts"
@@ -30,13 +30,13 @@ class Model({bases}, library.Model):
 ARGUMENTS: Final = "@dataclass\nclass ModelArgs(library.ModelArgs):\n"
 
 
-def text(module: str, kind: str) -> str:
-    """Return the ``model.py`` for model type KIND, which mlx-lm's MODULE reads.
+def text(module: str, kind: str, names: Collection[str]) -> str:
+    """Return the ``model.py`` that mends mlx-lm's MODULE for model type KIND by the parts NAMES.
 
-    >>> "class Activation" in text("mlx_lm.models.gpt_neox", "gpt_neox")
+    >>> "class Activation" in text("mlx_lm.models.gpt_neox", "gpt_neox", ["activation"])
     True
     """
-    repairs = REPAIRS[kind]
+    repairs = chosen(kind, names)
     parts = [_part(repair) for repair in repairs]
     fields = _indented(f"{k}: object = {v!r}" for it in repairs for k, v in it.fields.items())
     settings = _indented(f"{k} = {v!r}" for it in repairs for k, v in it.settings.items())
@@ -92,10 +92,10 @@ def _indented(lines: Iterable[str]) -> str:
 DATACLASS: Final = Part([ast.ImportFrom("dataclasses", [ast.alias("dataclass")], 0)], "")
 
 
-def loaded(module: str, kind: str) -> ModuleType:
+def loaded(module: str, kind: str, names: Collection[str]) -> ModuleType:
     """Return the module that ``text`` is; no file of a model's directory is read for it."""
     prepare()
     made = ModuleType(f"{__package__}.{kind}")
-    code = compile(text(module, kind), FILE, "exec", dont_inherit=True)
+    code = compile(text(module, kind, names), FILE, "exec", dont_inherit=True)
     exec(code, vars(made))  # noqa: S102  # our own text
     return made

@@ -50,7 +50,8 @@ class Request(NamedTuple):
     def load(cls, text: bytes) -> Request:
         """Return the request that TEXT is."""
         fields = parse_object(text, "the request", ANSWER)
-        fields["target"] = Target(*fields["target"])
+        library, version, kind, module, repaired = fields["target"]
+        fields["target"] = Target(library, version, kind, module, tuple(repaired))
         fields["headers"] = unlisted(fields["headers"])
         if fields["order"] is not None:
             config, headers = fields["order"]

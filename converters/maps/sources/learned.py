@@ -42,7 +42,7 @@ def learned(target: Target, config: Mapping[str, Any], headers: Mapping[str, Hea
     if target.library == "user" or not cache.folder():
         return learn_now(target, config, headers)
     made_by = [target.library, target.version, target.module, *edited(target.library)]
-    made_by += ["repaired"] if target.repaired else []
+    made_by += target.repaired
     key = [*made_by, revision(), config, digest(headers)]
     kept = cache.recall(KIND, key)
     if kept is None:

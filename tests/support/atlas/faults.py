@@ -34,7 +34,6 @@ class Fault:
 TANH = {"rope_type": "default", "rope_theta": 10000.0}
 WIDE = {"sliding_window": 4096}  # wider than the text is long
 WINDOWLESS = "past sliding_window tokens the class attends to those that transformers leaves out"
-INDEXER = "past index_topk tokens the two indexers choose other keys"
 SAVED = ("saved",)  # the hub has another layout
 
 KIMI_LINEAR: dict[str, Any] = {
@@ -235,15 +234,6 @@ FAULTS = (
         WINDOWLESS,
         mlx={"text_config": {"tie_word_embeddings": True}},
         agree={"text_config": WIDE},
-        long=True,
-    ),
-    Fault("deepseek_v32", "both", INDEXER, agree={"index_topk": 256}, long=True),
-    Fault(
-        "glm_moe_dsa",
-        "both",
-        INDEXER,
-        mlx={"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
-        agree={"index_topk": 256},
         long=True,
     ),
     # Checkpoints that mlx-lm's loader refuses.

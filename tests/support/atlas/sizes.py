@@ -61,6 +61,7 @@ TEXT: dict[str, Any] = {
     "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 12,
     "v_head_dim": 14,
+    # Of few heads none scores a key, after the relu, and which of equal keys is chosen nobody says.
     "index_n_heads": 16,
     "index_head_dim": 16,
     "index_topk": 64,
