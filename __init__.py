@@ -4,13 +4,13 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-
 # Module -> public names in it, imported at their first use: importing weighbridge imports no framework.
 _PUBLIC = {
     ".converters.planning.opening": "open",
     ".converters.runtimes.native.runner": "mlx_model",
     ".jobs.api": "convert convert_adapter merge quantize check record export capture inspect Options Outcome",
     ".converters.captures.extending": "from_exported register_op",
+    ".converters.captures.torch_to_mlx": "Generator",
     ".jobs.training.api": "train",
     ".parity.check.live": "assert_parity",
     ".converters.models": "Signature",

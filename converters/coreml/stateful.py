@@ -6,21 +6,15 @@ The package reads some tokens of one text and its ``position``, how many it has 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import (
-    Cache,
-    CacheLayerMixin,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-)
+from transformers.cache_utils import Cache
 
-from ...errors import UnsupportedError
+from ..captures.keeping import PARTS, Layer, sizes_of
 from ..captures.mlprogram.toolkit import quiet
-from ..captures.positional import Positional, first_line
-from ..common.memory import pass_on_shortage
+from ..captures.positional import Positional
 from ..models.signature import Signature
 from .texts import POSITION
 
@@ -29,30 +23,7 @@ with quiet():
     from coremltools.converters.mil.frontend.torch.ops import _get_inputs
     from coremltools.converters.mil.frontend.torch.torch_op_registry import register_torch_op
 
-PARTS: Final = ("keys", "values")
-KNOWN: Final = (DynamicLayer, DynamicSlidingWindowLayer)  # these keep keys and values alone
 OTHERS: Final = (True, True, False, True)  # the axes that are written whole
-
-
-class Size(NamedTuple):
-    """Sizes of what one layer keeps of one token."""
-
-    heads: int
-    width: int
-
-
-@torch.library.custom_op("weighbridge::write_tokens", mutates_args=())
-def write_tokens(kept: Tensor, new: Tensor, position: Tensor) -> Tensor:
-    """Return KEPT (1, heads, tokens, width) with NEW in place of its tokens from POSITION on."""
-    begin = int(position)
-    result = kept.clone()
-    result[:, :, begin : begin + new.shape[2]] = new
-    return result
-
-
-@write_tokens.register_fake
-def _(kept: Tensor, new: Tensor, position: Tensor) -> Tensor:  # noqa: ARG001  # of the operation
-    return torch.empty_like(kept)
 
 
 @register_torch_op(torch_alias=["weighbridge::write_tokens"])  # type: ignore[untyped-decorator]
@@ -65,43 +36,6 @@ def _write_tokens(context: Any, node: Any) -> None:
     context.add(
         Builder.slice_update(x=kept, update=new, begin=begin, end=end, **masks, name=node.name)
     )
-
-
-class Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # of transformers
-    """What transformers keeps of a text in one layer, in tensors of one size; windows are masks here."""
-
-    is_compileable = True
-    is_sliding = False
-
-    def __init__(self, keys: Tensor, values: Tensor, position: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.keys: Tensor = keys
-        self.values: Tensor = values
-        self.position = position
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing: there is a tensor for all tokens from the beginning."""
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write the new tokens, and return all."""
-        self.keys = write_tokens(self.keys, key_states, self.position)
-        self.values = write_tokens(self.values, value_states, self.position)
-        return self.keys, self.values
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002  # transformers' name
-        """Return how many tokens there is room for, and that they begin at the first."""
-        return self.get_max_length(), 0
-
-    def get_seq_length(self) -> Tensor:  # type: ignore[override]
-        """Return how many tokens were read before, a tensor of one number."""
-        return self.position
-
-    def get_max_length(self) -> int:
-        """Return how many tokens there is room for."""
-        return int(self.keys.shape[2])
 
 
 class Stateful(Positional):
@@ -128,35 +62,3 @@ class Stateful(Positional):
         for index in range(len(self.sizes) // len(PARTS)):
             keys, values = (getattr(self, f"{part}_{index}") for part in PARTS)
             yield keys, values
-
-
-def sizes_of(module: torch.nn.Module, ids: str) -> dict[str, Size]:
-    """Return the sizes of what MODULE keeps of a text that it takes as IDS, by the name of the state.
-
-    Raises:
-        UnsupportedError: it keeps nothing, or something other than keys and values.
-    """
-    try:
-        with torch.no_grad():
-            result = module(**{ids: torch.ones(1, 1, dtype=torch.long)}, use_cache=True)
-        kept = getattr(result, "past_key_values", None)
-    except Exception as error:
-        pass_on_shortage(error)
-        raise UnsupportedError(
-            f"a stateful package needs a module of transformers' kind: {first_line(error)}"
-        ) from error
-    layers = getattr(kept, "layers", None) or []
-    if strange := sorted({type(layer).__name__ for layer in layers if type(layer) not in KNOWN}):
-        raise UnsupportedError(
-            f"it keeps more than keys and values ({', '.join(strange)}); export it without --stateful"
-        )
-    if not layers:
-        raise UnsupportedError(
-            "it returns no past_key_values to keep; export it without --stateful"
-        )
-    shapes = {
-        f"{part}_{index}": getattr(layer, part).shape
-        for index, layer in enumerate(layers)
-        for part in PARTS
-    }
-    return {name: Size(heads, width) for name, (_, heads, _, width) in shapes.items()}

@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .captured import Captured
     from .capturing import capture_torch, census_torch
+    from .generating import Generator
 
-_PUBLIC = {"Captured": ".captured", "capture_torch": ".capturing", "census_torch": ".capturing"}
-__all__ = ["Captured", "capture_torch", "census_torch"]
+_PUBLIC = {
+    "Captured": ".captured",
+    "Generator": ".generating",
+    "capture_torch": ".capturing",
+    "census_torch": ".capturing",
+}
+__all__ = ["Captured", "Generator", "capture_torch", "census_torch"]
 
 
 def __getattr__(name: str) -> Any:
