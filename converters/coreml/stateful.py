@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from ...errors import UnsupportedError
 from ..captures.keeping import PARTS, Layer, sizes_of
 from ..captures.mlprogram.toolkit import quiet
 from ..captures.positional import Positional
@@ -43,7 +44,10 @@ class Stateful(Positional):
 
     def __init__(self, module: torch.nn.Module, signature: Signature, tokens: int) -> None:
         super().__init__(module, signature)
-        self.sizes = sizes_of(module, self.names[0])
+        try:
+            self.sizes = sizes_of(module, self.names[0])
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{error}; export it without --stateful") from error
         for name, (heads, width) in self.sizes.items():
             self.register_buffer(name, torch.zeros(1, heads, tokens, width))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import cast
 
 import mlx.core as mx
 import torch
@@ -92,7 +93,7 @@ class Generator:
             result = self._read(ids[position] if known else found[-1], position, kept)
             if position < len(ids) - 1:
                 continue
-            found.append(int(mx.argmax(result).item()))
+            found.append(cast(int, mx.argmax(result).item()))
             if found[-1] in stop:
                 break
         return found
