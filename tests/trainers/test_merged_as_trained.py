@@ -13,7 +13,6 @@ from weighbridge.cli import main
 from weighbridge.converters.captures.torch_to_mlx.adapters.forms import summed
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.planning.dequantized import dense_view
-from weighbridge.trainers.config import load_config
 from weighbridge.trainers.runs.checkpoint import Checkpoints
 from weighbridge.trainers.runs.loop import make_step
 from weighbridge.trainers.tasks import PREFIX, build_task
@@ -35,9 +34,8 @@ def trained(folder, config):
     return json.loads((folder / "run" / "result.json").read_text())
 
 
-def computed_with(run):
+def computed_with(config, run):
     """Return the weights, by torch name, that the best parameters of RUN are computed with."""
-    config = load_config(run / "recipe.yaml")
     task = build_task(config)
     step = make_step("mlx", task, config)
     result = json.loads((run / "result.json").read_text())
@@ -95,7 +93,7 @@ def test_what_was_trained_is_what_is_merged(way, dora, decoder, decoder_config, 
     assert record["figures"]["merge"] < 1e-6 < record["figures"]["effect"]
     merged = dense_view(open_model(str(tmp_path / "merged"))).checkpoint
     base = dense_view(open_model(str(decoder))).checkpoint
-    for name, weight in computed_with(tmp_path / "run").items():
+    for name, weight in computed_with(config, tmp_path / "run").items():
         assert np.allclose(merged.read(name), weight, rtol=1e-6, atol=1e-7)
         assert not np.array_equal(merged.read(name), base.read(name))
     assert loss_of(config, tmp_path / "merged") == pytest.approx(result["best"]["loss"], rel=1e-5)
