@@ -49,7 +49,9 @@ def main() -> None:
             for number, (rate, seed, way) in enumerate(cases):
                 there = folder / f"{bits}-{number}"
                 how = {"rate": rate, "seed": seed, "steps": arguments.steps}
-                row = {"bits": bits, "rate": rate, "seed": seed} | adapted(base, there, way, original, **how)
+                row = {"bits": bits, "rate": rate, "seed": seed} | adapted(
+                    base, there, way, original, **how
+                )
                 rows.append(row)
                 figures = "  ".join(f"{row[it]:6.3f}" for it in ("before", "live", "merged"))
                 refused = "yes" if row["refused"] else "no"

@@ -15,6 +15,7 @@ from ...converters.checkpoints.workers import Workers
 from ...converters.models.config_fields import read_config
 from ...converters.planning.config import CONFIG
 from ...converters.planning.manifest import manifest_of
+from ...converters.planning.transcoding import RECORDED, goes_back_packed
 from ...converters.values import Array
 from ..converting import carry_origin, side_files
 from ..options import Options
@@ -96,6 +97,7 @@ def facts_of(job: Merge, hashes: Mapping[str, str]) -> dict[str, Any]:
         **adapters_recorded(model, job.reference),
         "original": job.reference.spec if job.errors else None,
         "map": model.map_text,
+        **({} if goes_back_packed(model) else {RECORDED: {}}),  # the map is of weights seen dense
         "sizes": dict(model.sizes),
         "tensors": hashes,
         "merged": {

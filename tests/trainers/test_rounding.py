@@ -41,6 +41,24 @@ def test_both_backends_train_alike_by_rounded_weights(decoder, decoder_config, b
     assert max(np.abs(mlx[name] - torch[name]).max() for name in mlx) < 2e-5
 
 
+def test_a_copy_of_an_adapted_module_has_adapters_of_its_own(decoder_config):
+    import copy
+
+    import torch
+
+    from weighbridge.trainers.steps.torch_adapters import attach_adapters
+
+    task = build_task(decoder_config(adapter=aware()))
+    model = copy.deepcopy(task.module)
+    attach_adapters(model, task.updates, task.grids.blocks)
+    other, ids = copy.deepcopy(model).eval(), torch.arange(1, 9)[None]
+    before = model.eval()(input_ids=ids).logits
+    for name, parameter in model.named_parameters():
+        parameter.data += "lora_b" in name
+    assert torch.equal(other(input_ids=ids).logits, before)
+    assert not torch.allclose(model(input_ids=ids).logits, before)
+
+
 def test_preflight_finds_a_gradient_in_every_factor(decoder_config):
     checked = preflight(decoder_config(adapter=aware()))
     assert checked.problems == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ def attach_adapters(
         if update.magnitude is not None:
             module.lora_m = nn.Parameter(torch.tensor(update.magnitude.copy()))
         if name in grids:
-            cast(Any, module).forward = _rounded_forward(module, update.scale, grids[name])
+            Rounded.of(module, update.scale, grids[name])
         else:
             module.register_forward_hook(_adapter_hook(update.scale))
 
@@ -67,19 +67,28 @@ def _factor(module: Any, scale: float) -> Tensor:
     return factor
 
 
-def _rounded_forward(module: Any, scale: float, blocks: Blocks) -> Callable[[Tensor], Tensor]:
-    """Return what a linear MODULE computes with its sum at the nearest values of BLOCKS."""
-    exact = grid_of(blocks)
-    arrays = (exact.worth, exact.scales, exact.values)
-    worth, scales, values = (torch.from_numpy(it.astype(np.float32)) for it in arrays)
+class Rounded(nn.Linear):
+    """A linear layer that computes with the sum of its weight and update at the nearest values of a grid."""
 
-    def forward(x: Tensor) -> Tensor:
-        wanted = module.weight + scale * (module.lora_a @ module.lora_b).T
-        if hasattr(module, "lora_m"):
-            wanted = wanted * _factor(module, scale)[:, None]
-        own = [it.to(wanted.dtype) for it in (worth, scales, values)]
-        rounded = Grid(own[0], own[1], own[2], blocks.scheme).rounded(wanted.detach(), torch)
-        weight = rounded + (wanted - wanted.detach())
-        return nn.functional.linear(x, weight.to(x.dtype), module.bias)
+    grid: Grid
+    scale: float
 
-    return forward
+    @classmethod
+    def of(cls, module: Any, scale: float, blocks: Blocks) -> None:
+        """Let the linear MODULE be one, of SCALE and the grid of BLOCKS."""
+        exact = grid_of(blocks)
+        arrays = (exact.worth, exact.scales, exact.values)
+        narrow = [torch.from_numpy(it.astype(np.float32)) for it in arrays]
+        module.__class__ = cls
+        module.scale, module.grid = scale, Grid(narrow[0], narrow[1], narrow[2], blocks.scheme)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  (as torch calls it)
+        """Return what the layer computes; the gradient of the weight is that of the sum."""
+        own: Any = self
+        wanted = self.weight + self.scale * (own.lora_a @ own.lora_b).T
+        if hasattr(self, "lora_m"):
+            wanted = wanted * _factor(self, self.scale)[:, None]
+        worth, scales, values = (it.to(wanted.dtype) for it in self.grid[:3])
+        grid = Grid(worth, scales, values, self.grid.scheme)
+        weight = grid.rounded(wanted.detach(), torch) + (wanted - wanted.detach())
+        return nn.functional.linear(input, weight.to(input.dtype), self.bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -81,3 +82,19 @@ def test_what_a_killed_merge_of_another_adapter_left_is_not_taken_up(
     shutil.copy(large / file.name, file)
     target = merged(base, adapter, tmp_path / "merged", promote=True, force=True).target
     assert stored(target) == stored(whole)
+
+
+def test_a_merge_into_codes_that_were_made_here_goes_back_to_pytorch(base, large, tmp_path):
+    from weighbridge.converters.maps.sources.choose import known_map
+    from weighbridge.converters.models import open as open_model
+    from weighbridge.converters.planning.dequantized import dense_view
+    from weighbridge.converters.planning.transcoding import goes_back_packed
+
+    made = tmp_path / "made"
+    shutil.copytree(base, made)
+    text = str(known_map(dense_view(open_model(str(base)))))
+    record = {"framework": "mlx", "map": text, "quantized": {"weights": {}}}
+    (made / "weighbridge.json").write_text(json.dumps(record))
+    merged(made, large, tmp_path / "merged")
+    assert not goes_back_packed(open_model(str(made)))
+    assert not goes_back_packed(open_model(str(tmp_path / "merged")))
