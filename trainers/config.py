@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from ..converters.documents import parse_yaml, read_settings
 from ..errors import BadInputError, MismatchError
-from .bundled import located
+from .bundled import PREFIX, located, provide
 from .configuration.data import Data, PrefetchSection
 from .configuration.keys import problem
 from .configuration.loop import DynamicBatch, EarlyStopping
@@ -202,8 +202,12 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
 
 def _section(name: str, value: Any) -> Any:
     """Return VALUE, a name alone as the section that it stands for, or the path of data."""
-    if name == "data" and isinstance(value, str) and Path(value).exists():
-        return section_of(Path(value))
+    if name == "data" and isinstance(value, str):
+        path = Path(located(value))
+        if value.startswith(PREFIX):
+            provide([path])
+        if value.startswith(PREFIX) or path.exists():
+            return section_of(path)
     return {CHOSEN_BY[name]: value} if name in CHOSEN_BY and isinstance(value, str) else value
 
 

@@ -83,17 +83,22 @@ class Task:
         return own | {name: Parameter(value.shape, True) for name, value in adapters.items()}
 
     def frozen(self) -> str:
-        """Return a hash of the weights that training does not change: a run goes on with the same ones."""
+        """Return a hash of the weights that training does not change: a run goes on with the same ones.
+
+        Those of another model in the loss, such as a teacher, count as well.
+        """
         digest = xxhash.xxh3_128()
-        for name, value in sorted(self.module.state_dict(keep_vars=True).items()):
-            if not value.requires_grad:
-                digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
-                bits = np.ascontiguousarray(value.detach().numpy()).reshape(-1).view(np.uint8)
-                digest.update(bits.data)
+        loss = self.objective.make_loss(self.module).state_dict(keep_vars=True)
+        others = {name: it for name, it in loss.items() if not name.startswith(PREFIX)}
+        for state in (self.module.state_dict(keep_vars=True), others):
+            for name, value in sorted(state.items()):
+                if not value.requires_grad:
+                    digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
+                    digest.update(_bytes(value.detach().numpy()))
         for name, block in sorted(self.grids.blocks.items()):
             digest.update(f"{name} {block.scheme}".encode())
             for array in block.parts.values():
-                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                digest.update(_bytes(array))
         return digest.hexdigest()
 
     def order(self, config: TrainConfig) -> Order:
@@ -104,6 +109,10 @@ class Task:
             config.seed,
             group_by_length=config.group_by_length,
         )
+
+
+def _bytes(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def build_task(

@@ -40,6 +40,14 @@ def test_what_the_default_recipe_names_is_made_and_opens(cache):
     assert [path.name for path in cache.iterdir()] == [bundled.folder().name]
 
 
+def test_a_bundled_file_alone_is_the_data(cache):
+    overrides = ["model=bundled:encoder", "data=bundled:train.jsonl", "objective=contrastive"]
+    config = load_config(None, overrides)
+    assert (config.data.kind, config.data.train) == ("pairs", bundled.folder() / "train.jsonl")
+    with pytest.raises(BadInputError, match=r"nothing\.jsonl"):
+        load_config(None, [*overrides[:1], "data=bundled:nothing.jsonl", *overrides[2:]])
+
+
 def test_it_is_made_once_and_the_same_every_time(cache, monkeypatch):
     paths = load_config("docstrings").sources()
     bundled.provide(paths)

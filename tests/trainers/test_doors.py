@@ -201,6 +201,7 @@ def test_what_is_not_there_is_refused_in_one_line(settings, tmp_path, key):
         train(
             validate(settings | {key.partition(".")[0]: value}), tmp_path / "run", backend="torch"
         )
+    assert not (tmp_path / "run").exists()
 
 
 def test_data_that_the_objective_does_not_take_is_refused_by_name(settings):

@@ -69,6 +69,7 @@ class Objective:
             ``*_embeddings`` of its texts, as the module for evaluation makes them; ``None`` where the
             loss is no function of those (``from_embeddings`` of the class, given the settings).
         check: the torch module and the splits to what is wrong with them, a line each.
+        asked: whether the metric is one that was asked for, so that it may not be measured.
     """
 
     make_loss: Callable[[Any], Any]
@@ -83,6 +84,7 @@ class Objective:
     wanted: Sequence[str] = ()
     make_from_embeddings: Callable[[], Any] | None = None
     check: Callable[[Any, Mapping[str, Dataset]], list[str]] = lambda *_: []
+    asked: bool = False
 
 
 def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> Objective:

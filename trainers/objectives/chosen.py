@@ -145,8 +145,12 @@ def _judged(objective: Objective, config: TrainConfig) -> Objective:
     if ":" not in wanted:
         own = objective.higher_is_better if wanted == objective.metric else wanted not in ERRORS
         higher = own if better is None else better
+        if wanted == objective.metric:
+            return replace(objective, higher_is_better=higher)
         measure = _having(objective.measure, wanted)
-        return replace(objective, metric=wanted, higher_is_better=higher, measure=measure)
+        return replace(
+            objective, metric=wanted, higher_is_better=higher, measure=measure, asked=True
+        )
     if objective.make_evaluated is None:
         raise BadInputError(
             f"metric {wanted} has nothing to look at: the objective {config.objective.name} names no"
@@ -154,7 +158,8 @@ def _judged(objective: Objective, config: TrainConfig) -> Objective:
         )
     name = wanted.rpartition(":")[2]
     measure = _with_function(objective.measure, name, named_code(wanted))
-    return replace(objective, metric=name, higher_is_better=better is not False, measure=measure)
+    higher = better is not False
+    return replace(objective, metric=name, higher_is_better=higher, measure=measure, asked=True)
 
 
 def _having(measure: Measure, metric: str) -> Measure:

@@ -20,7 +20,8 @@ from .tokens import next_tokens, surprises
 class Rewards(nn.Module):
     """By how much a model prefers both answers to what it did at the start, as logarithms of probabilities.
 
-    The reference is a frozen copy of the model as it was given: without its adapters, which begin at zero.
+    The reference is the model as it was given: without its adapters, which begin at zero. What is frozen in
+    the model it shares, and of the rest it has copies.
     """
 
     dynamic: ClassVar = {
@@ -32,7 +33,8 @@ class Rewards(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.reference = copy.deepcopy(model).eval().requires_grad_(False)
+        shared = {id(it): _frozen(it) for it in model.parameters() if not it.requires_grad}
+        self.reference = copy.deepcopy(model, shared).eval().requires_grad_(False)
 
     def forward(self, **answers: Tensor) -> Tensor:
         """Return the logarithms of the ratios for the chosen and the rejected, shape ``(batch, 2)``."""
@@ -79,6 +81,11 @@ class DPO(Rewards):
         }
         means = {name: float(np.mean(each)) for name, each in figures.items()}
         return Scores(means, "reward_accuracy", right)
+
+
+def _frozen(parameter: nn.Parameter) -> nn.Parameter:
+    """Return another parameter in the memory of PARAMETER, so that an adapter of one is not the other's."""
+    return nn.Parameter(parameter.detach(), requires_grad=False)
 
 
 def _surprise(model: nn.Module, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def train(
             step = make_step(backend, task, config, ranks)
             _admit_step(step, task, own, config, watcher.progress)
             if staging:
-                _create(staging, config, ranks.first(lambda: _check(task, config, step).require()))
+                _create(staging, config, ranks.first(lambda: _checked(task, config, step)))
         with locked(own), _resumable(own):
             return _completed(Run(config, task, step, own, watcher), own, sources, started)
 
@@ -208,6 +208,14 @@ def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
         (staging.folder / CONFIG).write_text(dump_config(config), encoding="utf-8")
         (staging.folder / PREFLIGHT).write_text(report, encoding="utf-8")
     staging.publish()
+
+
+def _checked(task: Task, config: TrainConfig, step: Step) -> Preflight:
+    """Return the passed check of the run; a metric that nothing measures is refused before there is one."""
+    checked = _check(task, config, step).require()
+    if task.objective.asked:
+        task.objective.measure(step, task.splits["validation"], config.batch_size)
+    return checked
 
 
 def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:

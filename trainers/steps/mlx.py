@@ -57,12 +57,7 @@ class MlxStep:
         self._compute = config.dtype if config.dtype != "float32" else ""
         taken = capture_embedding if self.chunked else _capture_loss
         self.model = taken(task, self._compute, training=self._training)
-        for name, why in self.model.set_blocks(_prefixed(task.blocks), strict=False).items():
-            self.notices.append(f"{name} is computed with as a dense weight: {why}")
-        if task.updates:
-            trained: Any = dict(tree_flatten(self.model.trainable_parameters()))
-            updates, grids = (_prefixed(it) for it in (task.updates, task.grids.blocks))
-            self.model.set_adapters(updates, train=[*trained], grids=grids)
+        self._hold(task)
         again = [PREFIX + path for path in recomputed(task.module, config.checkpoint)]
         if again and (left := self.model.checkpoint(again)):
             self.notices.append(
@@ -82,6 +77,17 @@ class MlxStep:
         )
         self._differentiate: Any = nn.value_and_grad(self.model, self._scaled)
         self._build(compiled=compiled)
+
+    def _hold(self, task: Task) -> None:
+        """Let the captured module hold codes as they lie, adapters, and what is frozen as it is computed with."""
+        for name, why in self.model.set_blocks(_prefixed(task.blocks), strict=False).items():
+            self.notices.append(f"{name} is computed with as a dense weight: {why}")
+        if task.updates:
+            trained: Any = dict(tree_flatten(self.model.trainable_parameters()))
+            updates, grids = (_prefixed(it) for it in (task.updates, task.grids.blocks))
+            self.model.set_adapters(updates, train=[*trained], grids=grids)
+        if self._compute:
+            self.model.narrow_frozen()
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Start one update; several batches are evaluated one by one to bound the memory."""

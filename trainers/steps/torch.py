@@ -76,6 +76,8 @@ class TorchStep:
         self._parameters: dict[str, nn.Parameter] = {
             name: value for name, value in self._loss.named_parameters() if value.requires_grad
         }
+        if self._compute != self._dtype:
+            _narrow_frozen((self._loss, self._evaluated), self._compute, self._rounded)
         self._optimizer = Optimizers(config.optimizer, self._parameters)
         self._extras = TorchExtras(config.dtype, config.ema, self._parameters)
         self._clip = config.clip_norm
@@ -261,6 +263,20 @@ class TorchStep:
             if value.grad is not None:
                 value.grad /= self._extras.scale
         return float(nn.utils.clip_grad_norm_(self._parameters.values(), limit).item())
+
+
+def _narrow_frozen(modules: Sequence[nn.Module], dtype: torch.dtype, wide: set[int]) -> None:
+    """Hold the parameters of MODULES that are not trained in DTYPE, all but those of WIDE, by id."""
+    made: dict[
+        int, tuple[Tensor, Tensor]
+    ] = {}  # with what was there, so that no other takes its place
+    for module in modules:
+        statistics = with_statistics(module)
+        for name, it in module.named_parameters():
+            if it.requires_grad or id(it) in wide or name in statistics:
+                continue
+            old = it.data
+            it.data = made.setdefault(old.data_ptr(), (old, old.to(dtype)))[1].view_as(old)
 
 
 def _recompute(module: nn.Module) -> None:

@@ -22,7 +22,7 @@ from .quantized import weights
 from .recording.arguments import fed
 from .recording.recorded import Recording
 from .segments import kept
-from .storage import loading, saving
+from .storage import loading, masters, saving
 from .storage.precision import Dtypes, dtypes_of
 from .storage.wiring import Wiring
 
@@ -346,6 +346,10 @@ class Captured(Branch):
         self._wiring.changed()
         whole = self._wiring.graph(self.in_mode(self.training), whole=True)
         return kept(whole, self._wiring.segments)
+
+    def narrow_frozen(self) -> None:
+        """Hold what is not trained in the dtypes that it is computed with; for good, it is rounded."""
+        masters.narrow_frozen(self._wiring, [self.in_mode(self.training)])
 
     def dtypes(self) -> Dtypes:
         """Count the dtypes of parameters, buffers and operations."""

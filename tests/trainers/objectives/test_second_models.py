@@ -45,6 +45,20 @@ def student():
     return Reader()
 
 
+class Words:
+    '''Words that go up.'''
+
+    def __init__(self, split):
+        self.first = np.random.default_rng(len(split)).integers(6, 14, 24)
+
+    def __len__(self):
+        return len(self.first)
+
+    def batch(self, rows):
+        ids = self.first[rows][:, None] + np.arange(5)
+        return {"ids": ids, "mask": np.ones_like(ids), "labels": ids}
+
+
 class Answers:
     '''Chosen answers go up, rejected ones go down.'''
 
@@ -185,3 +199,42 @@ def test_the_first_gradients_of_dpo_are_the_same_in_both(readers, agree):
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     for name, gradient in found[1][1].items():
         assert np.allclose(found[0][1][name], gradient, atol=1e-5)
+
+
+def test_the_reference_shares_what_is_frozen(readers):
+    settings = {"model": "readers:student", "data": "readers:Answers", "objective": "dpo"}
+    settings |= {"adapter": {"rank": 2, "targets": ["head"]}, "train": ["head.bias"]}
+    task = build_task(config := validate(settings))
+    tensors = dict(make_step("torch", task, config)._loss.named_parameters())
+    held = make_step("mlx", task, config).model._wiring.locations
+    for name in ("words.weight", "head.weight"):
+        assert tensors[f"reference.{name}"].data_ptr() == tensors[f"model.{name}"].data_ptr()
+        assert f"model.{name}" in held
+        assert f"reference.{name}" not in held
+    assert tensors["reference.head.bias"].data_ptr() != tensors["model.head.bias"].data_ptr()
+
+
+@pytest.mark.parametrize("objective", ["distillation", "dpo"])
+def test_what_does_not_change_counts_the_second_model(objective, readers, monkeypatch):
+    from weighbridge.trainers.objectives import distillation
+
+    settings = {"model": "readers:student", "objective": {"name": objective}}
+    settings |= {"data": "readers:Answers" if objective == "dpo" else "readers:Words"}
+    if objective == "distillation":
+        settings["objective"] |= {"teacher": "readers:teacher"}
+
+    def frozen():
+        distillation._opened.cache_clear()
+        return build_task(validate(settings)).frozen()
+
+    before = frozen()
+    assert frozen() == before
+    make = readers.teacher
+
+    def other():
+        module = make()
+        module.head.bias.data += 1
+        return module
+
+    monkeypatch.setattr(readers, "teacher", other)
+    assert (frozen() == before) is (objective == "dpo")

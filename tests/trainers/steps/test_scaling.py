@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import numpy as np
 import pytest
 import torch
+from mlx.utils import tree_flatten
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from weighbridge.trainers.runs.loop import make_step, train
@@ -51,6 +53,27 @@ def test_small_updates_of_bfloat16_are_not_lost(backend, series_config, series_t
     for batch in batches(task, config, 3):
         step.advance([batch], 1e-4)()
     assert 1e-4 < distance(before, step.trainable()) < 4e-4
+
+
+def test_what_is_not_trained_is_held_in_16_bits(series_config, series_task):
+    config = series_config(dtype="bfloat16", freeze=["convolution", "hidden.weight"])
+    task = series_task(config)
+    wide, frozen = {"hidden.bias", "head.weight", "head.bias"}, {"hidden.weight"}
+    frozen |= {"convolution.weight", "convolution.bias"}
+    mlx, torch_side = (make_step(backend, task, config) for backend in BACKENDS)
+    arrays = {
+        name.removeprefix("model."): it.dtype for name, it in tree_flatten(mlx.model.parameters())
+    }
+    tensors = {
+        name.removeprefix("model."): it.dtype for name, it in torch_side._loss.named_parameters()
+    }
+    assert {arrays[name] for name in frozen} == {mx.bfloat16}
+    assert {arrays[name] for name in wide} == {mx.float32}
+    assert {tensors[name] for name in frozen} == {torch.bfloat16}
+    assert {tensors[name] for name in wide} == {torch.float32}
+    batch = batches(task, config, 1)
+    losses = [side.advance(batch, 1e-2)().loss for side in (mlx, torch_side)]
+    assert losses[0] == pytest.approx(losses[1], rel=2.0**-7)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

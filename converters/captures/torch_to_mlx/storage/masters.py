@@ -6,7 +6,7 @@ Buffers that the module computes itself stay as they are, as in ``from_pretraine
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,10 +16,13 @@ from torch import nn
 
 from .....errors import BadInputError, UnsupportedError
 from ....runtimes.torch import DTYPES, cast
+from ..dtypes import cast as array_in
+from ..dtypes import mlx_dtype
 from ..parameters import canonical_names
 from ..recording.arguments import mapped
 from ..recording.modes import without_weights
 from ..recording.recorded import Recording
+from .wiring import Wiring
 
 COMPUTE: Final = ("float32", "float16", "bfloat16")
 
@@ -66,3 +69,17 @@ def on_masters(recording: Recording, module: nn.Module) -> Recording:
         names={name: (first[name], dtype) for name, (_, dtype) in recording.names.items()},
         masters={name: tensor.dtype for name, tensor in state.items()},
     )
+
+
+def narrow_frozen(wiring: Wiring, recordings: Iterable[Recording]) -> None:
+    """Hold what is not trained in the dtypes that the graph takes it in.
+
+    As they are stay what a step of RECORDINGS writes, and weights that are rounded with their updates.
+    """
+    rounded = {wiring.first(name) for name, slot in wiring.slots.items() if slot.rounding}
+    written = {it.names[name][0] for it in recordings for name in it.writes.values()}
+    for first, dtype in wiring.recording.names.values():
+        location = wiring.location(first)
+        frozen = location.path in location.branch._no_grad
+        if frozen and first not in {*rounded, *written, *wiring.schemes}:
+            location.set(array_in(location.get(), mlx_dtype(dtype)))
