@@ -6,11 +6,11 @@ class Multipliers:
 
     def sanitize(self, weights):
         kernel = weights["model.layers.0.mamba.conv1d.weight"]
-        if kernel.shape[-1] <= kernel.shape[1]:  # they are in there already
-            return weights
-        more = {"k_proj": self.args.key_multiplier, "v_proj": self.args.attention_in_multiplier}
-        for name in weights:
-            factor = more.get(name.split(".")[-2], 1.0)
-            if factor != 1.0:
-                weights[name] = weights[name] * factor
-        return super().sanitize(weights)
+        if kernel.shape[-1] > kernel.shape[1]:  # else they are in there already
+            for name in weights:
+                if name.endswith("v_proj.weight"):
+                    weights[name] = weights[name] * self.args.attention_in_multiplier
+        # The library's class looks for keys under another name.
+        known = {name.replace(".k_proj.", ".key_proj."): it for name, it in weights.items()}
+        found = super().sanitize(known)
+        return {name.replace(".key_proj.", ".k_proj."): it for name, it in found.items()}
