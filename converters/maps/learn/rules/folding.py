@@ -84,6 +84,11 @@ def _fold(group: list[tuple[int, Rule]]) -> Iterator[Folded]:
     if not varying:
         yield from (Folded(rule, at) for at, rule in group)
         return
+    later = [column for column in varying if isinstance(first, Drop) and min(column) > 0]
+    if later and len(varying) > 1:  # of these the first are kept, such as experts: none for all
+        for index in sorted(set(later[0])):
+            yield from _fold([it for it, at in zip(group, later[0], strict=True) if at == index])
+        return
     texts = iter(
         Capture(f"x{varying.index(column)}") if column in varying else str(column[0])
         for column in columns

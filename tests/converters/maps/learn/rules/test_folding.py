@@ -97,3 +97,18 @@ def test_indices_that_differ_between_the_sides_are_not_folded():
         "layers.1.w <-> blocks.2.w",
         "layers.2.w <-> blocks.3.w",
     ]
+
+
+def test_the_last_experts_left_out_of_every_layer_take_no_other_along():
+    names = layers(3, *(f"experts.{e}.weight" for e in range(6)))
+
+    def without_the_last(weights):
+        kept = {name: it for name, it in weights.items() if int(name.split(".")[3]) < 4}
+        return {
+            f"layers.{n}.all": mx.stack([kept[f"layers.{n}.experts.{e}.weight"] for e in range(4)])
+            for n in range(3)
+        }
+
+    found = learned(without_the_last, names, {"experts": 4})
+    assert "layers.{l}.experts.4.weight -> original" in found
+    assert "layers.{l}.experts.5.weight -> original" in found
