@@ -299,6 +299,30 @@ def test_a_resumed_run_of_two_ranks_is_the_whole_one(
 
 
 @pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_what_ranks_average_is_the_gradient_of_the_whole_batch(backend, series_config, series_task):
+    config = series_config(clip_norm=None)
+    task = series_task(config)
+    rows = task.splits["train"].batch
+    loss, gradients = make_step(backend, task, config).gradients(rows(range(8)))
+    seen = []
+
+    class Noting(Ranks):
+        def average(self, arrays, weight):
+            seen.append(([np.array(it.tolist()) for it in arrays], weight))
+            return arrays
+
+    for rank, part in enumerate((range(3), range(3, 8))):
+        make_step(backend, task, config, Noting(rank, 2)).advance([rows(part)], 1e-3)()
+    weights = [weight for _, weight in seen]
+    found = [
+        np.average(them, axis=0, weights=weights)
+        for them in zip(*(it for it, _ in seen), strict=True)
+    ]
+    for one, other in zip(found, [loss, *gradients.values()], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
 def test_ranks_are_told_apart_by_their_random_numbers(backend, series_config, series_task):
     config = series_config()
     task = series_task(config)

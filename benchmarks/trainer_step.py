@@ -1,0 +1,153 @@
+"""The trainer's step in MLX against the bare captured step: same module, same weights, same batch, in turns.
+
+    python benchmarks/trainer_step.py [--repeat 9] [--workload NAME ...]
+
+Three layers of MiniLM's sizes under InfoNCE, all weights, and a small Llama under LoRA. Bare is loss, gradients and
+MLX's AdamW in one compiled function of a captured module, as in ``captures/cpu_steps.py``. The trainer adds to it what a
+run needs: sizes that vary, clipping, skipping what is not finite, the rate of the schedule, and the figures of an update.
+``default`` is the trainer as it is set by default, which does not compile on a CPU. Times are of the processor with
+one thread of BLAS on a CPU, else of the clock. Writes ``results/trainer_step.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+import torch
+from torch import nn as torch_nn
+from torch.nn import functional
+
+from weighbridge.benchmarks.captures import cpu_steps, workloads  # sets the threads of BLAS, too
+from weighbridge.converters.captures import AdapterSpec, capture
+from weighbridge.tests.support.side_by_side import machine
+from weighbridge.trainers.live import live
+from weighbridge.trainers.runs.loop import make_step
+from weighbridge.trainers.tasks import build_task
+
+RESULT: Final = Path(__file__).parent / "results" / "trainer_step.json"
+BAR: Final = 1.02
+RATE: Final = 1e-4
+SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "trainer": {"compile": True},
+    "without clipping": {"compile": True, "clip_norm": None},
+    "default": {},
+}
+
+
+class Pairs(torch_nn.Module):
+    """InfoNCE of queries and documents that are two inputs, so that any number of them may be given."""
+
+    def __init__(self, model: torch_nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        """Return the loss."""
+        states = self.model(input_ids=torch.cat([queries, documents])).last_hidden_state
+        queries, documents = functional.normalize(states.mean(1), dim=-1).chunk(2)
+        scores = queries @ documents.T * 20
+        return functional.cross_entropy(scores, torch.arange(scores.shape[0]))
+
+
+def bert() -> tuple[torch_nn.Module, dict[str, torch.Tensor], tuple[str, ...]]:
+    """Return a module that returns a loss, its inputs, and the layers that get adapters."""
+    made = cpu_steps.bert()
+    queries, documents = made.inputs["input_ids"].chunk(2)
+    return Pairs(made.module.model), {"queries": queries, "documents": documents}, ()
+
+
+def llama() -> tuple[torch_nn.Module, dict[str, torch.Tensor], tuple[str, ...]]:
+    """Return the same for a small Llama."""
+    made = cpu_steps.llama()
+    return made.module, made.inputs, made.adapted
+
+
+WORKLOADS: Final = {"bert": bert, "llama": llama}
+
+
+def bare(
+    module: torch_nn.Module, inputs: Mapping[str, torch.Tensor], adapted: tuple[str, ...]
+) -> Callable[[], float]:
+    """Return a function that makes one bare update and returns the loss before it."""
+    captured = capture(module, inputs=inputs)
+    spec = AdapterSpec(workloads.RANK, workloads.SCALE)
+    workload = workloads.Workload(module, dict(inputs), adapted, 0)
+    if layers := workloads.adapted_layers(workload):
+        captured.insert_adapters({f"{path}.weight": spec for path in layers})
+    fed = {name: mx.array(value.numpy()) for name, value in inputs.items()}
+    return cpu_steps.step(captured, fed)
+
+
+def trainer(
+    module: torch_nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    adapted: tuple[str, ...],
+    changes: Mapping[str, Any],
+) -> Callable[[], float]:
+    """Return a function that makes one update of the trainer and returns the loss before it."""
+    rows = {name: value.numpy() for name, value in inputs.items()}
+    count = len(next(iter(rows.values())))
+    settings: dict[str, Any] = {"mode": "eval", "batch_size": count, **changes}
+    if adapted:
+        chosen = {"rank": workloads.RANK, "scale": workloads.SCALE, "targets": [*adapted]}
+        settings["adapter"] = chosen
+    model: Any = module.model
+    config, there = live(model, module, {"train": rows, "validation": rows}, settings)
+    task = build_task(config, live=there)
+    step, batch = make_step("mlx", task, config), task.splits["train"].batch(range(count))
+    return lambda: step.advance([batch], RATE)().loss
+
+
+def measured(name: str, repeat: int) -> dict[str, Any]:
+    """Return the row of workload NAME."""
+    torch.manual_seed(0)
+    module, inputs, adapted = WORKLOADS[name]()
+    module = module.eval()
+    runs = {"bare": bare(module, inputs, adapted)}
+    for kind, changes in SETTINGS.items():
+        runs[kind] = trainer(module, inputs, adapted, changes)
+    clock = time.perf_counter if mx.default_device() != mx.Device(mx.cpu) else time.process_time
+    times: dict[str, list[float]] = {kind: [] for kind in runs}
+    losses: dict[str, list[float]] = {kind: [] for kind in runs}
+    for turn in range(-2, repeat):
+        for kind, run in runs.items():
+            before = clock()
+            losses[kind].append(run())
+            if turn >= 0:
+                times[kind].append(clock() - before)
+    took = {kind: round(1e3 * statistics.median(own), 2) for kind, own in times.items()}
+    each = {
+        kind: [a / b for a, b in zip(own, times["bare"], strict=True)]
+        for kind, own in times.items()
+    }
+    ratios = {
+        kind: round(statistics.median(own), 4) for kind, own in each.items() if kind != "bare"
+    }
+    apart = max(abs(own[0] - losses["bare"][0]) for own in losses.values())
+    print(f"{name:6} {ratios}  {took} ms  first losses apart by {apart:.1e}", flush=True)
+    return {"workload": name, "ms": took, "ratios": ratios, "first_losses_apart": apart}
+
+
+def main() -> None:
+    """Measure, print and keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--workload", action="append", choices=WORKLOADS)
+    asked = parser.parse_args()
+    repeat = asked.repeat
+    rows = [measured(name, repeat) for name in asked.workload or WORKLOADS]
+    worst = max(row["ratios"]["trainer"] for row in rows)
+    print(f"largest {worst:.3f} x bare, bar {BAR}: {'reached' if worst <= BAR else 'MISSED'}")
+    result = {"bar": BAR, "repeat": repeat, "largest": worst, "rows": rows}
+    RESULT.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
