@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 
+from tests.support.gain import realistic
 from weighbridge import Generator
 from weighbridge.errors import BadInputError, UnsupportedError
 
@@ -34,16 +35,9 @@ TEXT = [3, 5, 7, 11, 2, 13, 8]
 
 def model(name):
     make, config, sizes = MODELS[name]
-    torch.manual_seed(1)
     module = make(config(**sizes)).eval()
     module.generation_config.eos_token_id = None
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 1.5 / parameter.shape[-1] ** 0.5)
-            else:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    return module
+    return realistic(module, seed=1)
 
 
 def theirs(module, count):

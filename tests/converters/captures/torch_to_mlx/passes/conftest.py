@@ -10,17 +10,6 @@ from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 from weighbridge.converters.captures.torch_to_mlx.passes.table import PASSES
 
 
-def realistic(module, seed=0):
-    """Return MODULE with weights of realistic gain: norms, biases and positions matter."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in module.parameters():
-            drawn = torch.randn(weight.shape, generator=generator).to(weight.dtype)
-            fan_in = weight[0].numel() if weight.ndim > 1 else 25
-            weight.copy_(drawn * 1.5 / fan_in**0.5 + (weight if weight.ndim == 1 else 0))
-    return module
-
-
 def outputs_and_gradients(module, inputs):
     outputs = [leaf for leaf in pytree.tree_leaves(dict(module(**inputs))) if leaf is not None]
     wanted = {name: p for name, p in module.named_parameters() if p.requires_grad}

@@ -18,11 +18,10 @@ from transformers import (
     T5EncoderModel,
 )
 
+from tests.support.gain import realistic
 from weighbridge.converters.captures import AdapterSpec, capture
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 from weighbridge.converters.captures.torch_to_mlx.passes.table import PASSES
-
-from .conftest import realistic
 
 SIZES = {
     "hidden_size": 32,

@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributions import Distribution, Normal
 from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
+from tests.support.gain import realistic
 from weighbridge.converters.captures import capture
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 from weighbridge.errors import UnsupportedError
@@ -64,17 +65,6 @@ def test_checks_of_distributions_are_off_while_recording_and_on_again_after(monk
     assert Distribution._validate_args
 
 
-def strong(module):
-    """Give weights the gain that trained ones have."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 1.5 / parameter.shape[-1] ** 0.5)
-            else:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    return module.eval()
-
-
 MODELS = [
     lambda: LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS)),
     lambda: MixtralForCausalLM(
@@ -88,7 +78,7 @@ MODELS = [
 def test_decoders_and_mixtures_of_experts_are_recorded_at_their_default_settings(
     make, gradients_of
 ):
-    module = strong(make())
+    module = realistic(make())
     before = module.config._experts_implementation
     axes = {"input_ids": {0: "batch", 1: "sequence"}}
     ids = torch.randint(30, (2, 5))

@@ -21,6 +21,7 @@ from transformers import (
     T5EncoderModel,
 )
 
+from tests.support.gain import realistic
 from weighbridge.converters.captures import AdapterSpec, capture
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 from weighbridge.converters.runtimes.torch import cast
@@ -28,16 +29,6 @@ from weighbridge.errors import BadInputError
 
 SIXTEEN = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 MOST = 2  # times torch's own error
-
-
-def realistic(module):
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.ndim < 2:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-            else:
-                parameter.normal_(0, 1.5 / parameter[0].numel() ** 0.5)
-    return module.eval()
 
 
 def bert():
