@@ -45,10 +45,16 @@ def family_of(config: Config) -> Family | None:
     target = library_of(config)
     if target is None or not in_transformers(str(config["model_type"])):
         return None
-    # A class of mlx-embeddings ends with hidden states, those of the other libraries with logits.
+    return Family("", "", partial(signature_in, target))
+
+
+def signature_in(target: Target, config: Config) -> Signature:
+    """Return what the MLX class TARGET takes and gives.
+
+    A class of mlx-embeddings ends with hidden states, those of the other libraries with logits.
+    """
     usual = headless if is_bare(config) else causal_signature
-    makes = encoder_signature if target.library == "mlx-embeddings" else usual
-    return Family("", "", partial(of_text, makes))
+    return of_text(encoder_signature if target.library == "mlx-embeddings" else usual, config)
 
 
 def is_bare(config: Config) -> bool:

@@ -16,7 +16,7 @@ from ..checkpoints.arrays import FileArrays
 from ..checkpoints.overlay import Overlay
 from ..libraries import Target
 from .families import FAMILIES, Family, known_family
-from .library_family import family_of, library_of
+from .library_family import family_of, library_of, signature_in
 from .model_files import require_own
 from .signature import Signature
 from .torch_side import TorchSide
@@ -149,6 +149,12 @@ class Model:
         return library_of(self.config)
 
     @cached_property
+    def only_in_mlx(self) -> bool:
+        """Whether it is a directory in MLX's layout that a library's class runs, and nothing in PyTorch."""
+        own = self.framework == "mlx" and self.factory is None and self.family is None
+        return own and self.library is not None
+
+    @cached_property
     def signature(self) -> Signature:
         """Inputs and outputs.
 
@@ -162,6 +168,8 @@ class Model:
             raise BadInputError(f"{what}: it can be compared with its source, and is none itself")
         if self.family:
             return self.family.signature(self.config)
+        if self.only_in_mlx and self.library is not None:
+            return signature_in(self.library, self.config)
         if self.factory is not None:
             raise BadInputError(f"{self.spec} does not say what it takes; {ASKED}", EXAMPLE)
         kind = self.config.get("model_type", "(none)")

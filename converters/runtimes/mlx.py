@@ -203,7 +203,8 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
     """
     if isinstance(model.factory, nn.Module):
         return widened(native_module(model), dtype), "user"
-    ours = not model.family or (model.family.map and (has_torch() or misfits(model)))
+    tabled = model.family and model.family.map and (has_torch() or misfits(model))
+    ours = tabled or not (model.family or model.only_in_mlx)
     if model.framework != "mlx" or model.factory or ours:
         return captured_module(model, dtype), "captured"
     problems = misfits(model)

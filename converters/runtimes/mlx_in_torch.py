@@ -26,7 +26,7 @@ def computed_by_mlx(model: Model) -> bool:
     """Say whether MLX alone computes MODEL: its factory built an ``mlx.nn.Module``, or a library's class is all there is."""
     if model.factory is not None:
         return framework_or_none(model.factory) == "mlx"
-    return model.framework == "mlx" and model.family is None and model.library is not None
+    return model.only_in_mlx
 
 
 def in_torch(model: Model, inputs: Iterable[Arrays]) -> Model:
@@ -41,9 +41,15 @@ def in_torch(model: Model, inputs: Iterable[Arrays]) -> Model:
     """
     from ..captures.mlx_to_torch import capture_mlx
     from .mlx import MlxRunner, example_inputs
+    from .native.runner import class_runner
     from .torch import TorchRunner
 
-    runner, signature = MlxRunner(model, Policy()), model.signature
+    signature = model.signature
+    runner = (
+        class_runner(model, Policy(), whole=True)
+        if model.only_in_mlx
+        else MlxRunner(model, Policy())
+    )
     examples = [example_inputs(signature), example_inputs(signature, sizes=LARGER)]
     captured = first_that_traces(
         lambda inputs: capture_mlx(
@@ -55,14 +61,8 @@ def in_torch(model: Model, inputs: Iterable[Arrays]) -> Model:
         ),
         examples,
     )
-    made = replace(
-        model,
-        framework="torch",
-        path=None,
-        tensors=None,
-        factory=captured.eval(),
-        declared=signature,
-    )
+    whole: dict[str, Any] = {"path": None, "tensors": None, "adapter": None, "declared": signature}
+    made = replace(model, framework="torch", factory=captured.eval(), **whole)
     own = TorchRunner(made, Policy())
     step("comparing with MLX")
     for given in inputs:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..mlx import MlxRunner
 
 
-def class_runner(model: Model, policy: Policy) -> MlxRunner:
-    """Return MODEL run by its class.
+def class_runner(model: Model, policy: Policy, *, whole: bool = False) -> MlxRunner:
+    """Return MODEL run by its class; WHOLE, all of its weights are in memory.
 
     Raises:
         MismatchError: its tensors are not those that the class has; all that differ are listed.
@@ -30,7 +30,7 @@ def class_runner(model: Model, policy: Policy) -> MlxRunner:
     """
     from ..mlx import MlxRunner, from_library
 
-    runner = MlxRunner(model, policy, from_library(model, policy.parameter_dtype))
+    runner = MlxRunner(model, policy, from_library(model, policy.parameter_dtype, whole=whole))
     runner.kind, runner.library = "library", str(model.library)
     return runner
 
