@@ -18,6 +18,7 @@ import torch
 from safetensors.numpy import load_file
 
 from weighbridge.errors import MismatchError, StoppedElsewhereError, UnsupportedError
+from weighbridge.jobs.training.live import train_live
 from weighbridge.trainers import ranks as module
 from weighbridge.trainers.config import dump_config
 from weighbridge.trainers.ranks import ALONE, LAUNCHERS, Ranks, ranks_of, require_alone
@@ -239,6 +240,26 @@ def test_two_ranks_compare_the_texts_of_the_whole_batch(
     results = train_in_threads(config, tmp_path / "two", pairs_task)
     assert results[0] == results[1]
     assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_module_in_memory_gets_the_same_weights_on_every_rank(monkeypatch, tmp_path):
+    here = threading.local()
+    for place in (module, loop):
+        monkeypatch.setattr(place, "ranks_of", lambda _backend: here.ranks)
+    linear = [torch.nn.Linear(3, 1) for _ in range(2)]  # of other weights each
+    draws = np.random.default_rng(0).normal(size=(24, 3)).astype("f4")
+    rows = {"input": draws, "target": draws[:, :1]}
+
+    def fit(ranks):
+        here.ranks = ranks
+        settings = {"steps": 2, "batch_size": 2}
+        given = linear[ranks.rank], "regression", rows, settings
+        return train_live(given, tmp_path / "fit", "torch")
+
+    first, second = together(fit)
+    assert first == second
+    one, other = (it.state_dict() for it in linear)
+    assert all((one[name] == other[name]).all() for name in one)
 
 
 def test_what_cannot_be_divided_is_refused_before_anything_is_written(
