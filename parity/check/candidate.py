@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
 FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools", "coreai"))
+RANDOM: Final = frozenset(
+    f"random_{it}" for it in ("bernoulli", "categorical", "normal", "uniform")
+)
 PRECISIONS: Final = frozenset(("float32", "float16", "bfloat16"))
 
 
@@ -70,6 +73,11 @@ class Candidate:
         """Whether it may keep single numbers in 16 bits that are in no weights, such as an epsilon."""
         narrow = self.model.framework == "coreai" and self.storage != "float32"
         return self.program is not None or narrow
+
+    @property
+    def draws(self) -> list[str]:
+        """Operations by which an ML program draws numbers, which no other run draws."""
+        return sorted(it for it in (self.program.census if self.program else ()) if it in RANDOM)
 
     @property
     def mixed(self) -> bool:

@@ -74,6 +74,9 @@ class Runs:
 
     def structure(self) -> list[Stage]:
         """Run the candidate in float32 against float64."""
+        if drawn := self.candidate.draws:
+            reason = f"it draws numbers ({', '.join(drawn)}), and another run draws others"
+            return [Stage("structure", "unverified", reason)]
         runner = self.candidate.structure
         if runner is None:
             reason = f"{self.candidate.runtime} cannot run this model in float32"
@@ -89,7 +92,7 @@ class Runs:
     def precision(self) -> list[Stage]:
         """Run the candidate in the dtype that ships, against the source in that dtype."""
         shipped = self.candidate.shipped
-        if shipped == "float32":
+        if shipped == "float32" or self.candidate.draws:
             return [Stage("precision", "skipped", "ships in float32, which structure covers")]
         runner = self.candidate.precision
         if runner is None or f"stored/{shipped}" not in self.golden.errors:

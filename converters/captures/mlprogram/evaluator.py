@@ -22,8 +22,8 @@ from .kernels.kernel import Kernel, kernel
 from .toolkit import types
 
 NAMES: Final = (
-    *("convolution", "elementwise", "images", "indexing", "linear", "lists", "normalization"),
-    *("quantized", "recurrent", "reductions", "shapes"),
+    *("convolution", "draws", "elementwise", "images", "indexing", "linear", "lists"),
+    *("normalization", "quantized", "recurrent", "reductions", "sampling", "shapes"),
 )
 THEMES: Final = tuple(import_module(f".kernels.{name}", __package__) for name in NAMES)
 KERNELS: Final[Mapping[str, Kernel]] = {

@@ -166,15 +166,31 @@ def numbered(data: Tensor) -> Tensor:
     return torch.arange(data.numel()).reshape(data.shape)
 
 
+def require_positive(indices: Tensor, validate_indices: bool | None) -> None:
+    """Refuse negative INDICES of operations of iOS 17, which alone have an input VALIDATE_INDICES.
+
+    Older ones count them from the end; of these the documentation says that they are out of range, and
+    what is written then is undefined, whatever the input says.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if validate_indices is not None and bool((indices < 0).any()):
+        raise ValueError(
+            f"index {int(indices.min())} is negative, which iOS 17 takes for out of range"
+        )
+
+
 def scatter(
     data: Tensor,
     indices: Tensor,
     updates: Tensor,
     axis: int = 0,
     mode: str = "add",
-    validate_indices: bool = False,
+    validate_indices: bool | None = None,
 ) -> Tensor:
     """Write UPDATES at INDICES along AXIS."""
+    require_positive(indices, validate_indices)
     return write(data, take(numbered(data), indices, axis % data.dim()), updates, mode)
 
 
@@ -184,9 +200,10 @@ def scatter_along_axis(
     updates: Tensor,
     axis: int = 0,
     mode: str = "add",
-    validate_indices: bool = False,
+    validate_indices: bool | None = None,
 ) -> Tensor:
     """Write one element per element of INDICES along AXIS."""
+    require_positive(indices, validate_indices)
     axis %= data.dim()
     cells = torch.gather(numbered(data), axis, wrapped(indices, data.shape[axis]))
     return write(data, cells, updates, mode)
@@ -197,9 +214,10 @@ def scatter_nd(
     indices: Tensor,
     updates: Tensor,
     mode: str = "add",
-    validate_indices: bool = False,
+    validate_indices: bool | None = None,
 ) -> Tensor:
     """Write UPDATES at coordinates."""
+    require_positive(indices, validate_indices)
     return write(data, take_points(numbered(data), indices), updates, mode)
 
 

@@ -124,3 +124,14 @@ def test_one_hot_marks_on_a_new_axis(axis, compute):
                   on_value=np.float32(2), off_value=np.float32(-1))[0]  # fmt: skip
     expected = np.where(indices[..., None] == np.arange(4), 2.0, -1.0)
     np.testing.assert_array_equal(got, np.moveaxis(expected, -1, axis))
+
+
+@pytest.mark.parametrize("kernel", ["scatter", "scatter_along_axis", "scatter_nd"])
+def test_negative_indices_are_counted_from_the_end_before_ios_17_and_refused_since(kernel):
+    data, updates = torch.zeros(4), torch.ones(1)
+    indices = torch.tensor([[-1]] if kernel == "scatter_nd" else [-1])
+    write = KERNELS[kernel]
+    assert write(data, indices, updates).tolist() == [0, 0, 0, 1]
+    for validated in (True, False):
+        with pytest.raises(ValueError, match="-1 is negative, which iOS 17"):
+            write(data, indices, updates, validate_indices=validated)
