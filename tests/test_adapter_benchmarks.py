@@ -14,6 +14,7 @@ from weighbridge.tests.support.adapters import (
     made,
     merge_memory,
     merge_orders,
+    rounded_training,
     survival,
     survival_merges,
 )
@@ -96,3 +97,16 @@ def test_the_verb_refuses_what_the_written_layers_have_lost(bits):
 
 def test_an_adapter_of_zeros_leaves_every_byte():
     assert survival_merges.zeros(4)["identical_bytes"]
+
+
+@pytest.mark.heavy
+def test_what_was_trained_by_rounded_weights_is_merged_with_its_loss(tmp_path):
+    original = rounded_training.pretrained(tmp_path / "original", 4)
+    base = tmp_path / "base"
+    rounded_training.run("convert", "torch-to-mlx", original, base, "--quantize", 4)
+    row = rounded_training.adapted(
+        base, tmp_path / "rounded", "rounded", original, rate=1e-2, seed=0, steps=4
+    )
+    assert row["merged"] == pytest.approx(row["live"], rel=1e-6)
+    assert row["live"] < row["before"]
+    assert (row["refused"], row["kept"]) == (False, "14 of 14")

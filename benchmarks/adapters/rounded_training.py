@@ -1,6 +1,6 @@
 """What a merge into few bits leaves of an adapter, trained with and without ``quantize_aware``, side by side.
 
-    python benchmarks/adapters/rounded_training.py [--bits 4 2] [--rates 1e-3 1e-2] [--seeds 1]
+    python benchmarks/adapters/rounded_training.py [--bits 4] [--rates 1e-3 1e-2] [--seeds 1]
 
 A decoder of bytes learns sources of Python's standard library, is quantized by ``convert --quantize``, and adapted (LoRA of
 rank 8 on every linear layer) to the topics of Python's manual, which it has not seen. Four ways: on the codes or on the weights
@@ -30,11 +30,11 @@ WAYS: Final = ("plain", "rounded", "plain, original", "rounded, original")
 def main() -> None:
     """Measure, print and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bits", type=int, nargs="+", default=[4, 2])
+    parser.add_argument("--bits", type=int, nargs="+", default=[4])
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 1e-2])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--pretraining", type=int, default=600)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--pretraining", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     rows = []
