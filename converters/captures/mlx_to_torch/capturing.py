@@ -97,7 +97,8 @@ def _traced(
     traced = points(example)
     graphs = [call.trace([*resized(arrays, dynamic, sizes).values()]) for sizes in traced]
     step("building the graph in torch")
-    whole = merged(graphs, traced) if example else graphs[0]
+    runs = not census_of(graphs[0]).unsupported
+    whole = merged(graphs, traced) if example and runs else graphs[0]
     broadcasting = {name for name, it in handlers().items() if it.broadcasts}
     sizes = {name: ([*arrays].index(i), axis) for name, (i, axis) in where.items()}
     ports = Ports(tuple(arrays), sizes, call.returned)

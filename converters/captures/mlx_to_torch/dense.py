@@ -103,9 +103,12 @@ class _Dense:
     def _dense_rows(self, dequantize: Node, columns: Any) -> int:
         """Give the codes of DEQUANTIZE, and the steps that lead to them, dense COLUMNS; return them."""
         value = at = dequantize.inputs[0]
+        made = self.dtypes[dequantize.outputs[0]]
+        if dequantize.arguments[2] != "affine":
+            made = "float32"  # numbers so short that bfloat16, MLX's choice, holds them as well
         while at in self.makers:
             self.shapes[at] = (*self.shapes[at][:-1], columns)
-            self.dtypes[at] = self.dtypes[dequantize.outputs[0]]
+            self.dtypes[at] = made
             node = self.makers[at]
             if node.op == "Gather":
                 axes, sizes = node.arguments

@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from ....errors import UnsupportedError, WeighbridgeError
 from ...common.memory import pass_on_shortage
+from ...common.users_code import described, fault_of
 from .composites import Marks, marking
 from .graph import Graph, Node
 
@@ -50,9 +51,10 @@ def trace(
 
 def reason(error: Exception) -> str:
     """Return what MLX says of a function that it cannot trace, the primitive in its words."""
-    text = str(error).strip().partition("\n")[0] or type(error).__name__
-    _, _, primitive = text.partition("Unable to get state for primitive ")
-    return f"its export has no form for the primitive {primitive}" if primitive else text
+    _, _, primitive = str(error).partition("Unable to get state for primitive ")
+    if primitive:
+        return f"its export has no form for the primitive {primitive}"
+    return fault_of(error) or described(error)
 
 
 @contextlib.contextmanager

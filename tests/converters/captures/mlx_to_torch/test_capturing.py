@@ -131,6 +131,8 @@ def test_quantized_weights_stay_codes_or_become_dense(mode: str) -> None:
     assert set(dense.state_dict()) == {"embed.weight", "layer.weight", "layer.bias"}
     assert dense.state_dict()["layer.weight"].shape == (64, 64)
     assert "Matmul" in dense.census().operations
+    made = {dense.graph.dtypes[value] for node in dense.graph.nodes for value in node.outputs}
+    assert made == {"float32"}
     assert not {"QuantizedMatmul", "Dequantize"} & dense.census().operations.keys()
 
 
@@ -150,6 +152,34 @@ def test_what_cannot_run_in_torch_is_named_all_at_once() -> None:
     assert all(name in text for name in ("SVD", "Hadamard", "RandomBits (random numbers"))
     found = census_mlx(Random(), inputs=[np.ones((2, 3), np.float32)])
     assert found.operations["SVD"] == 1
+
+
+class Drawn(nn.Module):
+    def __call__(self, x: mx.array) -> mx.array:
+        return x + mx.random.normal(x.shape)
+
+
+def test_random_numbers_are_refused_and_stay_drawable() -> None:
+    with pytest.raises(UnsupportedError, match="RandomBits \\(random numbers would be drawn once"):
+        capture_mlx(Drawn(), inputs=[np.ones((2, 3), np.float32)], dynamic={"x": {0: "n"}})
+    assert np.isfinite(np.array(mx.random.normal((2,)))).all()
+
+
+class Failing(nn.Module):
+    def __call__(self, x: mx.array) -> mx.array:
+        raise KeyError("weights")
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Failing(), "cannot trace the module: KeyError: 'weights'"),
+        (nn.Sequential(mx.to_fp8), "no form for the primitive ToFP8"),
+    ],
+)
+def test_what_cannot_be_traced_is_told_in_a_line(module: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        capture_mlx(module, inputs=[np.ones((2, 3), np.float32)])
 
 
 def test_a_batch_norm_in_training_is_refused() -> None:
