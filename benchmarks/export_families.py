@@ -1,6 +1,6 @@
 """Export families with ``weighbridge export`` at its defaults, and print each verdict.
 
-    python benchmarks/export_families.py coreml|onnx [NAME ...]
+    python benchmarks/export_families.py coreml|onnx|coreai [NAME ...]
 
 Off a Mac a right Core ML package is kept with PASS-REFERENCE.
 """
@@ -18,9 +18,10 @@ from typing import Any, Final
 from click.testing import CliRunner
 
 from weighbridge.tests.support.coreml.families import NAMES, source
+from weighbridge.tests.support.coreml.models import MORE
 
 RESULTS: Final = Path(__file__).with_name("results") / "export_families.json"
-FORMATS: Final = {"coreml": "m.mlpackage", "onnx": "m.onnx"}
+FORMATS: Final = {"coreml": "m.mlpackage", "onnx": "m.onnx", "coreai": "m.aimodel"}
 
 
 def exported(name: str, folder: Path, *options: str, form: str = "coreml") -> dict[str, Any]:
@@ -56,7 +57,7 @@ def main() -> None:
     """Export the families named on the command line, or all."""
     form, *names = sys.argv[1:] or ["coreml"]
     rows = {}
-    for name in names or NAMES:
+    for name in names or (*NAMES, *(MORE if form == "coreai" else ())):
         with tempfile.TemporaryDirectory() as folder:
             rows[name] = exported(name, Path(folder), form=form)
         print(f"{name:14}", rows[name]["status"], rows[name]["seconds"], flush=True)

@@ -16,8 +16,6 @@ from click.testing import CliRunner
 from weighbridge.cli import main
 from weighbridge.converters.checkpoints.formats.coreai import process
 from weighbridge.converters.checkpoints.formats.coreai.asset import Asset
-from weighbridge.tests.support.coreml.families import NAMES
-from weighbridge.tests.support.coreml.families import source as family
 
 pytest.importorskip("coreai", reason="Core AI has no package for this machine")
 LLAMA = Path(__file__).parents[2] / "fixtures" / "llama" / "model"
@@ -254,10 +252,3 @@ def test_no_process_and_no_folder_is_left(exported, tmp_path):
     assert [*tmp_path.iterdir()] == []
     with pytest.raises(ProcessLookupError):
         __import__("os").kill(int(done.stdout), 0)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", NAMES)
-def test_every_family_passes_in_core_ai(name, tmp_path):
-    output = invoke("export", "coreai", family(name, tmp_path), tmp_path / "m.aimodel", "--json")
-    assert json.loads(output)["verdict"]["status"] == "PASS"

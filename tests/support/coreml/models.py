@@ -82,6 +82,37 @@ MODELS: Final[Mapping[str, Sizes]] = {
     ),
 }  # fmt: skip
 
+# Those that are tried as Core AI assets besides.
+MORE: Final[Mapping[str, Sizes]] = {
+    "RoBERTa": Sizes("RobertaModel", "RobertaConfig", TEXT | ENDS | {"pad_token_id": 0}),
+    "DistilBERT": Sizes(
+        "DistilBertModel", "DistilBertConfig",
+        {"vocab_size": 61, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40,
+         "max_position_embeddings": 96},
+    ),
+    "Qwen2": Sizes("Qwen2ForCausalLM", "Qwen2Config", GROUPED),
+    "Mistral": Sizes("MistralForCausalLM", "MistralConfig", GROUPED),
+    "Phi-3": Sizes("Phi3ForCausalLM", "Phi3Config", CAUSAL | {"num_attention_heads": 4}),
+    "Mixtral": Sizes(
+        "MixtralForCausalLM", "MixtralConfig", GROUPED | {"num_local_experts": 4}
+    ),
+    "Qwen3-MoE": Sizes(
+        "Qwen3MoeForCausalLM", "Qwen3MoeConfig",
+        GROUPED | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
+    ),
+    "ConvNeXt": Sizes(
+        "ConvNextModel", "ConvNextConfig",
+        {"hidden_sizes": [12, 20], "depths": [1, 2], "num_stages": 2, "image_size": 32},
+    ),
+    "wav2vec2": Sizes(
+        "Wav2Vec2Model", "Wav2Vec2Config",
+        {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+         "intermediate_size": 40, "conv_dim": (12, 12), "conv_stride": (5, 2),
+         "conv_kernel": (10, 3), "num_feat_extract_layers": 2,
+         "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2},
+    ),
+}  # fmt: skip
+
 
 def lively(module: Any, seed: int = 1) -> Any:
     """Give MODULE weights of realistic gain, in place: ``1.5 / sqrt(fan-in)``, vectors perturbed."""
@@ -103,12 +134,12 @@ def lively(module: Any, seed: int = 1) -> Any:
 
 
 def make(name: str, folder: Path, **sizes: Any) -> Path:
-    """Write the model NAME of ``MODELS`` to FOLDER, with SIZES in place of its own; return FOLDER."""
+    """Write the model NAME of ``MODELS`` or ``MORE`` to FOLDER, with SIZES in place of its own; return FOLDER."""
     import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    row = MODELS[name]
+    row = {**MODELS, **MORE}[name]
     torch.manual_seed(0)
     config = getattr(transformers, row.config)(**{**row.sizes, **sizes})
     lively(getattr(transformers, row.model)(config)).save_pretrained(folder)
