@@ -105,7 +105,11 @@ LIMITS: Final[dict[str, list[Limit]]] = {
     ],
     "glm4_moe_lite": [Limit(not_1e_6, LATENT, "epsilon")],
     "gpt2": [
-        Limit(inner_size("n_inner"), "takes 4 times the hidden size; it does not read n_inner")
+        Limit(
+            inner_size("n_inner"),
+            "takes 4 times the hidden size; it does not read n_inner",
+            "inner_size",
+        )
     ],
     "gpt_bigcode": [
         Limit(
@@ -126,7 +130,11 @@ LIMITS: Final[dict[str, list[Limit]]] = {
         ),
     ],
     "gptj": [
-        Limit(inner_size("n_inner"), "takes 4 times the hidden size; it does not read n_inner")
+        Limit(
+            inner_size("n_inner"),
+            "takes 4 times the hidden size; it does not read n_inner",
+            "inner_size",
+        )
     ],
     "jamba": [
         Limit(

@@ -104,8 +104,19 @@ def mlx_module(model: Model) -> Any:
     name = reader_of(model)
     if name not in LOADERS:  # a class without a library: what MLX itself offers
         return built(model)
-    made = importlib.import_module(LOADERS[name]).load_model(Path(str(model.path)), lazy=True)
+    load_model = importlib.import_module(LOADERS[name]).load_model
+    made = load_model(Path(str(model.path)), lazy=True, **mended(model))
     return made[0] if isinstance(made, tuple) else made
+
+
+def mended(model: Model) -> dict[str, Any]:
+    """Return what gives mlx-lm's loader the class of MODEL where a ``model.py`` mends it; that is not run."""
+    target = model.library
+    if target is None or not target.repaired:
+        return {}
+    code = target.code()
+    classes = (code.Model, code.ModelArgs)
+    return {"model_config": {"model_file": None}, "get_model_classes": lambda config: classes}  # noqa: ARG005
 
 
 def built(model: Model) -> Any:

@@ -27,10 +27,10 @@ def invoke(*arguments, code=0):
     return result.output
 
 
-def make(kind, folder):
+def make(kind, folder, own=None):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return tiny.make(kind, folder, gain=tiny.GAIN)
+        return tiny.make(kind, folder, own=own, gain=tiny.GAIN)
 
 
 @pytest.fixture(scope="module")
@@ -145,27 +145,60 @@ def test_a_repair_is_of_a_class_that_mlx_lm_has_and_is_python(kind):
     assert target.code().Model.__mro__[0].__module__.endswith(kind)
 
 
-# One type for each part; the atlas has all of them, checked.
+# One type for each part, set so that its fault shows; the atlas has the types as they are, checked.
 PARTS = {repair.part: kind for kind, repairs in REPAIRS.items() for repair in repairs}
-QUICK = ["gemma3_text", "glm", "minicpm3", "starcoder2"]
+QUICK = ["gemma3_text", "glm", "gptj", "minicpm3", "phi3", "starcoder2"]
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+    "long_factor": [1.5, 2.0, 2.5, 3.0, 3.5, 4.0],
+    "original_max_position_embeddings": 32,
+}
+OWN = {
+    "gptj": {"n_inner": 80},
+    "phi3": {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": 32},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2},
+}
+
+
+def error_of(folder, made, shape):
+    """Return the error of mlx-lm's logits over its bar; more than 1 where it does not load."""
+    wanted = logits.reference(made.model, shape)
+    try:
+        found = logits.native(logits.mlx_lm(folder), shape)
+    except ValueError:
+        return np.inf
+    return logits.error(found, wanted.double) / wanted.bar
 
 
 @pytest.mark.parametrize(
     "kind",
-    [*QUICK, *(pytest.param(it, marks=pytest.mark.heavy) for it in {*PARTS.values()} - {*QUICK})],
+    [
+        *QUICK,
+        *(pytest.param(it, marks=pytest.mark.heavy) for it in {*PARTS.values(), *OWN} - {*QUICK}),
+    ],
 )
 def test_every_part_mends_what_it_is_for(kind, tmp_path):
-    made = make(kind, tmp_path / "hub")
-    for name, options, right in (("plain", (), False), ("mended", ("--repair",), True)):
+    made = make(kind, tmp_path / "hub", OWN.get(kind))
+    for name, options in (("plain", ()), ("mended", ("--repair",))):
         invoke(
             *("convert", "torch-to-mlx", made.folder, tmp_path / name),
             *("--check", "none", *options),
         )
-        wanted = logits.reference(made.model, logits.LONG)
-        error = logits.error(
-            logits.native(logits.mlx_lm(tmp_path / name), logits.LONG), wanted.double
-        )
-        assert (error <= wanted.bar) == right
+    assert error_of(tmp_path / "plain", made, logits.LONG) > 1
+    assert error_of(tmp_path / "mended", made, logits.LONG) <= 1
+    assert error_of(tmp_path / "mended", made, logits.SHORT) <= 1
+
+
+@pytest.mark.heavy
+def test_a_repaired_model_is_quantized_and_its_library_loads_the_codes(tmp_path):
+    made = make("mistral", tmp_path / "hub", {"hidden_size": 64, "intermediate_size": 96})
+    output = invoke(
+        *("convert", "torch-to-mlx", made.folder, tmp_path / "mlx"),
+        *("--repair", "--quantize", "4:32"),
+    )
+    assert "PASS" in output
 
 
 def test_repairs_are_short():

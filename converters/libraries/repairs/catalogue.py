@@ -30,6 +30,11 @@ def activation(key: str, *layers: str, default: str = "") -> Repair:
     return Repair("activation", {key: default} if default else {}, settings)
 
 
+def inner_size(key: str, *layers: str) -> Repair:
+    """Return the repair of feed-forward LAYERS, up and down, whose width KEY names."""
+    return Repair("inner_size", {key: None}, {"inner_size": key, "feed_forward": layers}, key)
+
+
 def epsilon(value: float | str, *norms: str) -> Repair:
     """Return the repair of NORMS whose epsilon is VALUE, or the setting of that name."""
     return Repair("epsilon", settings={"norms": norms, "epsilon": value})
@@ -51,10 +56,12 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "gemma3_text": (Repair("embedding_scale"),),
     "glm": (Repair("rotary_fraction", {"partial_rotary_factor": 1.0}),),
     "glm4_moe_lite": (LATENTS,),
+    "gpt2": (inner_size("n_inner", "c_fc", "c_proj"),),
     "gpt_bigcode": (
         activation("activation_function", "c_fc", "c_proj", default="gelu_pytorch_tanh"),
     ),
     "gpt_neox": (activation("hidden_act", "dense_h_to_4h", "dense_4h_to_h", default="gelu"),),
+    "gptj": (inner_size("n_inner", "fc_in", "fc_out"),),
     "jamba": (Repair("router_weights", settings={"block": "JambaSparseMoeBlock"}),),
     "kimi_linear": (LATENTS,),
     "llama4": (Repair("query_norm"),),
@@ -67,8 +74,11 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "mistral3": (NESTED_WINDOW,),
     "mixtral": (WINDOW,),
     "nanochat": (Repair("function_norm", {"rms_norm_eps": 1e-6}),),
-    "phi3": (WINDOW,),
+    "phi3": (WINDOW, Repair("long_rope", when="rope_scaling")),
     "phimoe": (WINDOW,),
+    "qwen2": (WINDOW,),
+    "qwen3": (WINDOW,),
+    "qwen3_moe": (WINDOW,),
     "recurrent_gemma": (
         epsilon("rms_norm_eps", "temporal_pre_norm", "channel_pre_norm"),
         Repair("rounded_scale"),
