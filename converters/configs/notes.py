@@ -199,7 +199,7 @@ LIMITS: Final[dict[str, list[Limit]]] = {
         Limit(
             scale_rounds,
             "scales embeddings in float32; transformers rounds the scale to bfloat16",
-            "rounded_scale",
+            "embedding_scale",
         ),
         Limit(
             lambda source: (

@@ -12,7 +12,7 @@ class Repair:
     """A fault of a class that a part of ``model.py`` mends.
 
     Attributes:
-        part: the file in ``parts/``; its class is called so too.
+        part: the file below ``parts/``; its class is called so too.
         fields: of config.json that the library's class does not keep, with their defaults.
         settings: attributes of the model by which the part knows this class.
         when: a key of the language model's configuration that switches the fault off where it is null.
@@ -41,6 +41,7 @@ def epsilon(value: float | str, *norms: str) -> Repair:
 
 
 LATENTS: Final = epsilon(1e-6, "q_a_layernorm", "kv_a_layernorm")
+EXACT_SCALE: Final = Repair("embedding_scale", settings={"rounds": False})
 WINDOW: Final = Repair("window", {"sliding_window": None, "layer_types": ()}, {}, "sliding_window")
 NESTED_WINDOW: Final = Repair("window", when="sliding_window")
 
@@ -51,9 +52,9 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "falcon_h1": (Repair("multipliers"),),
     "gemma": (activation("gelu_pytorch_tanh", "gate_proj", "up_proj", "down_proj"),),
     "gemma2": (WINDOW,),
-    "gemma3": (Repair("embedding_scale"),),
+    "gemma3": (EXACT_SCALE,),
     "gemma3n": (Repair("shared_keys"),),
-    "gemma3_text": (Repair("embedding_scale"),),
+    "gemma3_text": (EXACT_SCALE,),
     "glm": (Repair("rotary_fraction", {"partial_rotary_factor": 1.0}),),
     "glm4_moe_lite": (LATENTS,),
     "gpt2": (inner_size("n_inner", "c_fc", "c_proj"),),
@@ -81,7 +82,7 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "qwen3_moe": (WINDOW,),
     "recurrent_gemma": (
         epsilon("rms_norm_eps", "temporal_pre_norm", "channel_pre_norm"),
-        Repair("rounded_scale"),
+        Repair("embedding_scale", settings={"rounds": True}),
     ),
     "starcoder2": (
         WINDOW,

@@ -61,9 +61,14 @@ class Part(NamedTuple):
     code: str
 
 
+def file_of(repair: Repair) -> Path:
+    """Return the file of the part that REPAIR names."""
+    return next(PARTS.rglob(f"{repair.part}.py"))
+
+
 def _part(repair: Repair) -> Part:
     """Return the part that REPAIR names."""
-    source = (PARTS / f"{repair.part}.py").read_text(encoding="utf-8")
+    source = file_of(repair).read_text(encoding="utf-8")
     nodes = ast.parse(source).body
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     last = imports[-1] if imports else nodes[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weighbridge.converters.libraries.repairs.catalogue import REPAIRS
+from weighbridge.converters.libraries.repairs.writing import PARTS, file_of
 from weighbridge.converters.libraries.resaved import CHANGES
 from weighbridge.tests.support.atlas.faults import FAULTS, Fault
 
@@ -30,7 +31,7 @@ implementation in float32 may err. *With the change* is the same after the small
 | type | who departs from the published model | fault | smallest change | error (bar) | with the change | here | test |
 |---|---|---|---|---|---|---|---|
 """
-PARTS = "../converters/libraries/repairs/parts"
+HERE = "../converters/libraries/repairs/parts"
 
 
 def cases() -> Iterator[tuple[Fault, str]]:
@@ -72,7 +73,7 @@ def ours(fault: Fault, layout: str) -> str:
     if "metal_kernel" in fault.raises:
         return "nothing: it runs on a Mac"
     if repairs := REPAIRS.get(fault.kind, ()):
-        links = [f"[{it.part}]({PARTS}/{it.part}.py)" for it in repairs]
+        links = [f"[{it.part}]({HERE}/{file_of(it).relative_to(PARTS)})" for it in repairs]
         return f"`--repair`: {', '.join(links)}"
     if fault.kind in CHANGES and layout == "saved":
         return "written as the class reads it"

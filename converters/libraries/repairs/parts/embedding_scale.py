@@ -1,20 +1,29 @@
-"""Embeddings are scaled by a root that is rounded to another dtype than transformers rounds it to."""
+"""The root that scales embeddings is rounded to bfloat16, or not, otherwise than in transformers."""
 
 import mlx.core as mx
 
 
 class EmbeddingScale:
-    """Embeddings are scaled by a root rounded to the dtype of the weights."""
+    """Embeddings are scaled by a root that is rounded to bfloat16 where transformers rounds it."""
 
     def __init__(self, args):
         super().__init__(args)
-        text = getattr(self, "language_model", self).model
+        text = getattr(self, "language_model", self)
+        root = text.args.hidden_size**0.5
+        rounded = mx.array(root, mx.bfloat16).item()
+        embeddings = text.model.embed_tokens
+        factor = rounded / root if self.rounds else root / rounded
+        embeddings.__class__ = scaled(type(embeddings), factor)
 
-        class Scaled(type(text)):
-            def __call__(self, inputs, cache=None, input_embeddings=None):
-                h = self.embed_tokens(inputs) if input_embeddings is None else input_embeddings
-                root = mx.array(self.args.hidden_size**0.5)
-                rounded = root.astype(mx.bfloat16).astype(h.dtype)
-                return super().__call__(inputs, cache, h * (root.astype(h.dtype) / rounded))
 
-        text.__class__ = Scaled
+def scaled(kind, factor):
+    class Scaled(kind):
+        def __call__(self, x):
+            return super().__call__(x) * factor
+
+        def to_quantized(self, *args, **named):
+            made = super().to_quantized(*args, **named)
+            made.__class__ = scaled(type(made), factor)
+            return made
+
+    return Scaled
