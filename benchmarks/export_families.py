@@ -1,6 +1,6 @@
-"""Export families with ``weighbridge export`` at its defaults, and print each verdict.
+"""Export families with ``weighbridge export``, and print each verdict.
 
-    python benchmarks/export_families.py coreml|onnx|coreai [NAME ...]
+    python benchmarks/export_families.py coreml|coreml-float32|coreml-stateful|onnx|coreai [NAME ...]
 
 Off a Mac a right Core ML package is kept with PASS-REFERENCE.
 """
@@ -17,21 +17,29 @@ from typing import Any, Final
 
 from click.testing import CliRunner
 
-from weighbridge.tests.support.coreml.families import NAMES, source
+from weighbridge.tests.support.coreml.families import ALL, NAMES, STATEFUL, source
 from weighbridge.tests.support.coreml.models import MORE
 
 RESULTS: Final = Path(__file__).with_name("results") / "export_families.json"
-FORMATS: Final = {"coreml": "m.mlpackage", "onnx": "m.onnx", "coreai": "m.aimodel"}
+# What is asked of the command line, by the key in the results.
+FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
+    "coreml": ("coreml", "m.mlpackage", ()),
+    "coreml-float32": ("coreml", "m.mlpackage", ("--precision", "float32")),
+    "coreml-stateful": ("coreml", "m.mlpackage", ("--stateful",)),
+    "onnx": ("onnx", "m.onnx", ()),
+    "coreai": ("coreai", "m.aimodel", ()),
+}
 
 
-def exported(name: str, folder: Path, *options: str, form: str = "coreml") -> dict[str, Any]:
+def exported(name: str, folder: Path, form: str = "coreml") -> dict[str, Any]:
     """Export the family NAME into FOLDER as FORM by the command line; return what it says."""
     from weighbridge.cli import main
 
     start = time.monotonic()
-    target = folder / FORMATS[form]
-    arguments = ["export", form, source(name, folder), str(target), "--json"]
-    result = CliRunner().invoke(main, [*arguments, *options])
+    kind, file, options = FORMATS[form]
+    target = folder / file
+    arguments = ["export", kind, source(name, folder), str(target), "--json", *options]
+    result = CliRunner().invoke(main, arguments)
     try:
         told = json.loads(result.stdout)
     except ValueError:
@@ -57,7 +65,8 @@ def main() -> None:
     """Export the families named on the command line, or all."""
     form, *names = sys.argv[1:] or ["coreml"]
     rows = {}
-    for name in names or (*NAMES, *(MORE if form == "coreai" else ())):
+    tried = {"coreml-stateful": STATEFUL, "coreai": (*NAMES, *MORE), "onnx": NAMES}
+    for name in names or tried.get(form, ALL):
         with tempfile.TemporaryDirectory() as folder:
             rows[name] = exported(name, Path(folder), form=form)
         print(f"{name:14}", rows[name]["status"], rows[name]["seconds"], flush=True)

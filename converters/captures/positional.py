@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from ..common.memory import pass_on_shortage
 from ..common.users_code import fault_of
 from ..models.signature import Port, Signature
 
+EXPERTS: Final = "_experts_implementation_internal"  # in a configuration of transformers
 UPPER: Final = 32  # flexible sizes need a bound, and a signature need not give one
 
 
@@ -110,7 +112,7 @@ def record(
     try:
         # Of what it cannot record torch prints the whole graph to stderr.
         unread = contextlib.redirect_stderr(io.StringIO())
-        with warnings.catch_warnings(), torch.no_grad(), unread:
+        with warnings.catch_warnings(), torch.no_grad(), unread, experts_chosen(module):
             warnings.simplefilter("ignore")
             whole = wrapper(module.eval(), signature).eval()
             return torch.export.export(whole, inputs, dynamic_shapes=(dynamic,))
@@ -135,6 +137,20 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+@contextlib.contextmanager
+def experts_chosen(module: torch.nn.Module) -> Iterator[None]:
+    """Let transformers' MODULE look up the weights of each token's experts, in the block.
+
+    What it does by itself depends on how many tokens an expert gets, which no graph can record.
+    """
+    with contextlib.ExitStack() as stack:
+        for part in module.modules():
+            own = getattr(getattr(part, "config", None), "__dict__", {})
+            if EXPERTS in own:
+                stack.enter_context(mock.patch.dict(own, {EXPERTS: "batched_mm"}))
+        yield
 
 
 def first_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -29,6 +29,9 @@ with quiet():
 
 ATEN: Final = torch.ops.aten
 TRANSLATIONS: Final = _TORCH_OPS_REGISTRY.name_to_func_mapping
+MOST_AXES: Final = 5
+VIEWS: Final = frozenset({ATEN.view.default, ATEN.reshape.default, ATEN._unsafe_view.default})
+SHAPELESS: Final = VIEWS | {ATEN.clone.default, ATEN.contiguous.default}  # take any axes
 ROUNDS: Final = 4  # a decomposition may bring operations that need one themselves
 
 
@@ -66,11 +69,41 @@ def rms_norm(
     return scaled if weight is None else scaled * weight
 
 
+def group_norm(  # torch's own arguments
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    _cudnn: bool = True,
+) -> Tensor:
+    """Rewrite group norm (Wu and He 2018, equation 1), of a batch of any size."""
+    wide = x.reshape(x.shape[0], groups, -1)
+    centred = wide - wide.mean(-1, keepdim=True)
+    scaled = centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + eps)
+    result, channels = scaled.reshape(x.shape), (1, -1, *[1] * (x.dim() - 2))
+    result = result if weight is None else result * weight.reshape(channels)
+    return result if bias is None else result + bias.reshape(channels)
+
+
+def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
+    """Rewrite a scatter of one number as one of tensors, of any size."""
+    return ATEN.scatter.src(x, dim, index, (index * 0).to(x.dtype) + value)
+
+
+def max_pool2d(x: Tensor, size: list[int], stride: list[int] | None = None, *rest: Any) -> Any:
+    """Rewrite a pooling whose stride is left to torch, which takes the size."""
+    return NotImplemented if stride else ATEN.max_pool2d.default(x, size, size, *rest)
+
+
 # Operations that coremltools 9.0 translates into something else: of an exported GELU it drops
 # `approximate` without a word (apple/coremltools#2863), an error of 2e-4. Or that it refuses
-# without need: a norm whose epsilon is left to torch.
+# without need: an epsilon or a stride that is left to torch, group norms and scatters of sizes that vary.
 MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.gelu.default: gelu,
+    ATEN.group_norm.default: group_norm,
+    ATEN.max_pool2d.default: max_pool2d,
+    ATEN.scatter.value: scatter_value,
     ATEN.rms_norm.default: rms_norm,
 }
 
@@ -127,6 +160,65 @@ def untranslated(exported: ExportedProgram) -> Counter[Any]:
     return Counter(t for t in targets if kind(t) not in TRANSLATIONS)
 
 
+def runs_of(order: Sequence[int]) -> list[list[int]]:
+    """Return the axes in ORDER that stay beside one another, as runs.
+
+    >>> runs_of([0, 1, 3, 2, 4, 5])
+    [[0, 1], [3], [2], [4, 5]]
+    """
+    runs: list[list[int]] = []
+    for axis in order:
+        if runs and runs[-1][-1] + 1 == axis:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    return runs
+
+
+def merge_axes(exported: ExportedProgram) -> None:
+    """Let permutations of more axes than Core ML has permute those together that stay together, in place.
+
+    Windows of an image are six axes between two views; what they hold is the same in four.
+    """
+    graph = exported.graph
+    for node in list(graph.nodes):
+        if (order := order_of(node)) and len(order) > MOST_AXES:
+            merge(graph, node, order)
+    graph.eliminate_dead_code()
+    exported.graph_module.recompile()
+
+
+def order_of(node: Any) -> list[int]:
+    """Return the order in which NODE puts the axes of its input; none if it is no permutation."""
+    if node.target not in (ATEN.permute.default, ATEN.transpose.int):
+        return []
+    axes = list(range(node.meta["val"].dim()))
+    if node.target is ATEN.permute.default:
+        return [axes[axis] for axis in node.args[1]]
+    first, second = node.args[1:]
+    axes[first], axes[second] = axes[second], axes[first]
+    return axes
+
+
+def merge(graph: Any, node: Any, order: Sequence[int]) -> None:
+    """Merge the axes of NODE, which puts those of a view in this ORDER, where a view follows."""
+    source = node.args[0]
+    if source.target not in VIEWS or not all(user.target in SHAPELESS for user in node.users):
+        return
+    runs, sizes = runs_of(order), source.meta["val"].shape
+    merged = [math.prod(sizes[axis] for axis in run) for run in sorted(runs)]
+    shape = [size if isinstance(size, int) else -1 for size in merged]
+    if shape.count(-1) > 1 or len(shape) > MOST_AXES:
+        return
+    with graph.inserting_before(node):
+        view = graph.call_function(ATEN.view.default, (source.args[0], shape))
+    view.meta = {**source.meta, "val": source.meta["val"].reshape(merged)}
+    node.target, node.args = ATEN.permute.default, (view, [sorted(runs).index(it) for it in runs])
+    node.meta["val"] = view.meta["val"].permute(node.args[1])
+    for user in node.users.keys() - {it for it in node.users if it.target in VIEWS}:
+        user.meta["val"] = node.meta["val"]
+
+
 def lower(exported: ExportedProgram) -> ExportedProgram:
     """Decompose what coremltools cannot translate, and nothing else.
 
@@ -142,6 +234,7 @@ def lower(exported: ExportedProgram) -> ExportedProgram:
         if not table:
             break
         exported = exported.run_decompositions(table)
+    merge_axes(exported)
     if missing := untranslated(exported):
         listed = ", ".join(f"{kind(target)} ({n})" for target, n in missing.most_common())
         raise UnsupportedError(

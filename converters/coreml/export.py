@@ -41,7 +41,8 @@ from .precision import COMPUTES, Selection, beyond_half
 from .writing import files, save, write_metadata
 
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
-KEPT_APART: Final = ("common::fuse_conv_batchnorm",)
+# A product and a sum as a batch norm of variance 1 get its epsilon: 5e-6 of the output (coremltools 9.0).
+KEPT_APART: Final = ("common::fuse_conv_batchnorm", "common::fuse_elementwise_to_batchnorm")
 
 
 class ExportReport(NamedTuple):

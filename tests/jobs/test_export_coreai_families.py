@@ -17,7 +17,6 @@ GAPS = {
     **dict.fromkeys(("Gemma 2", "Gemma 3"), "runtime 1.0.0b3 fails on the mask of a window"),
     "ResNet": "the converter folds batch norms into the weights of convolutions",
     "wav2vec2": "the converter folds the weight norm",
-    **dict.fromkeys(("Mixtral", "Qwen3-MoE"), "torch.export cannot record experts that are chosen"),
 }
 
 

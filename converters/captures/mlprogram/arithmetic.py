@@ -14,7 +14,16 @@ import numpy as np
 from ...values import Array
 
 LEAST: Final = 2.0**-24  # the least magnitude in float16
+
+
+def weight_norm(v: Array, g: Array, axis: Array) -> Array:
+    """Return V with norm G for every index of AXIS (Salimans and Kingma 2016, equation 2)."""
+    others = tuple(it for it in range(v.ndim) if it != int(axis) % v.ndim)
+    return np.asarray(v * g / np.sqrt((v * v).sum(others, keepdims=True)))
+
+
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "_weight_norm": weight_norm,
     "abs": np.abs,
     "add": np.add,
     "div": np.divide,

@@ -52,6 +52,39 @@ class Special(nn.Module):
         return torch.special.bessel_j0(x) + torch.special.bessel_j0(2 * x)
 
 
+class Pooled(nn.Module):
+    """A pooling whose stride is the size, a group norm and a scatter of one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 4)
+        nn.init.normal_(self.norm.weight)
+
+    def forward(self, x):
+        wide = nn.functional.max_pool2d(self.norm(x), 2)
+        flat = wide.flatten(1)
+        return flat.scatter(1, torch.zeros_like(flat[:, :1], dtype=torch.int64), 1.5)
+
+
+class Windows(nn.Module):
+    """Windows of an image, by a permutation of six axes."""
+
+    def forward(self, x):
+        windows = x.view(x.shape[0], 2, 2, 2, 2, 4).permute(0, 1, 3, 2, 4, 5)
+        return windows.reshape(-1, 4, 4) * 2
+
+
+@pytest.mark.parametrize("module", [Pooled(), Windows()])
+def test_what_is_rewritten_for_sizes_that_vary_computes_the_same(module):
+    x = torch.randn(2, 4, 4, 4)
+    batch = {0: torch.export.Dim("batch", min=1, max=8)}
+    graph = lower(torch.export.export(module, (x,), dynamic_shapes=(batch,)))
+    torch.testing.assert_close(graph.module()(x), module(x))
+    ranks = [node.meta["val"].dim() for node in graph.graph.nodes if "val" in node.meta
+             and isinstance(node.meta["val"], torch.Tensor)]  # fmt: skip
+    assert max(ranks) <= 5
+
+
 def export(module):
     return torch.export.export(module, (X,))
 

@@ -5,16 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from .models import MODELS, make
+from .models import MODELS, MORE, PACKAGED, make
 
 HERE: Final = __package__ or ""
 MODULES: Final = {
     "LSTM": "lstm",
+    "LSTM of any length": "long_lstm",
+    "GRU": "gru",
+    "GRU of any length": "long_gru",
+    "Conv1d series": "conv1d",
+    "Conv1d series of any length": "long_conv1d",
+    "UNet": "unet",
+    "DINOv2": "dinov2",
+    "SigLIP": "siglip",
+    "Swin": "swin",
+    "Segformer": "segformer",
+    "MobileNet": "mobilenet",
     "gated GPT": "gated",
     **{f"heads of {size}": f"heads{size}" for size in (8, 16, 32, 64, 128)},
 }
+FIRST: Final = ("LSTM", "gated GPT", *(f"heads of {size}" for size in (8, 16, 32, 64, 128)))
 MINILM: Final = "MiniLM"
-NAMES: Final = (*MODELS, MINILM, *MODULES)
+# Causal language models of transformers that keep keys and values.
+STATEFUL: Final = (
+    *("GPT-2", "Gemma", "Gemma 2", "Gemma 3", "Llama", "Mistral", "Mixtral", "Phi-3"),
+    *("Qwen2", "Qwen3", "Qwen3-MoE", "DeepSeek V3"),
+)
+# What no package is kept of at the defaults, and why.
+GAPS: Final = {
+    "Swin": "tables of relative positions are looked up ahead of time, which no rule of a manifest says",
+    "LSTM of any length": "torch.export writes a recurrent layer out step by step",
+    "GRU of any length": "torch.export writes a recurrent layer out step by step",
+    "Mamba": "transformers' own loop over time is written out step by step; needs --sizes",
+}
+OF_PACKAGES: Final = (*PACKAGED, *(name for name in MODULES if name not in FIRST))
+NAMES: Final = (*MODELS, MINILM, *FIRST)  # those that every format is tried on
+ALL: Final = (*NAMES, *MORE, *OF_PACKAGES)
+PACKAGES: Final = tuple(name for name in ALL if name not in GAPS)
 
 
 def source(name: str, folder: Path) -> str:

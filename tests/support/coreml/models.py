@@ -54,9 +54,15 @@ WHISPER: Final = {
     "max_target_positions": 26, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     "decoder_start_token_id": 3, "suppress_tokens": None, "begin_suppress_tokens": None,
 }  # fmt: skip
+DEEPSEEK: Final = CAUSAL | {
+    "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 10,
+    "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 6, "moe_intermediate_size": 20,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+    "first_k_dense_replace": 1, "n_shared_experts": 1,
+}  # fmt: skip
+STAGES: Final = {"hidden_sizes": [12, 20], "depths": [1, 2]}
 MODELS: Final[Mapping[str, Sizes]] = {
     "BERT": Sizes("BertModel", "BertConfig", TEXT),
-    "RoBERTa": Sizes("RobertaModel", "RobertaConfig", TEXT | ENDS | {"pad_token_id": 1}),
     "ModernBERT": Sizes(
         "ModernBertModel", "ModernBertConfig",
         TEXT | {"num_attention_heads": 3, "num_hidden_layers": 4, "pad_token_id": 0} | ENDS,
@@ -78,11 +84,11 @@ MODELS: Final[Mapping[str, Sizes]] = {
     "Whisper": Sizes("WhisperModel", "WhisperConfig", WHISPER),
     "ResNet": Sizes(
         "ResNetModel", "ResNetConfig",
-        {"embedding_size": 12, "hidden_sizes": [12, 20], "depths": [1, 2], "layer_type": "basic"},
+        STAGES | {"embedding_size": 12, "layer_type": "basic"},
     ),
 }  # fmt: skip
 
-# Those that are tried as Core AI assets besides.
+# Those that are tried as Core ML packages and Core AI assets besides.
 MORE: Final[Mapping[str, Sizes]] = {
     "RoBERTa": Sizes("RobertaModel", "RobertaConfig", TEXT | ENDS | {"pad_token_id": 0}),
     "DistilBERT": Sizes(
@@ -113,6 +119,16 @@ MORE: Final[Mapping[str, Sizes]] = {
     ),
 }  # fmt: skip
 
+# Those that are tried as Core ML packages alone.
+PACKAGED: Final[Mapping[str, Sizes]] = {
+    "DeepSeek V3": Sizes("DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK),
+    "Mamba": Sizes(
+        "MambaForCausalLM", "MambaConfig",
+        {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "state_size": 4,
+         "time_step_rank": 3, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+    ),
+}  # fmt: skip
+
 
 def lively(module: Any, seed: int = 1) -> Any:
     """Give MODULE weights of realistic gain, in place: ``1.5 / sqrt(fan-in)``, vectors perturbed."""
@@ -134,12 +150,12 @@ def lively(module: Any, seed: int = 1) -> Any:
 
 
 def make(name: str, folder: Path, **sizes: Any) -> Path:
-    """Write the model NAME of ``MODELS`` or ``MORE`` to FOLDER, with SIZES in place of its own; return FOLDER."""
+    """Write the model NAME of a table above to FOLDER, with SIZES in place of its own; return FOLDER."""
     import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    row = {**MODELS, **MORE}[name]
+    row = {**MODELS, **MORE, **PACKAGED}[name]
     torch.manual_seed(0)
     config = getattr(transformers, row.config)(**{**row.sizes, **sizes})
     lively(getattr(transformers, row.model)(config)).save_pretrained(folder)

@@ -101,6 +101,44 @@ class Heads(nn.Module):
         return self.attention(self.tokens(ids))
 
 
+class Series(nn.Module):
+    """A recurrent layer, or a convolution that sees only what came before, and a head."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.layer = (
+            nn.Conv1d(3, 16, 3, padding=2, dilation=1)
+            if kind == "Conv1d"
+            else getattr(nn, kind)(3, 16, 2, batch_first=True)
+        )
+        self.norm, self.head = nn.BatchNorm1d(16), nn.Linear(16, 5)
+
+    def forward(self, series: Tensor) -> Tensor:
+        """Map (batch, time, 3) to (batch, time, 5)."""
+        if self.kind == "Conv1d":
+            found = self.layer(series.transpose(1, 2))[..., : series.shape[1]]
+        else:
+            found = self.layer(series)[0].transpose(1, 2)
+        return self.head(functional.gelu(self.norm(found)).transpose(1, 2))
+
+
+class UNet(nn.Module):
+    """Two levels of convolutions, pooled and brought back, with what was there put beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 12, 3, padding=1)
+        self.up, self.last = nn.ConvTranspose2d(12, 8, 2, stride=2), nn.Conv2d(16, 4, 3, padding=1)
+        self.norms = nn.ModuleList((nn.GroupNorm(2, 8), nn.BatchNorm2d(12)))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Map (batch, 3, 16, 16) to (batch, 4, 16, 16)."""
+        wide = functional.silu(self.norms[0](self.first(image)))
+        deep = functional.silu(self.norms[1](self.second(functional.max_pool2d(wide, 2))))
+        return self.last(torch.cat([self.up(deep), wide], 1))
+
+
 IDS = {"ids": ("int64", "token_ids")}
 
 
@@ -117,6 +155,69 @@ def lstm() -> Built:
     ports = (Port(n, "float32", s, "series") for n, s in zip(("series", "y"), shapes, strict=True))
     entry, out = ports
     return lively(Recurrent()), Signature((entry,), (out,))
+
+
+def _series(kind: str, time: int | str) -> Callable[[], Built]:
+    def build() -> Built:
+        torch.manual_seed(0)
+        shapes = (("batch", time, 3), ("batch", time, 5))
+        upper = (("time", 24),)
+        entry, out = (
+            Port(n, "float32", s, "series", upper)
+            for n, s in zip(("series", "y"), shapes, strict=True)
+        )
+        return lively(Series(kind)), Signature((entry,), (out,))
+
+    return build
+
+
+gru, conv1d = _series("GRU", 12), _series("Conv1d", 12)
+long_lstm, long_gru, long_conv1d = (_series(kind, "time") for kind in ("LSTM", "GRU", "Conv1d"))
+
+
+def unet() -> Built:
+    """Return a small U-Net."""
+    torch.manual_seed(0)
+    entry, out = (
+        Port(n, "float32", ("batch", c, 16, 16), "pixels") for n, c in (("image", 3), ("mask", 4))
+    )
+    return lively(UNet()), Signature((entry,), (out,))
+
+
+def _images(name: str, side: int, outputs: dict[str, tuple[int | str, ...]], **sizes: object):
+    def build() -> Built:
+        import transformers
+
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{name}Config")(image_size=side, **sizes)
+        entry = Port("pixel_values", "float32", ("batch", 3, side, side), "pixels")
+        ports = (Port(n, "float32", ("batch", *shape), "hidden") for n, shape in outputs.items())
+        return lively(getattr(transformers, f"{name}Model")(config)), Signature((entry,), (*ports,))
+
+    return build
+
+
+HIDDEN = "last_hidden_state"
+SMALL = {
+    "hidden_size": 20,
+    "intermediate_size": 36,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+dinov2 = _images("Dinov2", 12, {HIDDEN: (10, 20)}, patch_size=4, mlp_ratio=2, **SMALL)
+siglip = _images(
+    "SiglipVision", 12, {HIDDEN: (9, 20), "pooler_output": (20,)}, patch_size=4, **SMALL
+)
+swin = _images(
+    "Swin", 32, {HIDDEN: (16, 24)}, patch_size=4, embed_dim=12, depths=[2, 2], num_heads=[2, 3],
+    window_size=4,
+)  # fmt: skip
+segformer = _images(
+    "Segformer", 32, {HIDDEN: (24, 4, 4)}, num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1],
+    hidden_sizes=[12, 24], patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[1, 2],
+    mlp_ratios=[2, 2],
+)  # fmt: skip
+mobilenet = _images("MobileNetV2", 32, {HIDDEN: (1280, 1, 1)}, depth_multiplier=0.25)
 
 
 def _heads(size: int) -> Callable[[], Built]:
