@@ -58,7 +58,7 @@ def compare(
     if inputs and not isinstance(reference, Golden):
         options["probes"] = probes_from_file(inputs, reference.signature)
     stage = None
-    if isinstance(reference, Model) and candidate.framework == "mlprogram":
+    if candidate.framework == "mlprogram":
         from ..parity.packages.compressed import as_compressed
 
         reference, stage = as_compressed(reference, candidate)

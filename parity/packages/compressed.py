@@ -16,6 +16,7 @@ from ...converters.captures.mlprogram.arithmetic import tensors
 from ...converters.checkpoints.overlay import Overlay
 from ...converters.models import Model
 from ...converters.values import Array
+from ...errors import UnsupportedError
 from ..check.verdict import Stage
 from ..weights.reference_index import ranked
 from ..weights.sketches.sketch import squeeze
@@ -23,7 +24,10 @@ from .constants import rules_of
 from .source import SourceTensors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...converters.captures.mlprogram.program import Program
+    from ..goldens.golden import Golden
 
 NAME: Final = "compressed"
 SHOWN: Final = 3  # weights that a line names
@@ -223,15 +227,37 @@ def compressed_stage(fits: Mapping[str, Fit | None]) -> Stage:
     return Stage(NAME, "pass", detail, figures)
 
 
-def as_compressed(reference: Model, candidate: Model) -> tuple[Model, Stage | None]:
+def is_compressed(path: Path) -> bool:
+    """Say whether the package at PATH has weights of codes; its program is not loaded for that."""
+    from ...converters.captures.mlprogram.package import census, functions, read_package
+
+    package = read_package(path)
+    kinds = (kind for name in functions(package) for kind in census(package, name))
+    return any(kind.startswith("constexpr_") for kind in kinds)
+
+
+def as_compressed(
+    reference: Model | Golden, candidate: Model
+) -> tuple[Model | Golden, Stage | None]:
     """Return REFERENCE with the weights that the package CANDIDATE compressed, and whether they are its.
 
     ``None`` where the package compresses nothing.
+
+    Raises:
+        UnsupportedError: REFERENCE is a golden, which has no weights to compare with.
     """
+    if candidate.path is None or not is_compressed(candidate.path):
+        return reference, None
     from ...converters.captures.mlprogram import load_program
 
-    program = load_program(candidate.path) if candidate.path else None
-    if program is None or not program.compressed():
+    source = reference if isinstance(reference, Model) else reference.model
+    if source is None:
+        raise UnsupportedError(
+            f"{candidate.spec} is compressed, so each of its weights is held against the source's, which a"
+            " golden does not keep; name the source itself"
+        )
+    program = load_program(candidate.path)
+    if not program.compressed():
         return reference, None
-    fits = CompressedWeights(program, SourceTensors(reference)).fits()
-    return predicted(reference, fits), compressed_stage(fits)
+    fits = CompressedWeights(program, SourceTensors(source)).fits()
+    return predicted(source, fits), compressed_stage(fits)

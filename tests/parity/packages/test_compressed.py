@@ -116,6 +116,16 @@ def test_a_package_compressed_from_other_weights_differs_and_they_are_named(way,
     assert "not the nearest to attention.out.weight" in found["detail"]
 
 
+@pytest.mark.heavy
+def test_a_golden_does_not_judge_compressed_weights(exported, tmp_path):
+    package = compressed(exported, "palette", tmp_path / "m.mlpackage")
+    golden = str(tmp_path / "golden")
+    assert CliRunner().invoke(main, ["parity", "record", SOURCE, golden]).exit_code == 0
+    result = CliRunner().invoke(main, ["parity", "check", golden, str(package)])
+    assert result.exit_code == 3
+    assert "name the source itself" in result.stderr
+
+
 def test_a_sparse_weight_has_lost_its_smallest_numbers_of_all_or_of_each_run():
     sizes = np.float64([[1, 2, 3, 4], [5, 6, 7, 8]])
     of_all = sizes < 5
