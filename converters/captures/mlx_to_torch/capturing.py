@@ -21,6 +21,7 @@ from ..torch_to_mlx.dtypes import to_mlx, to_torch
 from .captured import CapturedMlx, Place, Ports
 from .census import Census, census_of
 from .dense import dense
+from .dtypes import widened
 from .graph import Graph
 from .merging import merged
 from .operations.registry import handlers
@@ -67,7 +68,7 @@ def capture_mlx(
     tensors = {name: _tensor(it, name in trained) for name, it in arrays.items()}
     if quantized == "dense":
         graph, tensors = dense(graph, tensors)
-    constants = {value: to_torch(it) for value, it in graph.constants.items()}
+    constants = {value: widened(to_torch(it)) for value, it in graph.constants.items()}
     return CapturedMlx(dataclasses.replace(graph, constants={}), ports, tensors, constants)
 
 

@@ -92,6 +92,7 @@ elementwise(
     }
 )
 LOGARITHMS = (torch.log2, torch.log10, torch.log)
+LOGICAL = (torch.logical_and, torch.logical_or, torch.logical_xor)
 BITWISE = (
     *(torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor),
     *(torch.bitwise_left_shift, torch.bitwise_right_shift),
@@ -110,7 +111,8 @@ def _sqrt(call: Call) -> Tensor:
 
 @primitive("BitwiseBinary", broadcasts=True)
 def _bitwise(call: Call) -> Tensor:
-    return BITWISE[call.arguments[0]](*call.inputs)
+    table = LOGICAL if call.dtypes[0] == torch.bool else BITWISE
+    return table[call.arguments[0]](*call.inputs)
 
 
 @primitive("Equal", broadcasts=True)

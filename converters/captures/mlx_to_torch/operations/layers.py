@@ -101,7 +101,7 @@ def _additive(mask: Tensor, q: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         return mask.to(q.dtype)
     lowest = torch.finfo(q.dtype).min
-    return torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, lowest)
+    return (1 - mask.to(q.dtype)) * lowest
 
 
 def _repeated(x: Tensor, q: Tensor) -> Tensor:
