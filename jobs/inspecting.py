@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 import shutil
 import subprocess
@@ -229,9 +228,7 @@ def examine_machine() -> Facts:
     from ..converters.runtimes.blas import preload_blas
 
     versions = {package: version_of(package) for package in PACKAGES}
-    missing = {
-        name: [p for p in NEEDS[name] if importlib.util.find_spec(p) is None] for name in NEEDS
-    }
+    missing = {name: [p for p in NEEDS[name] if version_of(p) is None] for name in NEEDS}
     facts: Facts = {
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "versions": {name: version or "not installed" for name, version in versions.items()},
