@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import BadInputError
 from .census import Census, census_of
-from .dtypes import FLOATS, LARGEST, TORCH, widened
+from .dtypes import FLOATS, LARGEST, TORCH, WRAPPING, widened
 from .graph import Graph, Node
 from .operations.registry import Call, handlers
 from .sizes import Size, resolved
@@ -176,7 +176,9 @@ class _Step(NamedTuple):
         listed = [made] if isinstance(made, Tensor) else made
         for value, tensor, dtype in zip(self.node.outputs, listed, self.dtypes, strict=False):
             if tensor is not None:
-                values[value] = _cast(tensor, dtype, kinds)
+                made = tensor.to(kinds[dtype])
+                wraps = self.node.op in WRAPPING and dtype in LARGEST
+                values[value] = made & LARGEST[dtype] if wraps else made
                 for axis, name in self.observed.get(value, {}).items():
                     sizes[name] = tensor.shape[axis]
         for value in self.last:
@@ -193,14 +195,6 @@ def _later(shape: Sequence[Any], sizes: Mapping[str, Any]) -> dict[str, int]:
         for name in names
     ]
     return {name: -1 for name in named if name not in sizes}
-
-
-def _cast(tensor: Tensor, dtype: str, kinds: Mapping[str, torch.dtype]) -> Tensor:
-    """Return TENSOR as DTYPE of MLX; unsigned integers wrap around."""
-    made = tensor.to(kinds[dtype])
-    if dtype in LARGEST and not tensor.dtype.is_floating_point and tensor.dtype != torch.bool:
-        return made & LARGEST[dtype]
-    return made
 
 
 def _steps(graph: Graph) -> list[_Step]:

@@ -24,6 +24,19 @@ TORCH: Final = {
 }
 FLOATS: Final = ("float16", "bfloat16", "float32")
 LARGEST: Final = {"uint16": 0xFFFF, "uint32": 0xFFFFFFFF}  # what arithmetic wraps around at
+WRAPPING: Final = {  # operations whose results may not fit
+    *(
+        "Add",
+        "Subtract",
+        "Multiply",
+        "Negative",
+        "Power",
+        "BitwiseBinary",
+        "AsType",
+        "Reduce",
+        "Scan",
+    ),
+}
 _WIDER: Final = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 
 
