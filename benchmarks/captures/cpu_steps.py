@@ -90,8 +90,8 @@ def modules(name: str) -> tuple[dict[str, Any], dict[str, mx.array]]:
     return {"captured": captured, "by hand": by_hand}, inputs
 
 
-def step(module: Any, inputs: dict[str, mx.array]) -> Callable[[], float]:
-    """Return a function that makes one update of MODULE and returns the loss before it."""
+def starting(module: Any, inputs: dict[str, mx.array]) -> Callable[[], tuple[mx.array, Any]]:
+    """Return a function that starts one update of MODULE; it returns the loss before it, and the state."""
     optimizer = optimizers.AdamW(1e-4, bias_correction=True)
     optimizer.init(module.trainable_parameters())
     state = [module.state, optimizer.state]
@@ -103,9 +103,15 @@ def step(module: Any, inputs: dict[str, mx.array]) -> Callable[[], float]:
         return loss
 
     compiled = mx.compile(update, inputs=state, outputs=state)
+    return lambda: (compiled(inputs), state)
+
+
+def step(module: Any, inputs: dict[str, mx.array]) -> Callable[[], float]:
+    """Return a function that makes one update of MODULE and returns the loss before it."""
+    start = starting(module, inputs)
 
     def run() -> float:
-        loss = compiled(inputs)
+        loss, state = start()
         mx.eval(loss, state)
         return float(loss.item())
 
