@@ -87,11 +87,6 @@ def recorded(node: Any) -> Any:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def fixed_shape(tensor: Any) -> tuple[int, ...] | None:
-    """Return the shape of TENSOR if no size of it varies."""
-    return tuple(tensor.shape) if all(type(size) is int for size in tensor.shape) else None
-
-
 def is_drawn(node: Any) -> bool:
     """Tell whether NODE draws random numbers or takes memory as it is: no two are the same."""
     tags = getattr(node.target, "tags", ())

@@ -159,6 +159,10 @@ def _indexed(node: Any, values: list[Value], known: dict[Node, Value]) -> Value:
     return last._replace(start=last.start + source.start)
 
 
+def _looked_up(_node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
+    return values[0] if isinstance(values[0], Same) else None
+
+
 def _both(_node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
     one, other = values
     if not isinstance(one, All) or not isinstance(other, All):
@@ -187,6 +191,7 @@ _RULES: Final[dict[str, Callable[[Node, list[Value], dict[Node, Value]], Value]]
     "slice": _sliced,
     "diff": _difference,
     "cumsum": _running_sum,
+    "gather": _looked_up,
     "index": _indexed,
     "__and__": _both,
     "bitwise_and": _both,

@@ -39,6 +39,26 @@ def test_positions_are_folded_and_masks_are_made_once(proven, steps):
     assert names.count("bitwise_not.default") == 1
 
 
+class Typed(nn.Module):
+    """Embeddings of types that are the same for all tokens, as where nobody gives any."""
+
+    def __init__(self):
+        super().__init__()
+        self.types = nn.Embedding(2, 4)
+        self.register_buffer("none", torch.ones(1, 9, dtype=torch.long), persistent=False)
+
+    def forward(self, x):
+        types = self.none[:, : x.shape[1]].expand(x.shape[0], -1)
+        return {"x": x * self.types(types)}
+
+
+@pytest.mark.parametrize("dynamic", [None, {"x": {0: "batch"}}, {"x": {0: "batch", 1: "tokens"}}])
+def test_a_row_that_all_look_up_is_looked_up_once_at_all_sizes(proven, dynamic):
+    captured = proven(Typed(), {"x": torch.randn(3, 5, 4)}, dynamic=dynamic)
+    looked_up = next(s for s in captured.recording.graph.steps if "embedding" in s.operation)
+    assert looked_up.run.arguments["indices"].name.startswith("short_")
+
+
 def test_constants_are_folded_through_windows_that_overlap(proven):
     class Windows(nn.Linear):
         def forward(self, x):
