@@ -22,7 +22,9 @@ def shorten_lookups(draft: Draft) -> None:
     known = _uniform(draft)
     for node in draft.calls():
         indices = recorded(node.args[1]) if is_call(node, "embedding.default") else None
-        short = None if indices is None else _short(draft, node.args[1], indices.ndim, known)
+        if indices is None:
+            continue
+        short = _short(draft, node.args[1], indices.ndim, known)
         if short is not None and tuple(short.shape) != tuple(indices.shape):
             _replace(draft, node, short)
 
