@@ -20,12 +20,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+from weighbridge.benchmarks.captures import cpu_steps  # isort: skip - before MLX: sets its BLAS
+
 import mlx.core as mx
 import torch
 from torch import nn as torch_nn
 from torch.nn import functional
 
-from weighbridge.benchmarks.captures import cpu_steps, workloads  # sets the threads of BLAS, too
+from weighbridge.benchmarks.captures import workloads
 from weighbridge.converters.captures import AdapterSpec, capture
 from weighbridge.tests.support.side_by_side import machine
 from weighbridge.trainers.live import live
