@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx import nn, optimizers
+from mlx import nn
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from ...converters.captures import capture
@@ -35,7 +35,7 @@ from .base import (
 from .compiler import compile_problem
 from .memory import Memory
 from .mlx_cached import MlxCached, capture_embedding
-from .mlx_optimizers import Optimizers
+from .mlx_optimizers import Optimizers, computed_once
 from .modes import in_mode, notices, recomputed, trains
 from .scaling import MlxExtras
 
@@ -260,8 +260,11 @@ class MlxStep:
         scale = self._extras.scale
         if "scale" in self._extras.state:
             gradients = tree_map(lambda gradient: gradient / scale, gradients)
-        clipped, norm = optimizers.clip_grad_norm(gradients, self._limit)
-        finite = mx.isfinite(loss) & mx.isfinite(norm)
+        flat: Any = dict(tree_flatten(gradients))
+        norm = mx.sqrt(reduce(mx.add, [mx.sum(mx.square(it)) for it in flat.values()]))
+        factor = computed_once(mx.minimum(self._limit / (norm + 1e-6), 1.0))
+        clipped = tree_map(lambda gradient: gradient * factor, gradients)
+        finite = mx.all(mx.isfinite(mx.stack([loss, norm])))
         old: Any = dict(tree_flatten(self.model.trainable_parameters()))
         old_state: Any = dict(tree_flatten(self._optimizer.state))
         new = self._optimizer.apply(dict(tree_flatten(clipped)), old) | self._buffers()

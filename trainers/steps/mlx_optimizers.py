@@ -74,7 +74,8 @@ class Adam(Own):
 
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: State) -> mx.array:
         """Return the updated PARAMETER and keep the moments in STATE."""
-        settings, rate = self._settings, self.learning_rate.astype(gradient.dtype)
+        settings, dtype = self._settings, gradient.dtype
+        rate = self.learning_rate.astype(dtype)
         if settings.name == "adam":
             gradient = gradient + settings.weight_decay * parameter
         else:
@@ -83,8 +84,9 @@ class Adam(Own):
         step = self.step.astype(mx.float32)
         state["m"] = first * state["m"] + (1 - first) * gradient
         state["v"] = second * state["v"] + (1 - second) * mx.square(gradient)
-        mean = state["m"] * (rate / _correction(first, step)).astype(gradient.dtype)
-        spread = mx.sqrt(state["v"]) * mx.rsqrt(_correction(second, step)).astype(gradient.dtype)
+        mean = state["m"] * computed_once(rate / _correction(first, step)).astype(dtype)
+        root = computed_once(mx.rsqrt(_correction(second, step))).astype(dtype)
+        spread = mx.sqrt(state["v"]) * root
         updated: mx.array = parameter - mean / (spread + settings.eps)
         return updated
 
@@ -172,6 +174,14 @@ def _second_moment(gradient: mx.array, state: State, share: mx.array, least: flo
 
 def _root_mean_square(array: mx.array) -> mx.array:
     return mx.sqrt(mx.square(array).mean())
+
+
+def computed_once(number: mx.array) -> mx.array:
+    """Return the NUMBER; ``mx.compile`` would compute its steps again for every element that it meets.
+
+    It joins them with the elementwise steps after them, but no sum.
+    """
+    return mx.sum(mx.stack([number, mx.zeros_like(number)]))
 
 
 def _correction(beta: float, step: mx.array) -> mx.array:
