@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import cast
+from operator import index
+from typing import Any, cast
 
 import mlx.core as mx
 import torch
@@ -51,14 +52,18 @@ class Generator:
         tokens: how long a text may become.
     """
 
-    def __init__(self, module: nn.Module, *, tokens: int = 512) -> None:
+    def __init__(self, module: Any, *, tokens: int = 512) -> None:
         """Record MODULE, in evaluation mode, with room for TOKENS tokens.
 
         Raises:
+            BadInputError: no room, or more than MODULE has positions for.
             UnsupportedError: it keeps nothing of a text, or more than keys and values; or as
                 ``capture`` does.
         """
-        self.tokens = tokens
+        most = getattr(module.config, "max_position_embeddings", None) or tokens
+        if not 0 < tokens <= most:
+            raise BadInputError(f"tokens={tokens}: this model reads texts of 1 to {most} tokens")
+        self.tokens, self._words = tokens, module.get_input_embeddings().num_embeddings
         sizes = sizes_of(module, IDS)
         dtype = next(module.parameters()).dtype
         kept = {
@@ -67,7 +72,9 @@ class Generator:
         }
         inputs = {IDS: torch.ones(1, 1, dtype=torch.long), "position": torch.tensor(0), **kept}
         self._kept = {name: to_mlx(tensor) for name, tensor in kept.items()}
-        self.captured: Captured = capture_torch(_Reader(module).eval(), inputs=inputs, modes="one")
+        self.captured: Captured = capture_torch(
+            _Reader(module.eval()).eval(), inputs=inputs, modes="one"
+        )
         self._step = mx.compile(self.captured.__call__, inputs=self.captured.state)
 
     def generate(self, ids: Sequence[int], count: int, *, stop: Collection[int] = ()) -> list[int]:
@@ -79,8 +86,9 @@ class Generator:
             stop: tokens that end the text; the one that does is returned too.
 
         Raises:
-            BadInputError: no text, or no room for it and COUNT more.
+            BadInputError: no text, no tokens of the model, or no room for it and COUNT more.
         """
+        ids = self._checked(ids)
         if not ids or len(ids) + count > self.tokens:
             raise BadInputError(
                 f"a text of {len(ids)} tokens and {count} more needs 1 to {self.tokens} tokens; "
@@ -96,6 +104,16 @@ class Generator:
             found.append(cast(int, mx.argmax(result).item()))
             if found[-1] in stop:
                 break
+        return found
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        """Return IDS as whole numbers."""
+        try:
+            found = [index(it) for it in ids]
+        except TypeError as error:
+            raise BadInputError(f"ids are whole numbers, one text: {error}") from error
+        if strange := [it for it in found if not 0 <= it < self._words]:
+            raise BadInputError(f"id {strange[0]} is none of the model's 0 to {self._words - 1}")
         return found
 
     def _read(self, token: int, position: int, kept: dict[str, mx.array]) -> mx.array:

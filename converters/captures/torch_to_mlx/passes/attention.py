@@ -54,11 +54,11 @@ def _rewrite(
 
 
 def _is_bias(mask: Any, like: Any) -> bool:
-    """Tell whether MASK is a looked up weight and nothing else, so hides nothing, in LIKE's dtype."""
+    """Tell whether MASK is a looked up parameter and nothing else, so hides nothing, in LIKE's dtype."""
     node = mask
     while is_call(node, *MOVES):
         node = node.args[0]
-    looked_up = is_call(node, "embedding.default") and node.args[0].op == "placeholder"
+    looked_up = is_call(node, "embedding.default") and node.args[0].name.startswith("p_")
     return looked_up and mask.meta["val"].dtype == like.dtype
 
 

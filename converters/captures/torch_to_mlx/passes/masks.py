@@ -105,9 +105,10 @@ def _cast(node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
 
 def _sum(node: Any, values: list[Value], _known: dict[Node, Value]) -> Value:
     one, other = values
-    if node.kwargs or not isinstance(other, Same) or not isinstance(other.value, int):
+    plain = len(node.args) == 2 and not node.kwargs  # no factor of the second
+    if not plain or not isinstance(other, Same) or not isinstance(other.value, int):
         return None
-    step = other.value if is_call(node, "add.Tensor") else -other.value
+    step = other.value if is_call(node, "add.Tensor", "add.Scalar") else -other.value
     if isinstance(one, Count):
         return one._replace(start=one.start + step)
     return Same(one.value + step) if isinstance(one, Same) else None

@@ -1,5 +1,6 @@
 """Texts that captured language models go on with are transformers' own."""
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -61,6 +62,17 @@ def test_a_text_that_has_no_room_is_refused():
     for text, count in ((TEXT, 3), ([], 1)):
         with pytest.raises(BadInputError, match="needs 1 to 9 tokens"):
             generator.generate(text, count)
+
+
+def test_what_is_no_text_of_the_model_is_refused_and_breaks_nothing():
+    module = model("gpt2")
+    with pytest.raises(BadInputError, match="texts of 1 to 64 tokens"):
+        Generator(module, tokens=65)
+    generator = Generator(module, tokens=12)
+    for text in ([1.5], [[1, 2]], [61], [-1]):
+        with pytest.raises(BadInputError):
+            generator.generate(text, 2)
+    assert generator.generate(np.array(TEXT), 3) == theirs(module, 3)
 
 
 def test_a_model_that_keeps_something_else_is_refused():

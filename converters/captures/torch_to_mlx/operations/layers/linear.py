@@ -67,7 +67,8 @@ register(
 def _linear(input_: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
     if bias is None:
         return matmul(input_, weight.T)
-    if not is_float(input_) or input_.ndim < 2 or not input_.size:
+    whole = bias.shape == weight.shape[:1] and weight.ndim == 2
+    if not whole or not is_float(input_) or input_.ndim < 2 or not input_.size:
         return plus_product(bias, input_, weight.T)
     result: mx.array = _layer(input_, weight, bias)
     return result

@@ -59,6 +59,28 @@ def test_a_row_that_all_look_up_is_looked_up_once_at_all_sizes(proven, dynamic):
     assert looked_up.run.arguments["indices"].name.startswith("short_")
 
 
+def test_a_number_that_is_added_to_constant_indices_is_added(proven):
+    class Next(Typed):
+        def forward(self, x):
+            row = torch.zeros(x.shape[:2], dtype=torch.long)
+            return {"x": x * self.types(torch.ops.aten.add.Scalar(row, 1))}
+
+    proven(Next(), {"x": torch.randn(3, 5, 4)}, dynamic={"x": {0: "batch"}})
+
+
+@pytest.mark.parametrize("shape", [(1,), (), (3, 5)])
+def test_a_bias_of_any_shape_that_fits_gets_a_gradient_of_it(proven, shape):
+    class Shifted(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 5)
+            self.own = nn.Parameter(torch.randn(shape))
+
+        def forward(self, x):
+            return {"x": nn.functional.linear(x, self.weight, self.own)}
+
+    proven(Shifted(), {"x": torch.randn(3, 4)})
+
+
 def test_constants_are_folded_through_windows_that_overlap(proven):
     class Windows(nn.Linear):
         def forward(self, x):
