@@ -43,6 +43,7 @@ class Fit(NamedTuple):
         beyond: numbers that are not the nearest that the codes could give.
         size: all numbers.
         far: those of them that lie further than a step away.
+        out: numbers that lie further than a step from all that the codes could give, where most do.
         zeroed: numbers that were zeroed and are larger than others that were kept.
         moved: how far it lies from the tensor, as a part of its size.
         values: what the tensor is in the package, in its own layout; ``None`` where that is unknown.
@@ -53,6 +54,7 @@ class Fit(NamedTuple):
     beyond: int
     size: int
     far: int
+    out: int
     zeroed: int
     moved: float
     values: Array | None
@@ -60,10 +62,20 @@ class Fit(NamedTuple):
     @property
     def ok(self) -> bool:
         """Whether the constant is what a compression to the nearest makes of the tensor."""
-        return not self.beyond and not self.zeroed
+        return not self.beyond and not self.zeroed and not self.lost
+
+    @property
+    def lost(self) -> bool:
+        """Whether the constant is not the tensor, however the codes were chosen."""
+        return bool(self.far or self.out) or self.moved >= 1
 
     def problem(self) -> str:
         """Say what does not fit."""
+        if self.lost and not self.far:
+            return (
+                f"{self.name} moved {self.source} by {self.moved:.2g} of its size: {self.out:,} of"
+                f" {self.size:,} numbers lie further than a step from all that its codes could give"
+            )
         if self.beyond:
             return (
                 f"{self.name}: {self.beyond:,} of {self.size:,} numbers are not the nearest to"
@@ -115,7 +127,7 @@ class CompressedWeights:
         found: Fit | None = None
         for option in self.options(name, tuple(variable.shape)):
             fit = fit_of(name, variable, option)
-            if found is None or (fit.beyond, fit.zeroed) < (found.beyond, found.zeroed):
+            if found is None or _misfit(fit) < _misfit(found):
                 found = fit
             if fit.ok:
                 break
@@ -143,6 +155,10 @@ class CompressedWeights:
         return sorted(ranked(name, alike), key=lambda it: it != named)
 
 
+def _misfit(fit: Fit) -> tuple[float, ...]:
+    return fit.lost, fit.beyond, fit.zeroed, fit.moved
+
+
 def fit_of(name: str, variable: Any, option: Option) -> Fit:
     """Return how VARIABLE, compressed and called NAME, fits OPTION."""
     from ...converters.captures.mlprogram.closest import closest, zeros_of
@@ -154,12 +170,15 @@ def fit_of(name: str, variable: Any, option: Option) -> Fit:
     wrong = ~(gap - least <= best.room)
     zeros = zeros_of(variable)
     size = float(np.linalg.norm(exact))
+    kept = np.ones(exact.shape, bool) if zeros is None else ~zeros
+    out = int((kept & (least > best.step + best.room)).sum())
     return Fit(
         name,
         option.source,
         beyond=int(wrong.sum()),
         size=exact.size,
         far=int((wrong & ~(gap <= least + best.step)).sum()),
+        out=out if 2 * out > kept.sum() else 0,
         zeroed=0 if zeros is None else out_of_order(np.abs(exact), zeros),
         moved=float(np.linalg.norm(held - exact)) / size if size else 0.0,
         values=option.undo(values),
@@ -191,7 +210,7 @@ def _larger(sizes: Array, zeros: Array) -> int:
 
 def predicted(reference: Model, fits: Mapping[str, Fit | None]) -> Model:
     """Return REFERENCE with those of its weights that a package has compressed, as it has them."""
-    known = [it for it in fits.values() if it is not None and not it.far]
+    known = [it for it in fits.values() if it is not None and not it.lost]
     values = {it.source: it.values for it in known if it.values is not None}
     if not values:
         return reference
@@ -211,8 +230,8 @@ def compressed_stage(fits: Mapping[str, Fit | None]) -> Stage:
     """Say whether every compressed weight is the nearest to the source's that its codes could give."""
     figures: dict[str, Any] = {"moved": {name: it.moved for name, it in fits.items() if it}}
     lost = [f"{name}: no tensor of the source has its size" for name, it in fits.items() if not it]
-    wrong = [it.problem() for it in fits.values() if it and it.far]
-    unsure = [it.problem() for it in fits.values() if it and not it.ok and not it.far]
+    wrong = [it.problem() for it in fits.values() if it and it.lost]
+    unsure = [it.problem() for it in fits.values() if it and not it.ok and not it.lost]
     if problems := [*wrong, *lost, *unsure]:
         status = "fail" if wrong else "unverified"
         detail = "; ".join(problems[:SHOWN])

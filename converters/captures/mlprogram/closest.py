@@ -17,9 +17,10 @@ from .evaluator import constant_value, dtype_name
 from .kernels.constexpr import CONSTEXPR, spread, unpack
 
 Float64 = NDArray[np.float64]
-# coremltools computes codes in float16. Two roundings, of numbers as large as the width of what a group can
-# hold, each move the middle between two points by 2**-11 of it, and one distance grows as the other shrinks.
-ROUNDED: Final = 2.0**-9
+# coremltools computes codes in float16: each rounding moves the middle between two points by 2**-11 of what
+# is rounded, and one distance grows as the other shrinks.
+HALVES: Final = 2.0**-10
+ROUNDED: Final = 2.0**-9  # two of them, of numbers as large as the width of a table
 TABLE_ROUNDED: Final = 2.0**-6  # the same where the table itself was rounded to 8 bits afterwards
 CHUNK: Final = 1 << 12  # vectors whose distances to a table are computed at a time
 
@@ -89,7 +90,8 @@ def _on_grid(codes: Any, scale: Float64, offset: Float64, wanted: Float64) -> Cl
     least, largest = _range(codes)
     values = scale * (np.clip(np.rint(place), least, largest) - offset)
     step = np.abs(scale)
-    return Closest(values, step, ROUNDED * step * (largest - least))
+    # The number and its quotient were rounded, and the sum with the offset.
+    return Closest(values, step, step * HALVES * (np.abs(place) + 2 * np.abs(place - offset)))
 
 
 def _blockwise(operation: Any, wanted: Float64) -> Closest:
@@ -135,7 +137,7 @@ def _table(operation: Any, wanted: Float64) -> Closest:
 
 def _of_table(lut: Float64, wanted: Float64, axis: int | None) -> tuple[Float64, float]:
     """Return the entries of LUT nearest to WANTED, and how far its entries are apart on average."""
-    step = float(np.ptp(lut)) / max(len(lut) - 1, 1)
+    step = float(np.ptp(lut)) / max(len(lut) ** (1 / lut.shape[-1]) - 1, 1)
     if lut.shape[-1] == 1:
         levels = np.sort(lut[:, 0])
         middles = (levels[1:] + levels[:-1]) / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ with quiet():
     import coremltools.optimize.coreml as compression
 
 SOURCE = f"{modules.__name__}:heads8"
+INTEGERS = (21, 31)  # int8 and uint8 in Core ML's format
 pytestmark = pytest.mark.filterwarnings("ignore")
 WAYS = {
     "int8": ("linear_quantize_weights", compression.OpLinearQuantizerConfig(weight_threshold=0)),
@@ -114,6 +116,61 @@ def test_a_package_compressed_from_other_weights_differs_and_they_are_named(way,
     found = stage(verdict, "compressed")
     assert found["status"] == "fail"
     assert "not the nearest to attention.out.weight" in found["detail"]
+
+
+def spoil(path, names, change):
+    """Put CHANGE of the parameter of one of NAMES in its place in every compressed constant at PATH."""
+    package = read_package(path)
+    file = next(path.rglob("weight.bin"))
+    data = bytearray(file.read_bytes())
+    for function in package.spec.mlProgram.functions.values():
+        for operation in function.block_specializations[function.opset].operations:
+            given = {it: operation.attributes[it] for it in names if it in operation.attributes}
+            given |= {
+                it: operation.inputs[it].arguments[0].value
+                for it in names
+                if it in operation.inputs
+            }
+            for value in given.values() if operation.type.startswith("constexpr_") else ():
+                kind = np.int8 if value.type.tensorType.dataType in INTEGERS else np.float16
+                if value.HasField("blobFileValue"):
+                    at = value.blobFileValue.offset + 16
+                    size, begin = struct.unpack_from("<QQ", data, at - 8)
+                    data[begin : begin + size] = spoiled(data[begin : begin + size], kind, change)
+                else:
+                    held = value.immediateValue.tensor.bytes
+                    held.values = spoiled(held.values, kind, change)
+    file.write_bytes(data)
+    next(path.rglob("*.mlmodel")).write_bytes(package.spec.SerializeToString())
+    return path
+
+
+def spoiled(data, kind, change):
+    return change(np.frombuffer(bytes(data), kind)).astype(kind).tobytes()
+
+
+def third_up(codes):
+    """Return CODES, every third one more where there is room."""
+    return np.where((np.arange(codes.size) % 3 == 0) & (np.abs(codes) < 60), codes + 1, codes)
+
+
+SPOILED = {
+    "scales of 0": ("int8", ("scale",), np.zeros_like, "DIFFERS"),
+    "scales a thousandth": ("int8", ("scale",), lambda scale: scale / 1000, "DIFFERS"),
+    "tables of one number": ("palette", ("lut",), lambda lut: np.full_like(lut, 0.5), "DIFFERS"),
+    "codes one off": ("int8", ("quantized_data", "data"), third_up, "DIFFERS"),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("what", SPOILED)
+def test_codes_and_scales_that_are_not_the_sources_do_not_pass(what, exported, tmp_path):
+    way, names, change, status = SPOILED[what]
+    package = compressed(exported, way, tmp_path / "m.mlpackage")
+    code, verdict = judged(spoil(package, names, change))
+    assert verdict["status"] == status, verdict["stages"]
+    assert code != 0
+    assert stage(verdict, "compressed")["status"] != "pass"
 
 
 @pytest.mark.heavy
