@@ -189,7 +189,9 @@ LONGEST_SIZE = 9  # digits
 def parse_size(item: str, size: str) -> int:
     """Parse the SIZE of ``DIMENSION=SIZE``."""
     if not (size.isdecimal() and len(size) <= LONGEST_SIZE and int(size)):
-        raise click.BadParameter(f"{item!r} is not DIMENSION=SIZE, such as sequence=256")
+        raise click.BadParameter(
+            f"{item!r} is not DIMENSION=SIZE with a size from 1, such as sequence=256"
+        )
     return int(size)
 
 

@@ -52,7 +52,11 @@ class Positional(torch.nn.Module):
 
 
 def bounds(signature: Signature, upper: Mapping[str, int]) -> dict[str, int]:
-    """Return the largest size of every named dimension: UPPER's, the signature's, or 32."""
+    """Return the largest size of every named dimension: UPPER's, the signature's, or 32.
+
+    Raises:
+        BadInputError: UPPER names dimensions that are not there, or is above what the signature allows.
+    """
     found: dict[str, int] = {}
     for port in signature.inputs:
         for size in port.shape:
@@ -61,6 +65,13 @@ def bounds(signature: Signature, upper: Mapping[str, int]) -> dict[str, int]:
     if strange := sorted(set(upper) - set(found)):
         known = ", ".join(sorted(found)) or "none"
         raise BadInputError(f"no dimension {', '.join(strange)}; the signature's are {known}")
+    limits = {
+        (size, port.limit(size, most)) for port in signature.inputs for size, most in found.items()
+    }
+    if high := sorted(
+        f"{size}={found[size]} (at most {it})" for size, it in limits if found[size] > it
+    ):
+        raise BadInputError(f"the model takes no input of such a size: {', '.join(high)}")
     return found
 
 

@@ -112,7 +112,9 @@ def codes_of(program: Program, tensors: Dequantized, found: Kept) -> Iterator[tu
             found.dense[weight] = str(error)
             continue
         if not fitting:
-            found.dense[weight] = "no constant of the package has its values"
+            found.dense[weight] = (
+                "no constant of the package has its values (an adapter may have changed it)"
+            )
             continue
         gap = moved(codes, dense, constants[fitting[0]].dtype)
         if gap > ROUNDED * 2**codes.bits:

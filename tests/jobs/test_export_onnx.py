@@ -92,6 +92,10 @@ def test_a_dry_run_writes_nothing(exported, tmp_path):
             "did you mean weighbridge convert onnx-to-torch",
         ),
         (("export", "onnx", "{source}", "{folder}/a.onnx", "--upper", "b=3"), "no dimension b"),
+        (
+            ("export", "onnx", "{source}", "{folder}/a.onnx", "--upper", "sequence=99999"),
+            "no input of such a size: sequence=99999",
+        ),
         (("inspect", "{folder}/cut.onnx"), "cannot be read as an ONNX model"),
     ],
 )

@@ -3,6 +3,7 @@
 import mlx.nn as nn
 
 ALIASES = dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_approx")
+ALIASES |= {"quick_gelu": "gelu_fast_approx", "swish": "silu"}
 
 
 class Activation:
