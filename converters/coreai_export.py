@@ -92,7 +92,7 @@ def export_coreai(
         upper: largest size of each named dimension, where the signature has none.
 
     Raises:
-        BadInputError: TARGET is called otherwise, or UPPER names no dimension.
+        BadInputError: TARGET is called otherwise, or UPPER names no dimension or more than the model takes.
         UnsupportedError: PyTorch cannot record the module, or Core AI has no form for it.
     """
     if target.suffix != SUFFIX or precision not in PRECISIONS:

@@ -67,7 +67,7 @@ def export_onnx(
         upper: largest size of each named dimension, where the signature has none.
 
     Raises:
-        BadInputError: TARGET is called otherwise, or UPPER names no dimension.
+        BadInputError: TARGET is called otherwise, or UPPER names no dimension or more than the model takes.
         UnsupportedError: PyTorch cannot record the module, or cannot write it as ONNX, or the file
             would be larger than 2 GB.
     """

@@ -178,6 +178,27 @@ WORLDS |= dict.fromkeys(("model.onnx", "model.mlpackage", "model.aimodel"), prog
 WORLDS |= {"gguf": ggufs, "my_port": ports}
 
 
+def labelled(folder: Path) -> None:
+    """A classifier of two classes, and texts of one's own for it."""
+    words = tiny_vocabulary()
+    config = transformers.BertConfig(vocab_size=len(words), num_labels=2, **BERT)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder / "DIR")
+    save_tokenizer(words, folder / "DIR")
+    rows = [{"text": f"the {n} of {n % 2}", "label": n % 2} for n in range(80)]
+    (folder / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def decoder(folder: Path) -> None:
+    """A language model with its tokenizer."""
+    words = tiny_vocabulary()
+    config = transformers.Qwen3Config(**QWEN | {"vocab_size": len(words)})
+    transformers.Qwen3ForCausalLM(config).save_pretrained(folder / "DIR")
+    save_tokenizer(words, folder / "DIR")
+
+
+WORLDS = {"recipe text-classification": labelled, "DIR": decoder, **WORLDS}
+
+
 @pytest.fixture(scope="module")
 def world_of(tmp_path_factory):
     """Return what makes, once each, the folder that an example runs in."""

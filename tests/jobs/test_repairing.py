@@ -176,7 +176,10 @@ def error_of(folder, made, shape):
     "kind",
     [
         *QUICK,
-        *(pytest.param(it, marks=pytest.mark.heavy) for it in {*PARTS.values(), *OWN} - {*QUICK}),
+        *(
+            pytest.param(it, marks=pytest.mark.heavy)
+            for it in sorted({*PARTS.values(), *OWN} - {*QUICK})
+        ),
     ],
 )
 def test_every_part_mends_what_it_is_for(kind, tmp_path):
