@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from weighbridge.tests.faults.commands import COMMANDS, make_sources, varied
-from weighbridge.tests.faults.keeping import Visit, results_of, visit
+from weighbridge.tests.faults.keeping import Results, Visit, visit
 from weighbridge.tests.faults.server import Server
 from weighbridge.tests.faults.shim import missing
 from weighbridge.tests.faults.worlds import World
@@ -36,7 +36,7 @@ def visits(folder: Path, names: list[str]) -> list[Visit]:
             name: World(folder / name, server, sources, others, (name, command))
             for name, command in COMMANDS.items()
         }
-        results = results_of(list(worlds.values()))
+        results = Results(list(worlds.values()))
         return [visit(worlds[name], animal, results) for name in names for animal in ANIMALS]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -117,13 +118,17 @@ COMMANDS: Final = {
 }
 
 
-def make_sources(folder: Path) -> Path:
-    """Write what the commands read to the new FOLDER; return it."""
+EXPORTED: Final = {"llama.onnx", "bert.mlpackage"}
+
+
+def make_sources(folder: Path, commands: Iterable[str] = COMMANDS) -> Path:
+    """Write what COMMANDS read to the new FOLDER; return it."""
     folder.mkdir(parents=True)
     _encoder(folder)
     _decoder(folder)
     _forecaster(folder)
-    _exported(folder)
+    if EXPORTED & {name for command in commands for name in COMMANDS[command].reads}:
+        _exported(folder)
     return folder
 
 
@@ -143,7 +148,8 @@ def varied(sources: Path, folder: Path) -> Path:
             metadata = file.metadata()
         save_file(tensors | changed, path, metadata=metadata)
     like_file(folder / "llama.gguf", "llama", folder / "llama")
-    _exported(folder)
+    if (folder / "llama.onnx").exists():
+        _exported(folder)
     (folder / "adapter" / "weighbridge.json").unlink()  # it speaks of the other numbers
     return folder
 

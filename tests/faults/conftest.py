@@ -28,10 +28,17 @@ def server(tmp_path_factory):
         yield server
 
 
+def _runs(item, name):
+    """Tell whether ITEM tries the command NAME, and is not skipped."""
+    given = getattr(item, "callspec", None)
+    return given and given.params.get("world") == name and not item.get_closest_marker("skip")
+
+
 @pytest.fixture(scope="session")
-def sources(tmp_path_factory):
+def sources(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
-    made = make_sources(folder / "sources")
+    asked = {name for name in COMMANDS for item in request.session.items if _runs(item, name)}
+    made = make_sources(folder / "sources", asked)
     return made, varied(made, folder / "others")
 
 

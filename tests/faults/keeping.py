@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class Visit(NamedTuple):
     problems: tuple[str, ...]
 
 
-def visit(world: World, animal: str, results: dict[str, Path]) -> Visit:
+def visit(world: World, animal: str, results: Mapping[str, Path]) -> Visit:
     """Give the command of WORLD to ANIMAL; RESULTS are those of each command, with their records."""
     folder = world.place
     world.clear()
@@ -70,9 +70,23 @@ def visit(world: World, animal: str, results: dict[str, Path]) -> Visit:
     return Visit(world.name, animal, ended.code, lines[-1], lost, left, tuple(problems))
 
 
-def results_of(worlds: Sequence[World]) -> dict[str, Path]:
-    """Return a folder with an older result of each of WORLDS."""
-    return {world.name: world.kept() for world in worlds}
+class Results(Mapping[str, Path]):
+    """A folder with an older result of each of WORLDS, made when it is asked for."""
+
+    def __init__(self, worlds: Sequence[World]) -> None:
+        self._worlds = {world.name: world for world in worlds}
+
+    def __getitem__(self, name: str) -> Path:
+        """Return the folder with the result of the command NAME."""
+        return self._worlds[name].kept()
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of the commands."""
+        return iter(self._worlds)
+
+    def __len__(self) -> int:
+        """Return the number of commands."""
+        return len(self._worlds)
 
 
 def _put(folder: Path, name: str, target: Path) -> None:
