@@ -11,6 +11,7 @@ from math import frexp, isqrt
 from typing import Final, NamedTuple
 
 from ..libraries import Target
+from ..libraries.repairs.catalogue import irregular
 from .source import Source
 
 
@@ -48,6 +49,11 @@ def some_experts(source: Source) -> bool:
     return bool(source.get("num_experts_per_tok", 0) < source.get("num_experts", 0))
 
 
+def own_layers(source: Source) -> bool:
+    """Return whether layers of full attention do not follow one another at one distance."""
+    return irregular(source.part("text_config").written or source.written)
+
+
 ROUNDED: Final = "scales embeddings by the root of the hidden size in bfloat16, in float32 runs too"
 LATENT: Final = (
     "normalises the latents with rms_norm_eps where transformers uses 1e-6; outputs differ slightly"
@@ -63,6 +69,13 @@ def not_1e_6(source: Source) -> bool:
     """Return whether norms have another epsilon than that of transformers' latents."""
     return bool(source.get("rms_norm_eps", 1e-6) != 1e-6)
 
+
+GEMMA3: Final = [
+    Limit(scale_rounds, ROUNDED, "embedding_scale"),
+    Limit(
+        own_layers, "takes every so many layers as full attention, not layer_types", "layer_kinds"
+    ),
+]
 
 # MLX model file -> its limits.
 LIMITS: Final[dict[str, list[Limit]]] = {
@@ -87,8 +100,8 @@ LIMITS: Final[dict[str, list[Limit]]] = {
             always, "computes the exact gelu; transformers computes gelu_pytorch_tanh", "activation"
         )
     ],
-    "gemma3": [Limit(scale_rounds, ROUNDED, "embedding_scale")],
-    "gemma3_text": [Limit(scale_rounds, ROUNDED, "embedding_scale")],
+    "gemma3": GEMMA3,
+    "gemma3_text": GEMMA3,
     "gemma3n": [
         Limit(
             always,
@@ -127,6 +140,7 @@ LIMITS: Final[dict[str, list[Limit]]] = {
         Limit(
             inner_size("intermediate_size"),
             "takes 4 times the hidden size; it does not read intermediate_size",
+            "inner_size",
         ),
     ],
     "gptj": [
@@ -188,6 +202,13 @@ LIMITS: Final[dict[str, list[Limit]]] = {
             other("rms_norm_eps", 1e-5),
             "normalises with 1e-5; it does not read rms_norm_eps",
             "function_norm",
+        )
+    ],
+    "qwen2_moe": [
+        Limit(
+            lambda source: bool(source.get("norm_topk_prob")),
+            "does not normalise the weights of experts; it does not read norm_topk_prob",
+            "normalised_experts",
         )
     ],
     "recurrent_gemma": [

@@ -168,6 +168,7 @@ def require_loadable(model: Model, config: Mapping[str, Any], layout: Headers) -
 
     Raises:
         MismatchError: the checkpoint does not fit its configuration; everything is listed.
+        UnsupportedError: the class was mended for this, and does not take it all the same.
     """
     target = reader(model)
     problems = list(different(target.parameters(config), layout)) if target else []
@@ -182,10 +183,13 @@ def require_loadable(model: Model, config: Mapping[str, Any], layout: Headers) -
             raise
         cause = f"it may be incomplete, or the class at fault ({error})"
     count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "one does not fit"
-    return (
+    found = (
         f"{target} will not load this: {cause}, but of what the class makes of it {count}"
         f" ({problems[0]})"
     )
+    if target.repaired:
+        raise UnsupportedError(f"{found}; leave --repair out for the weights alone")
+    return found
 
 
 def require_read(model: Model) -> bool:

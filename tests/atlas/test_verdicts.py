@@ -29,6 +29,11 @@ def test_a_text_past_a_threshold_counts_too():
     assert verdict(row(long_error=1.0, control="same weights"))[0] == "gap"
 
 
+def test_a_token_that_rounding_does_not_explain_is_a_gap():
+    assert verdict(row(greedy=1e-6))[0] == "pass"
+    assert verdict(row(greedy=1e-3))[0] == "gap"
+
+
 @pytest.mark.parametrize(("check", "errors"), [("PASS", {"long_error": 1.0}), ("DIFFERS", {})])
 def test_a_check_that_contradicts_the_two_forwards_is_a_gap(check, errors):
     status, why = verdict(row("mistral", check=check, control="same weights", **errors))

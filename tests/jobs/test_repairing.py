@@ -8,6 +8,7 @@ import warnings
 import mlx.core as mx
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from weighbridge.cli import main
@@ -129,6 +130,14 @@ def test_a_model_without_a_known_fault_is_refused(tmp_path):
     assert "nothing is known to repair in llama" in output
 
 
+def test_a_mended_class_that_does_not_load_the_weights_is_refused(tmp_path):
+    folder = make("gpt_neox", tmp_path / "hub", {"tie_word_embeddings": True}).folder
+    output = invoke("convert", "torch-to-mlx", folder, tmp_path / "mlx", "--repair", code=3)
+    assert "repaired will not load this" in output
+    assert "leave --repair out" in output
+    assert not (tmp_path / "mlx").exists()
+
+
 def test_code_of_the_source_is_not_replaced(made, tmp_path):
     shutil.copytree(made.folder, tmp_path / "hub")
     (tmp_path / "hub" / "model.py").write_text(EVIL)
@@ -156,9 +165,12 @@ LONG_ROPE = {
     "original_max_position_embeddings": 32,
 }
 OWN = {
+    "gemma3_text": {"layer_types": ["full_attention", "sliding_attention"] * 2},
+    "gpt_neox": {"intermediate_size": 80},
     "gptj": {"n_inner": 80},
     "phi3": {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": 32},
     "qwen2": {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2},
+    "qwen2_moe": {"norm_topk_prob": True},
 }
 
 
@@ -192,6 +204,21 @@ def test_every_part_mends_what_it_is_for(kind, tmp_path):
     assert error_of(tmp_path / "plain", made, logits.LONG) > 1
     assert error_of(tmp_path / "mended", made, logits.LONG) <= 1
     assert error_of(tmp_path / "mended", made, logits.SHORT) <= 1
+
+
+@pytest.mark.parametrize(("dtype", "bar"), [("float32", 2e-7), ("bfloat16", 0)])
+def test_embeddings_are_scaled_as_transformers_scales_them_in_every_dtype(dtype, bar, tmp_path):
+    made, seen = make("gemma3_text", tmp_path), []
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"model_file": "model.py", "sliding_window_pattern": 2}
+    model, kept = find(config).build(config), made.model.to(getattr(torch, dtype)).model
+    weight = kept.embed_tokens.weight.detach()
+    model.model.embed_tokens.weight = mx.array(weight.float().numpy()).astype(getattr(mx, dtype))
+    model.model.layers = [lambda h, *_: seen.append(h) or h] * len(model.layers)
+    model.model(mx.array(logits.tokens()))
+    wanted = kept.embed_tokens(torch.from_numpy(logits.tokens())).detach().float().numpy()
+    found = np.array(seen[0].astype(mx.float32))
+    assert np.abs(found - wanted).max() <= bar * np.abs(wanted).max()
 
 
 @pytest.mark.heavy

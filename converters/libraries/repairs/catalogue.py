@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,13 +15,30 @@ class Repair:
         part: the file below ``parts/``; its class is called so too.
         fields: of config.json that the library's class does not keep, with their defaults.
         settings: attributes of the model by which the part knows this class.
-        when: a key of the language model's configuration that switches the fault off where it is null.
+        when: whether the language model's configuration leaves room for the fault.
     """
 
     part: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    when: str = ""
+    when: Callable[[Mapping[str, Any]], bool] = lambda _: True
+
+
+def given(key: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Return whether KEY is there and not null, or may have a default."""
+    return lambda text: bool(text.get(key, True))
+
+
+def irregular(text: Mapping[str, Any]) -> bool:
+    """Return whether layers of full attention do not follow one another at one distance.
+
+    >>> sliding, full = "sliding_attention", "full_attention"
+    >>> irregular({"layer_types": [sliding, full, full]}), irregular({"layer_types": [sliding, full]})
+    (True, False)
+    """
+    full = [kind == "full_attention" for kind in text.get("layer_types") or ()]
+    period = full.index(True) + 1 if any(full) else 1
+    return full != [(place + 1) % period == 0 for place in range(len(full))]
 
 
 def activation(key: str, *layers: str, default: str = "") -> Repair:
@@ -32,7 +49,9 @@ def activation(key: str, *layers: str, default: str = "") -> Repair:
 
 def inner_size(key: str, *layers: str) -> Repair:
     """Return the repair of feed-forward LAYERS, up and down, whose width KEY names."""
-    return Repair("inner_size", {key: None}, {"inner_size": key, "feed_forward": layers}, key)
+    return Repair(
+        "inner_size", {key: None}, {"inner_size": key, "feed_forward": layers}, given(key)
+    )
 
 
 def epsilon(value: float | str, *norms: str) -> Repair:
@@ -42,8 +61,14 @@ def epsilon(value: float | str, *norms: str) -> Repair:
 
 LATENTS: Final = epsilon(1e-6, "q_a_layernorm", "kv_a_layernorm")
 EXACT_SCALE: Final = Repair("embedding_scale", settings={"rounds": False})
-WINDOW: Final = Repair("window", {"sliding_window": None, "layer_types": ()}, {}, "sliding_window")
-NESTED_WINDOW: Final = Repair("window", when="sliding_window")
+WINDOW: Final = Repair(
+    "window", {"sliding_window": None, "layer_types": ()}, {}, given("sliding_window")
+)
+NESTED_WINDOW: Final = Repair("window", when=given("sliding_window"))
+OWN_LAYERS: Final = (
+    Repair("layer_kinds", when=irregular),
+    Repair("window", {"layer_types": ()}, when=irregular),
+)
 
 # Model type -> the repairs of mlx-lm's class for it, the outermost first.
 REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
@@ -52,16 +77,19 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "falcon_h1": (Repair("multipliers"),),
     "gemma": (activation("gelu_pytorch_tanh", "gate_proj", "up_proj", "down_proj"),),
     "gemma2": (WINDOW,),
-    "gemma3": (EXACT_SCALE,),
+    "gemma3": (EXACT_SCALE, *OWN_LAYERS),
     "gemma3n": (Repair("shared_keys"),),
-    "gemma3_text": (EXACT_SCALE,),
+    "gemma3_text": (EXACT_SCALE, *OWN_LAYERS),
     "glm": (Repair("rotary_fraction", {"partial_rotary_factor": 1.0}),),
     "glm4_moe_lite": (LATENTS,),
     "gpt2": (inner_size("n_inner", "c_fc", "c_proj"),),
     "gpt_bigcode": (
         activation("activation_function", "c_fc", "c_proj", default="gelu_pytorch_tanh"),
     ),
-    "gpt_neox": (activation("hidden_act", "dense_h_to_4h", "dense_4h_to_h", default="gelu"),),
+    "gpt_neox": (
+        activation("hidden_act", "dense_h_to_4h", "dense_4h_to_h", default="gelu"),
+        inner_size("intermediate_size", "dense_h_to_4h", "dense_4h_to_h"),
+    ),
     "gptj": (inner_size("n_inner", "fc_in", "fc_out"),),
     "jamba": (Repair("router_weights", settings={"block": "JambaSparseMoeBlock"}),),
     "kimi_linear": (LATENTS,),
@@ -75,9 +103,18 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "mistral3": (NESTED_WINDOW,),
     "mixtral": (WINDOW,),
     "nanochat": (Repair("function_norm", {"rms_norm_eps": 1e-6}),),
-    "phi3": (WINDOW, Repair("long_rope", when="rope_scaling")),
+    "phi3": (WINDOW, Repair("long_rope", when=given("rope_scaling"))),
     "phimoe": (WINDOW,),
     "qwen2": (WINDOW,),
+    "qwen2_moe": (
+        WINDOW,
+        Repair(
+            "normalised_experts",
+            {"norm_topk_prob": False},
+            {"block": "Qwen2MoeSparseMoeBlock"},
+            lambda text: bool(text.get("norm_topk_prob")),
+        ),
+    ),
     "qwen3": (WINDOW,),
     "qwen3_moe": (WINDOW,),
     "recurrent_gemma": (
@@ -101,7 +138,7 @@ def asked(config: Mapping[str, Any]) -> tuple[Repair, ...]:
     text = inner if isinstance(inner, Mapping) else config
     kind = config.get("model_type")
     known = REPAIRS.get(kind, ()) if isinstance(kind, str) else ()
-    return tuple(it for it in known if not it.when or text.get(it.when, True))
+    return tuple(it for it in known if it.when(text))
 
 
 def chosen(kind: str, parts: Collection[str]) -> tuple[Repair, ...]:

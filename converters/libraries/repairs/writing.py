@@ -39,7 +39,8 @@ def text(module: str, kind: str, names: Collection[str]) -> str:
     repairs = chosen(kind, names)
     parts = [_part(repair) for repair in repairs]
     fields = _indented(f"{k}: object = {v!r}" for it in repairs for k, v in it.fields.items())
-    settings = _indented(f"{k} = {v!r}" for it in repairs for k, v in it.settings.items())
+    known = {k: v for it in repairs for k, v in it.settings.items()}
+    settings = _indented(f"{k} = {v!r}" for k, v in known.items())
     return (
         HEAD.format(
             module=module,

@@ -52,6 +52,8 @@ def broken(row: Mapping[str, Any]) -> Iterator[str]:
             yield f"{step}: {row[step]}"
     if row["check"] == ("DIFFERS" if agrees(row) else "PASS"):
         yield f"the check says {row['check']}, and an independent forward says otherwise"
+    if row["greedy"] is not None and row["greedy"] > row["long_bar"]:
+        yield f"a generated token is behind transformers' own by {row['greedy']:.1e}"
 
 
 def is_theirs(row: Mapping[str, Any]) -> bool:

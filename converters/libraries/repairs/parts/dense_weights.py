@@ -12,7 +12,7 @@ class DenseWeights:
 
         def dense(_, layer):
             if isinstance(layer, library.BitLinear):
-                return nn.Linear(layer.in_features, layer.out_features, bias=bool(layer.bias))
+                return nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
             return layer
 
         self.update_modules(

@@ -19,13 +19,12 @@ class Window:
         class Attention(type(self.layers[0].self_attn)):
             def __call__(self, x, *args, **named):
                 *args, mask, cache = (*args, *named.values())
-                array = isinstance(mask, mx.array)
-                mask = create_attention_mask(x, cache, self.window, return_array=array)
+                mask = create_attention_mask(x, cache, self.window, isinstance(mask, mx.array))
                 return super().__call__(x, *args, mask=mask, cache=cache)
 
+        sizes = {"sliding_attention": text.get("sliding_window")}
         for layer, kind in zip(self.layers, kinds):
-            sliding = kind == "sliding_attention"
-            layer.self_attn.window = text.get("sliding_window") if sliding else None
+            layer.self_attn.window = sizes.get(kind)
             layer.self_attn.__class__ = Attention
 
     def make_cache(self):
