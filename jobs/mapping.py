@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..converters.common.system import writing
-from ..converters.libraries import find
 from ..converters.maps import WeightMap
 from ..converters.models import Model
 from ..converters.planning.conversion import conversion_of
@@ -60,7 +59,7 @@ def origin(model: Model, table: WeightMap) -> str:
         return "as recorded with the model, or given"
     if model.family and model.family.map:
         return f"table {model.family.map}"
-    target = find(model.config)
+    target = model.library
     return f"learned from {target.library} {target.version}" if target else f"{table.name}"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from ..converters.models import Model
+from ..converters.models.towers import read_by
 from ..converters.planning.opening import open as open_model
 from .pipeline import Target
 
@@ -30,16 +31,19 @@ class ReadOptions:
         original: directory or hub name of the checkpoint an MLX model comes from; ``none`` to go
             back to PyTorch without what only it has.
         inputs: an ``.npz`` of a user's own inputs, in place of probes.
+        library: the MLX library whose class is to read the model; ``None`` for the one that has all of it.
     """
 
     map: str | None = None
     trust_code: str | None = None
     original: str | None = None
     inputs: Path | None = None
+    library: str | None = None
 
     def open(self, spec: str) -> Model:
         """Open SPEC."""
-        return open_model(spec, trust_code=self.trust_code, map=self.map)
+        model = open_model(spec, trust_code=self.trust_code, map=self.map)
+        return read_by(model, self.library) if self.library else model
 
 
 @dataclass(frozen=True)

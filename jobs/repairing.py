@@ -24,7 +24,17 @@ def mended(model: Model, options: Options) -> Model:
         return model
     if model.framework != "torch":
         raise BadInputError("a repair is written on the way from PyTorch to MLX alone")
+    if not by_mlx_lm(model):
+        raise BadInputError(
+            f"--repair mends classes of mlx-lm, and {model.spec} goes to {model.reader}, which has its"
+            " towers; add --library mlx-lm to leave them out"
+        )
     return replace(model, config=repaired_config(model.path, model.config))
+
+
+def by_mlx_lm(model: Model) -> bool:
+    """Say whether no other library than mlx-lm is to read MODEL."""
+    return model.reader in (None, "mlx-lm")
 
 
 def offering(
@@ -38,7 +48,7 @@ def offering(
         about = verdict.stage("configuration")
         at_fault = verdict.upstream or (about is not None and about.figures.get("class"))
         asked = at_fault and not verdict.passed and model.framework == "torch"
-        if not asked or not repairable(model.config):
+        if not asked or not by_mlx_lm(model) or not repairable(model.config):
             return found
         line = command("convert", "torch-to-mlx", model.spec, target, "--repair")
         return found._replace(facts={**found.facts, "repair": line})

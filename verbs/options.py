@@ -122,7 +122,12 @@ repair = click.option(
     is_flag=True,
     help="Write a model.py too that mends what mlx-lm's class computes wrongly; load it with trust_remote_code.",
 )
-to_mlx = together(sidecar, dequantize, quantize, repair)
+library = click.option(
+    "--library",
+    type=click.Choice(("mlx-lm", "mlx-embeddings", "mlx-vlm")),
+    help="Whose class is to read TARGET.  [default: one that has the towers of SOURCE, if it has any]",
+)
+to_mlx = together(sidecar, dequantize, quantize, repair, library)
 trained_on = click.option(
     "--trained-on",
     type=MODEL,

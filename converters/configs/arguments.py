@@ -59,16 +59,17 @@ def attributes(module: str) -> frozenset[str]:
 
 
 def files(module: str, seen: frozenset[Path] = frozenset()) -> frozenset[Path]:
-    """Return the file of MODULE and those of the neighbours that it imports."""
+    """Return the file of MODULE, a file or a folder, and those of the neighbours that it imports."""
     from ..libraries.packages import module as import_module
 
     path = Path(inspect.getfile(import_module(module)))
     found = seen | {path}
+    above = module if path.stem == "__init__" else module.rpartition(".")[0]
     for name in re.findall(r"^from \.(\w+) import|^from \. import (\w+)", path.read_text(), re.M):
         [neighbour] = filter(None, name)
         there = path.with_name(f"{neighbour}.py")
         if neighbour not in SHARED and there.is_file() and there not in found:
-            found |= files(f"{module.rpartition('.')[0]}.{neighbour}", found)
+            found |= files(f"{above}.{neighbour}", found)
     return found
 
 

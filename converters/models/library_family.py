@@ -24,17 +24,17 @@ BARE: Final = "models/auto/modeling_auto.py"  # model_type -> class without a he
 INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
 
 
-def library_of(config: Config) -> Target | None:
-    """Return the MLX class that reads CONFIG's ``model_type``; ``None`` where none is installed.
+def library_of(config: Config, library: str | None = None) -> Target | None:
+    """Return the MLX class, of LIBRARY if given, that reads CONFIG's ``model_type``; ``None`` if none does.
 
     Raises:
         UntrustedError: the configuration asks to run code of its own directory.
     """
-    return find(config) if config.get("model_type") else None
+    return find(config, library) if config.get("model_type") else None
 
 
-def family_of(config: Config) -> Family | None:
-    """Return the Family of a type that an MLX library and transformers know; its map is learned.
+def family_of(config: Config, library: str | None = None) -> Family | None:
+    """Return the Family of a type that LIBRARY, or any, and transformers know; its map is learned.
 
     >>> family_of({"model_type": "llama"}).map
     ''
@@ -42,7 +42,7 @@ def family_of(config: Config) -> Family | None:
     Raises:
         UntrustedError: the configuration asks to run code of its own directory.
     """
-    target = library_of(config)
+    target = library_of(config, library)
     if target is None or not in_transformers(str(config["model_type"])):
         return None
     return Family("", "", partial(signature_in, target))

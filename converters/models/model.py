@@ -58,6 +58,7 @@ class Model:
             ``PROGRAMS``.
         path: directory or package; ``None`` for a factory without weights of its own.
         config: ``config.json``, empty where there is none.
+        reader: the MLX library whose class reads it; ``None`` for the first that has one.
         factory: what ``module:function`` returned, a torch or mlx module; ``None`` for a family.
         adapter: a live adapter; ``None`` for the bare model.
         map_text: the map between torch and MLX names, where it is not the family's.
@@ -75,6 +76,7 @@ class Model:
     framework: str
     path: Path | None
     config: Mapping[str, Any]
+    reader: str | None = None
     factory: Any = None
     adapter: Adapter | None = None
     map_text: str | None = None
@@ -92,7 +94,7 @@ class Model:
         A model with another adapter or name is still the same; one with other tensors, another
         configuration, map or framework is not.
         """
-        about = (what, self.framework, self.path, self.map_text, self.factory is None)
+        about = (what, self.framework, self.path, self.map_text, self.factory is None, self.reader)
         known = self.known.get(about)
         if known is None or known.config is not self.config or known.tensors() is not self.tensors:
             tensors = nothing if self.tensors is None else weakref.ref(self.tensors)
@@ -120,7 +122,7 @@ class Model:
         """
         try:
             require_own(self.path, self.config)
-            return self.tabled or family_of(self.config)
+            return self.tabled or family_of(self.config, self.reader)
         except UntrustedError:
             if self.factory is None:
                 raise
@@ -133,7 +135,8 @@ class Model:
         Raises:
             UnsupportedError: its head is not known here.
         """
-        if self.config.get("model_type") not in FAMILIES:
+        row = FAMILIES.get(str(self.config.get("model_type")))
+        if row is None or self.reader not in (None, row.native):
             return None  # and the tensor files stay closed
         names = self.checkpoint.headers if self.path else ()
         return known_family(self.config, names, self.framework)
@@ -146,7 +149,7 @@ class Model:
             UntrustedError: the configuration asks to run code of its own directory.
         """
         require_own(self.path, self.config)
-        return library_of(self.config)
+        return library_of(self.config, self.reader)
 
     @cached_property
     def only_in_mlx(self) -> bool:

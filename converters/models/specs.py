@@ -13,11 +13,13 @@ from ..checkpoints import Checkpoint, open_checkpoint
 from ..common.contents import TEXT, require
 from ..common.hints import command, unused
 from ..common.repositories import local
+from ..libraries.packages import PACKAGES
 from .config_fields import read_config
 from .factories import build_factory, framework_of, looks_like_factory
 from .manifests import MANIFEST, read_manifest
 from .model import PROGRAMS, Model
 from .program_files import SUFFIXES, open_program
+from .towers import library_with_towers, parts_of, tower_names
 
 TABLES = Path(__file__).parent.parent / "maps" / "tables"
 ADAPTER_FILES = (
@@ -112,6 +114,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         framework=str(framework) if opened is None else framework_in(opened),
         path=path,
         config=config,
+        reader=reader_of(path, config, manifest, opened),
         map_text=map_text(map_name, manifest),
         sizes=manifest.get("sizes") or {},
         # an independent check of the manifest's map is none of another map
@@ -119,6 +122,21 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         config_changes=manifest.get("config") or {},
         tensors=opened,
     )
+
+
+def reader_of(
+    path: Path, config: Mapping[str, Any], manifest: Mapping[str, Any], opened: Checkpoint | None
+) -> str | None:
+    """Return the MLX library for what lies at PATH: as recorded, or the one that has its towers.
+
+    A checkpoint without the towers of its configuration is a language model alone.
+    """
+    recorded = (manifest.get("library") or {}).get("name")
+    if recorded in PACKAGES:
+        return str(recorded)
+    if not any(parts_of(config)) or not tower_names((opened or open_checkpoint(path)).headers):
+        return None
+    return library_with_towers(config)
 
 
 def map_text(name: str | None, manifest: Mapping[str, Any]) -> str | None:

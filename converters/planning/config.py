@@ -27,7 +27,7 @@ def translated(model: Model, to: str, original: str | None = None) -> Translatio
     if model.framework == to or not model.config:
         return None
     if to == "mlx":
-        target = libraries.find(model.config)
+        target = libraries.find(model.config, model.reader)
         return asked(with_tokens(configs.to_mlx(model.config, target), model)) if target else None
     manifest = manifest_of(model)
     if manifest.get("source"):  # it says where it comes from, if only that nothing was changed

@@ -111,7 +111,7 @@ def plan(model: Model, request: Request, options: Options) -> Plan:
     conversion = conversion_of(model, "mlx", options.original)
     job = plan_job(conversion)
     config = conversion.config
-    target = model.library if model.framework == "mlx" else find(config)
+    target = model.library if model.framework == "mlx" else find(config, model.reader)
     if target is None:
         raise UnsupportedError(
             f"{model.spec}: no class in MLX reads model_type {config.get('model_type')}, so nothing"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from ...converters.models import Signature
-from ...converters.models.library_family import INNER
+from ...converters.models.towers import parts_of, tower_names
 from ..goldens.golden import Golden
 from ..weights.reference_index import Explanation
 from .candidate import Candidate
@@ -14,22 +14,6 @@ from .verdict import Stage
 
 NAME: Final = "towers"
 SEEN: Final = frozenset({"pixels", "spectrogram", "waveform"})  # roles of inputs that are not text
-NO_PART: Final = frozenset({"quantization_config", "generation_config"})
-
-
-def parts_of(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the configurations of parts other than the text model in CONFIG, by their keys.
-
-    >>> list(parts_of({"text_config": {}, "vision_config": {"depth": 2}, "vocab_size": 9}))
-    [('vision_config', {'depth': 2})]
-    """
-    for key, value in config.items():
-        if not key.endswith("_config") or not isinstance(value, Mapping) or key in NO_PART:
-            continue
-        if key in INNER:
-            yield from parts_of(value)
-        elif value:
-            yield key, value
 
 
 def takes_text_alone(signature: Signature) -> bool:
@@ -43,13 +27,14 @@ def tower_stages(
     """Return the stage that says what no probe ran; none where there is no such part.
 
     A part counts as not run where the configuration has one besides the text model, no input is an
-    image or sound, and there are weights that no output needs. In one framework the same code runs
+    image or sound, and there are weights that no output needs, or that are a tower's by name. In one framework the same code runs
     both sides: there equal weights and an equal configuration leave nothing to run.
     """
     known = golden.provenance.get("config") or (golden.model.config if golden.model else {})
     parts = dict(parts_of(known))
     names = {*golden.provenance.get("unused", ())}
     names |= {it.name for it in explanations if it.kind == "unused"}
+    names |= tower_names(it.source or it.name for it in explanations)
     if not parts or not names or not takes_text_alone(golden.signature):
         return []
     same = {it.source for it in explanations if it.kind == "equal" and it.source == it.name}

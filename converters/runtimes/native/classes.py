@@ -15,6 +15,7 @@ from ...checkpoints import Header
 from ...common.arrays import to_mlx
 from ...models import Model
 from ...values import Array
+from .caches import new_cache, read_on, reason_unread, sees, taken
 from .own_class import class_config
 
 if TYPE_CHECKING:
@@ -131,7 +132,12 @@ def sixteen_bit_experts() -> Iterator[None]:
 
 
 def call_native(module: nn.Module, feed: Mapping[str, mx.array]) -> Any:
-    """Call a library's MODULE: the first input by place, others by name, what it insists on as None."""
+    """Call a library's MODULE: the first input by place, others by name, what it insists on as None.
+
+    One of mlx-vlm is called as its generation does: it may keep positions of the text before otherwise.
+    """
+    if sees(module) and not reason_unread(module) and taken(module):
+        return read_on(module, feed, new_cache(module), module.get_input_embeddings)
     (_, first), *others = feed.items()
     parameters = list(inspect.signature(type(module).__call__).parameters.values())[2:]
     asked = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]

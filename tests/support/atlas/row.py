@@ -41,12 +41,20 @@ class Stored(NamedTuple):
 Tensors = dict[str, Stored]
 
 
+class Way(NamedTuple):
+    """How a checkpoint goes to MLX: to whose class, mended or as it is."""
+
+    library: str = "mlx-lm"
+    repair: bool = False
+
+
 @dataclass
 class Row:
     """What was measured of one type in one layout; a step that was not reached is empty."""
 
     kind: str
     layout: str
+    library: str = "mlx-lm"
     parameters: int = 0
     forward: str = ""  # our MLX weights against the class's sanitize: exact, or what differs
     inverse: str = ""  # MLX -> Hugging Face against the checkpoint
@@ -69,9 +77,9 @@ class Row:
     notes: list[str] = field(default_factory=list)
 
 
-def measure(kind: str, layout: str, folder: Path) -> Row:
-    """Fill a row, in FOLDER; a step that fails ends it and says so."""
-    row, start = Row(kind, layout), time.monotonic()
+def measure(kind: str, layout: str, folder: Path, library: str = "mlx-lm") -> Row:
+    """Fill a row of LIBRARY, in FOLDER; a step that fails ends it and says so."""
+    row, start = Row(kind, layout, library), time.monotonic()
     step = "make"
     try:
         made = tiny.make(kind, folder / "hub", layout, gain=tiny.GAIN)
@@ -87,7 +95,7 @@ def measure(kind: str, layout: str, folder: Path) -> Row:
 
 def go(row: Row, folder: Path, _: tiny.Tiny) -> None:
     """Convert the checkpoint to MLX and compare with what the class's own code makes of it."""
-    to("mlx", folder / "hub", folder / "mlx")
+    to("mlx", folder / "hub", folder / "mlx", Way(row.library))
     row.forward = difference(read(folder / "mlx"), sanitized(row, folder))
 
 
@@ -97,7 +105,7 @@ def come_back(row: Row, folder: Path, _: tiny.Tiny) -> None:
     wanted = read(folder / "hub")
     row.inverse = difference(read(folder / "home"), wanted)
     if row.inverse != EXACT and not row.notes:  # what nobody reads, such as masks, is let go
-        to("torch", folder / "mlx", folder / "whole", str(folder / "hub"))
+        to("torch", folder / "mlx", folder / "whole", original=str(folder / "hub"))
         row.inverse = difference(read(folder / "whole"), wanted)
         row.notes.append("--original")
     here, there = (json.loads((folder / x / "config.json").read_text()) for x in ("home", "hub"))
@@ -107,22 +115,22 @@ def come_back(row: Row, folder: Path, _: tiny.Tiny) -> None:
 
 def train(row: Row, folder: Path, _: tiny.Tiny) -> None:
     """Change every weight of the MLX directory, then go home and to MLX once more."""
-    row.trained = trip(folder, "mlx")
+    row.trained = trip(folder, "mlx", Way(row.library))
 
 
-def trip(folder: Path, source: str, *, repair: bool = False) -> str:
+def trip(folder: Path, source: str, way: Way) -> str:
     """Change every weight of SOURCE in FOLDER, go home and to MLX once more; return what differs."""
     for part in ("trained", "trained-home", "again"):
         shutil.rmtree(folder / part, ignore_errors=True)
     shutil.copytree(folder / source, folder / "trained")
     change(folder / "trained")
     home(folder, "trained", "trained-home")
-    to("mlx", folder / "trained-home", folder / "again", repair=repair)
+    to("mlx", folder / "trained-home", folder / "again", way)
     found = difference(read(folder / "again"), read(folder / "trained"))
-    return found if found == EXACT else nearest(folder, repair=repair) or found
+    return found if found == EXACT else nearest(folder, way) or found
 
 
-def nearest(folder: Path, *, repair: bool = False) -> str:
+def nearest(folder: Path, way: Way) -> str:
     """Say so if every weight that did not come back has no checkpoint that it could come from.
 
     ``x + 1`` and ``x * c`` do not reach every number: the two checkpoints next to ours, one step of
@@ -131,11 +139,11 @@ def nearest(folder: Path, *, repair: bool = False) -> str:
     wanted, found = (singles(folder / part) for part in ("trained", "again"))
     missed = {name: value != wanted[name] for name, value in found.items()}
     for sign in (1, -1):
-        kind = f"{sign}-mended" if repair else sign
+        kind = f"{sign}-mended" if way.repair else sign
         step = folder / f"step{kind}"
         shutil.copytree(folder / "trained-home", step)
         nudge(step, sign)
-        to("mlx", step, folder / f"stepped{kind}", repair=repair)
+        to("mlx", step, folder / f"stepped{kind}", way)
         for name, value in singles(folder / f"stepped{kind}").items():
             if np.any((value == wanted[name]) & missed[name]):
                 return ""
@@ -172,15 +180,15 @@ def agrees(row: Mapping[str, Any]) -> bool:
 
 def judge(row: Row, folder: Path, _: tiny.Tiny) -> None:
     """Convert as a user does, with the check at its defaults, and note its verdict."""
-    row.check = judged(folder, "judged")
+    row.check = judged(folder, "judged", Way(row.library))
 
 
-def judged(folder: Path, name: str, *, repair: bool = False) -> str:
+def judged(folder: Path, name: str, way: Way) -> str:
     """Return the verdict of a conversion to NAME in FOLDER at its defaults, or why there is none."""
     from weighbridge.jobs.converting import convert
     from weighbridge.jobs.options import Options
 
-    options = Options(repair=repair)
+    options = Options(**way._asdict())
     try:
         return convert(str(folder / "hub"), folder / name, "mlx", options=options).status
     except WeighbridgeError as error:
@@ -189,13 +197,14 @@ def judged(folder: Path, name: str, *, repair: bool = False) -> str:
 
 def mend(row: Row, folder: Path, made: tiny.Tiny) -> None:
     """Where mlx-lm does not agree and a repair is known, do the same with it."""
-    if agrees(vars(row)) or row.kind not in REPAIRS:
+    way = Way(row.library, repair=True)
+    if agrees(vars(row)) or row.kind not in REPAIRS or row.library != "mlx-lm":
         return
     try:
-        to("mlx", folder / "hub", folder / "mended", repair=True)
+        to("mlx", folder / "hub", folder / "mended", way)
         home(folder, "mended", "mended-home")
         row.mended = difference(read(folder / "mended-home"), read(folder / "hub"))
-        trained = trip(folder, "mended", repair=True)
+        trained = trip(folder, "mended", way)
         row.mended = row.mended if trained.startswith(EXACT) else f"trained: {trained}"
         model = logits.mlx_lm(folder / "mended")
         wanted, long = (logits.reference(made.model, it) for it in (logits.SHORT, logits.LONG))
@@ -204,7 +213,7 @@ def mend(row: Row, folder: Path, made: tiny.Tiny) -> None:
     except Exception as error:
         row.mended = said(error)
         return
-    row.mended_check = judged(folder, "judged-mended", repair=True)
+    row.mended_check = judged(folder, "judged-mended", way)
 
 
 def generate(row: Row, folder: Path, made: tiny.Tiny) -> None:
@@ -251,13 +260,18 @@ def held(model: Any, folder: Path) -> Tensors:
 
 
 def to(
-    framework: str, source: Path, target: Path, original: str | None = None, *, repair: bool = False
+    framework: str,
+    source: Path,
+    target: Path,
+    way: Way | None = None,
+    *,
+    original: str | None = None,
 ) -> None:
     """Convert SOURCE to FRAMEWORK at TARGET by the product's own way, unchecked."""
     from weighbridge.jobs.converting import convert
     from weighbridge.jobs.options import Options
 
-    options = Options(check="none", original=original, repair=repair)
+    options = Options(check="none", original=original, **(way._asdict() if way else {}))
     convert(str(source), target, framework, options=options)
 
 
@@ -268,7 +282,7 @@ def home(folder: Path, source: str, target: str) -> list[str]:
     except WeighbridgeError as error:
         if "original" not in str(error):
             raise
-        to("torch", folder / source, folder / target, str(folder / "hub"))
+        to("torch", folder / source, folder / target, original=str(folder / "hub"))
         return ["--original"]
     return []
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weighbridge.tests.support.atlas import hub, sizes
+from weighbridge.tests.support.atlas import hub, sizes, tower_sizes
 
 LAYOUTS = ("saved", "hub")
 GAIN = 1.5  # of a matrix that is drawn like trained ones, times the root of its inputs
@@ -136,9 +136,10 @@ def configuration(model_type: str, own: Mapping[str, Any]) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     cls = CONFIG_MAPPING[model_type]
-    own = merged(sizes.OVERRIDES.get(model_type, {}), own)
+    usual = merged(tower_sizes.OVERRIDES.get(model_type, {}), sizes.OVERRIDES.get(model_type, {}))
+    own = merged(usual, own)
     parts = dict(nested(cls(), own))
-    table = sizes.WRAPPER if "text_config" in parts else sizes.TEXT
+    table = sizes.TEXT if "text_config" not in parts else {**sizes.WRAPPER, **tower_sizes.TOKENS}
     return filled(cls, table, {**own, **parts})
 
 
