@@ -17,7 +17,7 @@ from ..converters.checkpoints import Writer
 from ..converters.common.hints import command, unused
 from ..converters.libraries.repairs.writing import FILE
 from ..converters.maps import Execution, Plan, execute
-from ..converters.models import PROGRAMS, Model
+from ..converters.models import PROGRAMS, Model, brought_back
 from ..converters.models import open as open_model
 from ..converters.models.model_files import KEY
 from ..converters.planning.config import rewrite_config
@@ -75,9 +75,8 @@ def require_framework(model: Model, expected: str, target: Path) -> None:
     if model.framework == expected:
         return
     if model.framework in PROGRAMS:
-        kind = {"mlprogram": "coreml"}.get(model.framework, model.framework)
         other = "torch" if expected == "mlx" else "mlx"
-        verb = command("convert", f"{kind}-to-{other}", model.spec, target, "--like", "MODEL")
+        verb = brought_back(model.framework, model.spec, other, target)
         raise BadInputError(f"{model.spec} is {PROGRAMS[model.framework]}; did you mean {verb}?")
     other = "torch" if expected == "mlx" else "mlx"
     raise BadInputError(

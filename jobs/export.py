@@ -14,7 +14,7 @@ from .. import __version__
 from ..converters.common.repositories import recorded
 from ..converters.coreml.compression import Compression
 from ..converters.coreml.options import PackageOptions
-from ..converters.models import PROGRAMS, Model, Signature
+from ..converters.models import Model, Signature
 from ..converters.planning.memory import require_memory
 from ..converters.planning.transcoding import quantized_view
 from ..converters.quantization import Dequantized
@@ -236,13 +236,10 @@ def opened(source: str, options: WriteOptions) -> tuple[Model, Provenance | None
     Quantized weights are seen dense.
 
     Raises:
-        UnsupportedError: it is a program: a Core ML package, an ONNX file or a Core AI asset.
+        BadInputError: it is a program: a Core ML package, an ONNX file or a Core AI asset.
         MismatchError: the adapter is in the model already, or was trained on another base.
     """
     base, adapter = base_and_adapter(source)
     model = quantized_view(options.open(base))
-    if model.framework in PROGRAMS:
-        raise UnsupportedError(
-            f"{source} is {PROGRAMS[model.framework]}, which is not exported again"
-        )
+    model.require_source()
     return live_on(model, adapter) if adapter else (model, None)

@@ -14,6 +14,7 @@ from ..adapters.adapter import Adapter
 from ..checkpoints import Checkpoint, open_checkpoint
 from ..checkpoints.arrays import FileArrays
 from ..checkpoints.overlay import Overlay
+from ..common.hints import command
 from ..libraries import Target
 from .families import FAMILIES, Family, known_family
 from .library_family import family_of, library_of, signature_in
@@ -34,6 +35,16 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "onnx": "an ONNX file",
     "coreai": "a Core AI asset",
 }
+
+
+def brought_back(framework: str, spec: str, to: str, target: str | Path = "DIR") -> str:
+    """Return the command that makes a directory of a program's weights.
+
+    >>> brought_back("mlprogram", "m.mlpackage", "torch")
+    'weighbridge convert coreml-to-torch m.mlpackage DIR --like MODEL'
+    """
+    kind = {"mlprogram": "coreml"}.get(framework, framework)
+    return command("convert", f"{kind}-to-{to}", spec, target, "--like", "MODEL")
 
 
 class Known(NamedTuple):
@@ -166,9 +177,7 @@ class Model:
         """
         if self.declared:
             return self.declared
-        if self.framework in PROGRAMS:
-            what = f"{self.spec} is {PROGRAMS[self.framework]}"
-            raise BadInputError(f"{what}: it can be compared with its source, and is none itself")
+        self.require_source()
         if self.family:
             return self.family.signature(self.config)
         if self.only_in_mlx and self.library is not None:
@@ -181,6 +190,18 @@ class Model:
             " and what both transformers and an installed MLX library (mlx-lm, mlx-embeddings, mlx-vlm)"
             " implement. For another, name the code that builds it: --trust-code MODULE:FUNCTION"
         )
+
+    def require_source(self) -> None:
+        """Refuse a program where a module of PyTorch or MLX is needed.
+
+        Raises:
+            BadInputError: it is one; the message has the command that brings its weights back.
+        """
+        if self.framework in PROGRAMS:
+            raise BadInputError(
+                f"{self.spec} is {PROGRAMS[self.framework]}, which can be checked and is no source;"
+                f" bring its weights back first: {brought_back(self.framework, self.spec, 'torch')}"
+            )
 
     def own_values(self) -> FileArrays:
         """Return the weights under their own names, those replaced that the adapter holds whole."""

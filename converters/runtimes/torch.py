@@ -67,6 +67,7 @@ def empty_module(model: Model) -> nn.Module:
     if isinstance(model.factory, nn.Module):
         own: nn.Module = copied(model.factory)
         return own.eval()  # casting it must change nobody else's
+    model.require_source()
     if model.family is None:
         model.signature  # noqa: B018  # raises, and says what to do
         raise BadInputError(f"{model.spec}: its factory did not return a torch module")

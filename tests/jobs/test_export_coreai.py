@@ -207,7 +207,10 @@ def test_a_runtime_that_dies_under_way_tells_nothing_of_the_candidate(exported, 
     ("words", "message"),
     [
         (("export", "coreai", LLAMA, "{folder}/a.bin"), "is named *.aimodel"),
-        (("export", "coreai", "{asset}", "{folder}/a.aimodel"), "which is not exported again"),
+        (
+            ("export", "coreai", "{asset}", "{folder}/a.aimodel"),
+            "bring its weights back first: weighbridge convert",
+        ),
         (("export", "coreai", LLAMA, "{folder}/a.aimodel", "--upper", "b=3"), "no dimension b"),
         (("convert", "mlx-to-torch", "{asset}", "{folder}/a"), "convert coreai-to-torch"),
         (("inspect", "{folder}/none.aimodel"), "none.aimodel"),

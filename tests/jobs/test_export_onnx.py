@@ -86,7 +86,10 @@ def test_a_dry_run_writes_nothing(exported, tmp_path):
     ("words", "message"),
     [
         (("export", "onnx", "{source}", "{folder}/a.bin"), "is named *.onnx"),
-        (("export", "onnx", "{file}", "{folder}/a.onnx"), "which is not exported again"),
+        (
+            ("export", "onnx", "{file}", "{folder}/a.onnx"),
+            "bring its weights back first: weighbridge convert",
+        ),
         (
             ("convert", "mlx-to-torch", "{file}", "{folder}/a"),
             "did you mean weighbridge convert onnx-to-torch",
@@ -96,6 +99,8 @@ def test_a_dry_run_writes_nothing(exported, tmp_path):
             ("export", "onnx", "{source}", "{folder}/a.onnx", "--upper", "sequence=99999"),
             "no input of such a size: sequence=99999",
         ),
+        (("parity", "check", "{file}", "{file}"), "which can be checked and is no source"),
+        (("parity", "record", "{file}", "{folder}/a"), "which can be checked and is no source"),
         (("inspect", "{folder}/cut.onnx"), "cannot be read as an ONNX model"),
     ],
 )
