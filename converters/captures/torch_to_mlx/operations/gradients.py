@@ -79,15 +79,32 @@ def alike(operands: Sequence[Any]) -> list[mx.array]:
     return [x if x.shape == shape else mx.broadcast_to(x, shape) for x in arrays]
 
 
+def spread(x: mx.array, shape: Sequence[int]) -> mx.array:
+    """Broadcast X to SHAPE; the gradient is summed axis by axis.
+
+    All axes at once, MLX adds one number after another on the CPU: a bias lost three digits.
+    """
+    result: mx.array = with_gradient(lambda x: mx.broadcast_to(x, shape), _axis_by_axis)(x)
+    return result
+
+
+def _axis_by_axis(g: mx.array, _: mx.array, x: mx.array) -> mx.array:
+    sizes = [1] * (g.ndim - x.ndim) + list(x.shape)
+    for axis in (a for a in reversed(range(g.ndim)) if sizes[a] == 1 != g.shape[a]):
+        g = mx.sum(g, axis=axis, keepdims=True)
+    return g.reshape(x.shape)
+
+
 def zero_where(condition: mx.array, x: mx.array) -> mx.array:
     """Return X, and 0 where CONDITION holds, whatever X is there."""
-    if condition.shape != x.shape or x.dtype != mx.float32 or not _on_cpu():
+    if condition.shape != x.shape or x.dtype != mx.float32 or not on_cpu():
         return mx.where(condition, mx.zeros_like(x), x)
     result: mx.array = _blanked(condition, x)
     return result
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Tell whether MLX computes on the CPU."""
     return bool(mx.default_device().type == mx.DeviceType.cpu)
 
 

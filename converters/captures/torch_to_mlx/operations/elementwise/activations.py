@@ -9,7 +9,7 @@ from typing import Final, cast
 import mlx.core as mx
 
 from ..axes import axis_of, per_channel
-from ..gradients import with_gradient, zero_where
+from ..gradients import spread, with_gradient, zero_where
 from ..registry import operation, register
 from .elementary import erf, exp, sigmoid, softplus, tanh
 
@@ -119,8 +119,10 @@ def _glu(self: mx.array, dim: int = -1) -> mx.array:
 
 @operation("prelu")
 def _prelu(self: mx.array, weight: mx.array) -> mx.array:
-    slope = weight if weight.size == 1 else per_channel(weight, self.ndim)
-    return mx.where(self > 0, self, self * slope)
+    single = weight.size == 1
+    slope = weight.reshape([1] * self.ndim) if single else per_channel(weight, self.ndim)
+    below = mx.minimum(self, 0)  # of which infinity leaves the slope a gradient of 0
+    return mx.where(self > 0, self, below * spread(slope, self.shape))
 
 
 @operation("logit", promote="result")

@@ -60,19 +60,18 @@ def _read(x: mx.array, places: Sequence[mx.array]) -> mx.array:
     return mx.where(there[:, None], values, mx.zeros_like(values))
 
 
-def _near(t: mx.array) -> mx.array:
-    """Return Keys' weight at a distance of at most 1."""
-    return ((CUBIC + 2) * t - (CUBIC + 3)) * t * t + 1
-
-
-def _far(t: mx.array) -> mx.array:
-    """Return Keys' weight at a distance from 1 to 2."""
-    return ((CUBIC * t - 5 * CUBIC) * t + 8 * CUBIC) * t - 4 * CUBIC
-
-
 def _cubic_weights(share: mx.array) -> list[mx.array]:
-    """Return the weights of the four elements around a place SHARE past the second."""
-    return [_far(share + 1), _near(share), _near(1 - share), _far(2 - share)]
+    """Return Keys' weights of the four elements around a place SHARE past the second.
+
+    Factored, so that neither they nor their gradients are differences of larger numbers.
+    """
+    rest = 1 - share
+    outer = CUBIC * share * rest
+
+    def inner(near: mx.array, far: mx.array) -> mx.array:
+        return near * (1 + far * (1 - (CUBIC + 2) * far))
+
+    return [outer * rest, inner(rest, share), inner(share, rest), outer * share]
 
 
 def _interpolated(

@@ -1,0 +1,85 @@
+"""Convolutions on the CPU by matrix products, one for each element of the kernel.
+
+MLX's CPU has fast code for what is neither dilated nor stretched. The rest, and so the gradient of what has
+strides, takes it 5 to 30 times as long as these products do (benchmarks/captures/conv_speed.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from math import prod
+from typing import Final, NamedTuple
+
+import mlx.core as mx
+
+from ..axes import at
+from ..gradients import with_gradient
+
+MOST: Final = 128  # elements of a kernel; of more, there is more work in moving than in multiplying
+
+
+class Steps(NamedTuple):
+    """How a kernel moves: numbers for each axis, padding before and after."""
+
+    stride: Sequence[int]
+    padding: tuple[Sequence[int], Sequence[int]]
+    dilation: Sequence[int]
+
+
+def convolved(x: mx.array, weight: mx.array, steps: Steps) -> mx.array:
+    """Convolve X, shape ``(batch, *sizes, in)``, with WEIGHT, ``(out, *kernel, in)``, on the CPU."""
+    many = prod(weight.shape[1:-1]) > MOST or not x.size
+    if many or (max(steps.dilation) == 1 and max(steps.stride) == 1):
+        return _by_mlx(x, weight, steps)
+    if max(steps.dilation) > 1:
+        return _by_products(x, weight, steps)
+    result: mx.array = with_gradient(
+        lambda x, weight: _by_mlx(x, weight, steps),
+        lambda g, _, *operands: tuple(
+            mx.vjp(lambda x, weight: _by_products(x, weight, steps), list(operands), [g])[1]
+        ),
+    )(x, weight)
+    return result
+
+
+def _by_mlx(x: mx.array, weight: mx.array, steps: Steps) -> mx.array:
+    before, after = map(list, steps.padding)
+    return mx.conv_general(
+        x,
+        weight,
+        stride=list(steps.stride),
+        padding=(before, after),
+        kernel_dilation=list(steps.dilation),
+    )
+
+
+def _by_products(x: mx.array, weight: mx.array, steps: Steps) -> mx.array:
+    padded = mx.pad(x, [(0, 0), *zip(*steps.padding, strict=True), (0, 0)])
+    return _along(padded, weight, 1, steps)
+
+
+def _along(x: mx.array, weight: mx.array, axis: int, steps: Steps) -> mx.array:
+    """Convolve X along AXIS and those after it; axis by axis, so that sums of many parts round little."""
+    if axis == x.ndim - 1:
+        return x @ weight.T
+    stride, dilation = steps.stride[axis - 1], steps.dilation[axis - 1]
+    length = weight.shape[1]
+    reach = x.shape[axis] - dilation * (length - 1)  # how far the first element of the kernel moves
+    parts = (
+        _along(x[at(x, axis, slice(first, first + reach, stride))], weight[:, k], axis + 1, steps)
+        for k, first in enumerate(range(0, dilation * length, dilation))
+    )
+    return reduce(mx.add, parts)
+
+
+def stretched(x: mx.array, stride: Sequence[int]) -> mx.array:
+    """Put zeros between the elements of X, ``(batch, *sizes, channels)``, so that STRIDE lie apart."""
+    for axis, step in enumerate(stride, 1):
+        if step > 1 and x.size:
+            before, (size, *after) = x.shape[:axis], x.shape[axis:]
+            zeros = mx.zeros((*before, size, step - 1, *after), x.dtype)
+            apart = mx.concatenate([mx.expand_dims(x, axis + 1), zeros], axis + 1)
+            x = apart.reshape(*before, size * step, *after)
+            x = x[at(x, axis, slice((size - 1) * step + 1))]
+    return x
