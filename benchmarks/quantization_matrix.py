@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from weighbridge.converters.checkpoints.overlay import Overlay
+from weighbridge.converters.checkpoints.derived import Overlay
 from weighbridge.converters.quantization import Blocks, Dequantized, Scheme, quantize
 from weighbridge.converters.quantization.formats import registry
 from weighbridge.errors import UnsupportedError

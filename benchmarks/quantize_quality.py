@@ -27,7 +27,7 @@ import numpy as np
 
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.planning.dequantized import dense_view
+from weighbridge.converters.planning.view import dense_view
 from weighbridge.converters.runtimes.native.inputs import summing
 from weighbridge.converters.runtimes.native.runner import mlx_model
 from weighbridge.jobs.quantizing.texts import batches, output, rows_of

@@ -20,7 +20,6 @@ from .captures.positional import (
     bounds,
     example,
     example_sizes,
-    first_line,
     quiet,
     record,
 )
@@ -28,6 +27,7 @@ from .checkpoints.formats.coreai.asset import METADATA, SUFFIX, Asset
 from .common.dtypes import FLOATS
 from .common.memory import pass_on_shortage
 from .common.steps import step
+from .common.users_code import first_line
 from .documents import RECORD, read_object
 from .models.factories import copied
 from .models.manifests import MANIFEST

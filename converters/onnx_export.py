@@ -13,9 +13,10 @@ import torch
 
 from ..errors import BadInputError, UnsupportedError, WeighbridgeError
 from .captures.constants import described
-from .captures.positional import bounded, bounds, first_line, quiet, record
+from .captures.positional import bounded, bounds, quiet, record
 from .common.memory import pass_on_shortage
 from .common.steps import step
+from .common.users_code import first_line
 from .models.manifests import MANIFEST
 from .models.program_files import to_metadata
 from .models.signature import Signature

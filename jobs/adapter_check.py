@@ -20,9 +20,8 @@ from ..converters.common.steps import step
 from ..converters.models import Model
 from ..converters.models.perturbed import perturbed
 from ..converters.planning.adapter_names import carried, side_of
-from ..converters.planning.dequantized import dense_view
 from ..converters.planning.opening import fitted_to
-from ..converters.planning.view import converted_view
+from ..converters.planning.view import converted_view, dense_view
 from ..converters.runtimes import Runner, load
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
 from .options import CheckOptions

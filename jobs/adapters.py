@@ -16,9 +16,9 @@ from ..converters.common.hints import command, dequantizing, unused
 from ..converters.common.repositories import origin, recorded
 from ..converters.models import Model
 from ..converters.planning.adapter_names import Side, side_of
-from ..converters.planning.dequantized import dense_view
 from ..converters.planning.memory import require_memory
 from ..converters.planning.opening import fitted_to
+from ..converters.planning.view import dense_view
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.results.sources import job_key
 from ..converters.results.targets import absolute

@@ -112,8 +112,7 @@ def read_natively(model: Model) -> str | None:
     An architecture with a table is captured, so there no library is asked. A class of ours is run
     besides: by the table's names the files must fit it, by a user's map they may.
     """
-    from ..converters.runtimes.native.classes import layout_reader, misfits
-    from ..converters.runtimes.native.own_class import has_own_class, refusal
+    from ..converters.runtimes.native.classes import has_own_class, layout_reader, misfits, refusal
 
     if model.library is None or model.family is None:
         return None
@@ -126,8 +125,7 @@ def read_natively(model: Model) -> str | None:
 
 def no_class(model: Model) -> str:
     """Return why no class of a library or of ours runs MODEL, to be put before more."""
-    from ..converters.runtimes.native.classes import misfits
-    from ..converters.runtimes.native.own_class import has_own_class, refusal
+    from ..converters.runtimes.native.classes import has_own_class, misfits, refusal
 
     why = refusal(model) if has_own_class(model) and model.family else ""
     if not why and model.library and model.family and not model.family.map:

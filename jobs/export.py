@@ -33,7 +33,7 @@ def merged_in_memory(model: Model) -> Any:
     require_memory("export", model)
     from ..converters.adapters import merge as merge_update
     from ..converters.checkpoints.arrays import FileArrays
-    from ..converters.checkpoints.overlay import Overlay
+    from ..converters.checkpoints.derived import Overlay
     from ..converters.runtimes.torch import build_module, load_weights, torch_side
 
     module = build_module(replace(model, adapter=None))

@@ -26,7 +26,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from weighbridge.converters.checkpoints.base import CHUNK
-from weighbridge.converters.checkpoints.buffers import Buffers
+from weighbridge.converters.checkpoints.formats.ranges import Buffers
 
 ANYTHING = b"\xaa" * CHUNK  # what another thread may have put into a buffer that came back
 SLOW = 10.0  # seconds: an unmarked test above this is listed at the end of the run

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import xxhash
+
+from ..common.dtypes import CODE
 from ..values import Array, LowRank
 
 
@@ -31,7 +35,7 @@ class Adapter:
         fitted: whether ``fit`` has aligned the updates with their parameters.
         file: the tensor file that was read: one of several, such as
             ``0000100_adapters.safetensors``, may have been named.
-        digest: a hash of what was read (``identity.digest``), whatever became of it since.
+        digest: a hash of what was read (:func:`digest`), whatever became of it since.
     """
 
     path: Path
@@ -59,3 +63,27 @@ def module_of(parameter: str) -> str:
     ('model.embed_tokens', 'mlp.experts.down_proj')
     """
     return parameter.removesuffix(".weight")
+
+
+def digest(adapter: Adapter) -> str:
+    """Return ``xxh3:<hex>`` of the updates and ``modules_to_save`` tensors of ADAPTER, as it was read.
+
+    Names, scales, dtypes, shapes and numbers count; the folder, the container and the order of the
+    tensors do not.
+    """
+    total = xxhash.xxh3_128()
+    for what, array in _parts(adapter):
+        total.update(f"{what} {CODE[array.dtype]}{array.shape}".encode())
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return f"xxh3:{total.hexdigest()}"
+
+
+def _parts(adapter: Adapter) -> Iterator[tuple[Any, Array]]:
+    """Yield every array of ADAPTER in the order of the names, and what it is."""
+    for name, update in sorted(adapter.updates.items()):
+        yield ("a", name, float(update.scale)), update.a
+        yield ("b", name), update.b
+        if update.magnitude is not None:
+            yield ("m", name), update.magnitude
+    for name, array in sorted(adapter.saved.items()):
+        yield ("whole", name), array

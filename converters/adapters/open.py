@@ -12,9 +12,8 @@ from ..common.contents import ZIP, require
 from ..common.dtypes import NUMPY
 from ..documents import RECORD as RECORD_FILE
 from ..documents import read_optional
-from .adapter import Adapter
+from .adapter import Adapter, digest
 from .config import CONFIG, Config, read_config
-from .identity import digest
 from .mlx.legacy import NPZ, read_npz, read_vlm
 from .mlx.reader import TENSORS, read_mlx
 from .peft.reader import read_peft

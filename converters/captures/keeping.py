@@ -10,7 +10,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from ...errors import UnsupportedError
 from ..common.memory import pass_on_shortage
-from .positional import first_line
+from ..common.users_code import first_line
 
 PARTS: Final = ("keys", "values")
 KNOWN: Final = (DynamicLayer, DynamicSlidingWindowLayer)  # these keep keys and values alone

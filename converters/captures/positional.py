@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...errors import BadInputError, UnsupportedError, WeighbridgeError
 from ..common.memory import pass_on_shortage
-from ..common.users_code import fault_of
+from ..common.users_code import fault_of, first_line
 from ..models.signature import Port, Signature
 
 EXPERTS: Final = "_experts_implementation_internal"  # in a configuration of transformers
@@ -162,9 +162,3 @@ def experts_chosen(module: torch.nn.Module) -> Iterator[None]:
             if EXPERTS in own:
                 stack.enter_context(mock.patch.dict(own, {EXPERTS: "batched_mm"}))
         yield
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message that is not empty."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)

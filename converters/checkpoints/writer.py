@@ -16,8 +16,7 @@ from ..common.dtypes import NUMPY
 from ..common.system import reserve, writing
 from ..values import Array
 from .base import CHUNK, Header
-from .buffers import BUFFERS
-from .formats.ranges import chunks
+from .formats.ranges import BUFFERS, chunks
 from .formats.safetensors import Place
 from .journal import Journal
 from .shards import INDEX, arrange, fingerprint, index_text

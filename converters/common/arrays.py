@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def same_bits(one: Array, other: Array) -> bool:
+    """Say whether two arrays are alike to the bit, dtype and shape included."""
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
+
+
 def to_torch(array: Array) -> torch.Tensor:
     """Return a copy of ARRAY as a tensor.
 

@@ -31,13 +31,15 @@ CODE: Final[dict[np.dtype[Any], str]] = {dtype: code for code, dtype in NUMPY.it
 FLOATS: Final = frozenset({"F16", "F32", "F64", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0"})
 
 
-def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype called NAME, bfloat16 and float8 included.
+def dtype_of(dtype: str | np.dtype[Any]) -> np.dtype[Any]:
+    """Return DTYPE, a safetensors code, a name (bfloat16 and float8 included) or a dtype of numpy.
 
-    >>> dtype_of("bfloat16").itemsize
-    2
+    >>> dtype_of("bfloat16").itemsize, dtype_of("U8").name
+    (2, 'uint8')
     """
-    return np.dtype(getattr(ml_dtypes, name, name))
+    if isinstance(dtype, str):
+        return NUMPY[dtype] if dtype in NUMPY else np.dtype(getattr(ml_dtypes, dtype, dtype))
+    return dtype
 
 
 def unit_roundoff(name: str) -> float:

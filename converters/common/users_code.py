@@ -110,6 +110,12 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of ERROR's message that is not empty; of an empty one its type."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)
+
+
 def is_ours(frame: FrameType) -> bool:
     """Say whether FRAME runs code of this package that does more than pass a call on."""
     package, _, rest = frame.f_globals.get("__name__", "").partition(".")

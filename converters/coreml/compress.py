@@ -18,9 +18,9 @@ from ..captures.mlprogram.package import functions, read_package
 from ..captures.mlprogram.program import COMPRESSED, Program, load_program
 from ..captures.mlprogram.texts import run_program, text_of
 from ..captures.mlprogram.toolkit import coremltools, quiet
-from ..captures.positional import first_line
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
+from ..common.users_code import first_line
 from ..values import Array
 from .compression import LEAST, Compression
 from .writing import files, replace_package, save

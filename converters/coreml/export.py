@@ -25,10 +25,10 @@ from ..captures.mlprogram.program import (
     weights,
 )
 from ..captures.mlprogram.toolkit import coremltools, quiet
-from ..captures.positional import first_line, record
+from ..captures.positional import record
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
-from ..common.users_code import fault_of
+from ..common.users_code import fault_of, first_line
 from ..models.signature import Signature
 from ..values import Array
 from .compat import bound_constants, lower

@@ -13,7 +13,7 @@ from ...errors import BadInputError, UntrustedError
 from ..adapters.adapter import Adapter
 from ..checkpoints import Checkpoint, open_checkpoint
 from ..checkpoints.arrays import FileArrays
-from ..checkpoints.overlay import Overlay
+from ..checkpoints.derived import Overlay
 from ..common.hints import command
 from ..libraries import Target
 from .families import FAMILIES, Family, known_family

@@ -12,6 +12,7 @@ import xxhash
 from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ..checkpoints import Checkpoint, Header, Writer, open_checkpoint
 from ..checkpoints.formats.safetensors import SafetensorsFile
+from ..common.arrays import same_bits
 from ..common.repositories import local
 from ..maps import Plan, Step, WeightMap, apply
 from ..maps.notation.rules import POLICIES
@@ -20,7 +21,7 @@ from ..maps.programs.preimages import source_header
 from ..maps.sources.choose import map_from, origin_of
 from ..models import Model
 from ..sidefiles import SIDECAR
-from ..values import Array, Dense
+from ..values import Dense
 from .dense import DENSE, Unpacked, can_be_dense, is_dense
 from .fitting import require_made, require_read
 from .manifest import manifest_of, recorded_headers
@@ -319,8 +320,3 @@ class Search:
             isinstance(value, Dense) and same_bits(value.array, self.weights.read(name))
             for name, value in made.items()
         )
-
-
-def same_bits(one: Array, other: Array) -> bool:
-    """Say whether two arrays are alike to the bit, dtype and shape included."""
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()

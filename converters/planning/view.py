@@ -1,4 +1,4 @@
-"""A model as the other framework names it, converted as it is read."""
+"""A model seen as another one as it is read: of the other framework, or dense."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from ..maps.execution.view import Mapped
 from ..models import Model
+from ..quantization import Dequantized, Recipe
+from ..quantization.recipe import COPY, KEY
 from .conversion import conversion_of
 from .job import plan_job
 
@@ -31,3 +33,19 @@ def converted_view(model: Model, framework: str, original: str | None = None) ->
         map_text=str(job.table) if job.table else None,
         config_changes={},
     )
+
+
+def dense_view(model: Model, dtype: str = "F32") -> Model:
+    """Return MODEL with its quantized weights shown as the numbers that they stand for, in DTYPE.
+
+    A model that is not quantized is returned as it is.
+
+    Raises:
+        MismatchError: its tensors do not fit what its config says of their quantization.
+    """
+    recipe = Recipe.parse(model.config)
+    if recipe is None or model.framework != "mlx":
+        return model
+    config = {key: value for key, value in model.config.items() if key not in {KEY, COPY}}
+    tensors = Dequantized(model.checkpoint, model.config, dtype=dtype)
+    return replace(model, config=config, tensors=tensors)

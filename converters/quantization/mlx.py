@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...errors import UnsupportedError
 from ..checkpoints import Header
+from ..common.arrays import from_mlx, to_mlx
 from ..common.dtypes import CODE, FLOATS, NUMPY, dtype_of, unit_roundoff
 from ..values import Array
 from .codebooks import CODES, GLOBAL, SCALES, gaps
@@ -130,12 +131,12 @@ def quantize(
     """
     check_shape(array.shape, scheme)
     mx = _mlx()
-    cast = _cast(array, _dtype(dtype))
+    cast = _cast(array, dtype_of(dtype))
     if global_scale:
         return _quantize_experts(cast, scheme)
-    made = mx.quantize(_to_mlx(mx, cast), **scheme.record)
+    made = mx.quantize(to_mlx(cast), **scheme.record)
     names = ("weight", "scales", "biases")
-    return {name: _to_numpy(mx, part) for name, part in zip(names, made, strict=False)}
+    return {name: from_mlx(part) for name, part in zip(names, made, strict=False)}
 
 
 def _quantize_experts(array: Array, scheme: Scheme) -> dict[str, Array]:
@@ -143,12 +144,10 @@ def _quantize_experts(array: Array, scheme: Scheme) -> dict[str, Array]:
     mx = _mlx()
     largest = np.abs(array.astype(np.float32)).max(axis=(-2, -1))
     made = [
-        mx.quantize(_to_mlx(mx, one), **scheme.record, global_scale=mx.array(scale))
+        mx.quantize(to_mlx(one), **scheme.record, global_scale=mx.array(scale))
         for one, scale in zip(array, largest, strict=True)
     ]
-    weight, scales = (
-        np.stack([_to_numpy(mx, it) for it in part]) for part in zip(*made, strict=True)
-    )
+    weight, scales = (np.stack([from_mlx(it) for it in part]) for part in zip(*made, strict=True))
     return {"weight": weight, "scales": scales, "global_scale": largest}
 
 
@@ -179,7 +178,7 @@ def layout(
     check_shape(shape, scheme)
     *lead, columns = shape
     groups = (*lead, columns // scheme.group_size)
-    code = CODE[_dtype(dtype)] if scheme.affine else "U8"
+    code = CODE[dtype_of(dtype)] if scheme.affine else "U8"
     made = {
         "weight": Header("U32", (*lead, columns * scheme.bits // 32)),
         "scales": Header(code, groups),
@@ -220,16 +219,11 @@ def step(parts: Parts, scheme: Scheme) -> float:
     return float(np.median(apart if factors is None else apart * factors[some, None, None]))
 
 
-def _dtype(dtype: Dtype) -> np.dtype[Any]:
-    if isinstance(dtype, str):
-        return NUMPY[dtype] if dtype in NUMPY else dtype_of(dtype)
-    return dtype
-
-
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Return ARRAY in DTYPE; as it is, but no wider than float32, where that is the bytes' own."""
-    if dtype == np.uint8:
-        dtype = array.dtype if array.dtype.itemsize <= 4 else np.dtype(np.float32)
+    """Return ARRAY in DTYPE, or as it is where that is the bytes' own; no wider than float32."""
+    dtype = array.dtype if dtype == np.uint8 else dtype
+    if dtype.itemsize > 4:
+        dtype = np.dtype(np.float32)
     with np.errstate(over="ignore"):  # an infinity is the caller's
         return np.ascontiguousarray(array.astype(dtype, copy=False))
 
@@ -242,15 +236,3 @@ def _mlx() -> Any:
             "quantizing is MLX's own; install it: pip install 'weighbridge[mlx]'"
         ) from error
     return mx
-
-
-def _to_mlx(mx: Any, array: Array) -> Any:
-    if array.dtype == ml_dtypes.bfloat16:
-        return mx.array(array.view(np.uint16)).view(mx.bfloat16)
-    return mx.array(array)
-
-
-def _to_numpy(mx: Any, array: Any) -> Array:
-    if array.dtype == mx.bfloat16:
-        return np.array(array.view(mx.uint16)).view(ml_dtypes.bfloat16)
-    return np.array(array)

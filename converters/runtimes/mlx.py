@@ -104,19 +104,10 @@ def native_module(model: Model) -> nn.Module:
     module: nn.Module = model.factory
     if model.path is None:
         return module
-    parameters: Any = tree_flatten(module.parameters())
-    own = {name: tuple(array.shape) for name, array in parameters}
-    found = {name: header.shape for name, header in model.checkpoint.headers.items()}
-    problems = [f"{name} is missing" for name in sorted(set(own) - set(found))]
-    problems += [f"{name} is unexpected" for name in sorted(set(found) - set(own))]
-    problems += [
-        f"{name}: expected {list(own[name])}, found {list(found[name])}"
-        for name in sorted(set(own) & set(found))
-        if own[name] != found[name]
-    ]
-    if problems:
+    headers = model.checkpoint.headers
+    if problems := list(differences(module, headers)):
         raise MismatchError(f"{model.spec} does not fit {type(module).__name__}", problems)
-    weights = [(name, to_mlx(model.checkpoint.read(name))) for name in found]
+    weights = [(name, to_mlx(model.checkpoint.read(name))) for name in headers]
     module.load_weights(weights, strict=True)
     return module
 

@@ -77,14 +77,8 @@ class LiveConv1D:
         return out + added
 
 
-class LiveEmbedding:
+class LiveEmbedding(LiveConv1D):
     """``y + scale * b[ids] @ a``, times the layer's own factor where it has one, as Gemma's."""
-
-    def __init__(self, layer: nn.Embedding, update: LowRank) -> None:
-        refuse_magnitude(layer, update)
-        dtype = layer.weight.dtype
-        self.down, self.up = to_torch(update.b).to(dtype), to_torch(update.a).to(dtype)
-        self.scale = update.scale
 
     def __call__(self, layer: nn.Embedding, args: Any, out: torch.Tensor) -> torch.Tensor:
         """Return OUT with the update in it."""

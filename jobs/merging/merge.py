@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...converters.models import Model
-from ...converters.planning.dequantized import dense_view
+from ...converters.planning.view import dense_view
 from ...converters.quantization import Dequantized
 from ...errors import BadInputError
 from ..adapter_check import change_of_base

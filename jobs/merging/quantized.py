@@ -8,8 +8,8 @@ from pathlib import Path
 from ...converters.maps.sources.torch_side import with_torch_side
 from ...converters.models import Model
 from ...converters.models import open as open_model
-from ...converters.planning.dequantized import dense_view
 from ...converters.planning.memory import require_memory
+from ...converters.planning.view import dense_view
 from ...converters.results.targets import absolute
 from ...errors import BadInputError
 from ..converting import forget_side_files, require_apart

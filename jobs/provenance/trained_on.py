@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ...converters.adapters import Adapter
 from ...converters.models import Model
-from ...converters.planning.dequantized import dense_view
-from ...converters.planning.view import converted_view
+from ...converters.planning.view import converted_view, dense_view
 from ...converters.quantization import Dequantized
 from ...converters.quantization.provenance.made_from import provenance_from
 from ...errors import BadInputError

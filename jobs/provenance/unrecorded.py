@@ -21,8 +21,8 @@ from ...converters.models import Model
 from ...converters.models import open as open_model
 from ...converters.models.specs import exists, split_adapter
 from ...converters.planning.adapter_names import crossing
-from ...converters.planning.dequantized import dense_view
 from ...converters.planning.manifest import manifest_of
+from ...converters.planning.view import dense_view
 from ...converters.quantization import Dequantized
 from ...converters.quantization.rounding import round_once
 from ...converters.values import LowRank

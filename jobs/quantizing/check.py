@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...converters.maps.sources.torch_side import with_torch_side
 from ...converters.models import Model
 from ...converters.models import open as open_model
-from ...converters.planning.dequantized import dense_view
-from ...converters.planning.view import converted_view
+from ...converters.planning.view import converted_view, dense_view
 from ...converters.quantization import Dequantized
 from ...errors import WeighbridgeError
 from ..checking import compare

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...converters.checkpoints.overlay import Overlay
+from ...converters.checkpoints.derived import Overlay
 from ...converters.models import Model
 from ...converters.planning.conversion import conversion_of
 from ...converters.planning.job import plan_job

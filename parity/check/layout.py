@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...converters.runtimes import Runner
-from ...converters.runtimes.native.own_class import has_own_class
+from ...converters.runtimes.native.classes import has_own_class
 from ...converters.runtimes.native.runner import class_runner
 from ...errors import MismatchError, UnsupportedError
 from ..weights.weights import own_copy

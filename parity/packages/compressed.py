@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from ...converters.captures.mlprogram.arithmetic import tensors
-from ...converters.checkpoints.overlay import Overlay
+from ...converters.checkpoints.derived import Overlay
 from ...converters.models import Model
 from ...converters.values import Array
 from ...errors import UnsupportedError

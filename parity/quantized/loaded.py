@@ -12,11 +12,11 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-from ...converters.common.arrays import from_mlx, from_torch, to_mlx, to_torch
+from ...converters.common.arrays import from_mlx, from_torch, same_bits, to_mlx, to_torch
 from ...converters.libraries.transformers import torch_class
 from ...converters.models import Model
 from ...converters.quantization import Blocks, Dequantized, Scheme
-from ...converters.runtimes.native.own_class import class_config
+from ...converters.runtimes.native.classes import class_config
 from ...converters.values import Array
 from ..check.verdict import Stage
 
@@ -165,13 +165,10 @@ def by_mlx(module: Any, tensors: Dequantized) -> Found:
             yield name, f"{scheme}, not {tensors.schemes[name]}"
             continue
         parts = tensors.parts(name)
-        other = [part for part, array in parts.items() if not same(from_mlx(layer[part]), array)]
+        other = [
+            part for part, array in parts.items() if not same_bits(from_mlx(layer[part]), array)
+        ]
         yield name, f"other {' and '.join(other)}" if other else None
-
-
-def same(one: Array, other: Array) -> bool:
-    """Say whether two arrays are alike to the bit."""
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
 
 
 def by_torch(module: Any, tensors: Dequantized) -> Found:

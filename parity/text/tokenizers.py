@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from ...converters.common.users_code import first_line
 from ...converters.documents import read_optional
 from ...errors import BadInputError
 
@@ -153,7 +154,7 @@ def reading(folder: Path) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise BadInputError(f"{folder}: its tokenizer cannot be read ({reason})") from error
 
 

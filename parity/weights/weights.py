@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...converters.checkpoints.base import Header
-from ...converters.checkpoints.overlay import Overlay
+from ...converters.checkpoints.derived import Overlay
 from ...converters.common.arrays import from_mlx, from_torch
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.models import Model

@@ -16,7 +16,7 @@ from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 from weighbridge import jobs
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.planning.dequantized import dense_view
+from weighbridge.converters.planning.view import dense_view
 from weighbridge.jobs.merging.quantized import merge_quantized
 from weighbridge.jobs.provenance.placement import live_on
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...checkpoints import Checkpoint
 from ...checkpoints.derived import Derived
-from ...checkpoints.formats.cursor import Cursor
-from ...checkpoints.formats.ranges import chunks
+from ...checkpoints.formats.ranges import Cursor, chunks
 from ...common.dtypes import NUMPY
 from ...quantization.workspace import Room
 from ...values import Array, LowRank

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ...checkpoints import Checkpoint
-from ...checkpoints.overlay import Overlay
+from ...checkpoints.derived import Overlay
 from ...common.dtypes import CODE, FLOATS, NUMPY
 from ...quantization.rounding import round_once
 from ...values import Array

@@ -16,8 +16,7 @@ from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..base import Header, is_shape
 from .archive import Archive
-from .cursor import Cursor
-from .ranges import chunks, gather
+from .ranges import Cursor, chunks, gather
 
 _READERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _SUFFIX: Final = ".npy"

@@ -12,7 +12,8 @@ import numpy as np
 from ....errors import BadInputError
 from ...common.dtypes import CODE, NUMPY
 from ...values import Array
-from ..base import CHUNK, Header
+from ..base import Header
+from .ranges import chunks
 
 SUFFIX = ".onnx"
 
@@ -65,9 +66,7 @@ class OnnxFile:
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
-        data = memoryview(self.read(name).reshape(-1).view(np.uint8).data)[start:stop]
-        for at in range(0, len(data), CHUNK):
-            yield data[at : at + CHUNK]
+        return chunks(self.read(name), start, stop)
 
     def _outside(self) -> set[Path]:
         """Return the files of data beside the model."""

@@ -5,14 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import numpy as np
 
 from ....errors import BadInputError
 from ...values import Array
 from ..base import CHUNK
-from ..buffers import BUFFERS
+
+
+class Buffers:
+    """As many buffers of ``CHUNK`` bytes as were ever in use at once, in any thread.
+
+    A fresh one for every tensor would cost as much as hashing it.
+    """
+
+    def __init__(self) -> None:
+        self._spare: list[bytearray] = []
+
+    @contextmanager
+    def lend(self) -> Iterator[memoryview]:
+        """Lend a buffer for the block; what is in it is anyone's."""
+        buffer = self._take()
+        try:
+            yield memoryview(buffer)
+        finally:
+            self._spare.append(buffer)
+
+    def _take(self) -> bytearray:
+        try:
+            return self._spare.pop()  # in one step: another thread may want it too
+        except IndexError:
+            return bytearray(CHUNK)
+
+
+BUFFERS: Final = Buffers()
 
 
 def pieces(path: Path, begin: int, end: int, what: str) -> Iterator[memoryview]:
@@ -77,3 +104,31 @@ def _fill(file: IO[bytes], piece: memoryview, where: str) -> None:
         if not count:
             raise BadInputError(f"{where}: the file shrank while it was read")
         done += count
+
+
+class Cursor:
+    """A place in a stream of bytes that only goes forward, such as a compressed one.
+
+    Attributes:
+        position: how many bytes lie before it; they cannot be had any more.
+
+    >>> cursor = Cursor(iter([memoryview(b"abcd"), memoryview(b"ef")]))
+    >>> b"".join(cursor.read(1, 3)), b"".join(cursor.read(3, 6)), cursor.position
+    (b'bc', b'def', 6)
+    """
+
+    def __init__(self, stream: Iterator[memoryview]) -> None:
+        self._stream, self._view = stream, memoryview(b"")
+        self.position = 0
+
+    def read(self, start: int, stop: int) -> Iterator[memoryview]:
+        """Yield the bytes START, not before the position, to STOP."""
+        while self.position < stop:
+            if not self._view:
+                self._view = next(self._stream)
+            wanted = (start if self.position < start else stop) - self.position
+            part, self._view = self._view[:wanted], self._view[wanted:]
+            skipped = self.position < start
+            self.position += part.nbytes
+            if not skipped:
+                yield part

@@ -13,11 +13,12 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ...checkpoints.workers import Workers
+from ...common.dtypes import dtype_of
 from ...values import Array
 from ..mlx import check_shape
 from ..packing import pack_columns
 from ..scheme import Scheme
-from ..search.encoding import check_zero, cores, finite, numpy_dtype
+from ..search.encoding import check_zero, cores, finite
 from . import grids
 from .order import Order, ordered
 from .refining import refine
@@ -60,9 +61,7 @@ def encode(
             f"inputs with products of shape {list(products.shape)} are not those of a weight of shape"
             f" {list(values.shape)}"
         )
-    job = _Job(
-        finite(values), ordered(products, scheme.group_size), scheme, numpy_dtype(dtype), zero
-    )
+    job = _Job(finite(values), ordered(products, scheme.group_size), scheme, dtype_of(dtype), zero)
     Workers(threads or cores()).each(job.blocks(), job.encode)
     return job.parts
 

@@ -24,8 +24,8 @@ from typing import Final, NamedTuple
 
 from ....errors import MismatchError
 from ...checkpoints import Checkpoint
+from ...common.arrays import same_bits
 from ...common.dtypes import FLOATS
-from ...values import Array
 from ..view import Dequantized
 from .cancelled import Scaled, scaled
 from .likeness import SCALED, WORTH, Likeness, Pair, pair_of
@@ -163,7 +163,7 @@ def _dtype(quantized: Dequantized) -> str:
 def _found(pair: Pair, name: str) -> _Found | None:
     """Return how the weight NAME differs, ``None`` if it does not."""
     ours = pair.ours()
-    if all(_same_bytes(ours[part], pair.parts[part]) for part in pair.parts):
+    if all(same_bits(ours[part], pair.parts[part]) for part in pair.parts):
         return None
     found = pair.likeness(ours)
     if found.rounded:
@@ -186,10 +186,6 @@ def _is_moved(plain: Likeness, rest: Likeness) -> bool:
     """Whether scales explain a weight that lies PLAIN, and is as REST after they are undone."""
     worth = rest.distance <= WORTH * plain.distance
     return worth and max(rest.nearest, rest.codes_equal) >= SCALED and not rest.far
-
-
-def _same_bytes(one: Array, other: Array) -> bool:
-    return one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
 def _judged(total: int, layers: tuple[Layer, ...], tensors: tuple[str, ...]) -> Provenance:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ...checkpoints.workers import Workers
-from ...common.dtypes import NUMPY, dtype_of
+from ...common.dtypes import dtype_of
 from ...values import Array
 from ..mlx import check_shape
 from ..packing import pack, pack_columns
@@ -61,7 +61,7 @@ def encode(
     {'weight': ('uint32', (1, 8)), 'scales': ('float16', (1, 1)), 'biases': ('float16', (1, 1))}
     """
     check_shape(values.shape, scheme)
-    job = _Encoding(finite(values), scheme, numpy_dtype(dtype), zero, importance)
+    job = _Encoding(finite(values), scheme, dtype_of(dtype), zero, importance)
     Workers(threads or cores()).each(job.blocks(), job.encode)
     return job.parts()
 
@@ -156,13 +156,6 @@ def finite(values: Array) -> Array:
         return values
     index = [int(at) for at in np.argwhere(~np.isfinite(values))[0]]
     raise UnsupportedError(f"the weight is {values[*index]} at {index}: no code is worth that")
-
-
-def numpy_dtype(dtype: str | np.dtype[Any]) -> np.dtype[Any]:
-    """Return DTYPE, a safetensors code, a name or itself."""
-    if isinstance(dtype, str):
-        return NUMPY[dtype] if dtype in NUMPY else dtype_of(dtype)
-    return dtype
 
 
 def cores() -> int:

@@ -1,4 +1,4 @@
-"""Loops over the elements of groups.
+"""Loops over the elements of groups, compiled: numpy goes through memory for each operation.
 
 Arrays of elements are float32 ``(groups, group)``; importance is one, too, or ``None`` where all
 elements count alike. Lines are float32 ``(groups,)`` each, in steps: ``scales * code + biases``. Sums are
@@ -7,12 +7,39 @@ those of one group, in float32, in an order that depends on the processor.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
+import numba
 import numpy as np
 
 from ...values import Array
-from ..compiled import in_any_order
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+# Sums may be taken in any order; infinite and missing numbers keep their meaning.
+ANY_ORDER: Final = frozenset({"arcp", "contract", "nsz", "reassoc"})
+
+
+def compiled(loop: Loop, *, fast: frozenset[str] = frozenset()) -> Loop:
+    """Return LOOP as machine code that runs outside of Python's lock.
+
+    It is compiled at its first call, in a second or so, and kept on disk where a folder can be written.
+
+    Args:
+        loop: of arrays and numbers.
+        fast: LLVM's flags of arithmetic that need not be exact, such as ``ANY_ORDER``; none by default.
+    """
+    compiler: Any = numba.njit(nogil=True, fastmath=set(fast), error_model="numpy")(loop)
+    with contextlib.suppress(RuntimeError):  # no such folder: compiled again in each process
+        compiler.enable_caching()
+    return cast(Loop, compiler)
+
+
+def in_any_order(loop: Loop) -> Loop:
+    """Return LOOP compiled, its sums taken in any order."""
+    return compiled(loop, fast=ANY_ORDER)
 
 
 @in_any_order

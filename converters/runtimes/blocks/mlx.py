@@ -12,6 +12,7 @@ from mlx import nn
 from ....errors import UnsupportedError
 from ...common.arrays import from_mlx, to_mlx
 from ...values import Array
+from ..native.sites import called_as
 from .kinds import Found, Given, outermost, output_of
 
 
@@ -43,22 +44,6 @@ def run_block(
     out = output_of(number, [*skipped, some_queries(rows), last], run)
     array: Array = from_mlx(out[:, mx.array(list(rows))])
     return array
-
-
-@contextlib.contextmanager
-def called_as(block: nn.Module, call: Callable[..., Any]) -> Iterator[None]:
-    """Let BLOCK do CALL, which takes its own call first, in place of its own."""
-    kind: Any = type(block)
-
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return call(lambda *given, **named: kind.__call__(self, *given, **named), *args, **kwargs)
-
-    other = type(kind.__name__, (kind,), {"__call__": called, "__module__": kind.__module__})
-    object.__setattr__(block, "__class__", other)
-    try:
-        yield
-    finally:
-        object.__setattr__(block, "__class__", kind)
 
 
 def taking_out(given: Given, rows: Sequence[int]) -> Callable[..., Any]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ....errors import MismatchError, WeighbridgeError
 from ...checkpoints import Header
 from ...common.arrays import to_mlx
+from ...libraries.target import OWN
 from ...models import Model
 from ...values import Array
 from .caches import new_cache, read_on, reason_unread, sees, taken
-from .own_class import class_config
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -82,7 +82,9 @@ def parameter_names(model: Model) -> dict[str, str]:
     return {name: own[id(array)] for name, array in lazy.items() if id(array) in own}
 
 
-def differences(module: nn.Module, weights: Mapping[str, mx.array]) -> Iterator[str]:
+def differences(
+    module: nn.Module, weights: Mapping[str, mx.array] | Mapping[str, Header]
+) -> Iterator[str]:
     """Yield how names and shapes of WEIGHTS differ from MODULE's parameters."""
     from mlx.utils import tree_flatten
 
@@ -143,3 +145,31 @@ def call_native(module: nn.Module, feed: Mapping[str, mx.array]) -> Any:
     asked = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     named = dict.fromkeys(p.name for p in asked) | dict(others)
     return module(first, **{p.name: named[p.name] for p in parameters if p.name in named})
+
+
+def has_own_class(model: Model) -> bool:
+    """Say whether a class that comes with Weighbridge is for MODEL, a directory in MLX's layout."""
+    if model.framework != "mlx" or model.factory is not None or model.path is None:
+        return False
+    return model.library is not None and model.library.library == OWN
+
+
+def class_config(model: Model) -> Mapping[str, Any]:
+    """Return the configuration that MODEL's class is made from.
+
+    Where the class is ours it names what the files hold, which is known of a tabled family and which
+    ``architectures`` need not say.
+    """
+    if model.family is None or not has_own_class(model):
+        return model.config
+    return {**model.config, "architectures": [model.family.torch_class]}
+
+
+def refusal(model: Model) -> str:
+    """Return why the class of MODEL does not take its configuration; empty where it does."""
+    try:
+        if model.library is not None:
+            next(model.library.parts(class_config(model)))
+    except WeighbridgeError as error:
+        return str(error)
+    return ""

@@ -11,6 +11,7 @@ from mlx import nn
 
 from ...common.arrays import from_mlx
 from ...values import Array
+from .sites import Call, each_called_as
 
 
 class Inputs:
@@ -35,6 +36,15 @@ class Inputs:
             self._sums[path] = self._sums.get(path, 0) + rows.T @ rows
             mx.eval(self._sums[path])
 
+    def calling(self, path: str) -> Call:
+        """Return how the layer PATH is called: what it is given is added first."""
+
+        def call(plain: Call, x: mx.array, *args: Any, **kwargs: Any) -> Any:
+            self.add(path, x)
+            return plain(x, *args, **kwargs)
+
+        return call
+
     def products(self) -> dict[str, Array]:
         """Return the sums, float32 ``(columns, columns)``, by path; of one input the same array."""
         sums = {path: from_mlx(array) for path, array in self._sums.items()}
@@ -49,23 +59,6 @@ def is_linear(layer: Any) -> bool:
 @contextlib.contextmanager
 def summing(module: nn.Module, paths: Collection[str]) -> Iterator[Inputs]:
     """Sum up what those of PATHS are given that are linear layers of MODULE, while this lasts."""
-    inputs, kinds = Inputs(), dict[int, tuple[nn.Module, type]]()
-    for path, layer in module.named_modules():
-        if path in paths and is_linear(layer) and id(layer) not in kinds:
-            kinds[id(layer)] = layer, type(layer)
-            object.__setattr__(layer, "__class__", _summed(path, type(layer), inputs))
-    try:
+    inputs = Inputs()
+    with each_called_as(module, lambda path, it: path in paths and is_linear(it), inputs.calling):
         yield inputs
-    finally:
-        for layer, kind in kinds.values():
-            object.__setattr__(layer, "__class__", kind)
-
-
-def _summed(path: str, kind: type[nn.Module], inputs: Inputs) -> type[nn.Module]:
-    """Return a class like KIND whose calls are added to INPUTS as those of PATH."""
-
-    def call(self: Any, x: mx.array, *args: Any, **kwargs: Any) -> Any:
-        inputs.add(path, x)
-        return kind.__call__(self, x, *args, **kwargs)
-
-    return type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})

@@ -18,6 +18,7 @@ import numpy as np
 from ....errors import BadInputError, UnsupportedError, WeighbridgeError
 from ...captures.mlprogram.names import renamed, turned
 from ...common.policy import Policy
+from ...common.users_code import first_line
 from ...values import Array
 from ..base import Arrays, Trace, widened
 
@@ -109,7 +110,7 @@ class CoremlRunner:
         except WeighbridgeError:
             raise
         except Exception as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise BadInputError(f"Core ML cannot run on this input: {reason}") from error
         return widened({name: np.asarray(array) for name, array in outputs.items()})
 

@@ -13,6 +13,7 @@ import numpy as np
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints.formats.onnx_model import OnnxFile
 from ...common.policy import Policy
+from ...common.users_code import first_line
 from ...values import Array
 from ..base import Arrays, Trace, widened
 
@@ -165,7 +166,7 @@ def _session(model: str | bytes) -> Any:
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its own kinds derive from Exception alone
-        raise BadInputError(f"onnxruntime cannot load the model: {_first_line(error)}") from None
+        raise BadInputError(f"onnxruntime cannot load the model: {first_line(error)}") from None
 
 
 def _run(session: Any, inputs: Arrays) -> dict[str, Array]:
@@ -180,7 +181,7 @@ def _run(session: Any, inputs: Arrays) -> dict[str, Array]:
     try:
         found = session.run(names, fed)
     except Exception as error:
-        raise BadInputError(f"onnxruntime cannot run on this input: {_first_line(error)}") from None
+        raise BadInputError(f"onnxruntime cannot run on this input: {first_line(error)}") from None
     return dict(zip(names, found, strict=True))
 
 
@@ -193,8 +194,3 @@ NUMPY: Final = {"tensor(float)": np.float32, "tensor(float16)": np.float16} | {
 def _cast(inputs: Arrays, kinds: Mapping[str, str]) -> Iterator[tuple[str, Array]]:
     for name, array in inputs.items():
         yield name, np.asarray(array, NUMPY.get(kinds[name], np.asarray(array).dtype))
-
-
-def _first_line(error: Exception) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)

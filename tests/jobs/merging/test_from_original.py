@@ -13,7 +13,7 @@ from mlx_lm.utils import load_model, quantize_model
 from weighbridge import jobs
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.planning.dequantized import dense_view
+from weighbridge.converters.planning.view import dense_view
 from weighbridge.errors import BadInputError, MismatchError
 from weighbridge.tests.support.atlas import tiny
 from weighbridge.tests.support.quantized_bases import (

@@ -9,7 +9,7 @@ from mlx_lm.models import qwen3_moe
 from mlx_lm.utils import load_model
 
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.planning.dequantized import dense_view
+from weighbridge.converters.planning.view import dense_view
 from weighbridge.errors import BadInputError
 from weighbridge.jobs.merging.check import BAR
 from weighbridge.tests.support.quantized_bases import (

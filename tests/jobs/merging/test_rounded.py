@@ -18,7 +18,7 @@ from tests.support.quantized_bases import (
 )
 from weighbridge.converters.adapters import read_adapter
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.planning.dequantized import dense_view
+from weighbridge.converters.planning.view import dense_view
 from weighbridge.converters.quantization import Blocks
 from weighbridge.converters.quantization.fingerprints import grid_fingerprints
 from weighbridge.converters.quantization.kept import moved_codes

@@ -14,7 +14,7 @@ from weighbridge.converters.adapters.merging.affected import blocks
 from weighbridge.converters.adapters.merging.statistics import SAMPLE, measure
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.planning.dequantized import dense_view
+from weighbridge.converters.planning.view import dense_view
 from weighbridge.converters.quantization import Dequantized, Recipe, Scheme
 from weighbridge.converters.quantization.forms import Form, common_dtype, wider
 from weighbridge.converters.values import LowRank

@@ -87,8 +87,8 @@ def test_what_a_killed_merge_of_another_adapter_left_is_not_taken_up(
 def test_a_merge_into_codes_that_were_made_here_goes_back_to_pytorch(base, large, tmp_path):
     from weighbridge.converters.maps.sources.choose import known_map
     from weighbridge.converters.models import open as open_model
-    from weighbridge.converters.planning.dequantized import dense_view
     from weighbridge.converters.planning.transcoding import goes_back_packed
+    from weighbridge.converters.planning.view import dense_view
 
     made = tmp_path / "made"
     shutil.copytree(base, made)

@@ -8,14 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from .....errors import BadInputError
 from ....documents import RECORD as RECORD_FILE
 from ....documents import parse_object, read_object
 from ....results.records import RECORD
 from ....values import Array
-from ...base import CHUNK, Header
+from ...base import Header
+from ..ranges import chunks
 from .process import AssetProcess
 
 SUFFIX: Final = ".aimodel"
@@ -68,15 +67,14 @@ class Asset:
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of constant NAME, at most ``CHUNK`` at a time."""
-        data = memoryview(self.read(name).reshape(-1).view(np.uint8).data)[start:stop]
-        for at in range(0, len(data), CHUNK):
-            yield data[at : at + CHUNK]
+        return chunks(self.read(name), start, stop)
 
 
 def _metadata(path: Path) -> Mapping[str, Any]:
     """Return what the maker of the asset at PATH says of it."""
     if not path.is_dir():
-        raise BadInputError(f"{path}: a Core AI asset is a folder, and this is {_kind(path)}")
+        kind = "a file" if path.exists() else "not there"
+        raise BadInputError(f"{path}: a Core AI asset is a folder, and this is {kind}")
     stored = read_object(path / METADATA, RECORD_FILE)
     version = str(stored.get("assetVersion"))
     if version.partition(".")[0] != VERSION:
@@ -85,10 +83,6 @@ def _metadata(path: Path) -> Mapping[str, Any]:
         )
     own = stored.get("creatorDefinedMetadata")
     return own if isinstance(own, dict) else {}
-
-
-def _kind(path: Path) -> str:
-    return "a file" if path.exists() else "not there"
 
 
 def _require_whole(path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weighbridge.converters.checkpoints import CHUNK, Header, Writer, open_checkpoint
-from weighbridge.converters.checkpoints.overlay import Overlay
+from weighbridge.converters.checkpoints.derived import Overlay
 
 
 @pytest.fixture
