@@ -121,7 +121,7 @@ def _glu(self: mx.array, dim: int = -1) -> mx.array:
 def _prelu(self: mx.array, weight: mx.array) -> mx.array:
     single = weight.size == 1
     slope = weight.reshape([1] * self.ndim) if single else per_channel(weight, self.ndim)
-    below = mx.minimum(self, 0)  # of which infinity leaves the slope a gradient of 0
+    below = zero_where(self > 0, self)  # of which infinity leaves the slope a gradient of 0
     return mx.where(self > 0, self, below * spread(slope, self.shape))
 
 
