@@ -113,18 +113,19 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
 
 def base_record(task: Task, changed: Collection[str]) -> str | None:
     """Return which weights of TASK the updates of CHANGED were trained on, so that no other base takes them."""
-    if task.model is None or task.model.path is None:
+    model, grids = task.model, task.grids.recorded(changed)
+    if model is None or not (model.path or grids):
         return None
-    tensors = task.model.tensors
-    recipe = tensors.recipe if isinstance(tensors, Dequantized) else None
-    base = {
-        "spec": task.model.spec,
-        "framework": task.model.framework,
-        "tensors": fingerprints(task.model.checkpoint, sorted(changed)),
-        "weights": weight_records(task.model.checkpoint, sorted(changed)),
-        "quantization": recipe.recorded() if recipe else None,
-    }
-    if grids := task.grids.recorded(changed):
+    base: dict[str, Any] = {"spec": model.spec, "framework": model.framework}
+    if model.path:
+        tensors = model.tensors
+        recipe = tensors.recipe if isinstance(tensors, Dequantized) else None
+        base |= {
+            "tensors": fingerprints(model.checkpoint, sorted(changed)),
+            "weights": weight_records(model.checkpoint, sorted(changed)),
+            "quantization": recipe.recorded() if recipe else None,
+        }
+    if grids:
         base |= {GRIDS: grids, ORIGINAL: task.grids.original or None}
     return json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)
 

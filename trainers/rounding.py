@@ -5,7 +5,9 @@ The grid of a quantized weight is where the values of its codes lie: scales and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,10 +15,11 @@ import numpy as np
 
 from ..converters.planning.opening import open as open_model
 from ..converters.quantization import Blocks, Dequantized
-from ..converters.quantization.fingerprints import grid_fingerprints
+from ..converters.quantization.fingerprints import grid_fingerprint, grid_fingerprints
 from ..converters.quantization.kept import grid_of
 from ..converters.values import Array
 from ..errors import MismatchError
+from .objectives.base import Objective
 
 OFF: Final = (
     2.0  # times as far as the nearest codes: calibration moves codes, another model by far more
@@ -38,10 +41,18 @@ class Grids(NamedTuple):
 
     def recorded(self, names: Collection[str]) -> dict[str, str]:
         """Return what tells the grids of those of the weights NAMES that are rounded, by their own names."""
-        if not (self.blocks and self.tensors):
-            return {}
-        there = [name for name in names if name in self.tensors.schemes]
-        return grid_fingerprints(self.tensors, there)
+        if self.tensors is None or not self.blocks:
+            there = self.blocks.keys() & set(names)
+            return {name: grid_fingerprint(self.blocks[name]) for name in sorted(there)}
+        return grid_fingerprints(self.tensors, [it for it in names if it in self.tensors.schemes])
+
+    def begun(self, objective: Objective) -> Objective:
+        """Return OBJECTIVE; what it compares with, its ``reference``, has the rounded weights that a run begins with."""
+        if not self.original:
+            return objective
+        makes = objective.make_loss, objective.make_evaluated
+        loss, evaluated = (make and partial(_begun, make, self.blocks) for make in makes)
+        return replace(objective, make_loss=loss or objective.make_loss, make_evaluated=evaluated)
 
 
 def grids_of(wanted: bool | Path, module: Any, names: Collection[str], own: Grids) -> Grids:
@@ -76,6 +87,16 @@ def grids_of(wanted: bool | Path, module: Any, names: Collection[str], own: Grid
         if name in weights:
             parameter.data.copy_(weights[name])
     return Grids(blocks, own.tensors, str(wanted))
+
+
+def _begun(make: Callable[[Any], Any], blocks: Mapping[str, Blocks], model: Any) -> Any:
+    """Return what MAKE makes of MODEL; in its copy of that the weights of BLOCKS are rounded."""
+    module = make(model)
+    own = dict(module.reference.named_parameters()) if hasattr(module, "reference") else {}
+    for name in blocks.keys() & own.keys():
+        narrow = grid_of(blocks[name]).narrow()
+        own[name].data = own[name].new_tensor(narrow.rounded(own[name].numpy(), np))
+    return module
 
 
 def _weights(original: Path, names: Collection[str]) -> dict[str, Any]:

@@ -140,6 +140,7 @@ def build_task(
     _freeze(module, config, blocks)
     check_labels(objective, module, splits)
     grids = _grids(module, config, Grids(blocks, _tensors(model)))
+    objective = grids.begun(objective)
     if grids.original:  # the module has other values than those of the codes there
         blocks = {name: it for name, it in blocks.items() if name not in grids.blocks}
     updates, shared = _updates(module, config), leaks(splits)

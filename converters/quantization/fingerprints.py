@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -10,7 +11,10 @@ import xxhash
 from ..checkpoints import Checkpoint, Header
 from ..common.dtypes import CODE
 from ..values import Array
+from .blocks import Blocks
 from .view import Dequantized, stored_as
+
+CODES: Final = "weight"  # the part that says where on its grid a weight lies
 
 
 def fingerprints(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, str]:
@@ -25,16 +29,26 @@ def fingerprints(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, str]
 
 def grid_fingerprints(checkpoint: Dequantized, names: Iterable[str]) -> dict[str, str]:
     """Return a hash of where the values of the quantized weights NAMES can lie, whichever codes they have."""
-    return {
-        name: _fingerprint(checkpoint.raw, name, str(checkpoint.schemes[name]), {"weight"})
-        for name in names
-    }
+    raw, found = checkpoint.raw, {}
+    for name in names:
+        stored = checkpoint.part_names(name).items()
+        parts = {part: raw.read(full) for part, full in stored if part != CODES}
+        found[name] = grid_fingerprint(Blocks(parts, checkpoint.schemes[name]))
+    return found
 
 
-def _fingerprint(raw: Checkpoint, name: str, scheme: str = "", leave: Collection[str] = ()) -> str:
-    digest = xxhash.xxh3_64(scheme.encode())
-    parts = {part: full for part, full in stored_as(raw, name).items() if part not in leave}
-    for part, full in sorted(parts.items()):
+def grid_fingerprint(blocks: Blocks) -> str:
+    """Return what :func:`grid_fingerprints` gives for a weight of which BLOCKS has all but its codes, or all."""
+    digest = xxhash.xxh3_64(str(blocks.scheme).encode())
+    for part, array in sorted(blocks.parts.items()):
+        if part != CODES:
+            _add(digest, part, array)
+    return f"xxh3:{digest.hexdigest()}"
+
+
+def _fingerprint(raw: Checkpoint, name: str) -> str:
+    digest = xxhash.xxh3_64()
+    for part, full in sorted(stored_as(raw, name).items()):
         digest.update(f"{part} {raw.headers[full]}".encode())
         for piece in raw.stream(full):
             digest.update(piece)
@@ -43,10 +57,15 @@ def _fingerprint(raw: Checkpoint, name: str, scheme: str = "", leave: Collection
 
 def fingerprint(array: Array) -> str:
     """Return what :func:`fingerprints` gives for a dense weight that is ARRAY."""
-    array = np.ascontiguousarray(array)
-    digest = xxhash.xxh3_64(f"weight {Header(CODE[array.dtype], array.shape)}".encode())
-    digest.update(array.reshape(-1).view(np.uint8).data)
+    digest = xxhash.xxh3_64()
+    _add(digest, "weight", array)
     return f"xxh3:{digest.hexdigest()}"
+
+
+def _add(digest: xxhash.xxh3_64, part: str, array: Array) -> None:
+    array = np.ascontiguousarray(array)
+    digest.update(f"{part} {Header(CODE[array.dtype], array.shape)}".encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)
 
 
 def compare(recorded: Mapping[str, str], checkpoint: Checkpoint) -> dict[str, str]:

@@ -55,6 +55,11 @@ class Grid(NamedTuple):
         moved = (self.nearest(wanted, library) - self.worth) * self.scales
         return (self.values + moved).reshape(wanted.shape)
 
+    def narrow(self) -> Grid:
+        """Return it in float32, as training computes with it."""
+        worth, scales, values = (it.astype(np.float32) for it in self[:3])
+        return Grid(worth, scales, values, self.scheme)
+
 
 def nearest(numbers: Any, scheme: Scheme, library: Any) -> Any:
     """Return of NUMBERS, in scales, the nearest that a code of SCHEME is worth; of two, the even one.

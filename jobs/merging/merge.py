@@ -14,7 +14,7 @@ from ..adapter_check import change_of_base
 from ..converting import move
 from ..options import Options
 from ..pipeline import Outcome
-from ..provenance.base import Provenance, adapter_for, provenance_of
+from ..provenance.base import Provenance, adapter_for, provenance_of, unrounded
 from ..provenance.placement import base_and_adapter, placed
 from ..provenance.trained_on import proven
 from .quantized import merge_quantized
@@ -51,6 +51,8 @@ def merge(
         outcome = merge_quantized(model, place, options, provenance=provenance, **ways)
     else:
         refuse_ways(base, promote=promote, original=options.original)
+        assert model.adapter is not None  # noqa: S101  (it is merged)
+        provenance = provenance._replace(unrounded=unrounded(model.adapter))
         outcome = move(model, place, model.framework, options, provenance)
         outcome = with_figures(outcome, model, trained_on, options) if trained_on else outcome
     return noted(outcome, provenance)
@@ -88,11 +90,12 @@ def refuse_ways(base: str, *, promote: bool, original: str | None) -> None:
 
 def noted(outcome: Outcome, provenance: Provenance) -> Outcome:
     """Return OUTCOME with what is to be reported of the base."""
-    if provenance.status in {"same", "unknown"}:
-        return outcome
-    plan = (*outcome.plan, f"note: {provenance.message}")
-    notes = [*outcome.facts.get("notes", ()), provenance.message]
-    return replace(outcome, plan=plan, facts={**outcome.facts, "notes": notes})
+    known = provenance.status in {"same", "unknown"}
+    said = [it for it in ("" if known else provenance.message, provenance.unrounded) if it]
+    plan = (*outcome.plan, *(f"note: {it}" for it in said))
+    notes = [*outcome.facts.get("notes", ()), *said]
+    facts = {**outcome.facts, "notes": notes} if said else outcome.facts
+    return replace(outcome, plan=plan, facts=facts)
 
 
 def with_figures(outcome: Outcome, model: Model, trained_on: str, options: Options) -> Outcome:

@@ -15,7 +15,7 @@ from ...errors import BadInputError
 from ..converting import forget_side_files, require_apart
 from ..options import Options
 from ..pipeline import Checked, Facts, Outcome, Target, Written, publish
-from ..provenance.base import Provenance, with_provenance
+from ..provenance.base import UNKNOWN, Provenance, unrounded, with_provenance
 from .check import check_merge
 from .from_original import error_note
 from .plan import Merge, plan, require_kept
@@ -102,5 +102,8 @@ class Merging:
         written = open_model(folder, trust_code=self.options.trust_code)
         written = dense_view(with_torch_side(written))
         verdict = check_merge(self.job, replace(written, spec=str(self.target)), self.options)
-        verdict = with_provenance(verdict, self.job.provenance) if self.job.provenance else verdict
+        assert self.job.model.adapter is not None  # noqa: S101  (it was merged)
+        others = unrounded(self.job.model.adapter, self.job.rounded)
+        provenance = (self.job.provenance or UNKNOWN)._replace(unrounded=others)
+        verdict = with_provenance(verdict, provenance)
         return Checked(verdict, {"figures": dict(verdict.provenance.get("figures", {}))})

@@ -15,6 +15,7 @@ from ...converters.quantization import Dequantized
 from ...converters.quantization.fingerprints import grid_fingerprints
 from ...converters.values import Array
 from ...errors import MismatchError
+from ..provenance.base import unrounded
 
 
 def trained_rounded(
@@ -42,15 +43,13 @@ def trained_rounded(
 
 def grids_note(model: Model, rounded: Collection[str]) -> list[str]:
     """Say what is measured of updates that were trained by rounded weights: those of ROUNDED by the base's."""
-    recorded = model.adapter.base.get(GRIDS) if model.adapter else None
-    if not recorded:
-        return []
+    others = unrounded(model.adapter, rounded) if model.adapter else ""
+    notes = [f"{others}; merged as any other"] if others else []
     if not rounded:
-        return [
-            "its weights were rounded in training, not as this merge rounds; it is merged as any other"
-        ]
+        return notes
     how = "codes alone move, and what has to be there is the rounded sum"
-    return [f"{len(rounded)} layers were trained by sums rounded to the scales of this base: {how}"]
+    there = f"{len(rounded)} layers were trained by sums rounded to the scales of this base: {how}"
+    return [there, *notes]
 
 
 class AsTrained(Derived):

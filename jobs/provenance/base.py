@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...converters.adapters import Adapter, read_adapter
 from ...converters.adapters.config import read_config
+from ...converters.adapters.open import GRIDS
 from ...converters.models import Model
 from ...converters.planning.adapter_names import side_of
 from ...converters.quantization import Dequantized
@@ -31,6 +32,7 @@ class Provenance(NamedTuple):
         problems: what differs.
         trained_on: spec of the other base, if one was named.
         certain: whether no sibling, fine-tuned by less than rounding shows, could pass for it.
+        unrounded: what says that updates were trained by sums that this base does not round; else empty.
     """
 
     status: str
@@ -38,6 +40,10 @@ class Provenance(NamedTuple):
     problems: tuple[str, ...] = ()
     trained_on: str | None = None
     certain: bool = True
+    unrounded: str = ""
+
+
+UNKNOWN: Final = Provenance("unknown", "nobody recorded what the adapter was trained on")
 
 
 def quantization_of(model: Model) -> Mapping[str, Any] | None:
@@ -55,7 +61,7 @@ def provenance_of(base: Model, adapter: Adapter, *others: Model) -> Provenance:
     """
     recorded, spec = adapter.base.get("tensors") or {}, adapter.base.get("spec")
     if not recorded:
-        return Provenance("unknown", "nobody recorded what the adapter was trained on")
+        return UNKNOWN
     found, whole = [held(model, adapter) for model in (base, *others)], len(recorded)
     same = [it for it in found if it is not None and not it.other and not it.unclear]
     if same:
@@ -89,7 +95,23 @@ def provenance_stage(provenance: Provenance) -> Stage:
 
     known = {"same": "pass", "unknown": "skipped", "unproven": "unverified"}
     known["other recipe"] = "pass" if provenance.certain else "unverified"
-    return Stage("base", known.get(provenance.status, "fail"), provenance.message)
+    status = known.get(provenance.status, "fail")
+    if provenance.unrounded and status != "fail":
+        return Stage("base", "unverified", f"{provenance.message}; {provenance.unrounded}")
+    return Stage("base", status, provenance.message)
+
+
+def unrounded(adapter: Adapter, rounded: Collection[str] = ()) -> str:
+    """Say which updates of ADAPTER were trained by rounded sums, but those of ROUNDED; nothing where none was."""
+    recorded = adapter.base.get(GRIDS) or {}
+    others = recorded.keys() - set(rounded)
+    if not others:
+        return ""
+    return (
+        f"{len(others)} of {len(recorded)} updates that quantize_aware trained were trained by sums rounded to the"
+        f" scales of {adapter.base.get('spec') or 'a quantized base'}, which are not rounded so here: this is"
+        " another model than the one that was trained"
+    )
 
 
 def require_right_base(provenance: Provenance) -> None:

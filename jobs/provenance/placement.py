@@ -11,7 +11,7 @@ from ...converters.models import Model
 from ...converters.models.specs import split_adapter
 from ...converters.planning.opening import with_adapter
 from ...errors import BadInputError
-from .base import Provenance, adapter_for, provenance_of, require_right_base
+from .base import Provenance, adapter_for, provenance_of, require_right_base, unrounded
 from .merged_before import refuse_recorded
 from .unrecorded import refuse_unrecorded
 
@@ -42,7 +42,7 @@ def live_on(model: Model, path: Path) -> tuple[Model, Provenance]:
         MismatchError: as :func:`placed`.
     """
     adapter = adapter_for(model, path)
-    provenance = provenance_of(model, adapter)
+    provenance = provenance_of(model, adapter)._replace(unrounded=unrounded(adapter))
     return placed(model, adapter, provenance), provenance
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...converters.common.memory import ran_out
+from ...converters.common.modes import in_mode
 from ...converters.values import Array
 from ...errors import BadInputError
 from ..data.batches import Batch, Dataset
@@ -71,10 +72,9 @@ def _classes(model: nn.Module, dataset: Dataset) -> int:
     """
     inputs = without_answers(dataset.batch([0]).inputs)
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    modes = {part: part.training for part in model.modules()}
     try:
-        with torch.no_grad():  # in eval mode: batch statistics stay, and one example is enough
-            return int(Prediction(model.eval())(**tensors).shape[-1])
+        with in_mode(model, False), torch.no_grad():  # batch statistics stay, one example is enough
+            return int(Prediction(model)(**tensors).shape[-1])
     except RuntimeError as error:
         if ran_out(error):
             raise
@@ -83,9 +83,6 @@ def _classes(model: nn.Module, dataset: Dataset) -> int:
         raise BadInputError(
             f"the model cannot take an example of the data, {shapes}: {reason}"
         ) from error
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
 
 
 def _first_bad(dataset: Dataset, classes: int) -> tuple[int, Any] | None:

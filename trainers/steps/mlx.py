@@ -14,6 +14,7 @@ from mlx import nn
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from ...converters.captures import capture
+from ...converters.common.modes import in_mode
 from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..config import TrainConfig
@@ -36,7 +37,7 @@ from .compiler import compile_problem
 from .memory import Memory
 from .mlx_cached import MlxCached, capture_embedding
 from .mlx_optimizers import Optimizers, computed_once
-from .modes import in_mode, notices, recomputed, trains
+from .modes import notices, recomputed, trains
 from .scaling import MlxExtras
 
 

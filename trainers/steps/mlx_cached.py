@@ -11,12 +11,12 @@ from mlx import nn
 from mlx.utils import tree_map
 
 from ...converters.captures import capture
+from ...converters.common.modes import in_mode
 from ...converters.values import Array
 from ..ranks import ALONE, Ranks
 from ..tasks import Task
 from .base import EXAMPLE_ROWS, Arrays
 from .cached import differentiate, embedded, varying
-from .modes import in_mode
 
 
 class MlxCached:

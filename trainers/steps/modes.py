@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -55,14 +53,3 @@ def _differs(part: nn.Module) -> bool:
     if isinstance(part, _DropoutNd):
         return part.p > 0
     return isinstance(part, _NormBase) and part.track_running_stats
-
-
-@contextmanager
-def in_mode(module: nn.Module, training: bool) -> Iterator[Any]:
-    """Run MODULE in the block in train mode, its parts as each was left, or all of it in eval mode."""
-    before = {part: part.training for part in module.modules()}
-    try:
-        yield module.eval() if not training else module
-    finally:
-        for part, mode in before.items():
-            part.training = mode

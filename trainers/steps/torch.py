@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
+from ...converters.common.modes import in_mode
 from ...converters.values import Array
 from ..config import TrainConfig
 from ..data.batches import Batch
@@ -31,7 +32,7 @@ from .base import (
 )
 from .cached import differentiate
 from .memory import Memory
-from .modes import in_mode, notices, recomputed, trains, with_statistics
+from .modes import notices, recomputed, trains, with_statistics
 from .scaling import TorchExtras
 from .torch_adapters import attach_adapters, rounded_parameters
 from .torch_optimizers import Optimizers

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -76,11 +75,9 @@ class Rounded(nn.Linear):
     @classmethod
     def of(cls, module: Any, scale: float, blocks: Blocks) -> None:
         """Let the linear MODULE be one, of SCALE and the grid of BLOCKS."""
-        exact = grid_of(blocks)
-        arrays = (exact.worth, exact.scales, exact.values)
-        narrow = [torch.from_numpy(it.astype(np.float32)) for it in arrays]
+        worth, scales, values = map(torch.from_numpy, grid_of(blocks).narrow()[:3])
         module.__class__ = cls
-        module.scale, module.grid = scale, Grid(narrow[0], narrow[1], narrow[2], blocks.scheme)
+        module.scale, module.grid = scale, Grid(worth, scales, values, blocks.scheme)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  (as torch calls it)
         """Return what the layer computes; the gradient of the weight is that of the sum."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from ....errors import BadInputError
+from ...common.modes import in_mode
 from ..keeping import PARTS, Layer, sizes_of
 from .captured import Captured
 from .capturing import capture_torch
@@ -72,9 +73,9 @@ class Generator:
         }
         inputs = {IDS: torch.ones(1, 1, dtype=torch.long), "position": torch.tensor(0), **kept}
         self._kept = {name: to_mlx(tensor) for name, tensor in kept.items()}
-        self.captured: Captured = capture_torch(
-            _Reader(module.eval()).eval(), inputs=inputs, modes="one"
-        )
+        with in_mode(module, False):
+            reader = _Reader(module).eval()
+            self.captured: Captured = capture_torch(reader, inputs=inputs, modes="one")
         self._step = mx.compile(self.captured.__call__, inputs=self.captured.state)
 
     def generate(self, ids: Sequence[int], count: int, *, stop: Collection[int] = ()) -> list[int]:

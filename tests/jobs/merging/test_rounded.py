@@ -10,12 +10,14 @@ import pytest
 from tests.support.quantized_bases import (
     DOWN,
     QUERY,
+    STEP,
     TINY,
     merged,
     quantized,
     stored,
     trained,
 )
+from weighbridge import jobs
 from weighbridge.converters.adapters import read_adapter
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.planning.view import dense_view
@@ -32,6 +34,7 @@ MODES = [
     {"bits": 8, "group_size": 32, "mode": "mxfp8"},
     {"bits": 4, "group_size": 16, "mode": "nvfp4"},
 ]
+ELSEWHERE = "another model than the one that was trained"
 SIZE = 0.01  # half of a 4-bit step: next to nothing of it survives plain rounding
 
 
@@ -95,8 +98,27 @@ def test_scales_of_another_base_are_not_those_that_it_was_trained_by(aware, tmp_
     with pytest.raises(MismatchError, match="round the adapter away"):
         merged(other, adapter, tmp_path / "merged")
     outcome = merged(other, adapter, tmp_path / "merged", force=True)
-    assert any("not as this merge rounds" in note for note in outcome.facts["notes"])
+    assert any("4 of 4 updates" in note and ELSEWHERE in note for note in outcome.facts["notes"])
     assert base.exists()
+
+
+@pytest.mark.parametrize("target", ["quantized otherwise", "dense", "dense, to torch"])
+def test_a_merge_that_does_not_round_as_training_did_does_not_pass(aware, tmp_path, target):
+    _, adapter = aware(size=1.5 * STEP)
+    if target == "quantized otherwise":
+        base = quantized(tmp_path / "other", bits=8)
+        outcome = jobs.merge(str(base), adapter, tmp_path / "merged")
+    else:
+        base, to = tmp_path / "original", tmp_path / "merged"
+        outcome = (
+            jobs.merge(str(base), adapter, to)
+            if target == "dense"
+            else jobs.convert(str(base), to, "torch", adapter=adapter)
+        )
+    assert outcome.verdict.status == "UNVERIFIED"
+    stages = {it.name: it for it in outcome.verdict.stages}
+    assert stages.pop("base").detail.endswith(ELSEWHERE)
+    assert {it.status for it in stages.values()} <= {"pass", "skipped"}
 
 
 def test_only_recorded_layers_are_rounded_so(aware, tmp_path):
@@ -105,6 +127,18 @@ def test_only_recorded_layers_are_rounded_so(aware, tmp_path):
     verdicts = {name: it["verdict"] for name, it in outcome.facts["merged"].items()}
     assert verdicts.pop(WEIGHTS[0]) == "pass"
     assert set(verdicts.values()) == {"refuse"}
+
+
+def test_of_layers_of_which_some_have_other_scales_both_are_said(aware, tmp_path):
+    base, adapter = aware()
+    record = json.loads((adapter / "weighbridge.json").read_text())
+    record["base"]["grids"][WEIGHTS[0]] = "xxh3:0"
+    (adapter / "weighbridge.json").write_text(json.dumps(record))
+    outcome = merged(base, adapter, tmp_path / "merged", Options(), force=True)
+    first, second = outcome.facts["notes"][-2:]
+    assert first.startswith("3 layers were trained by sums rounded to the scales of this base")
+    assert second.startswith("1 of 4 updates")
+    assert outcome.verdict.status == "UNVERIFIED"
 
 
 def test_an_original_that_it_was_trained_on_has_to_be_named(aware, tmp_path):

@@ -56,8 +56,12 @@ def test_greedy_texts_are_those_of_transformers_past_every_window(name):
     assert generator.generate(TEXT, 30, stop=[wanted[4]]) == wanted[: wanted.index(wanted[4]) + 1]
 
 
-def test_a_text_that_has_no_room_is_refused():
-    generator = Generator(model("gpt2"), tokens=9)
+def test_a_text_that_has_no_room_is_refused_and_the_module_stays_in_its_mode():
+    module = model("gpt2").train()
+    module.lm_head.eval()
+    generator = Generator(module, tokens=9)
+    assert module.training
+    assert not module.lm_head.training
     assert len(generator.generate(TEXT, 2)) == 2
     for text, count in ((TEXT, 3), ([], 1)):
         with pytest.raises(BadInputError, match="needs 1 to 9 tokens"):
