@@ -194,6 +194,7 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
     "minicpm3": {"rope_scaling": long_rope},
     "minimax": {"shared_intermediate_size": always(0)},
     "minimax_m3_vl_text": {"partial_rotary_factor": always(ABSENT)},  # rotary_dim says it
+    "olmo": {"rms_norm_eps": always(1e-5)},  # of its norms, which no key names
     "qwen3_next": {"full_attention_interval": period},
     "qwen3_vl_moe_text": {"norm_topk_prob": always(True)},
     "solar_open": {"first_k_dense_replace": always(0), "intermediate_size": same_as("hidden_size")},

@@ -12,7 +12,7 @@ from ... import __version__
 from ...errors import BadInputError, UntrustedError
 from ..mlx_classes import FILES
 from .packages import PACKAGES, constant, folder, version
-from .repairs.catalogue import asked
+from .repairs.catalogue import INSTEAD, asked
 from .repairs.writing import FILE
 from .target import OWN, Target
 from .user import user_object
@@ -112,6 +112,8 @@ RESAVED: Final = {("bailing_hybrid", "BailingHybridForCausalLM"): "bailing_moe_v
 
 def lm_name(config: Config, kind: str) -> str:
     """Return mlx-lm's file for KIND (``utils._get_classes``)."""
+    if config.get("model_file") == FILE and kind in INSTEAD:
+        return INSTEAD[kind]
     table = {**RESAVED, **constant("mlx-lm", "utils.py", "MODEL_ARCHITECTURE_REMAPPING")}
     declared = config.get("architectures") or ()
     architectures = (declared,) if isinstance(declared, str) else declared

@@ -8,13 +8,14 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import BadInputError, MismatchError, WeighbridgeError
+from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
 from ..checkpoints.base import Header
 from ..common.memory import pass_on_shortage
 from ..common.users_code import described
 from .floats import decoded
 from .packages import module as import_module
 from .protocols import PROTOCOLS
+from .repairs.catalogue import INSTEAD
 from .repairs.writing import loaded as mended
 from .resaved import reading
 from .user import user_parts
@@ -72,8 +73,20 @@ class Target:
             UnsupportedError: the library or a package it needs is not installed.
         """
         if not self.repaired:
-            return import_module(self.module)
+            return self.own_code()
         return mended(self.module, self.model_type, self.repaired)
+
+    def own_code(self) -> ModuleType:
+        """Return the library's own module; fails as ``code``, with the way round where there is one."""
+        try:
+            return import_module(self.module)
+        except UnsupportedError as error:
+            if self.library == "mlx-lm" and self.model_type in INSTEAD:
+                what = f"{INSTEAD[self.model_type]}'s class for it"
+                raise UnsupportedError(
+                    f"{error}; convert with --repair, which mends {what}"
+                ) from error
+            raise
 
     def parts(self, config: Mapping[str, Any]) -> Iterator[Any]:
         """Yield the model and what else sanitizes, new objects made lazily from a copy of CONFIG.

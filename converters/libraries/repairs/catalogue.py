@@ -70,6 +70,11 @@ OWN_LAYERS: Final = (
     Repair("window", {"layer_types": ()}, when=irregular),
 )
 
+# Model type -> file of mlx-lm whose class is mended, where its own for the type is of something else.
+INSTEAD: Final = {
+    "olmo": "llama"
+}  # its own reads hf_olmo's files, and ends the process without that
+
 # Model type -> the repairs of mlx-lm's class for it, the outermost first.
 REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "bitnet": (Repair("dense_weights"),),
@@ -103,6 +108,7 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
     "mistral3": (NESTED_WINDOW,),
     "mixtral": (WINDOW,),
     "nanochat": (Repair("function_norm", {"rms_norm_eps": 1e-6}),),
+    "olmo": (Repair("plain_norm", {"clip_qkv": None}),),
     "phi3": (WINDOW, Repair("long_rope", when=given("rope_scaling"))),
     "phimoe": (WINDOW,),
     "qwen2": (WINDOW,),

@@ -353,6 +353,13 @@ FAULTS = (
         raises="model.embed_tokens.weight",
     ),
     Fault(
+        "olmo",
+        "mlx-lm",
+        "the class reads the files of the package hf_olmo, not those of transformers, and importing it"
+        " without that package ends the process",
+        raises="SystemExit: 1",
+    ),
+    Fault(
         "olmo_hybrid",
         "mlx-lm",
         "the class wants input_layernorm and post_attention_layernorm in the linear layers;"

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weighbridge.converters.libraries.repairs.catalogue import REPAIRS
+from weighbridge.converters.libraries.repairs.catalogue import INSTEAD, REPAIRS
 from weighbridge.converters.libraries.resaved import CHANGES
 from weighbridge.errors import WeighbridgeError
-from weighbridge.tests.support.atlas import hub, logits, tiny
+from weighbridge.tests.support.atlas import hub, logits, tiny, upstream
 
+STEPS = ("go", "come_back", "train", "run", "judge", "mend", "generate")
 EXACT, SAME = "exact", "same weights"
 
 
@@ -84,7 +85,7 @@ def measure(kind: str, layout: str, folder: Path, library: str = "mlx-lm") -> Ro
     try:
         made = tiny.make(kind, folder / "hub", layout, gain=tiny.GAIN)
         row.parameters = sum(value.numel() for value in made.model.parameters())
-        for step in ("go", "come_back", "train", "run", "judge", "mend", "generate"):
+        for step in ("refuse", "mend", "generate") if kind in INSTEAD else STEPS:
             globals()[step](row, folder, made)
     except (Exception, SystemExit) as error:
         row.failed = f"{step}: {said(error)}"
@@ -170,6 +171,14 @@ def run(row: Row, folder: Path, made: tiny.Tiny) -> None:
         row.accepted = said(error)
     if not agrees(vars(row)):
         row.control = control(folder)
+
+
+def refuse(row: Row, folder: Path, made: tiny.Tiny) -> None:
+    """Note what mlx-lm says of a type for which its class is of something else."""
+    row.bar, row.long_bar = (
+        logits.reference(made.model, it).bar for it in (logits.SHORT, logits.LONG)
+    )
+    row.accepted = row.control = upstream.loaders_words(folder / "hub")
 
 
 def agrees(row: Mapping[str, Any]) -> bool:

@@ -54,12 +54,17 @@ def refused(fault: Fault, layout: str) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         tiny.make(fault.kind, Path(folder), layout)
         add(Path(folder), fault.mlx)
-        try:
-            logits.native(logits.mlx_lm(Path(folder)))
-        except Exception as error:
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            return Measured(said if fault.raises in said else "", None, None, None, None)
-    return Measured("", None, None, None, None)
+        said = loaders_words(Path(folder))
+    return Measured(said if fault.raises in said else "", None, None, None, None)
+
+
+def loaders_words(folder: Path) -> str:
+    """Return what mlx-lm says when it does not load or run FOLDER; empty where it does."""
+    try:
+        logits.native(logits.mlx_lm(folder))
+    except (Exception, SystemExit) as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    return ""
 
 
 def compare(fault: Fault, layout: str, change: Mapping[str, Any], mend: str) -> tuple[float, float]:

@@ -11,7 +11,6 @@ from weighbridge.tests.support.atlas.row import Row, agrees, mends
 
 # Types that have no pair of classes, so that there is nothing to convert.
 UNPAIRED = {
-    "olmo": "mlx-lm's module ends the process when it is imported without ai2-olmo",
     "pixtral": "in transformers the type is a vision tower alone; its checkpoints say llava",
 }
 OURS = ("forward", "inverse", "trained", "config")
