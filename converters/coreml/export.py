@@ -18,13 +18,9 @@ from ...errors import BadInputError, TargetExistsError, UnsupportedError, Weighb
 from ..captures.mlprogram.arithmetic import tensors
 from ..captures.mlprogram.names import renamed
 from ..captures.mlprogram.package import MANIFEST, census, functions, read_package
-from ..captures.mlprogram.program import (
-    load_body,
-    load_program,
-    variables,
-    weights,
-)
+from ..captures.mlprogram.program import load_body, load_program
 from ..captures.mlprogram.toolkit import coremltools, quiet
+from ..captures.mlprogram.variables import variables, weights
 from ..captures.positional import record
 from ..common.memory import pass_on_shortage
 from ..common.steps import step

@@ -14,7 +14,7 @@ import torch
 
 from ..captures.constants import match_weights
 from ..captures.mlprogram.arithmetic import FUNCTIONS, evaluate, rounds_to, tensors
-from ..captures.mlprogram.program import scalars, weights
+from ..captures.mlprogram.variables import scalars, weights
 from ..values import Array
 from .manifest import match_scalars
 from .precision import before_rounding

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...converters.captures.mlprogram.arithmetic import evaluate, rounds_to, tensors
+from ...converters.captures.mlprogram.arithmetic import evaluate, rounds_to
 from ...converters.values import Array
 from ..weights.assembly import carried
 from ..weights.reference_index import Explanation, is_constant
@@ -22,6 +22,7 @@ HALVES: Final = frozenset(
     {"F16", "BF16"}
 )  # a reference in these is not what was exported in float32
 NEUTRAL: Final = (0.0, 1.0)  # adding the one or multiplying by the other changes nothing
+HIDDEN: Final = -1e4  # a score of this size is as good as none
 Rules = Mapping[str, Mapping[str, Any]]
 
 
@@ -51,13 +52,18 @@ def explain_made(
     """
     rules, found = rules_of(manifest), []
     for it in explanations:
-        if it.name not in weights.headers or (it.ok and it.kind not in PARTIAL):
+        if it.name not in weights.headers or is_explained(it):
             found.append(it)
         else:
             found.append(made(it, weights.read(it.name), rules.get(it.name) or {}, source))
     rest = list(absent(found, weights, sketches, unused))
     renewed = {it.name for it in rest}
     return [*(it for it in found if it.kind != "missing" and it.name not in renewed), *rest]
+
+
+def is_explained(it: Explanation) -> bool:
+    """Say whether no rule is to say where the constant of IT comes from."""
+    return it.ok and it.kind not in PARTIAL
 
 
 def absent(
@@ -84,17 +90,29 @@ def made(
     """Return what RULE makes of the explanation IT of the constant ARRAY, where the values agree."""
     exact = exact_by_rule(array, rule, source)
     if exact is not None:
-        parts = tuple(source.own(name) for name in tensors(rule.get("value"))) if source else ()
+        parts = source.parts(rule) if source else ()
         explained = as_made(it, describe(rule))
         return explained._replace(source=parts[0] if parts else None, parts=parts)
     if is_constant(array) and array.ndim:
         detail = f"{array.reshape(-1)[0]:g} everywhere, as a converter fills it"
         return as_made(it, detail)
+    if is_mask(array):
+        return as_made(it, f"a mask: 0, or {array.min():g}")
     if not rule and source and (name := _buffer_like(array, source)):
         return as_made(it, name)
     if rule and source is None:
         return it._replace(kind="inconclusive", detail="needs the source's own values")
     return it
+
+
+def is_mask(array: Array) -> bool:
+    """Say whether ARRAY is zeros and one number that leaves nothing of what it is added to.
+
+    >>> is_mask(np.float32([[0, -3e4], [0, 0]])), is_mask(np.float32([0, 0.5]))
+    (True, False)
+    """
+    least = array.min() if array.size else 0.0
+    return bool(least <= HIDDEN and np.isin(array, (0, least)).all())
 
 
 def _buffer_like(array: Array, source: SourceTensors) -> str | None:
@@ -117,6 +135,8 @@ def describe(rule: Mapping[str, Any]) -> str:
     """
     if "fill" in rule:
         return f"{rule['fill']:g} everywhere"
+    if "computed" in rule:
+        return str(rule["computed"])
     return _words(rule.get("value", rule))
 
 
@@ -147,6 +167,8 @@ def _value(rule: Mapping[str, Any], source: SourceTensors | None) -> Array | Non
         return np.asarray(float(rule["fill"]))
     if source is None:
         return None
+    if "computed" in rule:
+        return source.computed[rule["computed"]].value
     if "buffer" in rule:
         return source.read("buffer", rule["buffer"])
     return evaluate(rule["value"], source.read) if "value" in rule else None

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ...converters.common.dtypes import FLOATS
 from ...converters.values import Array
 from ...errors import BadInputError
 from ..goldens.recorder import unused_of
+from ..probes.probes import Probe
 from ..weights.reference_index import Explanation
 from ..weights.sketches.sketch import Sketch, Weights
 from ..weights.weights import program_weights
-from .constants import contradictions, explain_made
+from .constants import Rules, contradictions, explain_made, is_explained, rules_of
 from .exact import exact_constants, exact_scalars, likely_scalars
+from .likely import likely_rules
 from .source import SourceTensors
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ def judge(
         explained = explain_made(found, manifest, weights, sketches, source, unused)
         return explained, [*contradictions(manifest, explained, weights, sketches, source)]
     package = JudgedPackage(candidate.program, candidate.weights, golden.sketches, source)
+    package = package.with_likely(found, golden.probes)
     if not candidate.manifest and golden.model and golden.probes:
         from ..reference.numbers import numbers_of
 
@@ -59,7 +63,11 @@ def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
     """
     if candidate.program is None or candidate.manifest:
         return candidate.weights
-    single = [it.moments.mean for it in golden.sketches.values() if math.prod(it.shape) == 1]
+    single = [
+        it.moments.mean
+        for it in golden.sketches.values()
+        if math.prod(it.shape) == 1 and it.dtype in FLOATS
+    ]
     numbers = candidate.program.scalars()
     named = likely_scalars(single, numbers).keys() | {
         name for name, it in numbers.items() if float(it) in single
@@ -90,6 +98,7 @@ class JudgedPackage:
         sketches: of the reference's tensors.
         source: the reference's tensors; ``None`` where only a golden is at hand.
         numbers: what the reference computes with besides, for a package that does not say it.
+        likely: rules for constants that its manifest has none of.
     """
 
     program: Program
@@ -97,14 +106,31 @@ class JudgedPackage:
     sketches: Mapping[str, Sketch]
     source: SourceTensors | None
     numbers: frozenset[float] = frozenset()
+    likely: Rules = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What the package says of itself, and what is likely where it says nothing."""
+        own = self.program.manifest
+        given = {name: rule for name, rule in rules_of(own).items() if rule}
+        return {**own, "made": {**self.likely, **given}}
+
+    def with_likely(self, found: Sequence[Explanation], probes: Sequence[Probe]) -> JudgedPackage:
+        """Return the same with rules for those constants that are not explained, FOUND being what is."""
+        known = {name for name, rule in rules_of(self.program.manifest).items() if rule}
+        known |= {it.name for it in found if is_explained(it)}
+        unknown = [it.name for it in found if it.name in self.weights.headers.keys() - known]
+        if self.source is None or not unknown:
+            return self
+        constants = {name: self.weights.read(name) for name in unknown}
+        return replace(self, likely=likely_rules(self.program, constants, self.source, probes))
 
     def explain(
         self, found: Sequence[Explanation], unused: Callable[[], Collection[str]]
     ) -> list[Explanation]:
         """Return FOUND, with the constants explained that the converter made."""
-        manifest = self.program.manifest
         rest = (self.weights, self.sketches, self.source, unused)
-        return explain_made(found, manifest, *rest)
+        return explain_made(found, self.manifest, *rest)
 
     def contradictions(self, explained: Sequence[Explanation]) -> list[str]:
         """Return where the package's manifest says what is not so."""
@@ -119,7 +145,7 @@ class JudgedPackage:
         """Return its constants as they were before rounding; none where not all are known."""
         if self.source is None:
             return {}
-        manifest = self.program.manifest
+        manifest = self.manifest
         found, unknown = exact_constants(manifest, explained, self.weights, self.source)
         numbers = self.program.scalars()
         given = exact_scalars(manifest, numbers) or likely_scalars(self.numbers, numbers)

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...converters.captures.mlprogram.arithmetic import evaluate
+from ...converters.captures.mlprogram.arithmetic import evaluate, tensors
 from ...converters.models import Model
 from ...converters.values import Array
+from ..probes.probes import Probe
 from ..weights.weights import base_weights, own_copy
+
+if TYPE_CHECKING:
+    from ..reference.computed import Computed
 
 
 @dataclass
 class SourceTensors:
-    """Reads the tensors of a model, and those that it computes itself when it is built."""
+    """Reads the tensors of a model, and those that it computes itself.
+
+    Attributes:
+        model: the source.
+        computed: what it computes from its weights alone when it runs; see ``compute``.
+    """
 
     model: Model
+    computed: dict[str, Computed] = field(default_factory=dict)
 
     @cached_property
     def _built(self) -> tuple[Any, Mapping[str, str | None]]:
@@ -38,6 +48,18 @@ class SourceTensors:
             for name, buffer in module.named_buffers()
             if name not in kept and buffer.is_floating_point()
         }
+
+    def compute(self, probes: Sequence[Probe], sizes: Collection[int]) -> None:
+        """Run the model on PROBES, and keep what it computes from its weights alone, of these SIZES."""
+        from ..reference.computed import computed_by
+
+        self.computed |= computed_by(self._built[0], self.model.signature, probes, sizes)
+
+    def parts(self, rule: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the tensors that a RULE makes a constant of."""
+        made = self.computed.get(rule.get("computed", ""))
+        names = made.parts if made else tensors(rule.get("value"))
+        return tuple(self.own(name) for name in names)
 
     def own(self, name: str) -> str:
         """Return what the model's files call the tensor that its module calls NAME."""

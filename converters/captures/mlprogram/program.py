@@ -21,7 +21,6 @@ from .evaluator import (
     KNOWN,
     Evaluation,
     Observer,
-    constant_value,
     dtype_name,
     held,
     numpy_name,
@@ -43,10 +42,15 @@ from .package import (
 )
 from .texts import text_of
 from .toolkit import load_mil, quiet, types
+from .variables import every_constant, is_weight, scalars, variables, weights
 
 State = dict[str, Tensor]
 # What coremltools puts behind the name of a constant that it compresses, in its optimize/coreml passes.
 COMPRESSED: Final = re.compile(r"(_(quantized|palettized|palettized_pcs|sparsified))+$")
+
+
+# What makes no numbers of its own.
+UNCOUNTED: Final = frozenset({"const", "cast", *CONSTEXPR})
 
 
 class NonFinite(NamedTuple):
@@ -97,11 +101,11 @@ class Program:
     def compute(self) -> str:
         """The dtype of most numbers in its weights, or of most results where it has none."""
         found, names = Counter[str](), len(self.names)
-        for variable in variables(self.body).values():
-            kind = variable.op.op_type
-            if kind in ("const", *CONSTEXPR) and is_weight(variable):
+        for variable in every_constant(self.body).values():
+            if is_weight(variable):
                 found[numpy_name(variable)] += math.prod(variable.shape) * names
-            elif dtype_name(variable).startswith("fp") and kind not in ("const", "cast"):
+        for variable in variables(self.body).values():
+            if dtype_name(variable).startswith("fp") and variable.op.op_type not in UNCOUNTED:
                 found[numpy_name(variable)] += 1
         return found.most_common(1)[0][0] if found else "float32"
 
@@ -135,7 +139,7 @@ class Program:
         """Return the weights that are made of codes, variables by name."""
         return {
             name: variable
-            for name, variable in variables(self.body).items()
+            for name, variable in every_constant(self.body).items()
             if variable.op.op_type in CONSTEXPR and is_weight(variable)
         }
 
@@ -145,7 +149,7 @@ class Program:
 
     def with_constants(self, exact: Mapping[str, Array]) -> Program:
         """Return the same program with EXACT constants in place of its own, by name."""
-        own = variables(self.body)
+        own = every_constant(self.body)
         return replace(self, _constants={own[name]: held(array) for name, array in exact.items()})
 
     def new_state(self) -> State:
@@ -274,38 +278,6 @@ def result_dtype(variable: Any, precision: str) -> str:
     """Return the numpy name of the dtype in which VARIABLE is given out."""
     name = numpy_name(variable)
     return "float32" if name == "float16" and precision == "float32" else name
-
-
-def is_weight(variable: Any) -> bool:
-    """Say whether a constant is a weight: floats with axes, not a part of a compressed one."""
-    if not dtype_name(variable).startswith("fp") or variable.rank == 0:
-        return False
-    users = [operation.op_type for operation in variable.child_ops]
-    return not users or any(user not in CONSTEXPR for user in users)
-
-
-def variables(body: Any) -> dict[str, Any]:
-    """Return the variables that a function's operations make, by name; nested blocks aside."""
-    return {out.name: out for operation in body.operations for out in operation.outputs}
-
-
-def weights(body: Any) -> dict[str, Array]:
-    """Return every weight of a function by name, compressed ones expanded."""
-    return {
-        name: np.asarray(constant_value(variable))
-        for name, variable in variables(body).items()
-        if variable.op.op_type in ("const", *CONSTEXPR) and is_weight(variable)
-    }
-
-
-def scalars(body: Any) -> dict[str, Array]:
-    """Return every floating-point constant of a function that has no axes, by name."""
-    return {
-        name: np.asarray(variable.val)
-        for name, variable in variables(body).items()
-        if variable.op.op_type == "const" and variable.rank == 0
-        if dtype_name(variable).startswith("fp")
-    }
 
 
 def load_body(package: Package, function: str) -> Any:

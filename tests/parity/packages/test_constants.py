@@ -1,10 +1,13 @@
 """Constants that a converter makes are explained by rules, which the values have to bear out."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 from weighbridge.parity.packages.constants import contradictions, explain_made
 from weighbridge.parity.packages.exact import exact_constants, exact_scalars
+from weighbridge.parity.packages.source import SourceTensors
 from weighbridge.parity.weights.fingerprints import explain
 from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketch
 
@@ -22,11 +25,14 @@ RULES = {
 }
 
 
-class Source:
+class Source(SourceTensors):
     """What a source would read."""
 
+    buffers: ClassVar = {}
+
     def __init__(self, state):
-        self.state, self.buffers = state, {}
+        super().__init__(model=None)
+        self.state = state
 
     def own(self, name):
         return name

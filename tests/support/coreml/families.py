@@ -33,7 +33,6 @@ STATEFUL: Final = (
 )
 # What no package is kept of at the defaults, and why.
 GAPS: Final = {
-    "Swin": "tables of relative positions are looked up ahead of time, which no rule of a manifest says",
     "LSTM of any length": "torch.export writes a recurrent layer out step by step",
     "GRU of any length": "torch.export writes a recurrent layer out step by step",
     "Mamba": "transformers' own loop over time is written out step by step; needs --sizes",

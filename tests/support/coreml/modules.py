@@ -78,11 +78,12 @@ class Gated(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Two layers of LSTM and a head."""
+    """Two layers of LSTM, of one direction or of both, and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, both: bool = False) -> None:
         super().__init__()
-        self.lstm, self.head = nn.LSTM(3, 16, 2, batch_first=True), nn.Linear(16, 5)
+        self.lstm = nn.LSTM(3, 16, 2, batch_first=True, bidirectional=both)
+        self.head = nn.Linear(32 if both else 16, 5)
 
     def forward(self, series: Tensor) -> Tensor:
         """Map (batch, 12, 3) to (batch, 12, 5)."""
@@ -148,13 +149,18 @@ def gated() -> Built:
     return lively(Gated()), signature(IDS, 24)
 
 
-def lstm() -> Built:
+def lstm(*, both: bool = False) -> Built:
     """Return a recurrent forecaster."""
     torch.manual_seed(0)
     shapes = (("batch", 12, 3), ("batch", 12, 5))
     ports = (Port(n, "float32", s, "series") for n, s in zip(("series", "y"), shapes, strict=True))
     entry, out = ports
-    return lively(Recurrent()), Signature((entry,), (out,))
+    return lively(Recurrent(both=both)), Signature((entry,), (out,))
+
+
+def two_ways() -> Built:
+    """Return a recurrent forecaster that reads its series from both ends."""
+    return lstm(both=True)
 
 
 def _series(kind: str, time: int | str) -> Callable[[], Built]:
@@ -171,7 +177,7 @@ def _series(kind: str, time: int | str) -> Callable[[], Built]:
     return build
 
 
-gru, conv1d = _series("GRU", 12), _series("Conv1d", 12)
+gru, rnn, conv1d = (_series(kind, 12) for kind in ("GRU", "RNN", "Conv1d"))
 long_lstm, long_gru, long_conv1d = (_series(kind, "time") for kind in ("LSTM", "GRU", "Conv1d"))
 
 

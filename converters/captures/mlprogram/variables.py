@@ -1,0 +1,62 @@
+"""The variables of an ML program, and which of them are its constants: weights and single numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...values import Array
+from .evaluator import constant_value, dtype_name
+from .kernels.constexpr import CONSTEXPR
+
+
+def variables(body: Any) -> dict[str, Any]:
+    """Return the variables that a function's operations make, by name; nested blocks aside."""
+    return {out.name: out for operation in body.operations for out in operation.outputs}
+
+
+def every_operation(body: Any) -> Iterator[Any]:
+    """Yield the operations of a function, those of nested blocks behind that which they belong to."""
+    for operation in body.operations:
+        yield operation
+        for block in operation.blocks:
+            yield from every_operation(block)
+
+
+def every_constant(body: Any) -> dict[str, Any]:
+    """Return the constants of a function, compressed ones too, by name: those of loops as well."""
+    return {
+        out.name: out
+        for operation in every_operation(body)
+        if operation.op_type in ("const", *CONSTEXPR)
+        for out in operation.outputs
+    }
+
+
+def is_weight(variable: Any) -> bool:
+    """Say whether a constant is a weight: floats with axes, not a part of a compressed one."""
+    if not dtype_name(variable).startswith("fp") or variable.rank == 0:
+        return False
+    users = [operation.op_type for operation in variable.child_ops]
+    return not users or any(user not in CONSTEXPR for user in users)
+
+
+def weights(body: Any) -> dict[str, Array]:
+    """Return every weight of a function by name, compressed ones expanded."""
+    return {
+        name: np.asarray(constant_value(variable))
+        for name, variable in every_constant(body).items()
+        if is_weight(variable)
+    }
+
+
+def scalars(body: Any) -> dict[str, Array]:
+    """Return every floating-point constant of a function that has no axes, by name."""
+    return {
+        name: np.asarray(variable.val)
+        for name, variable in every_constant(body).items()
+        if variable.op.op_type == "const" and variable.rank == 0
+        if dtype_name(variable).startswith("fp")
+    }

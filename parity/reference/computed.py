@@ -1,0 +1,118 @@
+"""What a source computes from its weights alone, such as a table of positions looked up at fixed places.
+
+A converter computes it ahead of time: it is a constant of the package and no tensor of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ...converters.common.arrays import from_torch
+from ...converters.models import Signature
+from ...converters.runtimes.torch import call
+from ...converters.values import Array
+from ..probes.probes import Probe
+from .reference import feed
+
+SHAPES: Final = 3  # of inputs, with each of which the source is run once
+
+
+class Computed(NamedTuple):
+    """A value that depends on no input of the source, but for its sizes.
+
+    Attributes:
+        value: the numbers.
+        parts: the tensors that it is computed from, by the module's names.
+    """
+
+    value: Array
+    parts: tuple[str, ...]
+
+
+class FromWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the floating-point values of some sizes that depend on no input.
+
+    What depends on one is no constant, whatever its value is: a trace that has kept it is wrong.
+
+    Attributes:
+        found: them, by the operation and what it was computed from.
+
+    >>> weight, given = torch.arange(3.0), torch.ones(3)
+    >>> with FromWeights({"w": weight}, [given], sizes={2, 3}) as seen:
+    ...     _ = weight[1:] * 2, weight * given
+    >>> list(seen.found)
+    ['slice(w)', 'mul(w)']
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        sizes: Collection[int],
+        found: dict[str, Computed] | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = {} if found is None else found
+        self._sizes = frozenset(sizes)
+        # The tensors that a value depends on; ``None`` is an input.
+        self._origins: Any = WeakIdKeyDictionary()
+        for name, tensor in weights.items():
+            self._origins[tensor] = frozenset({name})
+        for tensor in inputs:
+            self._origins[tensor] = frozenset({None})
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run FUNCTION, what it makes noted."""
+        result = function(*args, **(kwargs or {}))
+        given = [it for it in tree_leaves((args, kwargs or {})) if isinstance(it, torch.Tensor)]
+        origins: frozenset[str | None] = frozenset().union(
+            *(self._origins.get(it, frozenset()) for it in given)
+        )
+        for made in tree_leaves(result):
+            if isinstance(made, torch.Tensor):
+                self._origins[made] = origins | self._origins.get(made, frozenset())
+                self._note(function.overloadpacket.__name__, made)
+        return result
+
+    def _note(self, name: str, made: torch.Tensor) -> None:
+        origins = self._origins[made]
+        if None in origins or made.numel() not in self._sizes or not made.is_floating_point():
+            return
+        words = f"{name}({', '.join(sorted(origins))})"
+        again = (f"{words}, number {number}" for number in count(2))
+        free = (
+            words if words not in self.found else next(it for it in again if it not in self.found)
+        )
+        self.found[free] = Computed(from_torch(made.detach().clone()), (*sorted(origins),))
+
+
+def computed_by(
+    module: nn.Module, signature: Signature, probes: Sequence[Probe], sizes: Collection[int]
+) -> dict[str, Computed]:
+    """Return what MODULE, in float32, computes from its weights alone, of as many numbers as in SIZES.
+
+    Args:
+        module: the source.
+        signature: its inputs and outputs.
+        probes: inputs; one of each of a few shapes is run.
+        sizes: numbers of elements.
+    """
+    shapes = {tuple(it.inputs[port.name].shape for port in signature.inputs): it for it in probes}
+    names = tuple(port.name for port in signature.outputs)
+    weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    found: dict[str, Computed] = {}
+    for probe in [*shapes.values()][:SHAPES]:
+        inputs = feed(signature, probe, "float32")
+        with torch.no_grad(), FromWeights(weights, [*inputs.values()], sizes, found):
+            call(module, inputs, names)
+    return found
