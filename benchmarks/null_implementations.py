@@ -21,6 +21,7 @@ import torch
 from null_cases import SLOW_WIDTH, Array, Case, is_text, load_case
 from torch import nn
 
+from weighbridge.converters.captures.program_options import ProgramOptions
 from weighbridge.converters.common.arrays import from_torch
 from weighbridge.errors import WeighbridgeError
 from weighbridge.parity.probes.probes import Probe
@@ -235,7 +236,7 @@ def asset(case: Case, dtype: str) -> list[Array] | None:
 
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "case.aimodel"
-        export_coreai(copy.deepcopy(case.module), case.signature, target, precision=dtype)
+        export_coreai(copy.deepcopy(case.module), case.signature, target, ProgramOptions(dtype))
         runner = load(open_model(str(target)), "coreai")
         output = case.signature.outputs[0].name
         return [runner.run(probe.inputs)[output] for probe in case.probes]
@@ -243,17 +244,16 @@ def asset(case: Case, dtype: str) -> list[Array] | None:
 
 def exported(case: Case, dtype: str) -> list[Array] | None:
     """Export to ONNX and run that in onnxruntime."""
-    if dtype != "float32":
+    if dtype == "bfloat16":
         return None
-    from weighbridge.converters.common.policy import Policy
     from weighbridge.converters.models import open as open_model
-    from weighbridge.converters.onnx_export import export_onnx
+    from weighbridge.converters.onnx_export.export import export_onnx
     from weighbridge.converters.runtimes import load
 
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "case.onnx"
-        export_onnx(copy.deepcopy(case.module), case.signature, target)
-        runner = load(open_model(str(target)), "onnxruntime", Policy(compute=dtype))
+        export_onnx(copy.deepcopy(case.module), case.signature, target, ProgramOptions(dtype))
+        runner = load(open_model(str(target)), "onnxruntime")
         output = case.signature.outputs[0].name
         return [runner.run(probe.inputs)[output] for probe in case.probes]
 

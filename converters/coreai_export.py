@@ -16,27 +16,28 @@ from torch import Tensor
 from ..errors import BadInputError, UnsupportedError, WeighbridgeError
 from .captures.constants import described
 from .captures.positional import (
+    Positional,
     bounded,
     bounds,
     example,
     example_sizes,
+    in_precision,
     quiet,
     record,
 )
+from .captures.program_options import ProgramOptions
 from .checkpoints.formats.coreai.asset import METADATA, SUFFIX, Asset
 from .common.dtypes import FLOATS
 from .common.memory import pass_on_shortage
 from .common.steps import step
 from .common.users_code import first_line
 from .documents import RECORD, read_object
-from .models.factories import copied
 from .models.manifests import MANIFEST
 from .models.program_files import to_metadata
 from .models.signature import Signature
-from .runtimes.torch import INPUT, cast, recording
+from .runtimes.torch import INPUT, recording
 from .values import Array
 
-PRECISIONS: Final = ("float32", "float16")
 NEAR: Final = 0.05  # of its size: what float16 may move the output of a submodule
 
 
@@ -58,53 +59,35 @@ class CoreaiReport(NamedTuple):
         return f"{len(self.weights)} weights recognised, {self.nbytes:,} bytes"
 
 
-class Narrow(torch.nn.Module):
-    """A module in float16; inputs in floating point are rounded for it."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__()
-        self.module = cast(copied(module), "float16")
-
-    def forward(self, **inputs: Tensor) -> Any:
-        """Call the module with what it takes."""
-        return self.module(
-            **{n: x.half() if x.is_floating_point() else x for n, x in inputs.items()}
-        )
-
-
 def export_coreai(
     module: torch.nn.Module,
     signature: Signature,
     target: Path,
-    *,
-    precision: str = "float32",
-    upper: Mapping[str, int] | None = None,
+    options: ProgramOptions = ProgramOptions(),
 ) -> CoreaiReport:
     """Write MODULE as a Core AI asset at TARGET.
 
-    Integers are int32, outputs float32. The asset's metadata say which constant is which tensor.
+    Integers are int32, inputs and outputs float32. The asset's metadata say which constant is which tensor.
 
     Args:
         module: called with keyword arguments named as the inputs; put in evaluation mode.
         signature: its inputs and outputs; named sizes vary.
         target: the asset to write, ``*.aimodel``.
-        precision: of weights and computation, ``float32`` or ``float16``.
-        upper: largest size of each named dimension, where the signature has none.
+        options: see :class:`ProgramOptions`.
 
     Raises:
-        BadInputError: TARGET is called otherwise, or UPPER names no dimension or more than the model takes.
+        BadInputError: TARGET is called otherwise, or a dimension does not exist or cannot be so large.
         UnsupportedError: PyTorch cannot record the module, or Core AI has no form for it.
     """
-    if target.suffix != SUFFIX or precision not in PRECISIONS:
-        wanted = " or ".join(PRECISIONS)
-        raise BadInputError(f"{target}: expected a name in {SUFFIX} and {wanted}, not {precision}")
-    limits = bounds(signature, upper or {})
+    if target.suffix != SUFFIX:
+        raise BadInputError(f"{target}: expected a name in {SUFFIX}")
+    limits = bounds(signature, options.upper)
     step("recording the module")
-    narrow = Narrow(module).eval() if precision == "float16" else module
-    graph = record(narrow, signature, limits)
+    own, wrapper = in_precision(module, options.precision)
+    graph = record(own, signature, limits, wrapper=wrapper)
     step("writing the Core AI asset")
     asset = saved(graph, signature, target)
-    sites = places_of(asset, narrow, signature, limits)
+    sites = places_of(asset, wrapper(own, signature), signature, limits)
     weights = sign(asset, module, bounded(signature, limits), sites)
     return CoreaiReport(
         path=target,
@@ -140,14 +123,13 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
 
 
 def places_of(
-    asset: Asset, module: torch.nn.Module, signature: Signature, limits: Mapping[str, int]
+    asset: Asset, whole: Positional, signature: Signature, limits: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the operation of ASSET that computes what leaves each submodule of MODULE: by values."""
+    """Return the operation of ASSET that computes what leaves each submodule inside WHOLE: by values."""
     step("finding the submodules")
     inputs = drawn(signature, limits)
-    own = module.module if isinstance(module, Narrow) else module
-    with torch.no_grad(), recording(own, None) as found:
-        module(**inputs)
+    with torch.no_grad(), recording(whole.module, None) as found:
+        whole(*inputs.values())
     try:
         values = asset.process.ask("computed", {name: it.numpy() for name, it in inputs.items()})
     except WeighbridgeError:  # the program runs, and cannot be looked into

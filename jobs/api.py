@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..converters.captures.program_options import ProgramOptions
 from ..converters.common.policy import Policy
 from ..errors import BadInputError
 from .adapters import AdapterRequest
@@ -28,12 +30,11 @@ QUANTIZING: Final = {
     *("bits", "group_size", "mode", "rules", "dtype", "method"),
     *("calibrate", "bits_per_weight", "measure"),
 }
-PROGRAMS: Final[
-    Mapping[str, tuple[Callable[..., Outcome], frozenset[str]]]
-] = {  # and what each takes
-    ".mlpackage": (export_coreml, frozenset({"compute", "upper", "package"})),
-    ".onnx": (export_onnx, frozenset({"opset", "upper"})),
-    ".aimodel": (export_coreai, frozenset({"precision", "upper"})),
+OF_PACKAGES: Final = frozenset({"compute", "upper", "package"})
+OF_PROGRAMS: Final = frozenset(field.name for field in fields(ProgramOptions))
+PROGRAMS: Final[Mapping[str, Callable[..., Outcome]]] = {
+    ".onnx": export_onnx,
+    ".aimodel": export_coreai,
 }
 
 
@@ -259,7 +260,8 @@ def export(
         target: its suffix says the format.
         like: the GGUF file of the base: metadata, tokenizer, names and types come from it.
         **options: of a program ``upper`` (largest size of each flexible dimension); of a package ``compute``
-            (``mixed``, ``float16``, ``float32``), of an asset ``precision``, of an ONNX file ``opset``; of a GGUF file ``base``, the checkpoint that LIKE was made from,
+            (``mixed``, ``float16``, ``float32``); of an ONNX file or an asset the other fields of
+            :class:`ProgramOptions`, such as ``precision``; of a GGUF file ``base``, the checkpoint that LIKE was made from,
             and ``kind`` (``F32``, ``F16``, ``BF16``, ``Q8_0``); fields of :class:`Options`.
 
     Raises:
@@ -272,10 +274,13 @@ def export(
         assert done.status.startswith("PASS")  # PASS-REFERENCE where there is no Core ML
     """
     target = Path(target)
-    if target.suffix in PROGRAMS:
-        job, names = PROGRAMS[target.suffix]
-        own = {name: options.pop(name) for name in names & options.keys()}
-        return job(str(source), target, **own, options=Options(**options))
+    if target.suffix == ".mlpackage":
+        own = {name: options.pop(name) for name in OF_PACKAGES & options.keys()}
+        return export_coreml(str(source), target, **own, options=Options(**options))
+    suffix = ".onnx" if options.get("external_data") else target.suffix
+    if job := PROGRAMS.get(suffix):
+        ways = {name: options.pop(name) for name in OF_PROGRAMS & options.keys()}
+        return job(str(source), target, ways=ProgramOptions(**ways), options=Options(**options))
     if like is None:
         raise BadInputError(
             f"{target}: name it *.mlpackage, *.onnx or *.aimodel, or *.gguf with like=BASE.gguf"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import __version__
+from ..converters.captures.program_options import ProgramOptions
 from ..converters.common.repositories import recorded
 from ..converters.coreml.compression import Compression
 from ..converters.coreml.options import PackageOptions
@@ -107,61 +108,47 @@ def compressed(
         return {"codes": kept._asdict(), **(costs(before, package, trial) if kept.codes else {})}
 
 
-def export_onnx(
+def export_program(
+    kind: str,
     source: str,
     target: Path,
     *,
-    opset: int | None = None,
-    upper: Mapping[str, int] | None = None,
+    ways: ProgramOptions = ProgramOptions(),
     options: WriteOptions = WriteOptions(),
 ) -> Outcome:
-    """Export SOURCE to an ONNX file at TARGET.
+    """Export SOURCE to a program of KIND at TARGET.
 
     Args:
+        kind: ``onnx`` for an ONNX file, ``coreai`` for a Core AI asset.
         source: any model with a torch computation; a live adapter is merged in memory.
-        target: must end in ``.onnx``.
-        opset: version of the operators; ``None`` for that of ``converters.onnx_export``.
-        upper: largest size of each named dimension.
+        target: must end in ``.onnx`` or ``.aimodel``; a folder where ONNX's weights are to lie apart.
+        ways: see :class:`ProgramOptions`.
         options: see :class:`WriteOptions`.
     """
-    from ..converters.onnx_export import OPSET
-    from ..converters.onnx_export import export_onnx as write_file
-
-    chosen = opset or OPSET
 
     def write(model: Model, path: Path) -> Written:
-        module = merged_in_memory(model)
-        exported = write_file(module, model.signature, path, opset=chosen, upper=upper)
-        return Written(facts_of(model, "onnx", str(exported)))
+        exported = writer(kind)(merged_in_memory(model), model.signature, path, ways)
+        return Written(facts_of(model, kind, str(exported)))
 
-    return _export(source, target, Form("onnx", ".onnx", f"opset {chosen}"), write, options)
+    form = Form("asset", ".aimodel", ways.precision)
+    if kind == "onnx":
+        form = Form("graph", "") if ways.external_data else Form("onnx", ".onnx")
+        form = form._replace(how=str(ways))
+    return _export(source, target, form, write, options)
 
 
-def export_coreai(
-    source: str,
-    target: Path,
-    *,
-    precision: str = "float32",
-    upper: Mapping[str, int] | None = None,
-    options: WriteOptions = WriteOptions(),
-) -> Outcome:
-    """Export SOURCE to a Core AI asset at TARGET.
+def writer(kind: str) -> Any:
+    """Return the function that writes a module as a program of KIND."""
+    if kind == "onnx":
+        from ..converters.onnx_export.export import export_onnx as write_file
 
-    Args:
-        source: any model with a torch computation; a live adapter is merged in memory.
-        target: must end in ``.aimodel``.
-        precision: ``float32`` or ``float16``; see ``converters.coreai_export``.
-        upper: largest size of each named dimension.
-        options: see :class:`WriteOptions`.
-    """
+        return write_file
     from ..converters.coreai_export import export_coreai as write_asset
 
-    def write(model: Model, path: Path) -> Written:
-        module = merged_in_memory(model)
-        exported = write_asset(module, model.signature, path, precision=precision, upper=upper)
-        return Written(facts_of(model, "coreai", str(exported)))
+    return write_asset
 
-    return _export(source, target, Form("asset", ".aimodel", precision), write, options)
+
+export_onnx, export_coreai = partial(export_program, "onnx"), partial(export_program, "coreai")
 
 
 class Form(NamedTuple):
@@ -169,7 +156,7 @@ class Form(NamedTuple):
 
     kind: str
     suffix: str
-    how: str
+    how: str = ""
 
 
 def _export(
@@ -180,8 +167,10 @@ def _export(
     options: WriteOptions,
 ) -> Outcome:
     """Let WRITE make a FORM of SOURCE at TARGET, compare both, and publish it."""
-    if target.suffix != form.suffix:
+    if form.suffix and target.suffix != form.suffix:
         raise BadInputError(f"{target}: {KINDS[form.kind]} is named *{form.suffix}")
+    if not form.suffix and target.suffix == ".onnx":
+        raise BadInputError(f"{target}: weights beside the graph make a folder; leave .onnx out")
     place = options.begin(target, form.kind, source)
     model, provenance = opened(source, options)
     if options.dry_run:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 UNCHECKED: Final = "UNVERIFIED"
 MANIFESTS: Final = frozenset({"model", "adapter"})  # kinds with a manifest inside
 NOTED: Final = frozenset(
-    {"package", "asset", "gguf", "onnx"}
-)  # kinds with their facts in the record beside them
+    {"package", "asset", "gguf", "onnx", "graph"}
+)  # kinds with their facts in the record of their files
 Facts = Mapping[str, Any]
 
 

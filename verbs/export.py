@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..converters.coreml.options import PackageOptions
 
 OF_WEIGHTS = ("prune", "palettize", "quantize", "block")  # how a package's weights are compressed
+OF_PROGRAMS = ("opset", "external_data")  # what some of them have
 OF_CODES = (
     "Q4_0",
     "Q4_1",
@@ -38,6 +39,20 @@ ABOUT = ("author", "description", "license", "release")
 
 upper_sizes = click.option(
     "--upper", metavar="DIMENSION=SIZE", multiple=True, help="Largest size of a flexible dimension."
+)
+
+
+programming = together(
+    click.argument("source", type=MODEL),
+    click.argument("target", type=click.Path(path_type=Path)),
+    click.option(
+        "--precision",
+        type=click.Choice(("fp32", "fp16", "float32", "float16")),
+        default="fp32",
+        show_default=True,
+        help="Of weights and computation.",
+    ),
+    upper_sizes,
 )
 
 
@@ -180,69 +195,55 @@ def export_coreml(
     finish(outcome, as_json=as_json, accept=accept)
 
 
+def export_program(kind: str, source: str, target: Path, chosen: dict[str, Any]) -> None:
+    """Export SOURCE to the program of KIND at TARGET, as CHOSEN on the command line."""
+    prepare_mlx()
+    from ..converters.captures.program_options import ProgramOptions
+    from ..jobs.export import export_program as export_file
+    from ..jobs.options import WriteOptions
+
+    precision = f"float{chosen.pop('precision')[-2:]}"
+    own = {name: chosen.pop(name) for name in OF_PROGRAMS if name in chosen}
+    ways = ProgramOptions(precision, sizes_of(chosen.pop("upper")), **own)
+    as_json, accept = chosen.pop("as_json"), chosen.pop("accept")
+    options = options_of(WriteOptions, chosen)
+    finish(
+        export_file(kind, source, target, ways=ways, options=options),
+        as_json=as_json,
+        accept=accept,
+    )
+
+
 @export.command("onnx")
-@click.argument("source", type=MODEL)
-@click.argument("target", type=click.Path(path_type=Path))
+@programming
 @click.option(
     "--opset", type=click.IntRange(18, 24), help="Version of the operators.  [default: 20]"
 )
-@upper_sizes
+@click.option(
+    "--external-data",
+    is_flag=True,
+    help="Write a folder: model.onnx, and its weights beside it. Of any size; one file has up to 2 GB.",
+)
 @writing
-def export_onnx(
-    source: str,
-    target: Path,
-    opset: int | None,
-    upper: tuple[str, ...],
-    as_json: bool,
-    accept: tuple[str, ...],
-    **chosen: Any,
-) -> None:
+def export_onnx(source: str, target: Path, **chosen: Any) -> None:
     """Export SOURCE to TARGET.onnx with named inputs of any size, checked in onnxruntime.
 
     Example: weighbridge export onnx minilm-tuned minilm.onnx
-    """
-    prepare_mlx()
-    from ..jobs.export import export_onnx as export_file
-    from ..jobs.options import WriteOptions
 
-    options = options_of(WriteOptions, chosen)
-    outcome = export_file(source, target, opset=opset, upper=sizes_of(upper), options=options)
-    finish(outcome, as_json=as_json, accept=accept)
+    Example: weighbridge export onnx minilm-tuned minilm-onnx --external-data --precision fp16
+    """
+    export_program("onnx", source, target, chosen)
 
 
 @export.command("coreai")
-@click.argument("source", type=MODEL)
-@click.argument("target", type=click.Path(path_type=Path))
-@click.option(
-    "--precision",
-    type=click.Choice(("fp32", "fp16", "float32", "float16")),
-    default="fp32",
-    show_default=True,
-    help="Of weights and computation.",
-)
-@upper_sizes
+@programming
 @writing
-def export_coreai(
-    source: str,
-    target: Path,
-    precision: str,
-    upper: tuple[str, ...],
-    as_json: bool,
-    accept: tuple[str, ...],
-    **chosen: Any,
-) -> None:
+def export_coreai(source: str, target: Path, **chosen: Any) -> None:
     """Export SOURCE to TARGET.aimodel with named inputs of any size, checked in Core AI's own runtime.
 
     Example: weighbridge export coreai minilm-tuned minilm.aimodel
     """
-    prepare_mlx()
-    from ..jobs.export import export_coreai as export_asset
-    from ..jobs.options import WriteOptions
-
-    options = options_of(WriteOptions, chosen)
-    wide = f"float{precision[-2:]}"
-    outcome = export_asset(source, target, precision=wide, upper=sizes_of(upper), options=options)
-    finish(outcome, as_json=as_json, accept=accept)
+    export_program("coreai", source, target, chosen)
 
 
 @export.command("gguf")

@@ -17,6 +17,7 @@ from torch import Tensor
 from ...errors import BadInputError, UnsupportedError, WeighbridgeError
 from ..common.memory import pass_on_shortage
 from ..common.users_code import fault_of, first_line
+from ..models.factories import copied
 from ..models.signature import Port, Signature
 
 EXPERTS: Final = "_experts_implementation_internal"  # in a configuration of transformers
@@ -49,6 +50,26 @@ class Positional(torch.nn.Module):
     def call(self, named: Mapping[str, Tensor]) -> Any:
         """Call the module with its inputs by name."""
         return self.module(**named)
+
+
+class Halved(Positional):
+    """A module in float16; inputs in floating point are rounded for it."""
+
+    def call(self, named: Mapping[str, Tensor]) -> Any:
+        """Call the module with its inputs by name."""
+        narrow = {n: x.half() if x.is_floating_point() else x for n, x in named.items()}
+        return super().call(narrow)
+
+
+def in_precision(
+    module: torch.nn.Module, precision: str
+) -> tuple[torch.nn.Module, type[Positional]]:
+    """Return MODULE, a rounded copy for ``float16``, and what ``record`` is to wrap it in."""
+    if precision == "float32":
+        return module, Positional
+    from ..runtimes.torch import cast
+
+    return cast(copied(module), precision).eval(), Halved
 
 
 def bounds(signature: Signature, upper: Mapping[str, int]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from ..documents.fields import TEXT, Field, either, listing, mapping, read_field
 
 MANIFEST: Final = "weighbridge.json"
 DAMAGED: Final = RECORD._replace(todo="it is damaged, convert the model again")
-FRAMEWORKS: Final = ("torch", "mlx", "mlprogram")
+FRAMEWORKS: Final = ("torch", "mlx", "mlprogram", "onnx", "coreai")
 PAIR: Final = Field("two values", lambda value: isinstance(value, list) and len(value) == 2)
 
 RENAMED: Final = {"witness": "layout_check"}  # keys that version 0.1.0 wrote

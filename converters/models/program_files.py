@@ -9,9 +9,10 @@ from typing import Any, Final
 from ...errors import BadInputError
 from ..checkpoints.formats.coreai.asset import SUFFIX as ASSET
 from ..checkpoints.formats.coreai.asset import Asset
+from ..checkpoints.formats.onnx_model import GRAPH, OnnxFile
 from ..checkpoints.formats.onnx_model import SUFFIX as ONNX
-from ..checkpoints.formats.onnx_model import OnnxFile
 from ..documents import parse_object
+from .config_fields import FILE as CONFIG
 from .manifests import MANIFEST
 from .model import Model
 from .ports import role_of, signature_from_manifest
@@ -19,6 +20,14 @@ from .signature import Dimension, Port, Signature
 
 ProgramFile = OnnxFile | Asset
 SUFFIXES: Final = (ONNX, ASSET)
+
+
+def program_in(path: Path) -> Path | None:
+    """Return the program that PATH is, or that the folder PATH holds and no model beside it; else ``None``."""
+    if path.suffix in SUFFIXES:
+        return path
+    inside = path / GRAPH
+    return inside if inside.is_file() and not (path / CONFIG).exists() else None
 
 
 def open_program(path: Path) -> Model:

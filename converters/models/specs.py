@@ -18,7 +18,7 @@ from .config_fields import read_config
 from .factories import build_factory, framework_of, looks_like_factory
 from .manifests import MANIFEST, read_manifest
 from .model import PROGRAMS, Model
-from .program_files import SUFFIXES, open_program
+from .program_files import open_program, program_in
 from .towers import library_with_towers, parts_of, tower_names
 
 TABLES = Path(__file__).parent.parent / "maps" / "tables"
@@ -98,8 +98,8 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
     """Return the model in a directory, package or tensor file."""
     if path.suffix == ".mlpackage":
         return Model(str(path), "mlprogram", path, {})
-    if path.suffix in SUFFIXES:
-        return open_program(path)
+    if program := program_in(path):
+        return open_program(program)
     refuse_adapter(path)
     config, manifest = read_config(path), read_manifest(path / MANIFEST)
     code = config.get("weighbridge_factory")

@@ -17,6 +17,7 @@ from ..common.steps import step
 from ..maps.sources.torch_side import with_torch_side
 from ..models import Model
 from ..models import open as open_model
+from ..models.program_files import program_in
 from ..models.specs import ADAPTER_FILES, no_model
 from ..quantization import Dequantized
 from .adapter_names import Side, side_of
@@ -65,7 +66,7 @@ def refuse_foreign(folder: Path) -> None:
     known = [path.name for path in files if path.name.endswith(tuple(FORMATS))]
     if known and not set(known).difference(ADAPTER_FILES):  # beside a config.json as well
         raise no_model(folder)
-    if found and not known:
+    if found and not known and not program_in(folder):
         raise BadInputError(
             f"{folder}: its weights are {FOREIGN[Path(found[0]).suffix]} ({found[0]}), which is not"
             " read; take the checkpoint in safetensors that they were made from"

@@ -30,6 +30,7 @@ KINDS: Final = {
     "package": "a Core ML package",
     "gguf": "a GGUF file",
     "onnx": "an ONNX file",
+    "graph": "a folder with an ONNX file",
     "asset": "a Core AI asset",
     "map": "a map",
 }

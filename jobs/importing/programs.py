@@ -12,7 +12,7 @@ from ...converters.checkpoints.open import refuse_coreml
 from ...converters.models import Model
 from ...converters.models.config_fields import read_config
 from ...converters.models.families import known_family
-from ...converters.models.program_files import SUFFIXES, open_program, recorded
+from ...converters.models.program_files import open_program, program_in, recorded
 from ...errors import BadInputError, MismatchError
 from ..converting import compared, move
 from ..options import Options
@@ -39,7 +39,7 @@ def convert_program(
     shapes. Unless ``options.check`` is ``none``, SOURCE itself is run against the weights found.
 
     Args:
-        source: ``*.mlpackage``, ``*.onnx`` or ``*.aimodel``.
+        source: ``*.mlpackage``, ``*.onnx`` or a folder with one, or ``*.aimodel``.
         target: a new directory.
         to: ``mlx`` or ``torch``.
         like: the model's directory: ``config.json`` and tokenizer. Weights there are not read.
@@ -68,8 +68,8 @@ def opened(source: Path) -> Contents:
     """
     if not source.exists():
         raise BadInputError(f"{source}: no such file or directory")
-    if source.suffix in SUFFIXES:
-        file: Any = open_program(source).tensors
+    if inside := program_in(source):
+        file: Any = open_program(inside).tensors
         return Contents(file, recorded(file))
     if source.suffix != ".mlpackage":
         refuse_coreml(source)

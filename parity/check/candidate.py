@@ -71,7 +71,7 @@ class Candidate:
     @property
     def rounds_constants(self) -> bool:
         """Whether it may keep single numbers in 16 bits that are in no weights, such as an epsilon."""
-        narrow = self.model.framework == "coreai" and self.storage != "float32"
+        narrow = self.model.framework in ("coreai", "onnx") and self.storage != "float32"
         return self.program is not None or narrow
 
     @property

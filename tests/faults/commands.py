@@ -71,6 +71,9 @@ COMMANDS: Final = {
         ("export", "coreml", "{s}/bert", "{t}", "--palettize", "2", *UNCHECKED), "out.mlpackage"
     ),
     "onnx": Command(("export", "onnx", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.onnx"),
+    "onnx-folder": Command(
+        ("export", "onnx", "{s}/bert", "{t}", "--external-data", "--precision", "fp16", *UNCHECKED)
+    ),
     "coreai": Command(
         ("export", "coreai", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.aimodel"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import onnx
@@ -36,6 +37,53 @@ def test_a_language_model_passes_its_check(exported):
     assert document["verdict"]["status"] == "PASS"
     assert target.is_file()
     assert target.with_name("llama.onnx.weighbridge.json").is_file()
+
+
+@pytest.fixture(scope="module")
+def half(exported, tmp_path_factory):
+    """Return a folder with the file in float16, and what the verb said of it."""
+    target = tmp_path_factory.mktemp("half") / "llama"
+    words = ("--external-data", "--precision", "fp16", "--json")
+    return target, json.loads(invoke("export", "onnx", exported[0], target, *words))
+
+
+def test_a_folder_in_float16_passes_both_parts_of_its_check(exported, half):
+    target, document = half
+    stages = {it["name"]: it["status"] for it in document["verdict"]["stages"]}
+    assert document["verdict"]["status"] == "PASS"
+    assert stages["structure"] == stages["precision"] == "pass"
+    assert {it.name for it in target.iterdir()} == {
+        *("model.onnx", "model.onnx.data", "weighbridge.json")
+    }
+    facts = json.loads(invoke("inspect", target, "--json"))
+    assert (facts["is"], facts["dtypes"]["F16"]) == ("an ONNX file", 21)
+    again = json.loads(invoke("parity", "check", exported[0], target, "--json"))
+    assert again["status"] == "PASS"
+
+
+def test_a_folder_leads_back_and_is_replaced_whole(exported, half, tmp_path):
+    target = shutil.copytree(half[0], tmp_path / "llama")
+    words = ("--like", exported[0], "--json")
+    document = json.loads(invoke("convert", "onnx-to-torch", target, tmp_path / "back", *words))
+    assert document["verdict"]["status"] == "PASS"
+    assert document["plan"][0] == "21 tensors found: 21 rounded"
+    words = ("--external-data", "--check", "none")
+    assert "give --force" in invoke("export", "onnx", exported[0], target, *words, code=3)
+    invoke("export", "onnx", exported[0], target, *words, "--force")
+    assert "F32" in json.loads(invoke("inspect", target, "--json"))["dtypes"]
+    (target / "notes.txt").write_text("mine")
+    output = invoke("export", "onnx", exported[0], target, *words, "--force", code=3)
+    assert "notes.txt" in output
+
+
+def test_missing_and_cut_data_beside_the_graph_is_one_line(exported, half, tmp_path):
+    target = shutil.copytree(half[0], tmp_path / "llama")
+    data = target / "model.onnx.data"
+    data.write_bytes(data.read_bytes()[:100])
+    for _ in range(2):
+        output = invoke("parity", "check", exported[0], target, code=3)
+        assert len([it for it in output.splitlines() if it.startswith("Error:")]) == 1
+        data.unlink(missing_ok=True)
 
 
 def changed(path, target, change):
@@ -90,6 +138,7 @@ def test_a_dry_run_writes_nothing(exported, tmp_path):
             ("export", "onnx", "{file}", "{folder}/a.onnx"),
             "bring its weights back first: weighbridge convert",
         ),
+        (("export", "onnx", "{source}", "{folder}/a.onnx", "--external-data"), "leave .onnx out"),
         (
             ("convert", "mlx-to-torch", "{file}", "{folder}/a"),
             "did you mean weighbridge convert onnx-to-torch",

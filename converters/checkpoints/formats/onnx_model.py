@@ -16,6 +16,7 @@ from ..base import Header
 from .ranges import chunks
 
 SUFFIX = ".onnx"
+GRAPH = "model.onnx"  # in a folder, whose other files hold its weights
 
 
 class OnnxFile:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,15 +17,12 @@ from ...common.policy import Policy
 from ...common.users_code import first_line
 from ...values import Array
 from ..base import Arrays, Trace, widened
+from .onnx_graphs import GIVEN, endings, watch, widen
 
 if TYPE_CHECKING:
     from ...models import Model
 
-SCOPES: Final = (
-    "pkg.torch.onnx.name_scopes"  # of a node: the submodules around it, then its own name
-)
-GIVEN: Final = "/given"  # ends the name of an input that stands in for a value
-LARGEST: Final = 2**31 - 1  # bytes of a model that protobuf can hold in one piece
+FOLDER: Final = "session.model_external_initializers_file_folder_path"
 
 
 class OnnxRunner:
@@ -42,17 +40,21 @@ class OnnxRunner:
         self._file = model.tensors
         self._session = _session(str(model.path))
         self._traced: dict[frozenset[str], Any] = {}
+        self._wide = False
+
+    def shadow(self, _: Arrays | None = None) -> OnnxRunner:
+        """Return the same program with all of it computed in float32, which shows its structure."""
+        other = copy(self)
+        other._wide, other._traced = True, {}
+        other._session = other._changed(frozenset(), ())
+        return other
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32."""
         return widened(_run(self._session, inputs))
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
-        """Run and record every submodule that the nodes name, as PyTorch's exporter writes them.
-
-        Raises:
-            UnsupportedError: the model is too large to be changed in memory.
-        """
+        """Run and record every submodule that the nodes name, as PyTorch's exporter writes them."""
         found = _run(self._tracing(frozenset()), inputs)
         if given := self._fitting(found, corrections or {}):
             fed = {f"{name}{GIVEN}": array for name, array in given.items()}
@@ -70,7 +72,7 @@ class OnnxRunner:
             "runtime": self.runtime,
             "version": f"onnxruntime {onnxruntime.__version__}",
             "device": "cpu",
-            "dtype": "float16" if narrow else "float32",
+            "dtype": "float16" if narrow and not self._wide else "float32",
             "accumulate": "float32",
         }
 
@@ -87,75 +89,21 @@ class OnnxRunner:
     def _tracing(self, given: frozenset[str]) -> Any:
         """Return a session that gives the values of all sites, those GIVEN replaced for what follows."""
         if given not in self._traced:
-            self._traced[given] = _session(self._rewired(given))
+            self._traced[given] = self._changed(given, self._sites.values())
         return self._traced[given]
 
-    def _rewired(self, given: frozenset[str]) -> bytes:
-        import onnx
-
-        if sum(header.nbytes for header in self._file.headers.values()) > LARGEST:
-            raise UnsupportedError(
-                "the model is too large to look inside: more than 2 GB of weights"
-            )
-        proto = onnx.load(str(self._file.path))
-        known = {value.name for value in proto.graph.output}
-        for name in dict.fromkeys(self._sites.values()):
-            if name not in known:
-                proto.graph.output.append(onnx.ValueInfoProto(name=name))
-        types = _types(proto, given) if given else {}
-        for name in given:
-            _replace(proto.graph, name, types[name])
-        return bytes(proto.SerializeToString())
+    def _changed(self, given: frozenset[str], sites: Collection[str]) -> Any:
+        """Return a session that gives the values SITES as well and takes those GIVEN."""
+        proto = type(self._file.proto)()
+        proto.CopyFrom(self._file.proto)
+        if self._wide:
+            widen(proto)
+        watch(proto, sites, given)
+        return _session(proto.SerializeToString(), self._file.path.parent)
 
 
-def endings(graph: Any) -> dict[str, str]:
-    """Return the one value of every submodule that is used outside of it.
-
-    Args:
-        graph: of an ONNX model whose nodes say which submodules they come from.
-    """
-    inside = {name: scopes_of(node) for node in graph.node for name in node.output}
-    users = [(name, scopes_of(node)) for node in graph.node for name in node.input]
-    users += [(value.name, frozenset()) for value in graph.output]
-    leaving: dict[str, dict[str, None]] = {}
-    for name, there in users:
-        for scope in inside.get(name, frozenset()) - there:
-            leaving.setdefault(scope, {})[name] = None
-    return {scope: next(iter(them)) for scope, them in leaving.items() if len(them) == 1}
-
-
-def scopes_of(node: Any) -> frozenset[str]:
-    """Return the submodules that NODE comes from."""
-    text = next((it.value for it in node.metadata_props if it.key == SCOPES), "[]")
-    try:
-        names = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return frozenset()
-    return frozenset(str(name) for name in names[:-1] if name)
-
-
-def _types(proto: Any, names: frozenset[str]) -> Mapping[str, Any]:
-    """Return the element types of the values NAMES, as shape inference finds them."""
-    from onnx import TensorProto, shape_inference
-
-    inferred = shape_inference.infer_shapes(proto, strict_mode=False)
-    values = (*inferred.graph.value_info, *inferred.graph.output)
-    known = {value.name: value.type.tensor_type.elem_type for value in values}
-    return {name: known.get(name) or TensorProto.FLOAT for name in names}
-
-
-def _replace(graph: Any, name: str, kind: int) -> None:
-    """Let everything that reads the value NAME read an input in its place."""
-    from onnx import helper
-
-    for node in graph.node:
-        for at, read in enumerate(node.input):
-            if read == name:
-                node.input[at] = f"{name}{GIVEN}"
-    graph.input.append(helper.make_tensor_value_info(f"{name}{GIVEN}", kind, None))
-
-
-def _session(model: str | bytes) -> Any:
+def _session(model: str | bytes, beside: Path | None = None) -> Any:
+    """Return a session of MODEL, a path or what a file would hold; weights outside lie BESIDE."""
     os.environ.setdefault(
         "ORT_DISABLE_TELEMETRY", "1"
     )  # read as it is imported; else it writes to HOME
@@ -163,6 +111,8 @@ def _session(model: str | bytes) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    if beside is not None:
+        options.add_session_config_entry(FOLDER, str(beside))
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its own kinds derive from Exception alone

@@ -10,7 +10,7 @@ from weighbridge.converters.coreai_export import export_coreai
 from weighbridge.converters.coreml.export import export_coreml
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.runtimes import load
-from weighbridge.tests.converters.test_onnx_export import SIGNATURE, Forecaster
+from weighbridge.tests.converters.onnx_export.test_export import SIGNATURE, Forecaster
 from weighbridge.tests.support.coreml.modules import gated
 
 pytest.importorskip("coreai", reason="Core AI has no package for this machine")

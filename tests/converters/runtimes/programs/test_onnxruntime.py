@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from weighbridge.converters.captures.program_options import ProgramOptions
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.onnx_export import export_onnx
+from weighbridge.converters.onnx_export.export import export_onnx
 from weighbridge.converters.runtimes import load
 from weighbridge.errors import BadInputError
 
@@ -33,18 +36,19 @@ def stack():
     return nn.Sequential(Block(), Block()).eval()
 
 
-@pytest.fixture(scope="module")
-def runner(stack, tmp_path_factory):
-    class Named(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = stack
+class Named(nn.Module):
+    def __init__(self, stack):
+        super().__init__()
+        self.blocks = stack
 
-        def forward(self, x):
-            return self.blocks(x)
+    def forward(self, x):
+        return self.blocks(x)
 
-    path = tmp_path_factory.mktemp("onnx") / "stack.onnx"
-    export_onnx(Named(), SIGNATURE, path)
+
+@pytest.fixture(scope="module", params=[False, True], ids=["one file", "weights beside it"])
+def runner(request, stack, tmp_path_factory):
+    path = tmp_path_factory.mktemp("onnx") / ("stack" if request.param else "stack.onnx")
+    export_onnx(Named(stack), SIGNATURE, path, ProgramOptions(external_data=request.param))
     return load(open_model(str(path)))
 
 
@@ -90,6 +94,23 @@ def test_a_correction_of_another_shape_or_name_does_nothing(runner):
     plain = runner.trace({"x": X})
     for corrections in ({"blocks.0": np.ones((3, 5), np.float32)}, {"nowhere": X}):
         assert np.array_equal(runner.trace({"x": X}, corrections).outputs["y"], plain.outputs["y"])
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_float32_run_of_a_file_in_float16_has_its_weights_and_nothing_else_rounded(
+    stack, tmp_path, apart
+):
+    path = tmp_path / ("stack" if apart else "stack.onnx")
+    export_onnx(Named(stack), SIGNATURE, path, ProgramOptions("float16", external_data=apart))
+    narrow = load(open_model(str(path)))
+    wide = narrow.shadow()
+    rounded = copy.deepcopy(stack).half().float()
+    wanted = rounded(torch.from_numpy(X)).detach().numpy()
+    assert wide.run({"x": X})["y"] == pytest.approx(wanted, abs=1e-6)
+    assert narrow.run({"x": X})["y"] == pytest.approx(wanted, abs=1e-2)
+    assert (narrow.describe()["dtype"], wide.describe()["dtype"]) == ("float16", "float32")
+    for site, array in hooked(rounded).items():
+        assert wide.trace({"x": X}).sites[site] == pytest.approx(array, abs=1e-6)
 
 
 @pytest.mark.parametrize(

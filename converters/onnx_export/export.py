@@ -11,19 +11,19 @@ from typing import Any, Final, NamedTuple
 import onnx
 import torch
 
-from ..errors import BadInputError, UnsupportedError, WeighbridgeError
-from .captures.constants import described
-from .captures.positional import bounded, bounds, quiet, record
-from .common.memory import pass_on_shortage
-from .common.steps import step
-from .common.users_code import first_line
-from .models.manifests import MANIFEST
-from .models.program_files import to_metadata
-from .models.signature import Signature
-from .runtimes.programs.onnxruntime import SCOPES
+from ...errors import UnsupportedError, WeighbridgeError
+from ..captures.constants import described
+from ..captures.positional import bounded, bounds, in_precision, quiet, record
+from ..captures.program_options import OPSET, ProgramOptions
+from ..common.memory import pass_on_shortage
+from ..common.steps import step
+from ..common.users_code import first_line
+from ..models.manifests import MANIFEST
+from ..models.program_files import to_metadata
+from ..models.signature import Signature
+from ..runtimes.programs.onnx_graphs import SCOPES
+from .writing import require_place, write
 
-OPSET: Final = 20
-LARGEST: Final = 2**31 - 1  # bytes of a file: what protobuf can hold
 OURS: Final = "module"  # the module, inside the one that is exported
 
 
@@ -52,51 +52,40 @@ def export_onnx(
     module: torch.nn.Module,
     signature: Signature,
     target: Path,
-    *,
-    opset: int = OPSET,
-    upper: Mapping[str, int] | None = None,
+    options: ProgramOptions = ProgramOptions(),
 ) -> OnnxReport:
     """Write MODULE as an ONNX file at TARGET.
 
-    Integers are int64, outputs float32. The file's metadata say which initializer is which tensor.
+    Integers are int64, inputs and outputs float32. The file's metadata say which initializer is which tensor.
 
     Args:
         module: called with keyword arguments named as the inputs; put in evaluation mode.
         signature: its inputs and outputs; named sizes vary.
-        target: the file to write, ``*.onnx``.
-        opset: version of the operators.
-        upper: largest size of each named dimension, where the signature has none.
+        target: the file to write, ``*.onnx``, or a folder where the weights lie beside the graph.
+        options: see :class:`ProgramOptions`.
 
     Raises:
-        BadInputError: TARGET is called otherwise, or UPPER names no dimension or more than the model takes.
-        UnsupportedError: PyTorch cannot record the module, or cannot write it as ONNX, or the file
+        BadInputError: TARGET is called otherwise, or a dimension does not exist or cannot be so large.
+        UnsupportedError: PyTorch cannot record the module, or cannot write it as ONNX, or one file
             would be larger than 2 GB.
     """
-    if target.suffix != ".onnx":
-        raise BadInputError(f"{target}: an ONNX file is named *.onnx")
-    limits = bounds(signature, upper or {})
+    apart, narrow = options.external_data, options.precision == "float16"
+    require_place(target, module, narrow=narrow, apart=apart)
+    limits = bounds(signature, options.upper)
     step("recording the module")
-    graph = record(module, signature, limits, torch.int64)
+    own, wrapper = in_precision(module, options.precision)
+    graph = record(own, signature, limits, torch.int64, wrapper)
     step("writing the ONNX graph")
-    proto = translated(graph, signature, opset)
+    proto = translated(graph, signature, options.opset or OPSET)
     rename(proto.graph)
     weights = sign(proto, module, bounded(signature, limits))
-    write(proto, target)
+    file = write(proto, target, apart=apart)
     return OnnxReport(
-        path=target,
+        path=file,
         census=dict(Counter(node.op_type for node in proto.graph.node)),
         weights={name: entry["key"] for name, entry in weights.items()},
-        nbytes=target.stat().st_size,
+        nbytes=sum(it.stat().st_size for it in (target.iterdir() if apart else [file])),
     )
-
-
-def write(proto: Any, target: Path) -> None:
-    """Write PROTO at TARGET, the same bytes every time."""
-    if proto.ByteSize() > LARGEST:
-        raise UnsupportedError(
-            f"{target} would be larger than 2 GB, the most that one file can hold"
-        )
-    target.write_bytes(proto.SerializeToString(deterministic=True))
 
 
 def translated(graph: Any, signature: Signature, opset: int) -> Any:

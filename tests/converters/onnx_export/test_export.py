@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from weighbridge.converters.captures.program_options import ProgramOptions
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.models import open as open_model
-from weighbridge.converters.onnx_export import export_onnx
+from weighbridge.converters.onnx_export import writing
+from weighbridge.converters.onnx_export.export import export_onnx
 from weighbridge.converters.runtimes import load
 from weighbridge.errors import BadInputError, UnsupportedError
 
@@ -96,7 +98,7 @@ def test_what_cannot_be_recorded_is_refused_and_leaves_nothing(tmp_path):
 )
 def test_a_wrong_request_is_refused(tmp_path, name, upper, message):
     with pytest.raises(BadInputError, match=message):
-        export_onnx(Forecaster(), SIGNATURE, tmp_path / name, upper=upper)
+        export_onnx(Forecaster(), SIGNATURE, tmp_path / name, ProgramOptions(upper=upper))
 
 
 def test_a_file_of_somebody_elses_opens_by_its_graph(tmp_path):
@@ -131,3 +133,32 @@ def test_data_beside_the_file_is_read_and_its_absence_is_said(exported, tmp_path
     (tmp_path / "d").unlink()
     with pytest.raises(BadInputError, match=r"convolution.weight cannot be read"):
         open_model(str(path)).checkpoint.read("convolution.weight")
+
+
+def test_weights_beside_the_graph_are_the_same_ones_in_the_same_bytes_every_time(
+    exported, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(writing, "LEAST", 100)
+    module, path = exported
+    for name in ("a", "b"):
+        made = export_onnx(module, SIGNATURE, tmp_path / name, ProgramOptions(external_data=True))
+        assert made.path == tmp_path / name / "model.onnx"
+        assert made.nbytes == sum(it.stat().st_size for it in (tmp_path / name).iterdir())
+    first, second = ({it.name: it.read_bytes() for it in (tmp_path / n).iterdir()} for n in "ab")
+    assert first == second
+    assert first.keys() == {"model.onnx", "model.onnx.data"}
+    model, whole = open_model(str(tmp_path / "a")), open_model(str(path))
+    for name in whole.checkpoint.headers:
+        assert np.array_equal(model.checkpoint.read(name), whole.checkpoint.read(name))
+
+
+def test_weights_too_large_for_one_file_are_refused_before_anything_is_recorded(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(writing, "LARGEST", 900)  # bytes; the weights are 980, halves fit
+    with pytest.raises(UnsupportedError, match=r"larger than 2 GB.*--external-data"):
+        export_onnx(Forecaster(), SIGNATURE, tmp_path / "a.onnx")
+    module = Forecaster()
+    module.register_buffer("table", module.table)  # what it makes itself would stay in float32
+    export_onnx(module, SIGNATURE, tmp_path / "b.onnx", ProgramOptions("float16"))
+    assert [it.name for it in tmp_path.iterdir()] == ["b.onnx"]

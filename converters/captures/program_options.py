@@ -1,0 +1,42 @@
+"""How a module is written as a program that other runtimes run: an ONNX file, a Core AI asset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...errors import BadInputError
+
+PRECISIONS: Final = ("float32", "float16")
+OPSET: Final = 20
+
+
+@dataclass(frozen=True)
+class ProgramOptions:
+    """What is asked of an export.
+
+    Attributes:
+        precision: of weights and computation, ``float32`` or ``float16``.
+        upper: largest size of each named dimension, where the signature has none.
+        opset: version of ONNX's operators; ``None`` for ``OPSET``.
+        external_data: whether ONNX's weights lie in a file of their own, beside the graph in a folder.
+    """
+
+    precision: str = "float32"
+    upper: Mapping[str, int] = field(default_factory=dict)
+    opset: int | None = None
+    external_data: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no format has.
+
+        Raises:
+            BadInputError: the precision is not known.
+        """
+        if self.precision not in PRECISIONS:
+            raise BadInputError(f"a precision is {' or '.join(PRECISIONS)}, not {self.precision}")
+
+    def __str__(self) -> str:
+        """Print what an ONNX file is to be."""
+        return f"{self.precision}, opset {self.opset or OPSET}"

@@ -1,0 +1,132 @@
+"""ONNX graphs looked into and changed in memory: what leaves a submodule, and a graph in float32."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+SCOPES: Final = (
+    "pkg.torch.onnx.name_scopes"  # of a node: the submodules around it, then its own name
+)
+GIVEN: Final = "/given"  # ends the name of an input that stands in for a value
+WIDE: Final = "/wide"  # ends the name of an initializer's float32 copy
+KINDS: Final = frozenset({"dtype", "to"})  # attributes that name the type of a node's output
+
+
+def watch(proto: Any, sites: Collection[str], given: Collection[str]) -> None:
+    """Let PROTO give the values SITES as well, and take those GIVEN as inputs for what follows them."""
+    import onnx
+
+    known = {value.name for value in proto.graph.output}
+    for name in dict.fromkeys(sites):
+        if name not in known:
+            proto.graph.output.append(onnx.ValueInfoProto(name=name))
+    types = _types(proto, given) if given else {}
+    for name in given:
+        _replace(proto.graph, name, types[name])
+
+
+def endings(graph: Any) -> dict[str, str]:
+    """Return the one value of every submodule that is used outside of it.
+
+    Args:
+        graph: of an ONNX model whose nodes say which submodules they come from.
+    """
+    inside = {name: scopes_of(node) for node in graph.node for name in node.output}
+    users = [(name, scopes_of(node)) for node in graph.node for name in node.input]
+    users += [(value.name, frozenset()) for value in graph.output]
+    leaving: dict[str, dict[str, None]] = {}
+    for name, there in users:
+        for scope in inside.get(name, frozenset()) - there:
+            leaving.setdefault(scope, {})[name] = None
+    return {scope: next(iter(them)) for scope, them in leaving.items() if len(them) == 1}
+
+
+def scopes_of(node: Any) -> frozenset[str]:
+    """Return the submodules that NODE comes from."""
+    text = next((it.value for it in node.metadata_props if it.key == SCOPES), "[]")
+    try:
+        names = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    return frozenset(str(name) for name in names[:-1] if name)
+
+
+def _types(proto: Any, names: Collection[str]) -> dict[str, Any]:
+    """Return the element types of the values NAMES, as shape inference finds them."""
+    from onnx import TensorProto, shape_inference
+
+    inferred = shape_inference.infer_shapes(proto, strict_mode=False)
+    values = (*inferred.graph.value_info, *inferred.graph.output)
+    known = {value.name: value.type.tensor_type.elem_type for value in values}
+    return {name: known.get(name) or TensorProto.FLOAT for name in names}
+
+
+def _replace(graph: Any, name: str, kind: int) -> None:
+    """Let everything that reads the value NAME read an input in its place."""
+    from onnx import helper
+
+    for node in graph.node:
+        for at, read in enumerate(node.input):
+            if read == name:
+                node.input[at] = f"{name}{GIVEN}"
+    graph.input.append(helper.make_tensor_value_info(f"{name}{GIVEN}", kind, None))
+
+
+def widen(proto: Any) -> None:
+    """Let PROTO compute in float32 whatever it computes in float16, in place; its weights stay as they are."""
+    for graph in (proto.graph, *proto.functions):
+        _widen_nodes(graph.node)
+    for graph in graphs(proto.graph):
+        _widen_weights(graph)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            _widen_type(value.type)
+
+
+def graphs(graph: Any) -> Iterator[Any]:
+    """Yield GRAPH and those inside its nodes, such as the branches of an ``If``."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from graphs(inner)
+
+
+def _widen_nodes(nodes: Any) -> None:
+    """Widen the constants and types that the attributes of NODES and of the graphs in them hold."""
+    from onnx import TensorProto, numpy_helper
+
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.name in KINDS and attribute.i == TensorProto.FLOAT16:
+                attribute.i = TensorProto.FLOAT
+            if attribute.t.data_type == TensorProto.FLOAT16:
+                wide = numpy_helper.to_array(attribute.t).astype(np.float32)
+                attribute.t.CopyFrom(numpy_helper.from_array(wide, attribute.t.name))
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _widen_nodes(inner.node)
+
+
+def _widen_weights(graph: Any) -> None:
+    """Let the nodes of GRAPH read float32 copies of its initializers, which it makes itself."""
+    from onnx import TensorProto, helper
+
+    narrow = [it.name for it in graph.initializer if it.data_type == TensorProto.FLOAT16]
+    wide = {name: f"{name}{WIDE}" for name in narrow}
+    for inner in graphs(graph):
+        for node in inner.node:
+            node.input[:] = [wide.get(name, name) for name in node.input]
+    casts = [helper.make_node("Cast", [n], [wide[n]], to=TensorProto.FLOAT) for n in narrow]
+    nodes = [*casts, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _widen_type(kind: Any) -> None:
+    from onnx import TensorProto
+
+    if kind.tensor_type.elem_type == TensorProto.FLOAT16:
+        kind.tensor_type.elem_type = TensorProto.FLOAT
