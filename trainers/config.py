@@ -78,8 +78,10 @@ class TrainConfig(Section):
         keep: checkpoints kept, the best one apart.
         group_by_length: build batches from texts of like length.
         prefetch: batches that are made ahead of the updates that want them.
-        compile: compile the MLX step; ``None`` does where it pays, on a GPU (on a CPU compiling takes
-            longer than it saves in some hundred steps).
+        device: where it computes: ``auto`` (a GPU where there is one), ``cpu`` or ``gpu``. A GPU is Metal or
+            CUDA, in PyTorch Metal is ``mps``.
+        compile: compile the step; ``None`` does in MLX where it pays, on a GPU (on a CPU compiling takes
+            longer than it saves in some hundred steps), and not in PyTorch.
         watchdog: seconds that an update may take; one that hangs longer ends the process with exit code 3
             and leaves what it was doing in ``stack.txt``. ``None`` waits for ever.
         npz: write the result as ``.npz`` too.
@@ -120,6 +122,7 @@ class TrainConfig(Section):
     keep: PositiveInt = 2
     group_by_length: bool = True
     prefetch: PrefetchSection = PrefetchSection()
+    device: Literal["auto", "cpu", "gpu"] = "auto"
     compile: bool | None = None
     watchdog: PositiveFloat | None = 1800.0
     npz: bool = False

@@ -252,14 +252,17 @@ class MlxRanks(Ranks):
 
 
 class TorchRanks(Ranks):
-    """Ranks that PyTorch connects, by gloo."""
+    """Ranks that PyTorch connects: by gloo on the CPU, by NCCL on NVIDIA's GPUs."""
 
     def __init__(self) -> None:
         import torch
 
         self._torch, self._group = torch, torch.distributed
         if not self._group.is_initialized():
-            self._group.init_process_group("gloo", timeout=PATIENCE)
+            gpu = torch.cuda.is_available() and self._group.is_nccl_available()
+            self._group.init_process_group(
+                "cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=PATIENCE
+            )
         super().__init__(self._group.get_rank(), self._group.get_world_size())
 
     def _total(self, array: Array) -> Array:

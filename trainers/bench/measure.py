@@ -11,7 +11,7 @@ from ..config import TrainConfig
 from ..data.batches import Batch
 from ..runs.drawing import Draws
 from ..runs.events import MEGABYTE
-from ..runs.loop import make_step
+from ..runs.loop import computing, make_step
 from ..runs.sizes import memory_used, next_size
 from ..steps.base import Measures, Step
 from ..tasks import build_task
@@ -30,6 +30,11 @@ def measure(config: TrainConfig, backend: str, updates: int, *, lazy: bool = Tru
         updates: timed ones; two more come before them at every size of a batch.
         lazy: read the loss of an update while the next one runs.
     """
+    with computing(backend, config):
+        return _measured(config, backend, updates, lazy=lazy)
+
+
+def _measured(config: TrainConfig, backend: str, updates: int, *, lazy: bool) -> Figures:
     task = build_task(config)
     step = make_step(backend, task, config)
     rate = config.optimizer.learning_rate
@@ -41,7 +46,7 @@ def measure(config: TrainConfig, backend: str, updates: int, *, lazy: bool = Tru
     found |= _inference(step, batch, updates)
     found["phases"], whole = phases(step, batch, rate, updates)
     share = 100 * sum(found["phases"].values()) / whole
-    return found | {"phases_percent": round(share, 1), "device": device_of(step)}
+    return found | {"phases_percent": round(share, 1), "device": step.device}
 
 
 class Trained:
@@ -111,17 +116,3 @@ def _inference(step: Step, batch: Batch, times: int) -> Figures:
         step.loss(batch.inputs)
     took = time.perf_counter() - begin
     return {"inference_samples_per_second": round(times * batch.rows / took, 2)}
-
-
-def device_of(step: Step) -> str:
-    """Return the device that STEP runs on, by the name of its kind."""
-    if step.backend == "mlx":
-        import mlx.core as mx
-
-        if mx.default_device() == mx.Device(mx.cpu):
-            return "cpu"
-        return "metal" if mx.metal.is_available() else "cuda"
-    import torch
-
-    kinds = {tensor.device.type for tensor in getattr(step, "tensors", ())}
-    return kinds.pop() if len(kinds) == 1 else torch.get_default_device().type

@@ -86,6 +86,11 @@ class Objective:
     check: Callable[[Any, Mapping[str, Dataset]], list[str]] = lambda *_: []
     asked: bool = False
 
+    @property
+    def modules(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """What makes the module of the loss, and the one that evaluation runs."""
+        return self.make_loss, self.make_evaluated or self.make_loss
+
 
 def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> Objective:
     """Return the objective NAME, one of ``CLASSES`` or ``module:Class`` of a user's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
 
@@ -77,7 +77,7 @@ def train(
     config = ranks.first(lambda: _admit(config, out, resume=resume))
     watcher = Watcher() if ranks.rank else watcher_of(config, out, **watching)
     sources = _provided(config, ranks)
-    with ranks.folder(out, made=resume) as own:
+    with ranks.folder(out, made=resume) as own, computing(backend, config):
         with nullcontext() if resume else Staging(own, kind="run") as staging:
             task = task or build_task(config)
             step = make_step(backend, task, config, ranks)
@@ -161,8 +161,20 @@ def _completed(run: Run, out: Path, sources: Sources, started: float) -> TrainRe
 def preflight(config: TrainConfig, *, backend: str = "mlx") -> Preflight:
     """Compare loss and gradients of CONFIG's first batch between MLX and PyTorch; train nothing."""
     provide(config.sources())
-    task = build_task(config)
-    return _check(task, config, make_step(backend, task, config))
+    with computing(backend, config):
+        task = build_task(config)
+        return _check(task, config, make_step(backend, task, config))
+
+
+def computing(backend: str, config: TrainConfig) -> AbstractContextManager[None]:
+    """Return a block in which BACKEND computes where CONFIG says.
+
+    Raises:
+        BadInputError: on entering it in MLX: a GPU is wanted, and there is none.
+    """
+    from ..steps.devices import mlx_on
+
+    return mlx_on(config.device) if backend == "mlx" else nullcontext()
 
 
 def make_step(backend: str, task: Task, config: TrainConfig, ranks: Ranks = ALONE) -> Step:
@@ -226,7 +238,8 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
     full = config.model_copy(update={"dtype": "float32"})
     steps = {step.backend: step if config == full else make_step(step.backend, task, full)}
     if step.backend != "torch":
-        steps["torch"] = make_step("torch", task, full)
+        plain = full.model_copy(update={"device": "cpu", "compile": None})
+        steps["torch"] = make_step("torch", task, plain)
     train = task.splits["train"]
     rows = task.order(step.ranks.whole(config))[0]
     first = train.batch(rows[step.ranks.part(config)])

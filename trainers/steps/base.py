@@ -44,6 +44,7 @@ class Step(Protocol):
     """A model under training. Names are those of the loss module: ``model.<torch name>``."""
 
     backend: str
+    device: str  # where it computes: ``cpu``, ``metal``, ``mps`` or ``cuda``
     notices: list[str]  # what a person should know about how it runs
     chunked: bool  # whether it embeds the texts of a batch in parts
     weight: Callable[[Batch], float]  # how much the loss of a batch is the mean of

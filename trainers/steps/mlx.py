@@ -34,6 +34,7 @@ from .base import (
     shares,
 )
 from .compiler import compile_problem
+from .devices import kind_of_mlx
 from .memory import Memory
 from .mlx_cached import MlxCached, capture_embedding
 from .mlx_optimizers import Optimizers, computed_once
@@ -47,6 +48,7 @@ class MlxStep:
     backend = "mlx"
 
     def __init__(self, task: Task, config: TrainConfig, ranks: Ranks = ALONE) -> None:
+        self.device = kind_of_mlx()
         self.ranks, self._memory = ranks, Memory(_device_memory)
         compiled, problem = _compiler(config.compile)
         self.notices = [*notices(task.module, config.mode)]
@@ -127,8 +129,7 @@ class MlxStep:
     def embed(self, inputs: Arrays) -> Array:
         """Return what the objective's module for evaluation computes, in eval mode."""
         if self._evaluated is None:
-            made = self._objective.make_evaluated or self._objective.make_loss
-            with in_mode(made(self._module), False) as module:
+            with in_mode(self._objective.modules[1](self._module), False) as module:
                 dynamic = self._objective.evaluated_dynamic
                 if dynamic is None:
                     dynamic = {name: {0: "batch"} for name, array in inputs.items() if array.ndim}

@@ -92,7 +92,10 @@ class TorchExtras:
 
     def state(self) -> dict[str, Array]:
         """Return everything by the names that it has in MLX."""
-        found = {f"average.{name}": value.numpy().copy() for name, value in self.average.items()}
+        found = {
+            f"average.{name}": value.numpy(force=True).copy()
+            for name, value in self.average.items()
+        }
         if self._scales:
             found |= {"scale": np.array(self.scale, np.float32), "finite": np.array(self._finite)}
         if self._decay is not None:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
 from ...converters.common.modes import in_mode
 from ...converters.values import Array
+from ...errors import UnsupportedError
 from ..config import TrainConfig
 from ..data.batches import Batch
 from ..ranks import ALONE, RANDOM, Ranks
@@ -31,6 +33,7 @@ from .base import (
     shares,
 )
 from .cached import differentiate
+from .devices import device_for, most_memory, random_state, set_random_state
 from .memory import Memory
 from .modes import notices, recomputed, trains, with_statistics
 from .scaling import TorchExtras
@@ -39,13 +42,17 @@ from .torch_optimizers import Optimizers
 
 
 class TorchStep:
-    """A task under training in PyTorch on the CPU; see :class:`~.base.Step`.
+    """A task under training in PyTorch; see :class:`~.base.Step`.
 
     Args:
         task: what is trained; its module is copied.
         config: the run.
-        dtype: ``float32``, or ``float64`` for a reference.
+        dtype: ``float32``, or ``float64`` for a reference, which is computed on the CPU.
         ranks: that take part in every update.
+
+    Raises:
+        BadInputError: the run is to compute on a GPU, and there is none.
+        UnsupportedError: values are to be computed again in a compiled step.
     """
 
     backend = "torch"
@@ -54,20 +61,19 @@ class TorchStep:
         self, task: Task, config: TrainConfig, dtype: str = "float32", ranks: Ranks = ALONE
     ) -> None:
         self.ranks = ranks
-        self._memory = Memory()
+        self._device = device_for(config.device if dtype == "float32" else "cpu")
+        self.device = self._device.type
+        self._memory = Memory(most_memory(self._device))
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._compute: torch.dtype = (
             self._dtype if dtype != "float32" else getattr(torch, config.dtype)
         )
-        model = copy.deepcopy(task.module)
-        attach_adapters(model, task.updates, task.grids.blocks)
-        for path in recomputed(model, config.checkpoint):
-            _recompute(model.get_submodule(path))
+        model = _module_of(task, config).to(self._device)
         self.chunked = config.grad_cache is not None
         self.weight = task.objective.weight
-        self._loss = task.objective.make_loss(model).to(self._dtype)
-        make_evaluated = task.objective.make_evaluated or task.objective.make_loss
-        self._evaluated = make_evaluated(model).to(self._dtype)
+        self._loss, self._evaluated = (
+            it(model).to(self._device, self._dtype) for it in task.objective.modules
+        )
         self._chunk, self._of_embeddings = config.grad_cache, task.objective.make_from_embeddings
         self._training = trains(task.module, config.mode)
         self._rounded = rounded_parameters(model, task.grids.blocks)
@@ -86,6 +92,7 @@ class TorchStep:
         self._draws = False
         if self._training:
             self._look(task.splits["train"].batch(range(EXAMPLE_ROWS)))
+        self._compiled = _compiled(config)
         torch.manual_seed(ranks.seed(config.seed))
 
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
@@ -113,7 +120,7 @@ class TorchStep:
             loss = self._backward(batch.inputs)
         self._put_back(kept)
         found = {
-            name: value.grad.numpy().copy()
+            name: value.grad.numpy(force=True).copy()
             for name, value in self._loss.named_parameters()
             if value.grad is not None
         }
@@ -156,14 +163,14 @@ class TorchStep:
 
     def random(self) -> Array:
         """Return the random state."""
-        return torch.get_rng_state().numpy().copy()
+        return random_state(self._device).numpy().copy()
 
     def restore(self, state: Arrays) -> None:
         """Go back to a state."""
         self.assign(below(PARAMETERS, state) | below(BUFFERS, state))
         self._optimizer.restore(state)
         self._extras.restore(below(EXTRAS, state))
-        torch.set_rng_state(torch.from_numpy(np.array(state[RANDOM])))
+        set_random_state(torch.from_numpy(np.array(state[RANDOM])), self._device)
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -176,7 +183,7 @@ class TorchStep:
 
     def _run(self, module: nn.Module, inputs: Arrays) -> Tensor:
         """Run MODULE in the dtype to compute in; what it returns is in that of the parameters."""
-        tensors = {name: self._narrow(torch.from_numpy(value)) for name, value in inputs.items()}
+        tensors = {name: self._narrow(self._here(value)) for name, value in inputs.items()}
         own = {} if self._compute == self._dtype else dict(module.named_parameters())
         wide = with_statistics(module) if own else set()
         narrowed = {
@@ -184,7 +191,10 @@ class TorchStep:
             for name, it in own.items()
             if name not in wide and id(it) not in self._rounded
         }
-        output: Tensor = torch.func.functional_call(module, narrowed, (), tensors)
+        call = (
+            self._compiled if module is self._loss and torch.is_grad_enabled() else functional_call
+        )
+        output: Tensor = call(module, narrowed, (), tensors)
         return output.to(self._dtype)
 
     def _mean(self, loss: float, weight: float) -> float:
@@ -207,25 +217,28 @@ class TorchStep:
             loss = self._run(self._loss, inputs)
             (loss * factor).backward()  # type: ignore[no-untyped-call]
             return float(loss.item())
-        module = self._of_embeddings()
+        module = self._of_embeddings().to(self._device)
 
         def judge(made: Arrays, texts: Arrays) -> tuple[float, Arrays]:
-            given = {name: torch.tensor(it, requires_grad=True) for name, it in made.items()}
-            loss = module(**given, **{name: torch.from_numpy(it) for name, it in texts.items()})
+            given = {name: self._here(it).requires_grad_() for name, it in made.items()}
+            loss = module(**given, **{name: self._here(it) for name, it in texts.items()})
             gradients = torch.autograd.grad(loss * factor, [*given.values()])
             return float(loss.item()), {
-                name: it.numpy() for name, it in zip(given, gradients, strict=True)
+                name: it.numpy(force=True) for name, it in zip(given, gradients, strict=True)
             }
 
         def backward(part: Arrays, gradient: Array) -> None:
             embeddings = self._run(self._evaluated, part)
-            embeddings.backward(torch.from_numpy(gradient))  # type: ignore[no-untyped-call]
+            embeddings.backward(self._here(gradient))  # type: ignore[no-untyped-call]
 
         return differentiate(inputs, self._chunk, self._embed, judge, backward, ranks)
 
     @torch.no_grad()
     def _embed(self, part: Arrays) -> Array:
-        return np.asarray(self._run(self._evaluated, part).numpy())
+        return np.asarray(self._run(self._evaluated, part).numpy(force=True))
+
+    def _here(self, array: Array) -> Tensor:
+        return torch.tensor(array, device=self._device)
 
     def _narrow(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._compute) if tensor.is_floating_point() else tensor
@@ -244,9 +257,9 @@ class TorchStep:
     def _look(self, batch: Batch) -> None:
         """Find out what train mode does besides computing: the buffers it writes, and random numbers."""
         buffers = dict(self._loss.named_buffers())
-        kept, random = _copies(buffers), torch.get_rng_state()
+        kept, random = _copies(buffers), random_state(self._device)
         self._run(self._loss, batch.inputs)
-        self._draws = not torch.equal(random, torch.get_rng_state())
+        self._draws = not torch.equal(random, random_state(self._device))
         self._buffers = {
             name: value for name, value in buffers.items() if not torch.equal(value, kept[name])
         }
@@ -264,6 +277,28 @@ class TorchStep:
             if value.grad is not None:
                 value.grad /= self._extras.scale
         return float(nn.utils.clip_grad_norm_(self._parameters.values(), limit).item())
+
+
+def _module_of(task: Task, config: TrainConfig) -> nn.Module:
+    """Return a copy of the module of TASK, with its adapters."""
+    model: nn.Module = copy.deepcopy(task.module)
+    attach_adapters(model, task.updates, task.grids.blocks)
+    for path in recomputed(model, config.checkpoint):
+        _recompute(model.get_submodule(path))
+    return model
+
+
+def _compiled(config: TrainConfig) -> Callable[..., Any]:
+    """Return what calls a loss for an update, compiled if CONFIG says so."""
+    if not config.compile:
+        return functional_call
+    if config.checkpoint:
+        raise UnsupportedError(
+            "compile: PyTorch does not compile modules whose values are computed again; leave out compile"
+            " or checkpoint"
+        )
+    compiled: Callable[..., Any] = torch.compile(functional_call, dynamic=True)
+    return compiled
 
 
 def _narrow_frozen(modules: Sequence[nn.Module], dtype: torch.dtype, wide: set[int]) -> None:
@@ -318,4 +353,4 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    return {name: value.detach().numpy().copy() for name, value in tensors.items()}
+    return {name: value.numpy(force=True).copy() for name, value in tensors.items()}

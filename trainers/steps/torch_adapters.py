@@ -85,7 +85,7 @@ class Rounded(nn.Linear):
         wanted = self.weight + self.scale * (own.lora_a @ own.lora_b).T
         if hasattr(self, "lora_m"):
             wanted = wanted * _factor(self, self.scale)[:, None]
-        worth, scales, values = (it.to(wanted.dtype) for it in self.grid[:3])
+        worth, scales, values = (it.to(wanted) for it in self.grid[:3])
         grid = Grid(worth, scales, values, self.grid.scheme)
         weight = grid.rounded(wanted.detach(), torch) + (wanted - wanted.detach())
         return nn.functional.linear(input, weight.to(input.dtype), self.bias)

@@ -47,7 +47,7 @@ class Optimizers:
     def state(self) -> dict[str, Array]:
         """Return what the optimizers keep, by kind and parameter."""
         return {
-            f"{OPTIMIZER}{kind}/{name}": value.numpy().copy()
+            f"{OPTIMIZER}{kind}/{name}": value.numpy(force=True).copy()
             for name in self._parameters
             for kind, value in self._kept(name).items()
         }
