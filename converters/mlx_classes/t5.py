@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
+from .generating import Generation, LayerPast, Past
 from .layers import Args, Outputs, Weights, activation, attention
 
 
@@ -72,9 +73,9 @@ class RelativeAttentionBias(nn.Module):
         self.both = both
         self.embeddings = nn.Embedding(self.count, args.num_heads)
 
-    def __call__(self, length: int) -> mx.array:
+    def __call__(self, length: int, first: int = 0) -> mx.array:
         positions = np.arange(length)
-        distance = positions[None, :] - positions[:, None]
+        distance = positions[None, :] - positions[first:, None]
         found = buckets(distance, self.count, self.longest, both=self.both)
         return self.embeddings(mx.array(found)).transpose(2, 0, 1)[None]
 
@@ -90,8 +91,11 @@ class Attention(nn.Module):
         self.value_proj = nn.Linear(args.d_model, inner, bias=False)
         self.out_proj = nn.Linear(inner, args.d_model, bias=False)
 
-    def __call__(self, x: mx.array, source: mx.array, mask: mx.array | None) -> mx.array:
-        keys, values = self.key_proj(source), self.value_proj(source)
+    def __call__(
+        self, x: mx.array, source: mx.array, mask: mx.array | None, past: Past | None = None
+    ) -> mx.array:
+        past = past or Past(grows=False)
+        keys, values = past(lambda: (self.key_proj(source), self.value_proj(source)))
         return self.out_proj(attention(self.query_proj(x), keys, values, self.heads, 1.0, mask))
 
 
@@ -145,11 +149,16 @@ class DecoderLayer(nn.Module):
         self.dense = DenseActivation(args)
 
     def __call__(
-        self, x: mx.array, mask: mx.array, memory: mx.array, memory_mask: mx.array | None
+        self,
+        x: mx.array,
+        mask: mx.array,
+        memory: mx.array,
+        memory_mask: mx.array | None,
+        past: LayerPast,
     ) -> mx.array:
         normed = self.ln1(x)
-        x = x + self.self_attention(normed, normed, mask)
-        x = x + self.cross_attention(self.ln2(x), memory, memory_mask)
+        x = x + self.self_attention(normed, normed, mask, past.own)
+        x = x + self.cross_attention(self.ln2(x), memory, memory_mask, past.cross)
         return x + self.dense(self.ln3(x))
 
 
@@ -179,12 +188,25 @@ class Decoder(nn.Module):
         self.ln = nn.RMSNorm(args.d_model, args.layer_norm_epsilon)
         self.relative_attention_bias = RelativeAttentionBias(args, both=False)
 
-    def __call__(self, x: mx.array, memory: mx.array, memory_mask: mx.array | None) -> mx.array:
-        causal = nn.MultiHeadAttention.create_additive_causal_mask(x.shape[1], x.dtype)
-        bias = self.relative_attention_bias(x.shape[1]) + causal
-        for layer in self.layers:
-            x = layer(x, bias, memory, memory_mask)
+    def __call__(
+        self,
+        x: mx.array,
+        memory: mx.array,
+        memory_mask: mx.array | None,
+        past: list[LayerPast] | None = None,
+    ) -> mx.array:
+        past = past or self.past()
+        first = past[0].tokens if past else 0
+        length = first + x.shape[1]
+        causal = nn.MultiHeadAttention.create_additive_causal_mask(length, x.dtype)[first:]
+        bias = self.relative_attention_bias(length, first) + causal
+        for layer, kept in zip(self.layers, past, strict=True):
+            x = layer(x, bias, memory, memory_mask, kept)
         return self.ln(x)
+
+    def past(self) -> list[LayerPast]:
+        """Return what the layers keep of a text that is not begun."""
+        return [LayerPast() for _ in self.layers]
 
 
 class OutputHead(nn.Module):
@@ -203,7 +225,7 @@ class Model(nn.Module):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
-        self.args = args
+        self.args, self.generation = args, Generation()
         self.wte = nn.Embedding(args.vocab_size, args.d_model)
         self.encoder = Encoder(args)
         if args.model_class != "T5EncoderModel":
@@ -230,10 +252,41 @@ class Model(nn.Module):
         return hidden.astype(dtype)[:, None, None, :]
 
     def decode(
-        self, decoder_input_ids: mx.array, memory: mx.array, mask: mx.array | None = None
+        self,
+        decoder_input_ids: mx.array,
+        memory: mx.array,
+        mask: mx.array | None = None,
+        past: list[LayerPast] | None = None,
     ) -> mx.array:
-        """Return the hidden states of the ids so far, given the encoder's MEMORY and its MASK."""
-        return self.decoder(self.wte(decoder_input_ids), memory, self.added(mask))
+        """Return the hidden states of the ids, given the encoder's MEMORY, its MASK and the PAST ids."""
+        return self.decoder(self.wte(decoder_input_ids), memory, self.added(mask), past)
+
+    def generate(
+        self,
+        input_ids: mx.array,
+        attention_mask: mx.array | None = None,
+        *,
+        count: int = 64,
+        start: mx.array | None = None,
+    ) -> mx.array:
+        """Return texts of up to COUNT greedy tokens behind START, ``[batch, tokens]``.
+
+        Args:
+            input_ids: what is read, ``[batch, sequence]``.
+            attention_mask: 0 for a token that is not there.
+            count: how many tokens are added at most.
+            start: what the texts begin with; by default as ``generation_config.json`` says.
+
+        Raises:
+            ValueError: nothing says what a text begins with.
+        """
+        first = self.generation.first(len(input_ids), start)
+        memory, past = self.encode(input_ids, attention_mask), self.decoder.past()
+
+        def step(ids: mx.array) -> mx.array:
+            return self.logits(self.decode(ids, memory, attention_mask, past)[:, -1])
+
+        return self.generation.greedy(step, first, count)
 
     def logits(self, x: mx.array) -> mx.array:
         """Return the scores of every word of the vocabulary."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 from mlx import nn
 
+from .generating import Generation, LayerPast, Past
 from .layers import Args, Outputs, Weights, activation, attention, head_of, without
 
 
@@ -40,8 +41,11 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
 
-    def __call__(self, x: mx.array, source: mx.array, mask: str | None = None) -> mx.array:
-        keys, values = self.key(source), self.value(source)
+    def __call__(
+        self, x: mx.array, source: mx.array, mask: str | None = None, past: Past | None = None
+    ) -> mx.array:
+        past = past or Past(grows=False)
+        keys, values = past(lambda: (self.key(source), self.value(source)))
         return self.out(attention(self.query(x), keys, values, self.heads, self.scale, mask))
 
 
@@ -61,11 +65,13 @@ class Block(nn.Module):
         self.mlp_ln = nn.LayerNorm(width)
         self.act = activation(args.activation_function)
 
-    def __call__(self, x: mx.array, memory: mx.array | None = None) -> mx.array:
-        normed = self.attn_ln(x)
-        x = x + self.attn(normed, normed, None if memory is None else "causal")
+    def __call__(
+        self, x: mx.array, memory: mx.array | None = None, past: LayerPast | None = None
+    ) -> mx.array:
+        normed, past = self.attn_ln(x), past or LayerPast()
+        x = x + self.attn(normed, normed, None if memory is None else "causal", past.own)
         if memory is not None:
-            x = x + self.cross_attn(self.cross_attn_ln(x), memory)
+            x = x + self.cross_attn(self.cross_attn_ln(x), memory, past=past.cross)
         return x + self.mlp2(self.act(self.mlp1(self.mlp_ln(x))))
 
 
@@ -100,11 +106,20 @@ class TextDecoder(nn.Module):
         self.blocks = [Block(args, heads, wide, cross=True) for _ in range(args.decoder_layers)]
         self.ln = nn.LayerNorm(width)
 
-    def __call__(self, ids: mx.array, memory: mx.array) -> mx.array:
-        x = self.token_embedding(ids) + self.positional_embedding[: ids.shape[1]]
-        for block in self.blocks:
-            x = block(x, memory)
+    def __call__(
+        self, ids: mx.array, memory: mx.array, past: list[LayerPast] | None = None
+    ) -> mx.array:
+        past = past or self.past()
+        first = past[0].tokens if past else 0
+        places = self.positional_embedding[first : first + ids.shape[1]]
+        x = self.token_embedding(ids) + places
+        for block, kept in zip(self.blocks, past, strict=True):
+            x = block(x, memory, kept)
         return self.ln(x)
+
+    def past(self) -> list[LayerPast]:
+        """Return what the layers keep of a text that is not begun."""
+        return [LayerPast() for _ in self.blocks]
 
 
 class Model(nn.Module):
@@ -112,6 +127,7 @@ class Model(nn.Module):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
+        self.args, self.generation = args, Generation()
         self.generates = head_of(args.architectures) == "ForConditionalGeneration"
         self.encoder = AudioEncoder(args)
         self.decoder = TextDecoder(args)
@@ -126,9 +142,36 @@ class Model(nn.Module):
         """Return the hidden states of INPUT_FEATURES, ``[batch, bands, frames]``."""
         return self.encoder(input_features)
 
-    def decode(self, decoder_input_ids: mx.array, memory: mx.array) -> mx.array:
-        """Return the hidden states of the ids so far, given those of the encoder."""
-        return self.decoder(decoder_input_ids, memory)
+    def decode(
+        self, decoder_input_ids: mx.array, memory: mx.array, past: list[LayerPast] | None = None
+    ) -> mx.array:
+        """Return the hidden states of the ids, given those of the encoder and the PAST ids."""
+        return self.decoder(decoder_input_ids, memory, past)
+
+    def generate(
+        self, input_features: mx.array, *, count: int = 64, start: mx.array | None = None
+    ) -> mx.array:
+        """Return texts of up to COUNT greedy tokens behind START, ``[batch, tokens]``.
+
+        Args:
+            input_features: spectrograms, ``[batch, bands, frames]``.
+            count: how many tokens are added at most.
+            start: what the texts begin with, language and task among it; by default the one token
+                that ``generation_config.json`` names, and no language is detected.
+
+        Raises:
+            ValueError: nothing says what a text begins with, or it has more tokens than positions.
+        """
+        first = self.generation.first(len(input_features), start)
+        if first.shape[1] + count > self.args.max_target_positions:
+            most = self.args.max_target_positions - first.shape[1]
+            raise ValueError(f"count={count}: behind this start there is room for {most} tokens")
+        memory, past = self.encode(input_features), self.decoder.past()
+
+        def step(ids: mx.array) -> mx.array:
+            return self.logits(self.decode(ids, memory, past)[:, -1])
+
+        return self.generation.greedy(step, first, count)
 
     def logits(self, x: mx.array) -> mx.array:
         """Return the scores of every word of the vocabulary."""

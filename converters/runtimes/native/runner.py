@@ -7,10 +7,11 @@ right. The class knows of none.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ....errors import UnsupportedError
 from ...common.policy import Policy
+from ...documents.fields import IDS, read_fields
 from ...models import Model
 from ...models.specs import open as open_model
 from .classes import library_module
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from mlx import nn
 
     from ..mlx import MlxRunner
+
+GENERATION: Final = dict.fromkeys(
+    (
+        *("decoder_start_token_id", "bos_token_id", "eos_token_id", "pad_token_id"),
+        *("suppress_tokens", "begin_suppress_tokens"),
+    ),
+    IDS,
+)
 
 
 def class_runner(model: Model, policy: Policy, *, whole: bool = False) -> MlxRunner:
@@ -41,6 +50,7 @@ def mlx_model(path: str | Path) -> nn.Module:
     Its class is that of an MLX library, or, for families that none of them has, one that comes with
     Weighbridge: CLIP, ConvNeXt, ResNet, T5, ViT, wav2vec 2.0, Whisper. These take what transformers'
     processors give (images channels first) and return a dict with the names of transformers' outputs.
+    T5 and Whisper generate too, as ``generation_config.json`` says: ``model.generate(ids, count=64)``.
 
     Args:
         path: a directory in MLX's layout, as ``weighbridge convert torch-to-mlx`` writes it.
@@ -63,5 +73,8 @@ def mlx_model(path: str | Path) -> nn.Module:
             " it with weighbridge convert torch-to-mlx, if its type has a class"
         )
     module = library_module(model, model.own_values())
+    if hasattr(module, "generation"):
+        said = read_fields(Path(path) / "generation_config.json", GENERATION)
+        module.generation = module.generation.from_dict({**model.config, **said})
     module.eval()
     return module

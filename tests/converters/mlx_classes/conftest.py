@@ -66,14 +66,14 @@ CASES = {
 }
 
 
-def make(name, folder):
-    """Write the random model of case NAME to FOLDER, weights of the size that training gives."""
+def make(name, folder, **own):
+    """Write the random model of case NAME, with OWN values, to FOLDER, weights as large as trained."""
     import torch
     import transformers
 
     config, values = CASES[name]
     torch.manual_seed(5)
-    config = getattr(transformers, config)(**values)
+    config = getattr(transformers, config)(**values | own)
     model = getattr(transformers, name.partition("-")[0])(config).eval()
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():
