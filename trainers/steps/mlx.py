@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -37,7 +37,8 @@ from .compiler import compile_problem
 from .devices import kind_of_mlx
 from .memory import Memory
 from .mlx_cached import MlxCached, capture_embedding
-from .mlx_optimizers import Optimizers, computed_once
+from .mlx_optimizers import Optimizers
+from .mlx_update import Figures, Update, fill, on_processor
 from .modes import notices, recomputed, trains
 from .scaling import MlxExtras
 
@@ -71,7 +72,10 @@ class MlxStep:
         parameters: Any = dict(tree_flatten(self.model.trainable_parameters()))
         self._optimizer = Optimizers(config.optimizer, parameters)
         self._extras = MlxExtras(config.dtype, config.ema, parameters)
-        self._limit = config.clip_norm if config.clip_norm is not None else float("inf")
+        self._finish = Update(
+            self.model, self._optimizer, self._extras, config.clip_norm, self._buffers
+        )
+        self._waits = on_processor()
         mx.random.seed(ranks.seed(config.seed))
         self._cached = (
             MlxCached(self.model, task, config.grad_cache, lambda: self._extras.scale)
@@ -98,12 +102,12 @@ class MlxStep:
         self._optimizer.set_rate(learning_rate)
         self._enter(self._training)
         parts = shares(self.weight, batches)
-        if len(parts) == 1 and not self._cached and self.ranks.size == 1:
+        if not self._waits and len(parts) == 1 and not self._cached and self.ranks.size == 1:
             figures = self._update(_feed(parts[0][0].inputs))
         else:
             buffers = self._buffers()
             total, gradients = self._accumulate(parts, sum(map(self.weight, batches)))
-            figures = self._apply(total, gradients, buffers)
+            figures = self._finish(total, gradients, buffers)
         changed = self.model.trainable_parameters(), self._buffers(), self._optimizer.state
         mx.async_eval(*figures, changed, self._extras.state, _random_state())
         return lambda: measures(*map(_number, figures))
@@ -176,7 +180,7 @@ class MlxStep:
         """Go back to a state."""
         self.assign(below(PARAMETERS, state) | below(BUFFERS, state))
         for kind, part in ((OPTIMIZER, self._optimizer.state), (EXTRAS, self._extras.state)):
-            _fill(part, {name: mx.array(value) for name, value in below(kind, state).items()})
+            fill(part, {name: mx.array(value) for name, value in below(kind, state).items()})
         _seed(state[RANDOM])
 
     def peak_memory(self) -> int:
@@ -190,7 +194,7 @@ class MlxStep:
         self._update = wrap(self._update_whole)
         differentiate = wrap(self._differentiate)
         self._gradient: Any = lambda inputs: differentiate(_feed(inputs))
-        self._apply = wrap(self._apply_gradient)
+        self._finish.build(wrap)
         if self._cached:
             self._cached.build(wrap)
             self._gradient = partial(self._cached.gradient, ranks=self.ranks)
@@ -241,41 +245,10 @@ class MlxStep:
             self._call(inputs)
             return not np.array_equal(before, np.array(_random_state()[0]))
 
-    def _update_whole(self, inputs: dict[str, mx.array]) -> tuple[mx.array, mx.array, mx.array]:
+    def _update_whole(self, inputs: dict[str, mx.array]) -> Figures:
         buffers = self._buffers()
         (_, loss), gradients = self._differentiate(inputs)
-        return self._apply_gradient(loss, gradients, buffers)
-
-    def _apply_gradient(
-        self, loss: mx.array, gradients: Any, buffers: dict[str, mx.array]
-    ) -> tuple[mx.array, mx.array, mx.array]:
-        """Clip and update; where the loss or the gradient is not finite put everything back.
-
-        Args:
-            loss: of the update.
-            gradients: by parameter, times the scale.
-            buffers: as they were before the forward pass.
-
-        Returns:
-            The loss, the norm of the gradient, and the scale.
-        """
-        scale = self._extras.scale
-        if "scale" in self._extras.state:
-            gradients = tree_map(lambda gradient: gradient / scale, gradients)
-        flat: Any = dict(tree_flatten(gradients))
-        norm = mx.sqrt(reduce(mx.add, [mx.sum(mx.square(it)) for it in flat.values()]))
-        factor = computed_once(mx.minimum(self._limit / (norm + 1e-6), 1.0))
-        clipped = tree_map(lambda gradient: gradient * factor, gradients)
-        finite = mx.all(mx.isfinite(mx.stack([loss, norm])))
-        old: Any = dict(tree_flatten(self.model.trainable_parameters()))
-        old_state: Any = dict(tree_flatten(self._optimizer.state))
-        new = self._optimizer.apply(dict(tree_flatten(clipped)), old) | self._buffers()
-        chosen = _chosen(finite, new, old | buffers)
-        self.model.load_weights([*chosen.items()], strict=False)
-        new_state: Any = dict(tree_flatten(self._optimizer.state))
-        _fill(self._optimizer.state, _chosen(finite, new_state, old_state))
-        self._extras.after(finite, chosen)
-        return loss, norm, scale
+        return self._finish.unseen(loss, gradients, buffers)
 
     def _accumulate(
         self, parts: Sequence[tuple[Batch, float]], weight: float
@@ -327,9 +300,9 @@ def _written(model: Any) -> tuple[str, ...]:
 
 def _compiler(wanted: bool | None) -> tuple[bool, str | None]:
     """Return whether to compile, and why not although it is WANTED."""
-    on_linux_cpu = mx.default_device() == mx.Device(mx.cpu) and sys.platform == "linux"
     if wanted is None:
-        return mx.default_device() != mx.Device(mx.cpu), None
+        return not on_processor(), None
+    on_linux_cpu = on_processor() and sys.platform == "linux"
     problem = compile_problem() if wanted and on_linux_cpu else None
     if problem:
         mx.disable_compile()  # MLX compiles some of its own activations too
@@ -361,20 +334,3 @@ def _number(array: mx.array) -> float:
 def _flat(tree: Any) -> dict[str, Array]:
     leaves: Any = tree_flatten(tree)
     return {name: np.array(value) for name, value in leaves}
-
-
-def _chosen(
-    finite: mx.array, new: dict[str, mx.array], old: dict[str, mx.array]
-) -> dict[str, mx.array]:
-    """Return NEW where FINITE, else OLD, by name."""
-    return {name: mx.where(finite, value, old[name]) for name, value in new.items()}
-
-
-def _fill(tree: Any, values: dict[str, mx.array], prefix: str = "") -> None:
-    """Set the leaves of TREE in place: a compiled function holds on to its containers."""
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        name = f"{prefix}{key}"
-        if isinstance(value, dict | list):
-            _fill(value, values, f"{name}.")
-        else:
-            tree[key] = values[name]

@@ -72,21 +72,27 @@ class Adam(Own):
         """Begin with moments of zero."""
         state["m"], state["v"] = mx.zeros_like(parameter), mx.zeros_like(parameter)
 
+    def apply_gradients(self, gradients: Any, parameters: Any) -> Any:
+        """Return the updated PARAMETERS by name."""
+        first, second = self._settings.betas
+        step = (self.step + 1).astype(mx.float32)
+        rate = computed_once(self.learning_rate / _correction(first, step))
+        self._factors = rate, computed_once(mx.rsqrt(_correction(second, step)))
+        return super().apply_gradients(gradients, parameters)
+
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: State) -> mx.array:
         """Return the updated PARAMETER and keep the moments in STATE."""
         settings, dtype = self._settings, gradient.dtype
-        rate = self.learning_rate.astype(dtype)
+        decay = self.learning_rate.astype(dtype) * settings.weight_decay
         if settings.name == "adam":
             gradient = gradient + settings.weight_decay * parameter
         else:
-            parameter = parameter * (1 - rate * settings.weight_decay)
+            parameter = parameter * (1 - decay)
         first, second = settings.betas
-        step = self.step.astype(mx.float32)
         state["m"] = first * state["m"] + (1 - first) * gradient
         state["v"] = second * state["v"] + (1 - second) * mx.square(gradient)
-        mean = state["m"] * computed_once(rate / _correction(first, step)).astype(dtype)
-        root = computed_once(mx.rsqrt(_correction(second, step))).astype(dtype)
-        spread = mx.sqrt(state["v"]) * root
+        rate, root = (it.astype(dtype) for it in self._factors)
+        mean, spread = state["m"] * rate, mx.sqrt(state["v"]) * root
         updated: mx.array = parameter - mean / (spread + settings.eps)
         return updated
 

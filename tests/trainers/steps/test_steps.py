@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import mlx.core as mx
 import numpy as np
 import pytest
 import torch
@@ -13,10 +14,12 @@ from weighbridge.trainers.evaluation import measure_loss
 from weighbridge.trainers.objectives.base import Objective
 from weighbridge.trainers.objectives.base import labels as labels_that_count
 from weighbridge.trainers.runs.loop import make_step
+from weighbridge.trainers.steps.mlx_update import _squares
 from weighbridge.trainers.steps.torch import TorchStep
 from weighbridge.trainers.tasks import Task
 
 BACKENDS = ["mlx", "torch"]
+GPU = "mlx as on a GPU"
 
 
 def first(task, config, number=0):
@@ -137,11 +140,19 @@ def test_clipping_is_the_same_in_both(series_config, series_task):
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_changes_where_the_gradient_is_not_finite(backend, series_config, series_task):
-    config = series_config()
+def begun(way, task, config):
+    """Return a step; of MLX on a GPU no update waits until it has been seen to be finite."""
+    step = make_step(way.partition(" ")[0], task, config)
+    if way == GPU:
+        step._waits = False
+    return step
+
+
+@pytest.mark.parametrize("way", [*BACKENDS, GPU])
+def test_nothing_changes_where_the_gradient_is_not_finite(way, series_config, series_task):
+    config = series_config(ema=0.9)
     task = series_task(config)
-    step = make_step(backend, task, config)
+    step = begun(way, task, config)
     step.advance([first(task, config)], 0.1)()
     before = step.state()
     bad = first(task, config, 1)
@@ -150,6 +161,17 @@ def test_nothing_changes_where_the_gradient_is_not_finite(backend, series_config
     after = step.state()
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_an_update_is_the_same_whether_it_waits_or_not(series_config, series_task):
+    config = series_config(ema=0.9)
+    task = series_task(config)
+    sides = [begun(way, task, config) for way in ("mlx", GPU)]
+    for number in range(3):
+        found = [side.advance([first(task, config, number)], 0.1)() for side in sides]
+        assert found[0] == found[1]
+    states = [side.state() for side in sides]
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -257,3 +279,10 @@ def test_a_task_says_what_trains(series_config, series_task, pairs_task):
     adapted = pairs_task().parameters()
     trained = {name.rsplit(".", 1)[-1] for name, value in adapted.items() if value.trainable}
     assert trained == {"lora_a", "lora_b"}
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (64, 1024), (999, 384), (2_000_003,)])
+def test_the_norm_of_a_gradient_is_that_of_float64(shape):
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    wanted = np.square(array.astype(np.float64)).sum()
+    assert float(_squares(mx.array(array)).item()) == pytest.approx(wanted, rel=1e-5)
