@@ -1,15 +1,18 @@
 """One base model of every model type of transformers, without weights, and inputs for it.
 
 A configuration is the class's default with a few layers only: sizes stay as the class has them, so they
-fit each other, and nothing is computed or allocated with fake tensors.
+fit each other, and nothing is computed or allocated with fake tensors. What types need beside that, and
+inputs that no rule gives, are data: ``fake_models.toml``.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -20,6 +23,8 @@ TOKENS: Final = 16
 FRAMES: Final = 128
 LAYERS: Final = re.compile(r"(^|_)(n_?layers?|num_(\w+_)?layers|\w+_layers|depth|num_blocks)$")
 REQUIRED: Final = {"prediction_length": 8}  # without which some configurations build no model
+TABLE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+DTYPES: Final = {"float": torch.float32, "long": torch.int64, "bool": torch.bool}
 KEPT: Final = re.compile(r"predictor|mtp|nextn|dense|upsampl|conv_|down|skip|first_|shared")
 
 
@@ -59,17 +64,18 @@ def configuration(model_type: str) -> Any:
     """Return the configuration of MODEL_TYPE with few layers, in its parts too."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    return _few(CONFIG_MAPPING[model_type])
+    return _few(CONFIG_MAPPING[model_type], TABLE["settings"].get(model_type, {}))
 
 
-def _few(cls: type) -> Any:
+def _few(cls: type, settings: Mapping[str, Any]) -> Any:
+    """Return the configuration of CLS with few layers and SETTINGS, those of its parts in tables."""
     own = REQUIRED if hasattr(cls(), "prediction_length") else {}
     whole = cls(**own)
-    changes = {**own, **shrunk(whole)}
+    changes = {**own, **shrunk(whole), **settings}
     for name in cls.sub_configs:
         part = getattr(whole, name, None)
         if part is not None and part is not whole:
-            changes[name] = {**part.to_dict(), **shrunk(part)}
+            changes[name] = {**part.to_dict(), **shrunk(part), **settings.get(name, {})}
     with suppress(Exception):
         return cls(**changes)
     return whole
@@ -186,16 +192,21 @@ FLOATS: Final[dict[str, Shape]] = {
     "actions": lambda config: (TOKENS, config.act_dim),
     "rewards": lambda _: (TOKENS, 1),
     "returns_to_go": lambda _: (TOKENS, 1),
+    "inputs_embeds": lambda config: (TOKENS, width(config)),
     "latents": lambda config: (width(config), TOKENS),
     "state": lambda config: (first(config, "max_state_dim", 32),),
 }
 IDS: Final = frozenset(["task_inputs", "timesteps"])  # beside those that end in _ids
-KNOWN: Final = frozenset(FLOATS) | {"input_ids", "attention_mask", "decoder_input_ids", "timesteps"}
+KNOWN: Final = (frozenset(FLOATS) - {"inputs_embeds"}) | {
+    "input_ids",
+    "attention_mask",
+    "decoder_input_ids",
+    "timesteps",
+}
 # types whose tokens come several at a time -> input -> how many
 CODEBOOKS: Final[dict[str, dict[str, Callable[[Any], int]]]] = {
     "dia": {"decoder_input_ids": lambda config: config.decoder_config.num_channels},
     "kyutai_speech_to_text": {"input_ids": lambda config: config.num_codebooks + 1},
-    "moshi": {"input_ids": lambda config: config.num_codebooks + 1},
     "csm": {"input_ids": lambda config: config.num_codebooks},
 }
 
@@ -213,7 +224,9 @@ def inputs_of(model: torch.nn.Module, all_known: bool = False) -> dict[str, torc
     if all_known:
         parameters = inspect.signature(model.forward).parameters
         names += [name for name in parameters if name in KNOWN and name not in names]
-    known = _grids(names, config)
+    given = {name: drawn(like) for name, like in TABLE["inputs"].get(config.model_type, {}).items()}
+    known = {**_grids(names, config), **given}
+    names += [name for name in given if name not in names]
     inputs = {name: known[name] if name in known else made(name, config) for name in names}
     with suppress(Exception):  # text alone, of a model that takes images too
         precompute_export_inputs(model, inputs)
@@ -231,6 +244,19 @@ def _needed(model: torch.nn.Module) -> list[str]:
     if getattr(model.config, "is_encoder_decoder", False):
         names.append("decoder_input_ids")
     return list(dict.fromkeys([*needed, *(name for name in names if name in parameters)]))
+
+
+def drawn(like: str) -> torch.Tensor:
+    """Return a tensor as the table says it: dtype and sizes.
+
+    >>> drawn("long 2 16").shape
+    torch.Size([2, 16])
+    """
+    dtype, *sizes = like.split()
+    shape = [int(size) for size in sizes]
+    if dtype == "float":
+        return torch.randn(shape)
+    return torch.randint(0, 2, shape).to(DTYPES[dtype])
 
 
 def made(name: str, config: Any) -> torch.Tensor:
