@@ -31,6 +31,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -84,7 +85,11 @@ class _Drops(TorchDispatchMode):
 
 def drops(sample: Sample) -> bool:
     """Tell whether SAMPLE has dropout, given by name or in order."""
-    with torch.no_grad(), _Drops() as noted:
+    with (
+        torch.no_grad(),
+        _Drops() as noted,
+        suppress(RuntimeError),
+    ):  # some need more than a copy has
         sample(*[x.detach().clone() for x in sample.tensors])
     return noted.seen
 

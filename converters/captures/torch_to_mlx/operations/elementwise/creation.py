@@ -49,6 +49,16 @@ register(
 )
 
 
+def _polar(length: mx.array, angle: mx.array) -> mx.array:
+    """Return complex numbers; a LENGTH has torch's gradient, which takes it to be positive."""
+    positive = mx.abs(length)
+    length = positive + mx.stop_gradient(length - positive)
+    return length * mx.cos(angle) + 1j * (length * mx.sin(angle))
+
+
+register({"polar": _polar}, arity=2)
+
+
 @operation("one_hot")
 def _one_hot(self: mx.array, num_classes: int, dtype: mx.Dtype) -> mx.array:
     return (self[..., None] == mx.arange(num_classes)).astype(dtype)

@@ -13,8 +13,10 @@ register(
     {
         "rand_like": lambda self, dtype: mx.random.uniform(shape=self.shape, dtype=dtype),
         "randn_like": lambda self, dtype: mx.random.normal(shape=self.shape, dtype=dtype),
-        "rand": lambda size, dtype: mx.random.uniform(shape=list(size), dtype=dtype),
-        "randn": lambda size, dtype: mx.random.normal(shape=list(size), dtype=dtype),
+        "rand rand.generator": lambda size, dtype: mx.random.uniform(shape=list(size), dtype=dtype),
+        "randn randn.generator": lambda size, dtype: mx.random.normal(
+            shape=list(size), dtype=dtype
+        ),
         "bernoulli": lambda self: mx.random.bernoulli(self, self.shape),
         "bernoulli.p": lambda self, p: mx.random.bernoulli(p, self.shape),
     }

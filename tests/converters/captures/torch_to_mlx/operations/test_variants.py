@@ -204,6 +204,7 @@ def test_a_recurrent_layer_of_relus(agree):
         lambda x: torch.bernoulli(x, 0.5),
         lambda x: torch.randn(4, 5000) / 12 + 0.5,
         lambda x: torch.randn_like(x) / 12 + 0.5,
+        lambda x: torch.randn((4, 5000), generator=None) / 12 + 0.5,
     ],
 )
 def test_random_arrays_have_the_mean_of_torch(draw, drawn):

@@ -33,6 +33,7 @@ TRANSFORMS = {
     "rfft2 and back": lambda x: fft.irfft2(fft.rfft2(x), s=x.shape),
     "fftn": lambda x: parts(fft.fftn(x)),
     "fftshift": fft.fftshift,
+    "polar": lambda x: parts(torch.polar(x, x.flip(-1)) * fft.fft(x)),
     "power": lambda x: fft.rfft(x).abs() ** 2,
     "convolution": lambda x: fft.irfft(fft.rfft(x, n=16) * fft.rfft(x.flip(-1), n=16), n=16),
     "stft": lambda x: parts(spectrum(x)),
