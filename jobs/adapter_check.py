@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +36,10 @@ BAR = 1e-6  # relative error of live outputs in float32, where the frameworks ag
 NOISE = 4.0  # times what the two frameworks differ by on the bare base
 NEEDED = 100.0  # an adapter must move the outputs so many times as far as its conversion's error
 SHOWN = 8  # updates that differ, in one line
+LOADERS = {
+    "peft": ("peft", "peft_runner", "PEFT's own loader"),
+    "mlx": ("native.mlx_lm", "mlx_lm_runner", "mlx-lm's own loader"),
+}
 
 
 class Load(NamedTuple):
@@ -223,30 +228,16 @@ def run_of(model: Model, adapter: Adapter, options: CheckOptions) -> Run:
         adapter: as read, or fitted to MODEL.
         options: how to read a model.
     """
-    runners = {"peft": (peft_run, "PEFT's own loader"), "mlx": (mlx_run, "mlx-lm's own loader")}
-    if adapter.dialect in runners:
-        run, loader = runners[adapter.dialect]
+    if adapter.dialect in LOADERS:
+        module, run, loader = LOADERS[adapter.dialect]
         try:
             seen = converted_view(model, adapter.framework, options.original)
             with own_folder(adapter) as folder:
-                return Run(run(seen, folder), f"{loader} took every tensor")
+                runner = getattr(import_module(f"..converters.runtimes.{module}", __package__), run)
+                return Run(runner(seen, folder), f"{loader} took every tensor")
         except (ModuleNotFoundError, UnsupportedError):
             pass  # nobody here reads it besides us
     return Run(own_runner(model, adapter, options), None)
-
-
-def peft_run(model: Model, folder: Path) -> Runner:
-    """Return MODEL run by torch with the adapter of FOLDER, loaded by PEFT."""
-    from ..converters.runtimes.peft import peft_runner
-
-    return peft_runner(model, folder)
-
-
-def mlx_run(model: Model, folder: Path) -> Runner:
-    """Return MODEL run by MLX with the adapter of FOLDER, loaded by mlx-lm."""
-    from ..converters.runtimes.native.mlx_lm import mlx_lm_runner
-
-    return mlx_lm_runner(model, folder)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from ..parity.check.verdict import Verdict
 
 Location = str | Path
-QUANTIZING: Final = {
-    *("bits", "group_size", "mode", "rules", "dtype", "method"),
-    *("calibrate", "bits_per_weight", "measure"),
-}
 OF_PACKAGES: Final = frozenset({"compute", "upper", "package"})
 OF_PROGRAMS: Final = frozenset(field.name for field in fields(ProgramOptions))
 PROGRAMS: Final[Mapping[str, Callable[..., Outcome]]] = {
@@ -170,7 +167,8 @@ def quantize(source: Any, target: Location | None = None, **options: Any) -> Any
     from .quantizing.quantize import quantize as quantize_model
     from .quantizing.request import request_of
 
-    request = request_of(**{name: options.pop(name) for name in QUANTIZING & options.keys()})
+    named = signature(request_of).parameters.keys() & options.keys()
+    request = request_of(**{name: options.pop(name) for name in named})
     if target is not None:
         return quantize_model(str(source), Path(target), request, options=Options(**options))
     if isinstance(source, str | Path):

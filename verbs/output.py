@@ -228,7 +228,9 @@ def survival_lines(merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return what survived of each merged update, the worst first; the manifest has them all."""
     from ..converters.adapters.merging.survival import Survival, judge, lines
 
-    named = {f"{name}{form_note(merge)}": merge for name, merge in merged.items()}
+    named = {
+        f"{name}  ({it['form']})" if it.get("form") else name: it for name, it in merged.items()
+    }
     fields = Survival._fields
     survivals = {name: Survival(*(merge[key] for key in fields)) for name, merge in named.items()}
     table = lines(survivals)
@@ -236,11 +238,6 @@ def survival_lines(merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
     kept = sum(judge(survival) != "refuse" for survival in survivals.values())
     head = f"{len(merged)} of {len(merged)} adapter updates merged, {kept} of them survived the rounding:"
     return [head, *table[: MANY + 1], *more]
-
-
-def form_note(merged: Mapping[str, Any]) -> str:
-    """Return in which form a merged weight is stored, where the manifest says it."""
-    return f"  ({merged['form']})" if merged.get("form") else ""
 
 
 def dropped_lines(dropped: Sequence[Mapping[str, str]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,6 @@ from .options import MODEL, shards, writing
 from .running import finish, options_of, prepare_mlx
 
 TEXT = click.Path(exists=True, dir_okay=False, path_type=Path)
-HOW = (
-    *("bits", "group_size", "mode", "rules", "dtype", "method"),
-    *("calibrate", "bits_per_weight", "measure"),
-)
 
 
 @click.command()
@@ -92,7 +89,7 @@ def quantize(
     from ..jobs.quantizing.quantize import quantize as quantize_model
     from ..jobs.quantizing.request import request_of
 
-    request = request_of(**{name: chosen.pop(name) for name in HOW})
+    request = request_of(**{name: chosen.pop(name) for name in signature(request_of).parameters})
     options = options_of(Options, {**chosen, "accept": accept})
     outcome = quantize_model(source, target, request, options=options)
     finish(outcome, as_json=as_json, accept=accept)

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from ...errors import MismatchError
 from ..checkpoints import Checkpoint
 from ..values import Array
 
-TIED = "is tied to another parameter, and a copy of it was trained; merge with PEFT"
 
-
-def differing(
-    saved: Mapping[str, Array], base: Checkpoint, tied: Collection[str] = ()
-) -> dict[str, Array]:
+def differing(saved: Mapping[str, Array], base: Checkpoint) -> dict[str, Array]:
     """Return those of SAVED that differ from the tensors of BASE, which go by the same names.
 
     PEFT writes a copy of every embedding that has an update beside it (``save_embedding_layers``);
     the copies need not travel. One that was rounded to another dtype on the way counts as a copy.
-
-    Raises:
-        MismatchError: one that differs is TIED to another parameter of the base.
     """
-    found = {name: array for name, array in saved.items() if not _copy(array, base, name)}
-    if wrong := sorted(found.keys() & set(tied)):
-        raise MismatchError(
-            "modules_to_save tensors of the adapter have no place in the base",
-            [f"{name} {TIED}" for name in wrong],
-        )
-    return found
+    return {name: array for name, array in saved.items() if not _copy(array, base, name)}
 
 
 def _copy(array: Array, base: Checkpoint, name: str) -> bool:

@@ -10,6 +10,8 @@ from ..values import Array
 from .base import Checkpoint, Header
 from .formats.ranges import chunks, gather
 
+Source = tuple[Checkpoint, str]  # where a tensor lies, and its name there
+
 
 class Derived:
     """CHECKPOINT under other HEADERS; a subclass says in ``read`` or ``stream`` what they stand for.
@@ -62,3 +64,22 @@ class Overlay(Derived):
             yield from chunks(self._arrays[name], start, stop)
         else:
             yield from self._own.stream(name, start, stop)
+
+
+class Joined(Derived):
+    """CHECKPOINT, and beside its tensors, or in place of some, those of OTHERS."""
+
+    def __init__(self, checkpoint: Checkpoint, others: Mapping[str, Source]) -> None:
+        headers = {name: source.headers[there] for name, (source, there) in others.items()}
+        super().__init__(checkpoint, {**checkpoint.headers, **headers})
+        self._others = others
+
+    def read(self, name: str) -> Array:
+        """Return tensor NAME as an array of its own."""
+        source, there = self._others.get(name, (self._own, name))
+        return source.read(there)
+
+    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
+        source, there = self._others.get(name, (self._own, name))
+        yield from source.stream(there, start, stop)

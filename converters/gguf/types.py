@@ -51,7 +51,7 @@ def decode(rows: Array, kind: str) -> Array:
 def is_known(kind: str) -> bool:
     """Tell whether tensors stored as the ggml type KIND can be read as numbers."""
     try:
-        decode(np.zeros((1, _row_bytes(kind)), np.uint8), kind)
+        decode(np.zeros((1, gguf.GGML_QUANT_SIZES[_type(kind)][1]), np.uint8), kind)
     except (NotImplementedError, ValueError):
         return False
     return True
@@ -114,7 +114,3 @@ def allowed(exact: Array, kind: str, computed: str | None = None) -> Array:
 
 def _type(kind: str) -> gguf.GGMLQuantizationType:
     return gguf.GGMLQuantizationType[kind]
-
-
-def _row_bytes(kind: str) -> int:
-    return int(gguf.GGML_QUANT_SIZES[_type(kind)][1])

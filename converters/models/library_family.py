@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +54,8 @@ def signature_in(target: Target, config: Config) -> Signature:
     A class of mlx-embeddings ends with hidden states, those of the other libraries with logits.
     """
     usual = headless if is_bare(config) else causal_signature
-    return of_text(encoder_signature if target.library == "mlx-embeddings" else usual, config)
+    makes = encoder_signature if target.library == "mlx-embeddings" else usual
+    return makes(text_config(config))  # a wrapper's sizes are those of its inner model
 
 
 def is_bare(config: Config) -> bool:
@@ -69,11 +70,6 @@ def is_bare(config: Config) -> bool:
     headed = any("For" in name for name in named)
     listed = named == [bare] or (isinstance(bare, tuple) and named and named[0] in bare)
     return bool(listed) and not headed
-
-
-def of_text(makes: Callable[[Config], Signature], config: Config) -> Signature:
-    """Return what MAKES of the text model in CONFIG: a wrapper's sizes are those of its inner one."""
-    return makes(text_config(config))
 
 
 def text_config(config: Config) -> Config:

@@ -6,42 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ..checkpoints import Checkpoint, Header
+from ..checkpoints import Checkpoint
 from ..checkpoints.arrays import FileArrays
+from ..checkpoints.derived import Joined
 from ..maps import Dropped, Plan, Step
 from ..maps.binding.plan import Bound
 from ..maps.notation.names import Name
 from ..maps.notation.rules import Pairing, Term
 from ..models import Model
 from ..models.torch_side import TorchSide
-from ..values import Array
-from .sidecar import Restored, Source
+from .sidecar import Restored
 
 MARK: Final = "original:"  # before the names of tensors that another checkpoint gives
-
-
-class Joined:
-    """A checkpoint, and beside it tensors of others under marked names."""
-
-    def __init__(self, own: Checkpoint, others: Mapping[str, Source]) -> None:
-        self.own, self.others = own, others
-        self.path, self.metadata = own.path, own.metadata
-        self.files, self.ignored = own.files, own.ignored
-        beside = {key: source.headers[name] for key, (source, name) in others.items()}
-        self.headers: Mapping[str, Header] = {**own.headers, **beside}
-
-    def _find(self, name: str) -> Source:
-        return self.others.get(name, (self.own, name))
-
-    def read(self, name: str) -> Array:
-        """Return tensor NAME."""
-        source, there = self._find(name)
-        return source.read(there)
-
-    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
-        """Yield the bytes START to STOP of tensor NAME."""
-        source, there = self._find(name)
-        return source.stream(there, start, stop)
 
 
 def with_restored(model: Model, restored: Restored) -> Model:

@@ -11,6 +11,7 @@ import xxhash
 
 from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ..checkpoints import Checkpoint, Header, Writer, open_checkpoint
+from ..checkpoints.derived import Source
 from ..checkpoints.formats.safetensors import SafetensorsFile
 from ..common.arrays import same_bits
 from ..common.repositories import local
@@ -27,7 +28,6 @@ from .fitting import require_made, require_read
 from .manifest import manifest_of, recorded_headers
 
 SMALL: Final = 1 << 20  # bytes of a tensor that a sidecar keeps unasked
-Source = tuple[Checkpoint, str]
 
 
 class Restored(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
 from ..checkpoints import Checkpoint, Header
-from ..checkpoints.derived import Derived
+from ..checkpoints.derived import Joined
 from ..common.dtypes import FLOATS, NUMPY
 from ..common.hints import dequantizing
 from ..libraries.modules import LINEAR, describe
@@ -21,17 +21,17 @@ from ..maps.execution.view import Mapped
 from ..maps.sources.torch_side import Widened
 from ..models import Model
 from ..models.config_fields import read_config
-from ..quantization import Dequantized, Recipe, Scheme
+from ..quantization import Dequantized, Scheme
 from ..quantization.formats import registry
 from ..quantization.formats.modules import EMBEDDING
 from ..quantization.mlx import part_name, rounding, stem
 from ..quantization.recipe import COPY, KEY
-from ..values import Array
 from .config import CONFIG
 from .conversion import IDENTITY
 from .dense import METHOD, PACKING
 from .job import Job, plan_job
 from .manifest import manifest_of
+from .view import dense_view
 
 DTYPES: Final[Mapping[str, str]] = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 RECORDED: Final = "transcoded"  # where a manifest says how codes were carried over
@@ -71,28 +71,14 @@ class Transcoded(NamedTuple):
         yield from (f"{name}: moves by {self.losses[name]:.2g} of a step" for name in worst)
 
 
-class Parts(Derived):
+class Parts(Joined):
     """A checkpoint seen dense, but its quantized weights as they are stored."""
 
     def __init__(self, seen: Checkpoint, quantized: Dequantized) -> None:
-        self._raw, self.schemes = quantized.raw, quantized.schemes
+        self.schemes = quantized.schemes
         self.left_dense, self.notes = quantized.left_dense, notes_of(quantized)
-        stored = {
-            full: quantized.raw.headers[full]
-            for name in quantized.schemes
-            for full in quantized.part_names(name).values()
-        }
-        super().__init__(seen, {**seen.headers, **stored})
-        self._stored = frozenset(stored)
-
-    def read(self, name: str) -> Array:
-        """Return tensor NAME as an array of its own."""
-        return (self._raw if name in self._stored else self._own).read(name)
-
-    def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
-        """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
-        source = self._raw if name in self._stored else self._own
-        yield from source.stream(name, start, stop)
+        stored = (full for name in self.schemes for full in quantized.part_names(name).values())
+        super().__init__(seen, {full: (quantized.raw, full) for full in stored})
 
 
 def quantized_view(model: Model, dtype: str = "F32") -> Model:
@@ -107,10 +93,8 @@ def quantized_view(model: Model, dtype: str = "F32") -> Model:
     """
     if model.path is None or goes_back_packed(model):
         return model
-    if model.framework == "mlx" and Recipe.parse(model.config):
-        dense = {k: v for k, v in model.config.items() if k not in {KEY, COPY}}
-        tensors = Dequantized(model.checkpoint, model.config, dtype=dtype)
-        return replace(model, config=dense, tensors=tensors)
+    if model.framework == "mlx":
+        return dense_view(model, dtype)
     method = (model.config.get(PACKING) or {}).get(METHOD)
     if model.framework != "torch" or method is None or method in LEFT_TO_THE_CLASS:
         return model

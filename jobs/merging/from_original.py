@@ -93,16 +93,12 @@ def error_lines(
     """
     head = f"{'gain':>6}  {'update':>7}  {'rounding':>8}  {'live on base':>12}  weight"
     dearest = sorted(errors, key=lambda name: (-errors[name].error, name))
-    rows = ((labelled(name, chosen[name].part), name) for name in dearest)
-    return [
-        head,
-        *(error_row(label, errors[name], chosen[name].survival.gain) for label, name in rows),
+    rows = ((errors[name], chosen[name].survival.gain, name) for name in dearest)
+    return [head] + [
+        f"{gain:6.3f}  {it.update:7.2%}  {it.error:8.2%}  {it.live:12.2%}"
+        f"  {labelled(name, chosen[name].part)}"
+        for it, gain, name in rows
     ]
-
-
-def error_row(name: str, it: QuantizationErrors, gain: float) -> str:
-    """Return a row of the table."""
-    return f"{gain:6.3f}  {it.update:7.2%}  {it.error:8.2%}  {it.live:12.2%}  {name}"
 
 
 def error_note(errors: Mapping[str, QuantizationErrors]) -> str:

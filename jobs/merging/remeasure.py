@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...converters.adapters.merging.affected import Base, Change, Index, blocks
-from ...converters.adapters.merging.matrices import Matrices, squares, with_change
+from ...converters.adapters.merging.affected import Base, Change, Index, blocks, with_change
+from ...converters.adapters.merging.matrices import Matrices, squares
 from ...converters.adapters.merging.statistics import Measured
 from ...converters.adapters.merging.survival import Survival
 from ...converters.checkpoints import Checkpoint

@@ -16,9 +16,6 @@ from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ...parity.weights.sketches.sketch import PROJECTIONS, projections, signs
 
 KEY: Final = "adapters"
-CANONICAL: Final = (
-    "torch"  # whose names and layouts updates are compared in, where a map leads there
-)
 CLOSE: Final = 2.0**-7  # twice the unit roundoff of bfloat16: one adapter, stored in another dtype
 FRAMEWORKS: Final = ("torch", "mlx")
 DELTA, MAGNITUDE = "delta", "magnitude"

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ...converters.adapters.merging.affected import blocks
-from ...converters.adapters.merging.matrices import with_change
+from ...converters.adapters.merging.affected import blocks, with_change
 from ...converters.checkpoints import Checkpoint
 from ...converters.common.dtypes import unit_roundoff
 from ...converters.common.repositories import recorded_path

@@ -103,7 +103,8 @@ def blame(
             return lost
         for error in local_errors(probe, wanted, own, sites, LOCAL_FLOOR):
             errors.append(error)
-            if error.allowed > 1 and error.allowed > _allowed(worst.get(error.site)):
+            before = worst.get(error.site)
+            if error.allowed > (before[0].allowed if before else 1):
                 worst[error.site] = error, _observe(error, probe, wanted, sites[error.site])
     holders = {parent(site) for wanted in reference for site in wanted}
     worst = without_other_cuts(worst)
@@ -150,10 +151,6 @@ def without_other_cuts(
         if any(abs(factor * it - 1) <= SAME_FACTOR for it in factors.values())
     }
     return {site: it for site, it in worst.items() if site not in other}
-
-
-def _allowed(worst: tuple[LocalError, Observation] | None) -> float:
-    return 1.0 if worst is None else worst[0].allowed
 
 
 def local_errors(

@@ -13,7 +13,6 @@ from ...converters.common.policy import Policy
 from ...converters.common.steps import step
 from ...converters.models import PROGRAMS, Model
 from ...converters.runtimes import Runner, native_runtime
-from ...converters.values import Array
 from ..configuration.stage import (
     configuration_stage,
     shorter,
@@ -46,7 +45,6 @@ from .verdict import Stage, Verdict, decide
 if TYPE_CHECKING:
     from ..blame.blame import Fault
 
-Outputs = list[dict[str, Array]]
 Expectations = Mapping[str, Expected]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ...converters.models import Signature
 from ...converters.models.towers import parts_of, tower_names
 from ..goldens.golden import Golden
 from ..weights.reference_index import Explanation
@@ -14,11 +13,6 @@ from .verdict import Stage
 
 NAME: Final = "towers"
 SEEN: Final = frozenset({"pixels", "spectrogram", "waveform"})  # roles of inputs that are not text
-
-
-def takes_text_alone(signature: Signature) -> bool:
-    """Say whether no input of SIGNATURE is an image or sound."""
-    return not any(port.role in SEEN for port in signature.inputs)
 
 
 def tower_stages(
@@ -35,7 +29,7 @@ def tower_stages(
     names = {*golden.provenance.get("unused", ())}
     names |= {it.name for it in explanations if it.kind == "unused"}
     names |= tower_names(it.source or it.name for it in explanations)
-    if not parts or not names or not takes_text_alone(golden.signature):
+    if not parts or not names or any(it.role in SEEN for it in golden.signature.inputs):
         return []
     same = {it.source for it in explanations if it.kind == "equal" and it.source == it.name}
     alike = parts == dict(parts_of(candidate.model.config))

@@ -75,15 +75,13 @@ VOCABULARIES: Final[Mapping[str, Callable[[bytes], Any]]] = {
 }
 
 
-def _templates(folder: Path) -> list[str]:
-    return sorted(f"{it.parent.name}/{it.name}" for it in folder.glob(f"{TEMPLATES}/*.jinja"))
-
-
 def file_hashes(folder: Path) -> dict[str, str]:
     """Return the xxh3 of every text-side file in FOLDER; of ``config.json``, what chooses a class."""
+    files = sorted(folder.glob(f"{TEMPLATES}/*.jinja"))
+    templates = (f"{it.parent.name}/{it.name}" for it in files)
     found = {
         name: f"xxh3:{xxhash.xxh3_128_hexdigest((folder / name).read_bytes())}"
-        for name in (*FILES, *_templates(folder))
+        for name in (*FILES, *templates)
         if (folder / name).is_file()
     }
     config = read_optional(folder / "config.json")

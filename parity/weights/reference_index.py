@@ -155,12 +155,8 @@ class ReferenceIndex:
             return update.delta().reshape(shape)
         if self.arrays is None:
             return None
-        base = self.arrays(source).astype(np.float64)
-        moved = base + update.delta().reshape(shape)
-        # Liu et al. 2024, equation 5: columns of W^T, that is rows, rescaled to the magnitude.
-        norms = np.linalg.norm(moved.reshape(len(moved), -1), axis=1)
-        factor = update.magnitude.astype(np.float64).reshape(-1) / norms
-        return np.asarray(moved * factor.reshape(-1, *[1] * (moved.ndim - 1)) - base)
+        base = self.arrays(source).astype(np.float64).reshape(update.shape)
+        return (update.applied_to(base) - base).reshape(shape)
 
     def delta_sketch(self, source: str) -> Sketch | None:
         """Return the sketch of the due change of SOURCE; made once."""

@@ -99,12 +99,7 @@ class AffectedWeight:
 
     def wanted(self, index: Index, before: Float64) -> Float64:
         """Return the values at INDEX after the merge, before they are rounded."""
-        if self.change is None:
-            return before
-        if not isinstance(self.change, LowRank):
-            return self.change[index].astype(np.float64)
-        lead, rows = index[:-1], index[-1]
-        return (self.change.part(lead) if lead else self.change).rows(rows).applied_to(before)
+        return with_change(self.change, index, before)
 
     def encoded(self, form: Form, every: int = 1) -> Iterator[Block]:
         """Yield the weight after the merge in FORM, block by block, or EVERY so many blocks one.
@@ -154,6 +149,14 @@ class Block(NamedTuple):
     before: Float64
     wanted: Float64
     parts: Parts
+
+
+def with_change(change: Change, place: Index, before: Float64) -> Float64:
+    """Return the rows at PLACE of a weight, which are BEFORE, with its CHANGE, in float64."""
+    if not isinstance(change, LowRank):
+        return before if change is None else change[place].astype(np.float64)
+    update = change.part(place[:-1]) if place[:-1] else change
+    return update.rows(place[-1]).applied_to(before)
 
 
 def keep_same(parts: Parts, stored: Parts, same: Array) -> None:

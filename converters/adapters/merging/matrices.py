@@ -97,11 +97,3 @@ def nothing(change: Change, own: Form) -> float:
 def squares(values: Float64) -> float:
     """Return the sum of the squares of VALUES."""
     return float(np.vdot(values, values))
-
-
-def with_change(change: Change, place: Index, before: Float64) -> Float64:
-    """Return the rows at PLACE of a weight, which are BEFORE, with its CHANGE, in float64."""
-    if not isinstance(change, LowRank):
-        return before if change is None else change[place].astype(np.float64)
-    update = change.part(place[:-1]) if place[:-1] else change
-    return update.rows(place[-1]).applied_to(before)

@@ -22,7 +22,6 @@ from ...values import Array
 Float64 = NDArray[np.float64]
 Verdict = Literal["pass", "warn", "refuse"]
 
-BLOCK: Final = 1 << 19  # elements at a time, each in a handful of float64 temporaries
 SAMPLE: Final = 1 << 13  # elements of a block whose spacing is looked at
 GAIN: Final = (0.9, 1.1)
 COSINE: Final = 0.9
@@ -82,12 +81,8 @@ class Sums:
 
     def join(self, other: Sums) -> None:
         """Add the sums of other blocks."""
-        self.intended += other.intended
-        self.realised += other.realised
-        self.product += other.product
-        self.difference += other.difference
-        self.changed += other.changed
-        self.size += other.size
+        for name in ("intended", "realised", "product", "difference", "changed", "size"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for spacing, count in other.spacings.items():
             self.spacings[spacing] = self.spacings.get(spacing, 0) + count
 
@@ -118,32 +113,6 @@ class Sums:
             if 2 * passed >= sum(self.spacings.values()):
                 return spacing
         return 0.0
-
-
-def measure(
-    before: Array, wanted_after: Array, real_after: Array, step: float | None = None
-) -> Survival:
-    """Return how much of the change from BEFORE to WANTED_AFTER is in REAL_AFTER.
-
-    Args:
-        before: the weight.
-        wanted_after: what it should have become.
-        real_after: what it became, rounded.
-        step: between two numbers that it can have, such as the median scale of a quantized weight;
-            without one, that of floating-point numbers of the dtype of REAL_AFTER.
-
-    >>> before, wanted = np.zeros((2, 2)), np.array([[1.0, 0.0], [0.0, 0.0]])
-    >>> measure(before, wanted, wanted / 2, step=1.0)
-    Survival(gain=0.5, cosine=1.0, relative_error=0.5, step_ratio=0.5, changed=1, size=4)
-    """
-    sums = Sums()
-    flat = [array.reshape(-1) for array in (before, wanted_after, real_after)]
-    for start in range(0, flat[0].size, BLOCK):
-        old, wanted, real = (array[start : start + BLOCK].astype(np.float64) for array in flat)
-        sums.add(wanted - old, real - old)
-        if step is None:
-            sums.see(flat[2][start : start + BLOCK])
-    return sums.survival(step)
 
 
 def judge(survival: Survival) -> Verdict:

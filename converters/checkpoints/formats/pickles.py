@@ -202,7 +202,9 @@ def _made(function: str, arguments: tuple[Any, ...]) -> Any:
     """Return what calling FUNCTION makes: dictionaries and sizes; all else stays described."""
     if function == "collections.OrderedDict":
         items = arguments[0] if arguments else []
-        if not isinstance(items, list) or not all(_is_pair(item) for item in items):
+        if not isinstance(items, list) or not all(
+            isinstance(it, list | tuple) and len(it) == 2 for it in items
+        ):
             raise PickleError("a dictionary is made of what are no pairs")
         return _pairs(items)
     if function == "torch.Size" and arguments:
@@ -210,10 +212,6 @@ def _made(function: str, arguments: tuple[Any, ...]) -> Any:
     if not takes(function, arguments):
         raise PickleError(f"it calls {function} with other arguments than torch.save does")
     return Made(function, arguments)
-
-
-def _is_pair(item: Any) -> bool:
-    return isinstance(item, list | tuple) and len(item) == 2
 
 
 Action = Callable[[_Machine, Any], None]

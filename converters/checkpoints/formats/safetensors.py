@@ -81,16 +81,12 @@ def read_places(path: Path) -> tuple[dict[str, Place], Mapping[str, str]]:
             f"{path} is damaged; copy, download or save it again", error.args
         ) from None
     except (OSError, ValueError) as error:
-        what = _reason(error)
+        what = (isinstance(error, OSError) and error.strerror) or error
         raise BadInputError(f"{path}: {what}; copy, download or save the file again") from error
 
 
 class LiesError(ValueError):
     """More than one thing is wrong with a header; the arguments are the problems."""
-
-
-def _reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _header_bytes(path: Path) -> tuple[bytes, int, int]:

@@ -163,7 +163,9 @@ def _view(where: str, made: Made) -> View:
             )
         case _:
             raise BadInputError(f"{where}: not described as torch.save does")
-    if len(strides) != len(shape) or not all(_is_step(step) for step in (offset, *strides)):
+    if len(strides) != len(shape) or not all(
+        type(it) is int and 0 <= it < 2**62 for it in (offset, *strides)
+    ):
         raise BadInputError(
             f"{where}: strides {list(strides)} and offset {offset} are not possible"
         )
@@ -179,10 +181,6 @@ def _view(where: str, made: Made) -> View:
             f"{where}: {view.header} repeats a storage of {size:,} numbers; save it contiguous"
         )
     return view
-
-
-def _is_step(step: Any) -> bool:
-    return type(step) is int and 0 <= step < 2**62
 
 
 def _header(where: str, storage: Storage, shape: tuple[Any, ...], rest: list[Any]) -> Header:

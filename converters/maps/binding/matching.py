@@ -98,7 +98,10 @@ class Matcher:
     def __init__(self, rules: Sequence[Rule], side: str, expected: Allowed = NOTHING) -> None:
         """Read the names of RULES on one SIDE; EXPECTED is what captures may stand for, by rule."""
         entries = [
-            (_is_fallback(rule), _entry(name, indices, number, term))
+            (
+                isinstance(rule, Pairing) and rule.marker == "else",
+                _entry(name, indices, number, term),
+            )
             for number, rule in enumerate(rules)
             for term, (name, indices) in enumerate(_names(rule, side))
         ]
@@ -127,7 +130,7 @@ class Index:
         self.others: list[tuple[str, Entry]] = []
         for entry in entries:
             if _is_regular(entry.name):
-                self.families.setdefault(_pattern(entry), []).append(entry)
+                self.families.setdefault("".join(_expressions(entry)), []).append(entry)
             else:
                 self.others.append((entry.name.literal, entry))
         self.fits: dict[str, tuple[list[Fit], list[Fit]]] = {}
@@ -200,10 +203,6 @@ def _names(rule: Rule, side: str) -> Iterator[tuple[Name, Set[str]]]:
         yield rule.name, frozenset()
 
 
-def _is_fallback(rule: Rule) -> bool:
-    return isinstance(rule, Pairing) and rule.marker == "else"
-
-
 def _entry(name: Name, indices: Set[str], rule: int, term: int) -> Entry:
     return Entry(_joined(name), tuple(c.name for c in name.captures), indices, rule, term)
 
@@ -230,11 +229,6 @@ def _is_regular(name: Name) -> bool:
     alone = all(segment.count(HOLE) < 2 for segment in "".join(texts).split("."))
     adjacent = re.search(rf"[0-9]{HOLE}|{HOLE}[0-9]", "".join(texts))
     return alone and not adjacent and len(captures) == len(name.captures)
-
-
-def _pattern(entry: Entry) -> str:
-    """Return the expression of the skeletons of ENTRY, with a group per part of its name."""
-    return "".join(_expressions(entry))
 
 
 def _expressions(entry: Entry) -> Iterator[str]:

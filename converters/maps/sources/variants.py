@@ -60,13 +60,11 @@ def varied(rule: Rule, family: Family) -> Rule:
         return Tie(torch_name(rule.alias, family), torch_name(rule.original, family))
     if isinstance(rule, Drop):
         return replace(rule, name=torch_name(rule.name, family)) if rule.side == "left" else rule
-    right = rule.right if not family.keeps_prefix else _renamed(rule.right, family)
+    right = rule.right
+    if family.keeps_prefix:
+        right = tuple(replace(term, name=behind(term.name, family)) for term in right)
     left = tuple(replace(term, name=torch_name(term.name, family)) for term in rule.left)
     return Pairing(left, right, rule.where, rule.marker)
-
-
-def _renamed(terms: tuple[Term, ...], family: Family) -> tuple[Term, ...]:
-    return tuple(replace(term, name=behind(term.name, family)) for term in terms)
 
 
 def torch_name(name: Name, family: Family) -> Name:

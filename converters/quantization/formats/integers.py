@@ -54,12 +54,12 @@ class Integers(NamedTuple):
     @property
     def scheme(self) -> Scheme | None:
         """The scheme of MLX that holds this exactly; a larger group is several with one scale."""
-        size = self.group if self.group in SIZES else next(_dividing(self.group), None)
+        size = (
+            self.group
+            if self.group in SIZES
+            else max((it for it in SIZES if self.group % it == 0), default=None)
+        )
         return Scheme(self.bits, size) if size and self.bits in WIDTHS else None
-
-
-def _dividing(group: int) -> Iterator[int]:
-    return (size for size in sorted(SIZES, reverse=True) if group % size == 0)
 
 
 def as_parts(path: str, weight: Integers) -> tuple[dict[str, Source], Scheme | None]:

@@ -54,10 +54,8 @@ def left_dense(
     packed = [stem(name) for name in quantized]
     heads = [] if HEAD in packed else [HEAD]
     return [
-        f"{re.escape(path)}$" if not plain and any(_covers(path, it) for it in packed) else path
+        f"{re.escape(path)}$"
+        if not plain and any(it.startswith(f"{path}.") or it.endswith(path) for it in packed)
+        else path
         for path in dict.fromkeys((*matrices, *heads))
     ]
-
-
-def _covers(path: str, other: str) -> bool:
-    return other.startswith(f"{path}.") or other.endswith(path)

@@ -9,7 +9,6 @@ from safetensors.numpy import save_file
 
 from weighbridge.converters.adapters.saved import differing
 from weighbridge.converters.checkpoints import open_checkpoint
-from weighbridge.errors import MismatchError
 
 W = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 
@@ -28,12 +27,6 @@ def test_a_copy_of_the_base_does_not_travel_in_whatever_dtype(dtype, base):
 @pytest.mark.parametrize("array", [W + 1, W[:2], np.full_like(W, np.nan)])
 def test_what_differs_does(array, base):
     assert differing({"w": array, "x": W}, base) == {"w": array, "x": W}
-
-
-def test_a_tied_one_that_differs_is_refused(base):
-    assert differing({"w": W}, base, {"w"}) == {}
-    with pytest.raises(MismatchError, match="w is tied to another parameter"):
-        differing({"w": W + 1}, base, {"w"})
 
 
 def test_a_tensor_trained_by_less_than_the_base_can_hold_is_no_copy(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import ml_dtypes
 import numpy as np
 
+Array = np.ndarray[Any, np.dtype[Any]]
 RATIOS: Final = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
 RANK, GROUP = 8, 64
 COSINES, GAINS = (0.9, 0.7), ((0.9, 1.1), (0.7, 1.3))  # of the rule: to pass, to warn
@@ -132,6 +133,21 @@ def _watched() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         yield name, module.weight.detach().numpy().astype(float), seen[name][real].astype(float)
 
 
+def measure(before: Array, wanted: Array, real: Array, step: float | None = None) -> Any:
+    """Return how much of the change from BEFORE to WANTED is in REAL, which was rounded.
+
+    STEP lies between two numbers that it can have; without one, that of the dtype of REAL counts.
+    """
+    from weighbridge.converters.adapters.merging.survival import Sums
+
+    sums = Sums()
+    old, meant, now = (array.reshape(-1).astype(np.float64) for array in (before, wanted, real))
+    sums.add(meant - old, now - old)
+    if step is None:
+        sums.see(real.reshape(-1))
+    return sums.survival(step)
+
+
 def sentences() -> list[str]:
     """Return docstrings of the standard library."""
     from weighbridge.trainers.data.stdlib_pairs import write_pairs
@@ -146,7 +162,7 @@ def case(
     layer: Layer, target: tuple[int, int, str], ratio: float, generator: np.random.Generator
 ) -> dict[str, Any]:
     """Merge an update of RATIO into LAYER; return the verdict and the functional error."""
-    from weighbridge.converters.adapters.merging.survival import judge, measure
+    from weighbridge.converters.adapters.merging.survival import judge
 
     have, bits, dtype = target
     before, _ = rounded(layer.weight, have, dtype)

@@ -61,14 +61,12 @@ def tensors(names: Sequence[str], headers: Mapping[str, Header], capture: str) -
     result = []
     for skeleton, group in found.items():
         if len(group) == 1 or (made := _family(skeleton, group, headers, capture)) is None:
-            result += [_single(name, headers[name]) for _, name in group]
+            result += [
+                Tensor(Name((it,)), headers[it].shape, headers[it], (it,)) for _, it in group
+            ]
         else:
             result.append(made)
     return result
-
-
-def _single(name: str, header: Header) -> Tensor:
-    return Tensor(Name((name,)), header.shape, header, (name,))
 
 
 def _family(

@@ -17,7 +17,6 @@ WORD: Final = re.compile(r"[^\W\d][\w\-]*")
 PARTIAL: Final = ("l", "i", "j")  # captures whose indices have gaps, or no count in the config
 COUNTED: Final = ("n", "m", "k")  # captures whose indices run from 0 to a count of the config
 WORDS: Final = ("p", "w", "t")  # captures that stand for words
-CAPTURES: Final = frozenset((*PARTIAL, *COUNTED, *WORDS))
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,13 @@ def fold(rules: Sequence[Rule]) -> list[Folded]:
     """Return RULES with those made one that differ in indices only, in the order of the first."""
     groups: dict[Rule, list[tuple[int, Rule]]] = defaultdict(list)
     for order, rule in enumerate(rules):
-        groups[renamed(rule, _skeleton)].append((order, rule))
+        groups[renamed(rule, lambda name: Name((INTEGER.sub("#", str(name)),)))].append(
+            (order, rule)
+        )
     return sorted(
         (folded for group in groups.values() for folded in _fold(group)),
         key=lambda folded: folded.order,
     )
-
-
-def _skeleton(name: Name) -> Name:
-    return Name((INTEGER.sub("#", str(name)),))
 
 
 def _indices(rule: Rule) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from ...notation.rules import Change
 from .pieces import (
@@ -39,11 +38,6 @@ class Form:
     def cells(self) -> tuple[int, ...]:
         """The shape in what the pieces count; the bytes of an element are a last axis."""
         return (*self.shape, self.width) if self.width else self.shape
-
-    @property
-    def covered(self) -> bool:
-        """Whether every element is in a piece."""
-        return sum(piece.size for piece in self.pieces) == prod(self.cells)
 
     def boxes(self) -> list[Box]:
         """Return the pieces by the axes of the shape."""

@@ -126,7 +126,7 @@ def folded(nodes: list[Node], calls: list[Call]) -> list[Node]:
     kept = []
     for node in nodes:
         operand = node["inputs"][0][0] if node["inputs"] else None
-        if _is_marker(node):
+        if node["name"] == MARKER and not any(node["arguments"][1]):
             call = calls[node["arguments"][2]]
             made = _one_node(node, call, makers)
             if str(call.dtype) == str(node["outputs"][0][2]):
@@ -138,10 +138,6 @@ def folded(nodes: list[Node], calls: list[Call]) -> list[Node]:
         else:
             kept.append(node)
     return kept
-
-
-def _is_marker(node: Node) -> bool:
-    return node["name"] == MARKER and not any(node["arguments"][1])
 
 
 def _one_node(marker: Node, call: Call, makers: Mapping[str, Node]) -> Node:

@@ -8,11 +8,11 @@ import pytest
 
 from weighbridge.converters.adapters.merging import modules_to_save as whole
 from weighbridge.converters.adapters.merging.modules_to_save import ModulesToSave, cast_once
-from weighbridge.converters.adapters.merging.survival import measure
 from weighbridge.converters.checkpoints import Header
 from weighbridge.converters.common.dtypes import CODE
 from weighbridge.converters.quantization.rounding import round_once
 from weighbridge.errors import UnsupportedError
+from weighbridge.tests.support.adapters.survival import measure
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 TRAINED = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in ("float64", "float32", "float16", "bfloat16")}  # fmt: skip

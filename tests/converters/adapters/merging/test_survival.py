@@ -16,10 +16,10 @@ from weighbridge.converters.adapters.merging.survival import (
     Survival,
     judge,
     lines,
-    measure,
     refusal,
     worst_first,
 )
+from weighbridge.tests.support.adapters.survival import measure
 
 normal = np.random.default_rng(0).normal
 PASS = Survival(1.0, 0.99, 0.1, 3.0, 9, 9)
@@ -57,14 +57,6 @@ def _spacing(array):
     sizes = np.abs(array)
     following = (sizes.view(bits) + np.array(1, bits)).view(array.dtype)
     return following.astype(np.float64) - sizes.astype(np.float64)
-
-
-def test_blocks_make_no_difference(monkeypatch):
-    before, delta = normal(size=(50, 40)), 0.01 * normal(size=(50, 40))
-    real = (before + delta).astype(np.float16)
-    whole = measure(before, before + delta, real)
-    monkeypatch.setattr("weighbridge.converters.adapters.merging.survival.BLOCK", 77)
-    np.testing.assert_allclose(measure(before, before + delta, real), whole, rtol=1e-12)
 
 
 def test_sums_of_parts_are_those_of_the_whole():
