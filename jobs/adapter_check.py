@@ -24,12 +24,13 @@ from ..converters.planning.adapter_names import carried, side_of
 from ..converters.planning.opening import fitted_to
 from ..converters.planning.view import converted_view, dense_view
 from ..converters.runtimes import Runner, load
+from ..converters.runtimes.live import live_difference
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
+from ..parity.check.verdict import Stage, Verdict, decide
 from .options import CheckOptions
 from .provenance.base import Provenance, provenance_stage
 
 if TYPE_CHECKING:
-    from ..parity.check.verdict import Stage, Verdict
     from ..parity.probes.probes import Probe
 
 BAR = 1e-6  # relative error of live outputs in float32, where the frameworks agree as well
@@ -67,8 +68,6 @@ class Run(NamedTuple):
 
 def check_adapter(it: Load, provenance: Provenance, options: CheckOptions) -> Verdict:
     """Compare the converted adapter of IT with its source."""
-    from ..parity.check.verdict import Verdict, decide
-
     stages = [provenance_stage(provenance), pairing_stage(it)]
     figures: dict[str, Any] = {}
     if stages[-1].status == "pass":
@@ -92,8 +91,6 @@ def provenance_of(it: Load, level: str, figures: dict[str, Any]) -> dict[str, An
 
 def pairing_stage(it: Load) -> Stage:
     """Read the converted adapter as another program would: every pair, every module, nothing over."""
-    from ..parity.check.verdict import Stage
-
     try:
         found = read_adapter(it.folder)
         back = fitted_to(it.model, found)
@@ -113,8 +110,6 @@ def pairing_stage(it: Load) -> Stage:
 
 def live_stages(it: Load, options: CheckOptions, figures: dict[str, Any]) -> list[Stage]:
     """Run source and target live and compare; FIGURES gets the numbers."""
-    from ..parity.check.verdict import Stage
-
     step("checking: both adapters live")
     written = read_adapter(it.folder)
     try:
@@ -130,8 +125,6 @@ def live_stages(it: Load, options: CheckOptions, figures: dict[str, Any]) -> lis
 
 def layout_stage(source: Run, target: Run, read: Adapter, written: Adapter) -> Stage:
     """Say whether both adapters were loaded by the loaders of their own dialects."""
-    from ..parity.check.verdict import Stage
-
     sides = ((source, read), (target, written))
     missing = [f"{adapter.dialect} adapters" for run, adapter in sides if run.layout_check is None]
     if missing:
@@ -142,8 +135,6 @@ def layout_stage(source: Run, target: Run, read: Adapter, written: Adapter) -> S
 
 def live_stage(figures: dict[str, Any]) -> Stage:
     """Judge the FIGURES of a comparison."""
-    from ..parity.check.verdict import Stage
-
     error, floor, effect = (figures[key] for key in ("conversion", "frameworks", "effect"))
     limit = max(BAR, NOISE * floor * figures.get("sensitivity", 1.0))
     detail = (
@@ -198,8 +189,6 @@ def distance(one: Runner, other: Runner, probes: list[Probe]) -> float:
     Raises:
         UnsupportedError: a library's own class fails on the inputs.
     """
-    from ..converters.runtimes.live import live_difference
-
     try:
         return live_difference(one, other, probes)
     except Exception as error:
@@ -216,8 +205,7 @@ def probes_of(model: Model, options: CheckOptions) -> list[Probe]:
 
     if options.inputs:
         return probes_from_file(options.inputs, model.signature)
-    folder = model.path if model.path and model.path.is_dir() else None
-    return make_probes(model.signature, tokenizer=folder, quick=options.quick)
+    return make_probes(model.signature, tokenizer=model.folder, quick=options.quick)
 
 
 def run_of(model: Model, adapter: Adapter, options: CheckOptions) -> Run:

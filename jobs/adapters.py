@@ -24,6 +24,7 @@ from ..converters.results.sources import job_key
 from ..converters.results.targets import absolute
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError
+from ..parity.weights.sketches.recorded import weight_records
 from .adapter_check import Load, check_adapter
 from .converting import require_apart
 from .options import WriteOptions
@@ -214,8 +215,6 @@ def write_dialect(carried: Carried, request: AdapterRequest, folder: Path) -> No
 
 def facts_of(carried: Carried, to: str) -> dict[str, Any]:
     """Return what ``weighbridge.json`` says of the converted adapter."""
-    from ..parity.weights.sketches.recorded import weight_records
-
     model, changed = carried.model, sorted(carried.adapter.updates)
     return {
         "weighbridge": __version__,

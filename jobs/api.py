@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..converters.captures.program_options import ProgramOptions
 from ..converters.common.policy import Policy
+from ..converters.planning.opening import open as open_model
+from ..converters.planning.transcoding import quantized_view
 from ..errors import BadInputError
+from ..parity.check.verdict import Verdict
 from .adapters import AdapterRequest
 from .adapters import convert_adapter as carry_adapter
 from .converting import convert as convert_model
@@ -22,9 +25,7 @@ from .options import Options
 from .parity import check as check_model
 from .parity import record as record_golden
 from .pipeline import Outcome
-
-if TYPE_CHECKING:
-    from ..parity.check.verdict import Verdict
+from .quantizing.request import request_of
 
 Location = str | Path
 OF_PACKAGES: Final = frozenset({"compute", "upper", "package"})
@@ -165,7 +166,6 @@ def quantize(source: Any, target: Location | None = None, **options: Any) -> Any
     """
     from .quantizing.module import quantize_module
     from .quantizing.quantize import quantize as quantize_model
-    from .quantizing.request import request_of
 
     named = signature(request_of).parameters.keys() & options.keys()
     request = request_of(**{name: options.pop(name) for name in named})
@@ -331,8 +331,6 @@ def capture(
 
 
 def _captured_directory(source: Location, given: Any, dtype: str = "float32") -> Any:
-    from ..converters.planning.opening import open as open_model
-    from ..converters.planning.transcoding import quantized_view
     from ..converters.runtimes.captured import captured_quantized
 
     if given:

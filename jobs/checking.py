@@ -16,11 +16,12 @@ from ..converters.maps.programs.preimages import leads_as_near
 from ..converters.maps.sources.torch_side import with_torch_side
 from ..converters.maps.sources.variants import table_of
 from ..converters.models import PROGRAMS, Model
+from ..converters.models.factories import framework_of
 from ..converters.planning.conversion import conversion_of
 from ..errors import BadInputError
+from ..parity.check.verdict import Verdict
 
 if TYPE_CHECKING:
-    from ..parity.check.verdict import Verdict
     from ..parity.goldens.golden import Golden
     from ..parity.weights.expectations import Expectation
 
@@ -145,8 +146,6 @@ def is_native(model: Model) -> bool:
     """Say whether MODEL is run by an MLX module of its own, weights in MLX's layout."""
     if model.factory is None:
         return False
-    from ..converters.models.factories import framework_of
-
     return framework_of(model.factory) == "mlx"
 
 

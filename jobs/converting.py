@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..converters.adapters import Survival
 from ..converters.adapters.merging.modules_to_save import ModulesToSave
@@ -51,6 +51,8 @@ from ..converters.quantization import Dequantized
 from ..converters.results.targets import absolute
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
 from ..errors import BadInputError, MismatchError, UnsupportedError
+from ..parity.check.verdict import Verdict, decide
+from ..parity.quantized.dequantized import dequantized_stage
 from .checking import compare
 from .options import CheckOptions, Options
 from .pipeline import Checked, Facts, Outcome, Target, Written, publish
@@ -59,9 +61,6 @@ from .provenance.merged_before import adapters_recorded
 from .provenance.placement import base_and_adapter, live_on
 from .quantizing.transcoded import compare_quantized
 from .repairing import mended, offering
-
-if TYPE_CHECKING:
-    from ..parity.check.verdict import Verdict
 
 FORMATS = {"torch": "pt", "mlx": "mlx"}  # what safetensors files say of themselves
 
@@ -322,10 +321,10 @@ def carry_origin(model: Model, folder: Path) -> dict[str, Any]:
 
 def side_files(model: Model, folder: Path, to: str) -> SideFiles:
     """Copy what lies beside MODEL's weights; a ``model.py`` that mends a class of MLX stays in MLX."""
-    if model.path is None or not model.path.is_dir():
+    if model.folder is None:
         return SideFiles((), ())
     ours = FILE if to == "torch" and model.config.get(KEY) else ""
-    return copy_side_files(model.path, folder, {ours})
+    return copy_side_files(model.folder, folder, {ours})
 
 
 def judged(
@@ -346,8 +345,6 @@ def judged(
 
 def with_dequantized(verdict: Verdict, model: Model) -> Verdict:
     """Return VERDICT and what MLX itself makes of the codes of MODEL, which is seen dense."""
-    from ..parity.quantized.dequantized import dequantized_stage
-
     tensors = model.tensors
     return (
         verdict.preceded_by(dequantized_stage(tensors))
@@ -361,8 +358,6 @@ def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verd
 
     That the rounded sum is the one in the file is true then, and not what the adapter was for.
     """
-    from ..parity.check.verdict import decide
-
     lost = refusal({name: Survival(**it) for name, it in merged.items()})
     if not lost:
         return verdict

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..converters.checkpoints.formats.npz import read_npz
+from ..converters.common.arrays import to_mlx
 from ..converters.common.policy import Policy
 from ..converters.common.steps import step
 from ..converters.maps import WeightMap, apply
@@ -18,11 +19,11 @@ from ..converters.models.factories import framework_of
 from ..converters.planning.memory import require_memory
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, WeighbridgeError
+from ..parity.check.verdict import Verdict
 from .options import CheckOptions
 from .pipeline import UNCHECKED
 
 if TYPE_CHECKING:
-    from ..parity.check.verdict import Verdict
     from ..parity.probes.probes import Probe
 
 
@@ -170,13 +171,9 @@ def require_fit(module: Any, candidate: Model, code: str) -> None:
     Raises:
         BadInputError: names or shapes differ.
     """
-    from mlx.utils import tree_flatten
+    from ..converters.runtimes.native.classes import differences
 
-    parameters: Any = tree_flatten(module.parameters())
-    own = {name: tuple(array.shape) for name, array in parameters}
-    there = {name: header.shape for name, header in candidate.checkpoint.headers.items()}
-    wrong = sorted(name for name in own.keys() | there.keys() if own.get(name) != there.get(name))
-    if wrong:
+    if wrong := list(differences(module, candidate.checkpoint.headers)):
         shown = ", ".join(wrong[:4]) + (", ..." if len(wrong) > 4 else "")
         raise BadInputError(
             f"{candidate.spec}: its weights are not those of {code}, {len(wrong)} differ in name or"
@@ -275,8 +272,6 @@ def fill_torch(module: Any, weights: Mapping[str, Array]) -> None:
 
 def fill_mlx(module: Any, weights: Mapping[str, Array]) -> None:
     """Put WEIGHTS into an MLX module, strictly."""
-    from ..converters.common.arrays import to_mlx
-
     arrays = [(name, to_mlx(array)) for name, array in weights.items()]
     module.load_weights(arrays, strict=True)
 

@@ -9,6 +9,7 @@ from ..converters.common.policy import Policy
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
 from ..converters.planning.transcoding import is_quantized, quantized_view
+from ..parity.check.verdict import Verdict
 from .checking import compare
 from .converting import require_apart
 from .options import CheckOptions, PublishOptions
@@ -16,7 +17,6 @@ from .pipeline import Outcome, Written, publish
 from .quantizing.transcoded import compare_quantized
 
 if TYPE_CHECKING:
-    from ..parity.check.verdict import Verdict
     from ..parity.goldens.golden import Golden
 
 

@@ -6,13 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from ..converters.checkpoints import Sources, Staging, require_target
 from ..converters.planning.manifest import write_manifest
-
-if TYPE_CHECKING:
-    from ..parity.check.verdict import Verdict
+from ..parity.check.verdict import Verdict
 
 UNCHECKED: Final = "UNVERIFIED"
 MANIFESTS: Final = frozenset({"model", "adapter"})  # kinds with a manifest inside

@@ -8,6 +8,7 @@ import click
 
 from ..converters.common.exits import Exit
 from .options import MODEL, as_json, opening
+from .output import show_facts
 
 
 @click.command()
@@ -20,7 +21,6 @@ def inspect(path: str, as_json: bool, **chosen: Any) -> None:
     Example: weighbridge inspect minilm-mlx
     """
     from ..jobs.inspecting import inspect_spec
-    from .output import show_facts
 
     show_facts(inspect_spec(path, **chosen), as_json=as_json)
 
@@ -31,7 +31,6 @@ def inspect(path: str, as_json: bool, **chosen: Any) -> None:
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Say what is installed and which routes run on this machine."""
     from ..jobs.inspecting import examine_machine
-    from .output import show_facts
 
     facts = examine_machine()
     show_facts(facts, as_json=as_json)

@@ -9,6 +9,7 @@ import click
 
 from ..converters.common.exits import Exit, exit_line
 from .options import MODEL, as_json, candidate, opening, own_inputs
+from .output import dump, show_inferred, show_text
 from .running import options_of
 
 
@@ -30,7 +31,6 @@ def show(source: str, as_json: bool, **chosen: Any) -> None:
     Example: weighbridge map show Mixtral-8x7B > mixtral.wmap
     """
     from ..jobs.mapping import show_map
-    from .output import dump, show_text
 
     shown = show_map(source, map_name=chosen["map_name"], trust_code=chosen["trust_code"])
     if as_json:
@@ -64,7 +64,6 @@ def infer(  # a verb's options
     from ..jobs.infer import infer_map
     from ..jobs.mapping import write_map
     from ..jobs.options import CheckOptions, PublishOptions
-    from .output import show_inferred
 
     preload_blas()
     theirs = options_of(PublishOptions, chosen)

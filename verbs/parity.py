@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from ..converters.common.exits import exit_line
+from ..converters.common.policy import Policy
 from .options import MODEL, accepting, as_json, candidate, opening, own_inputs
+from .output import show_verdict
 from .running import finish, options_of, prepare_mlx
 
 
@@ -84,10 +86,8 @@ def parity_check(
     Example: weighbridge parity check all-MiniLM-L6-v2 minilm-mlx --quick
     """
     prepare_mlx()
-    from ..converters.common.policy import Policy
     from ..jobs.options import CheckOptions
     from ..jobs.parity import check
-    from .output import show_verdict
 
     verdict = check(
         reference,

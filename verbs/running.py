@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..converters.common.exits import Exit
+from .output import show_outcome
 
 if TYPE_CHECKING:
     from ..jobs.options import ReadOptions
@@ -29,8 +30,6 @@ def options_of(kind: type[Kind], chosen: dict[str, Any]) -> Kind:
 
 def finish(outcome: Outcome, *, as_json: bool, accept: tuple[str, ...] = ()) -> None:
     """Print what was done, the verdict last, and exit with its code."""
-    from .output import show_outcome
-
     show_outcome(outcome, as_json=as_json)
     code = outcome.verdict.exit_code(accept) if outcome.verdict and outcome.wanted else Exit.DONE
     click.get_current_context().exit(code)

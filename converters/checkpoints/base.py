@@ -40,6 +40,20 @@ def is_shape(sizes: Sequence[Any]) -> bool:
     return whole and len(sizes) <= MAX_AXES and math.prod(size or 1 for size in sizes) < 2**62
 
 
+def different(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how the names and shapes FOUND differ from those WANTED, of headers or arrays.
+
+    >>> list(different({"a": Header("F32", (2, 3))}, {"a": Header("F16", (3, 2))}))
+    ['a: expected [2, 3], found [3, 2]']
+    """
+    yield from (f"{name} is missing" for name in sorted(wanted.keys() - found.keys()))
+    yield from (f"{name} is unexpected" for name in sorted(found.keys() - wanted.keys()))
+    for name in sorted(wanted.keys() & found.keys()):
+        shapes = list(wanted[name].shape), list(found[name].shape)
+        if shapes[0] != shapes[1]:
+            yield f"{name}: expected {shapes[0]}, found {shapes[1]}"
+
+
 class Checkpoint(Protocol):
     """A set of named tensors on disk, whatever the format; opening one reads headers only."""
 

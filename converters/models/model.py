@@ -113,6 +113,11 @@ class Model:
         found: Found = known.found
         return found
 
+    @property
+    def folder(self) -> Path | None:
+        """The directory that it lies in, if it has one to itself."""
+        return self.path if self.path and self.path.is_dir() else None
+
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """The tensor files."""

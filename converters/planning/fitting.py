@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
 from ..checkpoints import Header
+from ..checkpoints.base import different
 from ..common.hints import dequantizing
 from ..libraries import Target
-from ..maps.sources.choose import different
+from ..libraries.transformers import hub_headers
 from ..models import Model
 from ..quantization.view import is_packed
 from .manifest import manifest_of
@@ -138,8 +139,6 @@ def misfit(model: Model) -> list[str]:
         BadInputError: transformers does not take the config.
         UnsupportedError: transformers does not know the model.
     """
-    from ..libraries.transformers import hub_headers
-
     found = model.checkpoint.headers
     layouts = (hub_headers(model.config, layout="saved"), hub_headers(model.config, layout="hub"))
     return min((list(different(wanted, found)) for wanted in layouts), key=len)

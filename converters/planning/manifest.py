@@ -55,7 +55,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
 
 def manifest_of(model: Model) -> dict[str, Any]:
     """Return what the directory of MODEL says of its making, empty where it says nothing."""
-    return read_manifest(model.path / MANIFEST) if model.path and model.path.is_dir() else {}
+    return read_manifest(model.folder / MANIFEST) if model.folder else {}
 
 
 def recorded_headers(model: Model) -> dict[str, Header] | None:

@@ -145,7 +145,7 @@ def map_for(model: Model, usual: WeightMap, there: Mapping[str, Header]) -> Weig
 
 def keepers(model: Model, original: str | None) -> list[Checkpoint]:
     """Return the checkpoints that may hold what MODEL lacks, the nearest first."""
-    own = model.path / SIDECAR if model.path and model.path.is_dir() else None
+    own = model.folder / SIDECAR if model.folder else None
     found: list[Checkpoint] = [SafetensorsFile(own)] if own and own.is_file() else []
     return [*found, *([open_original(original)] if original and original != "none" else [])]
 

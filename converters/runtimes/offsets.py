@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UnsupportedError
+from ..common.arrays import from_mlx, from_torch, to_mlx, to_torch
 from ..common.memory import pass_on_shortage
 from ..common.users_code import described
 from ..values import Array
@@ -97,8 +98,6 @@ def from_torch_at(
     """Return what ``run_at`` does, of a runner in PyTorch."""
     import torch
 
-    from ..common.arrays import from_torch, to_torch
-
     tensors = {name: to_torch(array) for name, array in inputs.items()}
     with torch.no_grad():
         found = torch_at(runner.module, tensors, names, offset)
@@ -107,7 +106,6 @@ def from_torch_at(
 
 def from_mlx_at(runner: Any, inputs: Arrays, names: Sequence[str], offset: int) -> dict[str, Array]:
     """Return what ``run_at`` does, of a runner that has a class of mlx-lm."""
-    from ..common.arrays import from_mlx, to_mlx
     from .mlx import name_outputs
 
     called = inspect.signature(type(runner.module).__call__).parameters

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ...converters.checkpoints import Checkpoint, Header
 from ...converters.checkpoints.open import FORMATS
+from ...converters.libraries.transformers import hub_headers
 from ...converters.maps.sources.torch_side import with_torch_side
 from ...converters.models import Model
 from ...converters.models.config_fields import read_config
@@ -89,6 +90,4 @@ def known(like: Path) -> tuple[Checkpoint | None, dict[str, Header]]:
         raise BadInputError(
             f"{like} has the names of MLX; name the directory that it was made from"
         )
-    from ...converters.libraries.transformers import hub_headers
-
     return None, hub_headers(read_config(like), "F16")

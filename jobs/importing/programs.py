@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...converters.checkpoints import Checkpoint
 from ...converters.checkpoints.open import refuse_coreml
+from ...converters.common.dtypes import CODE
 from ...converters.models import Model
 from ...converters.models.config_fields import read_config
 from ...converters.models.families import known_family
 from ...converters.models.program_files import open_program, program_in, recorded
 from ...errors import BadInputError, MismatchError
+from ...parity.check.verdict import Verdict
 from ..converting import compared, move
 from ..options import Options
 from ..pipeline import Outcome
 from .gguf import known, model_like
-
-if TYPE_CHECKING:
-    from ...parity.check.verdict import Verdict
 
 
 class Contents(NamedTuple):
@@ -78,7 +77,6 @@ def opened(source: Path) -> Contents:
             " asset (*.aimodel)"
         )
     from ...converters.captures.mlprogram import load_program
-    from ...converters.common.dtypes import CODE
     from ...converters.recovering import Held
 
     program = load_program(source)

@@ -15,8 +15,10 @@ from ...converters.models import Model
 from ...converters.planning.view import converted_view
 from ...converters.runtimes import Runner, load
 from ...converters.runtimes.base import Arrays, Trace
+from ...converters.runtimes.live import live_difference
 from ...converters.values import Array
 from ...errors import MismatchError, WeighbridgeError
+from ...parity.check.verdict import Stage, Verdict, decide
 from ..adapter_check import probes_of, run_of
 from ..options import Options
 from .plan import Merge
@@ -24,7 +26,6 @@ from .remeasure import Kept, remeasured
 from .rounded import AsTrained
 
 if TYPE_CHECKING:
-    from ...parity.check.verdict import Stage, Verdict
     from ...parity.probes.probes import Probe
 
 # The largest relative error of an update whose gain is 1.1 and whose cosine is 0.9, the worst that
@@ -60,7 +61,6 @@ class Recorded:
 
 def check_merge(job: Merge, written: Model, options: Options) -> Verdict:
     """Compare WRITTEN, the result of JOB, dequantized: how much survived, and what it computes."""
-    from ...parity.check.verdict import Verdict, decide
     from ...parity.text.compare import compare_sides
     from ...parity.text.side import read_text_side
 
@@ -85,8 +85,6 @@ def check_merge(job: Merge, written: Model, options: Options) -> Verdict:
 
 def survival_stage(job: Merge, kept: Kept) -> Stage:
     """Return the stage that says how many updates are in the weights, measured again from the file."""
-    from ...parity.check.verdict import Stage
-
     if kept.problems:
         count, some = len(kept.problems), "; ".join(kept.problems[:SHOWN])
         detail = f"the file is not what the merge reported, {count} differences: {some}"
@@ -107,8 +105,6 @@ def functional(
     job: Merge, written: Model, options: Options, figures: dict[str, Any], *, moved: bool
 ) -> list[Stage]:
     """Run base, live adapter and result; FIGURES gets how far their outputs are apart."""
-    from ...parity.check.verdict import Stage
-
     try:
         who, found = measured(job, written, options)
         figures |= found
@@ -126,8 +122,6 @@ def measured(job: Merge, written: Model, options: Options) -> tuple[str, dict[st
     how far the live adapter on the quantized base is from the one on the original. Where sums were rounded
     in training the live adapter is that, and ``rounding`` how far it is from the one that rounds nothing.
     """
-    from ...converters.runtimes.live import live_difference
-
     probes, reference = probes_of(job.model, options), job.model if job.rounded else job.reference
     who, live = live_run(reference, probes, options)
     plain = live
@@ -183,8 +177,6 @@ def judged(figures: dict[str, Any], *, forced: bool, moved: bool = True) -> Stag
         forced: whether the user wanted the merge whatever it is.
         moved: whether it changed any weight.
     """
-    from ...parity.check.verdict import Stage
-
     error, effect, other = figures["merge"], figures["effect"], figures.get("change of base")
     detail = f"merged against live: relative error {error:.1e}, the adapter's effect {effect:.1e}"
     if (rounding := figures.get("rounding")) is not None:

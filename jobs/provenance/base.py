@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ...converters.adapters import Adapter, read_adapter
 from ...converters.adapters.config import read_config
@@ -14,10 +14,8 @@ from ...converters.models import Model
 from ...converters.planning.adapter_names import side_of
 from ...converters.quantization import Dequantized
 from ...errors import MismatchError, WeighbridgeError
+from ...parity.check.verdict import Stage, Verdict
 from .recorded import held
-
-if TYPE_CHECKING:
-    from ...parity.check.verdict import Stage, Verdict
 
 MISMATCH = "mismatch"
 
@@ -91,8 +89,6 @@ def with_provenance(verdict: Verdict, provenance: Provenance) -> Verdict:
 
 def provenance_stage(provenance: Provenance) -> Stage:
     """Return the stage that says whether the base is the right one."""
-    from ...parity.check.verdict import Stage
-
     known = {"same": "pass", "unknown": "skipped", "unproven": "unverified"}
     known["other recipe"] = "pass" if provenance.certain else "unverified"
     status = known.get(provenance.status, "fail")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...converters.maps.sources.torch_side import with_torch_side
 from ...converters.models import Model
@@ -13,15 +13,14 @@ from ...converters.models import open as open_model
 from ...converters.planning.view import converted_view, dense_view
 from ...converters.quantization import Dequantized
 from ...errors import WeighbridgeError
+from ...parity.check.verdict import Stage, Verdict, decide
+from ...parity.quantized.dequantized import dequantized_stage
 from ..checking import compare
 from ..options import Options
 from ..pipeline import Checked
 from . import figures
 from .plan import Plan
 from .weights import Comparison
-
-if TYPE_CHECKING:
-    from ...parity.check.verdict import Verdict
 
 MEANING = (
     "{candidate} holds the codes of {reference}, and its class computes with them as PyTorch does in"
@@ -36,8 +35,6 @@ def check(
 
     Codes of the weights SUITED were chosen for their inputs.
     """
-    from ...parity.check.verdict import Verdict, decide
-    from ...parity.quantized.dequantized import dequantized_stage
     from ...parity.quantized.loaded import loaded_stage
 
     written = replace(opened(folder), spec=str(target))
@@ -75,8 +72,6 @@ def computed(plan: Plan, written: Model, options: Options) -> Verdict:
 
     Text and configuration are the source's own too.
     """
-    from ...parity.check.verdict import Stage, Verdict
-
     source = plan.job.model
     try:
         origin = str(source.path) if source.framework == "torch" else options.original

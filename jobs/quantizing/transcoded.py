@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...converters.checkpoints.derived import Overlay
 from ...converters.models import Model
@@ -14,10 +14,9 @@ from ...converters.planning.manifest import manifest_of
 from ...converters.planning.transcoding import RECORDED, as_recorded, is_quantized
 from ...converters.planning.view import converted_view
 from ...converters.quantization import Dequantized
+from ...parity.check.verdict import Stage, Verdict
+from ...parity.quantized.moved import moved_stage
 from ..checking import compare
-
-if TYPE_CHECKING:
-    from ...parity.check.verdict import Stage, Verdict
 
 
 def compare_quantized(reference: Model, candidate: Model, **how: Any) -> Verdict:
@@ -40,8 +39,6 @@ def as_moved(reference: Model, candidate: Model) -> tuple[Model, Stage | None]:
     losses = recorded.get("losses") if isinstance(recorded, Mapping) else None
     if not losses or not isinstance(losses, Mapping) or not is_quantized(reference):
         return reference, None
-    from ...parity.quantized.moved import moved_stage
-
     source = reference.tensors
     assert isinstance(source, Dequantized)  # noqa: S101  (`is_quantized` was asked)
     there = converted_view(candidate, reference.framework).checkpoint

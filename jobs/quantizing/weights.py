@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from itertools import zip_longest
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -18,13 +18,11 @@ from ...converters.quantization.affine import BLOCK
 from ...converters.quantization.codebooks import CODES, SCALES
 from ...converters.quantization.packing import unpack
 from ...converters.values import Array
+from ...parity.check.verdict import Stage
 from .figures import Moved, moved_to
 from .methods import by_mlx
 from .plan import Plan
 from .write import blocks
-
-if TYPE_CHECKING:
-    from ...parity.check.verdict import Stage
 
 SHOWN: Final = 3  # problems in one line
 EPSILON: Final = np.float32(4 * np.finfo(np.float32).eps)  # of what a code is computed from
@@ -48,8 +46,6 @@ class Comparison:
 
     def run(self) -> Stage:
         """Compare all of them."""
-        from ...parity.check.verdict import Stage
-
         mine, theirs = self.plan.layout, self.written.raw.headers
         missing = dict.fromkeys(mine.keys() - theirs.keys(), "is missing")
         self.problems |= missing | dict.fromkeys(theirs.keys() - mine.keys(), "is unexpected")

@@ -7,20 +7,15 @@ from typing import Any
 
 from ...converters.runtimes.base import Arrays, Runner, Trace
 from ..weights.reference_index import Explanation
+from .blame import holders_of
 from .evidence import INPUT
-
-
-def _holders(name: str) -> list[str]:
-    """Return the paths of the modules around the weight NAME, the nearest first."""
-    parts = name.split(".")[:-1]
-    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 def _within(names: Sequence[str]) -> dict[str, frozenset[str]]:
     """Return the weights below every module, by its path."""
     found: dict[str, set[str]] = {}
     for name in names:
-        for holder in _holders(name):
+        for holder in holders_of(name)[1:]:
             found.setdefault(holder, set()).add(name)
     return {path: frozenset(below) for path, below in found.items()}
 

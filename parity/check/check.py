@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...converters.common.policy import Policy
 from ...converters.common.steps import step
 from ...converters.models import PROGRAMS, Model
 from ...converters.runtimes import Runner, native_runtime
+from ..blame.blame import Fault
+from ..blame.locating import locate
 from ..configuration.stage import (
     configuration_stage,
     shorter,
@@ -41,9 +43,6 @@ from .smallest import with_smallest_change
 from .stages import auxiliary_stage, fingerprint_stage
 from .towers import tower_stages
 from .verdict import Stage, Verdict, decide
-
-if TYPE_CHECKING:
-    from ..blame.blame import Fault
 
 Expectations = Mapping[str, Expected]
 
@@ -127,8 +126,7 @@ class Check(Runs):
         model = self.candidate.model
         if kind := PROGRAMS.get(model.framework):
             return Stage("text", "skipped", f"{kind} takes ids; it has no text side")
-        folder = model.path if model.path and model.path.is_dir() else None
-        return compare_sides(self.golden.text, read_text_side(folder, self.golden.text))
+        return compare_sides(self.golden.text, read_text_side(model.folder, self.golden.text))
 
     def fingerprints(self) -> Stage:
         """Explain every weight of the candidate by the reference's values."""
@@ -246,8 +244,6 @@ class Check(Runs):
         ran = failed & {"outputs", "structure"}
         if not ran or (runner := self.candidate.structure) is None:
             return ()
-        from ..blame.locating import locate
-
         whole = [index for index in self.probes if not self.golden.probes[index].rows]
         chosen = [self.golden.probes[index] for index in whole[-2:]]
         golden = replace(self.golden, model=self.kept(self.candidate) or self.golden.model)

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ...converters.common.arrays import to_torch
 from ...converters.common.policy import Policy
 from ...converters.models import Model, Port, Signature
 from ...converters.models.factories import copied, framework_of
 from ...converters.values import Array
 from ...errors import BadInputError
+from ..goldens.recorder import Recorder
 from ..probes.probes import Probe
 from .candidate import Candidate
 from .check import Check
@@ -38,8 +40,6 @@ def as_numpy(value: Any) -> Array:
 def _outputs(module: Any, inputs: Mapping[str, Array]) -> tuple[Port, ...]:
     """Run a torch MODULE once and return its outputs as ports; None fields are left out."""
     import torch
-
-    from ...converters.common.arrays import to_torch
 
     with torch.no_grad():
         result = module(**{name: to_torch(array) for name, array in inputs.items()})
@@ -97,8 +97,6 @@ def compare_modules(reference: Any, candidate: Any, inputs: Mapping[str, Any]) -
     Raises:
         BadInputError: one is no module, or both are MLX's.
     """
-    from ..goldens.recorder import Recorder
-
     arrays = {name: as_numpy(value) for name, value in inputs.items()}
     pair = [(module, framework_of(module)) for module in (reference, candidate)]
     (first, kind), (second, other) = pair if pair[0][1] == "torch" else reversed(pair)

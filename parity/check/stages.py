@@ -26,14 +26,14 @@ NOTHING_MEASURED: Final = ("unverified", "no floating-point output was compared"
 STUDY: Final = "benchmarks/null_study.py"
 
 
-def join(problems: Sequence[str]) -> str:
+def join(problems: Sequence[str], most: int = SHOWN) -> str:
     """Return PROBLEMS as one line, the first few of them.
 
     >>> join(["a", "b"])
     'a; b'
     """
-    more = len(problems) - SHOWN
-    return "; ".join([*problems[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    more = len(problems) - most
+    return "; ".join([*problems[:most], *([f"and {more} more"] if more > 0 else [])])
 
 
 def fingerprint_stage(explanations: Sequence[Explanation], disagreements: Sequence[str]) -> Stage:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ...converters.common.arrays import from_torch
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.steps import step
 from ...converters.common.users_code import described
@@ -56,8 +57,7 @@ class Asked(NamedTuple):
 
 def edge_ids(model: Model, vocabulary: int) -> list[int]:
     """Return the first and last id of a VOCABULARY, the padding id, and every special and added one."""
-    folder = model.path if model.path is not None and model.path.is_dir() else None
-    tokenizer, config = load_tokenizer(folder), model.config
+    tokenizer, config = load_tokenizer(model.folder), model.config
     named = [config.get(f"{kind}_token_id") for kind in ("pad", "bos", "eos")]
     found = [0, vocabulary - 1, *(it for it in named if type(it) is int)]
     found += [*tokenizer.special.values(), *tokenizer.added] if tokenizer else []
@@ -145,7 +145,6 @@ class Sides:
         """Return what the source computes in DTYPE."""
         import torch
 
-        from ...converters.common.arrays import from_torch
         from ..reference.float64 import constants_of, true_float64
         from ..reference.reference import feed
 

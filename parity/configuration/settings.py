@@ -49,8 +49,7 @@ class Difference(NamedTuple):
 def with_agreed_ids(model: Model) -> Config:
     """Return MODEL's configuration as transformers reads it, ids of special tokens made to agree."""
     config = torch_config(model)
-    folder = model.path if model.path and model.path.is_dir() else None
-    return {**config, **(reconciled(config, folder) if folder else {})}
+    return {**config, **(reconciled(config, model.folder) if model.folder else {})}
 
 
 def same(wanted: Any, found: Any) -> bool:

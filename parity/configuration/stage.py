@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...converters.configs.to_mlx import known
 from ...converters.libraries import Target
-from ...converters.models import PROGRAMS
+from ...converters.models import PROGRAMS, Model
 from ...errors import WeighbridgeError
+from ..check.candidate import Candidate
 from ..check.distances import Distance
 from ..check.stages import join
 from ..check.verdict import Stage
+from ..goldens.golden import Golden
+from ..probes.probes import Probe
 from ..probes.thresholds import Threshold
 from ..reference.floors import floor
+from ..weights.reference_index import Explanation
 from .blocks import crossed_by_blocks
 from .effects import NOTHING, measured, smallest
 from .lengths import NAME as LENGTHS_STAGE
 from .lengths import lengths_stage, parting, tokens_of
 from .reach import far, reach_stage
 from .settings import differences, limits, unread, value_at
-
-if TYPE_CHECKING:
-    from ...converters.models import Model
-    from ..check.candidate import Candidate
-    from ..goldens.golden import Golden
-    from ..probes.probes import Probe
-    from ..weights.reference_index import Explanation
 
 NAME: Final = "configuration"
 UNMEASURED: Final = "what other values of it do could not be measured"

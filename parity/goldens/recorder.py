@@ -51,8 +51,7 @@ Masks = Mapping[str, Array | None]
 
 def text_folder(model: Model) -> Path | None:
     """Return the directory in which MODEL's tokenizer would lie."""
-    is_directory = model.path is not None and model.path.is_dir()
-    return model.path if is_directory and model.framework not in PROGRAMS else None
+    return model.folder if model.framework not in PROGRAMS else None
 
 
 def library_versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...converters.checkpoints import Checkpoint
 from ...converters.quantization import Dequantized, Scheme
+from ...converters.quantization.codebooks import GLOBAL, SCALES, gaps
 from ...converters.quantization.mlx import Parts, rounding
 from ...converters.values import Array
 from ..check.verdict import Stage
@@ -83,8 +84,6 @@ def step_of(parts: Parts, scheme: Scheme) -> Array:
     """Return how far neighbouring values of each group of PARTS may be apart, in float64."""
     if scheme.affine:
         return np.abs(parts["scales"].astype(np.float64))
-    from ...converters.quantization.codebooks import GLOBAL, SCALES, gaps
-
     table = SCALES[scheme.mode].astype(np.float64)
     steps: Array = table[parts["scales"]] * float(gaps(scheme.mode).max())
     factor = parts.get("global_scale")

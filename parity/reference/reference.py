@@ -210,21 +210,19 @@ def forced_sites(
     signature: Signature,
     probes: Sequence[Probe],
     corrections: Sequence[Mapping[str, Array]],
-    dtype: str = "float32",
 ) -> list[dict[str, Array]]:
-    """Return what each submodule of MODULE computes from the reference's inputs in DTYPE.
+    """Return what each submodule of MODULE computes from the reference's inputs in float32.
 
     Args:
-        module: built in DTYPE.
+        module: built in float32.
         signature: names of inputs and outputs.
         probes: inputs.
         corrections: float64 outputs of every site, per probe.
-        dtype: of the computation.
     """
     names = tuple(port.name for port in signature.outputs)
     recorded: list[dict[str, Array]] = []
     for probe, fixed in zip(probes, corrections, strict=True):
         with recording(module, fixed) as sites, torch.no_grad():
-            call(module, feed(signature, probe, dtype), names)
+            call(module, feed(signature, probe, "float32"), names)
         recorded.append(dict(sites))
     return recorded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..check.stages import join
 from ..check.verdict import Stage
 from .differences import problems_of_files, problems_of_reading, rewritten
 from .phrases import TEXTS
@@ -32,9 +33,8 @@ def compare_sides(reference: TextSide | None, candidate: TextSide | None) -> Sta
     problems = [problem for found in lines.values() for problem in found]
     answers = {name: "; ".join(found) or "equal" for name, found in lines.items()}
     if problems:
-        more = len(problems) - SHOWN
-        shown = [*problems[:SHOWN], *([f"and {more} more"] if more > 0 else [])]
-        return Stage("text", "fail", "; ".join(shown), {"problems": problems, "lines": answers})
+        figures = {"problems": problems, "lines": answers}
+        return Stage("text", "fail", join(problems, SHOWN), figures)
     if unread := _not_compared(reference, candidate):
         return Stage("text", "unverified", unread, {"lines": answers})
     return Stage("text", "pass", _agreement(reference, candidate), {"lines": answers})

@@ -9,6 +9,7 @@ import click
 
 from ...converters.common.exits import Exit
 from ..options import as_json, together
+from ..output import dump, show_table, show_text
 from ..running import prepare_mlx
 
 BACKENDS = ("mlx", "torch")
@@ -76,7 +77,6 @@ def bench(
 def show_bench(rows: Any, *, as_json: bool) -> None:
     """Print the table of a benchmark, the phases of its rows, and what was not run."""
     from ...trainers.bench.table import COLUMNS, cells, lines
-    from ..output import dump, show_table, show_text
 
     if as_json:
         dump(rows)
@@ -89,7 +89,6 @@ def show_bench(rows: Any, *, as_json: bool) -> None:
 def show_sweep(rows: Any, *, as_json: bool) -> None:
     """Print the table of a sweep."""
     from ...trainers.bench.sweep import cells
-    from ..output import dump, show_table
 
     if as_json:
         dump(rows)

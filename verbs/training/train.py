@@ -13,6 +13,7 @@ import click
 from ...converters.common.exits import Exit
 from ...converters.common.steps import LOGGER
 from ..options import configured
+from ..output import show_preflight, show_training
 from ..running import prepare_mlx
 
 
@@ -54,7 +55,6 @@ def train(
     """
     prepare_mlx(training=True)
     from ...trainers.ranks import is_first
-    from ..output import show_training
 
     speaks = is_first()
     if not speaks:
@@ -91,7 +91,6 @@ def preflight(
     """
     prepare_mlx(training=True)
     from ...jobs.training import preflight as run_preflight
-    from ..output import show_preflight
 
     result = run_preflight(recipe, overrides)
     show_preflight(result, as_json=as_json)

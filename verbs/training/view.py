@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from ...converters.common.steps import LOGGER
-from ..progress import SWITCH
+from ..progress import DISPLAY, SWITCH
 
 if TYPE_CHECKING:
     from ...trainers.runs.events import Event
@@ -76,8 +76,6 @@ class TrainingView:
     def _start(self, event: Any) -> None:
         """Take the terminal from the display of steps, which has a line of its own."""
         import click
-
-        from ..progress import DISPLAY
 
         context = click.get_current_context(silent=True)
         display = context.meta.get(DISPLAY) if context else None

@@ -18,7 +18,6 @@ from ..adapter import module_of
 from ..forms import PEFT_EMBEDDING, PEFT_EXPERTS, PEFT_LINEAR, Form
 from ..open import PEFT_TENSORS
 from ..writing import commonest, write_files
-from .fields import HISTORY
 from .nesting import WRAPPER, deepest_first
 from .reader import DIALECT, PREFIX
 from .targets import ends
@@ -62,7 +61,6 @@ def write_peft(
     *,
     kinds: Mapping[str, str] | None,
     saved: Mapping[str, Array] | None = None,
-    config: Mapping[str, Any] | None = None,
     base: str | None = None,
 ) -> None:
     """Write UPDATES as a PEFT adapter.
@@ -77,7 +75,6 @@ def write_peft(
         kinds: of the base's modules, in the order in which its class registers them; without them a
             weight of two axes is taken for a linear layer's, and one of three for experts'.
         saved: tensors of ``modules_to_save``.
-        config: a PEFT configuration, of which the history is kept (``task_type`` and the like).
         base: what the adapter is for; ``base_model_name_or_path``.
 
     Raises:
@@ -91,8 +88,7 @@ def write_peft(
     for path, item in _levels(placed, kinds).items():
         arrays |= _arrays(path, item)
     own = _config(placed, saved, kinds) | {"base_model_name_or_path": base}
-    history = {key: value for key, value in (config or {}).items() if key in HISTORY}
-    write_files(folder, PEFT_TENSORS[0], arrays, {**_DEFAULTS, **history, **own}, METADATA)
+    write_files(folder, PEFT_TENSORS[0], arrays, {**_DEFAULTS, **own}, METADATA)
 
 
 def unwritable(

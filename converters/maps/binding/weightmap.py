@@ -119,7 +119,6 @@ class WeightMap:
         headers: Mapping[str, Header],
         *,
         config: Mapping[str, Any] | None = None,
-        sizes: Mapping[str, int] | None = None,
     ) -> dict[str, LowRank]:
         """Return an adapter's UPDATES under the names of the other side.
 
@@ -127,7 +126,6 @@ class WeightMap:
             updates: by names of this side.
             headers: the base model of the updates, names of this side.
             config: of the base model.
-            sizes: as for :meth:`bind`.
 
         Raises:
             MismatchError: an update does not fit the base.
@@ -135,5 +133,5 @@ class WeightMap:
         """
         from ..execution.execution import apply
 
-        renamed = apply(self.bind(headers, config=config, sizes=sizes), updates)
+        renamed = apply(self.bind(headers, config=config), updates)
         return {name: value for name, value in renamed.items() if isinstance(value, LowRank)}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ....errors import UnsupportedError
 from ...checkpoints.base import Header
+from ...libraries import Target
 from ..binding.weightmap import WeightMap
 from ..notation.rules import Pairing, Rule, first_line
 from .proof import Proof
@@ -16,9 +17,6 @@ from .rules.relearning import Again
 from .rules.writing import draft, write
 from .trace.recording import record
 from .trace.reduction import FEW, MORE, Reduced
-
-if TYPE_CHECKING:
-    from ...libraries import Target
 
 
 class Learned(NamedTuple):

@@ -10,18 +10,16 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ....errors import UnsupportedError, WeighbridgeError
 from ...checkpoints.base import Header
+from ...libraries import Target
 from ..binding.weightmap import WeightMap
 from .holding import is_made, layout_of_all
 from .learning import Learned
 from .messages import Answer, Request, load_answer
 from .trace.reduction import Mixture
-
-if TYPE_CHECKING:
-    from ...libraries import Target
 
 MODULE: Final = __package__
 REMEMBERED: Final = 8  # maps

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....errors import BadInputError, MismatchError
 from ...checkpoints import Header
+from ...checkpoints.base import different
 from ...libraries import Target
 from ...models import Model
 from ..binding.weightmap import WeightMap
@@ -136,17 +137,3 @@ def origins(model: Model) -> Iterator[dict[str, Header]]:
     other = hub_headers(config, usual, "hub")
     if other != first:
         yield other
-
-
-def different(made: Headers, found: Headers) -> Iterator[str]:
-    """Yield how the names and shapes FOUND differ from those MADE.
-
-    >>> list(different({"a": Header("F32", (2, 3))}, {"a": Header("F16", (3, 2))}))
-    ['a: expected [2, 3], found [3, 2]']
-    """
-    yield from (f"{name} is missing" for name in sorted(made.keys() - found.keys()))
-    yield from (f"{name} is unexpected" for name in sorted(found.keys() - made.keys()))
-    for name in sorted(made.keys() & found.keys()):
-        if made[name].shape != found[name].shape:
-            shapes = list(made[name].shape), list(found[name].shape)
-            yield f"{name}: expected {shapes[0]}, found {shapes[1]}"

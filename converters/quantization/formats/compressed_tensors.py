@@ -13,6 +13,7 @@ from ...checkpoints import Checkpoint, Header
 from ...checkpoints.assembled import Assembled, Rows, Source, computed, count_rows, read_rows, same
 from ...common.dtypes import FLOATS
 from ...values import Array
+from ..blocks import Blocks
 from ..mlx import each_block
 from ..scheme import Scheme
 from .base import UNREAD, Format, Read, Section, require, require_shape, section_of
@@ -294,8 +295,6 @@ def _divided(
     module: Module, sources: dict[str, Source], scheme: Scheme, factor: float
 ) -> dict[str, Source]:
     """Return the weight dense: its values are divided by FACTOR, rounded to float32 once."""
-    from ..blocks import Blocks
-
     parts = Assembled(module.raw, sources)
     name = module.name("weight")
     count, groups = parts.headers[module.name("scales")].shape

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import MismatchError, WeighbridgeError
 from ...checkpoints import Header
+from ...checkpoints.base import different
 from ...common.arrays import to_mlx
-from ...libraries.target import OWN
+from ...libraries.target import CODES, OWN
 from ...models import Model
 from ...values import Array
 from .caches import new_cache, read_on, reason_unread, sees, taken
@@ -53,8 +54,6 @@ def unread(head: Header) -> mx.array:
     """Return an array with the dtype and shape of HEAD that takes no memory until it is read."""
     import mlx.core as mx
 
-    from ...libraries.target import CODES
-
     names = {code: name for name, code in CODES.items()}
     return mx.zeros(head.shape, getattr(mx, names.get(head.dtype, "float32")))
 
@@ -89,12 +88,7 @@ def differences(
     from mlx.utils import tree_flatten
 
     parameters: Any = tree_flatten(module.parameters())
-    own = {name: tuple(array.shape) for name, array in parameters}
-    yield from (f"{name} is missing" for name in sorted(own.keys() - weights.keys()))
-    yield from (f"{name} is unexpected" for name in sorted(weights.keys() - own.keys()))
-    for name in sorted(own.keys() & weights.keys()):
-        if own[name] != tuple(weights[name].shape):
-            yield f"{name}: expected {list(own[name])}, found {list(weights[name].shape)}"
+    return different(dict(parameters), weights)
 
 
 def library_module(model: Model, read: Mapping[str, Array]) -> nn.Module:

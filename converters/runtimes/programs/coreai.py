@@ -5,17 +5,14 @@ from __future__ import annotations
 import platform
 from copy import copy
 from importlib import metadata
-from typing import TYPE_CHECKING
 
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints.formats.coreai.asset import Asset
 from ...common.policy import Policy
+from ...models import Model
 from ...models.program_files import recorded
 from ...values import Array
 from ..base import Arrays, Trace, widened
-
-if TYPE_CHECKING:
-    from ...models import Model
 
 
 class CoreaiRunner:

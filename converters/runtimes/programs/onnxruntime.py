@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from ....errors import BadInputError, UnsupportedError
 from ...checkpoints.formats.onnx_model import OnnxFile
 from ...common.policy import Policy
 from ...common.users_code import first_line
+from ...models import Model
 from ...values import Array
 from ..base import Arrays, Trace, widened
 from .onnx_graphs import GIVEN, endings, watch, widen
-
-if TYPE_CHECKING:
-    from ...models import Model
 
 FOLDER: Final = "session.model_external_initializers_file_folder_path"
 

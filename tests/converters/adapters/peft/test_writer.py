@@ -65,11 +65,10 @@ def test_a_module_of_which_another_ends_in_the_same_path_is_not_confused_with_it
     assert (found[Q].rank, found[LONGER].rank) == (3, 2)
 
 
-def test_history_of_a_configuration_is_kept_and_nothing_else(tmp_path):
-    config = {"task_type": "CAUSAL_LM", "r": 99, "use_rslora": True, "target_modules": ["x"]}
-    write_peft(tmp_path, {Q: lowrank()}, kinds=None, config=config, base="org/model")
+def test_the_configuration_names_the_base_and_plain_scales(tmp_path):
+    write_peft(tmp_path, {Q: lowrank()}, kinds=None, base="org/model")
     found = config_in(tmp_path)
-    assert (found["task_type"], found["base_model_name_or_path"]) == ("CAUSAL_LM", "org/model")
+    assert found["base_model_name_or_path"] == "org/model"
     assert (found["r"], found["use_rslora"], found["lora_alpha"]) == (2, False, 4)
 
 

@@ -9,10 +9,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from weighbridge.converters.checkpoints import Header
+from weighbridge.converters.checkpoints.base import different
 from weighbridge.converters.configs import to_mlx
 from weighbridge.converters.libraries import find
 from weighbridge.converters.maps import apply
-from weighbridge.converters.maps.sources.choose import different, known_map, map_of
+from weighbridge.converters.maps.sources.choose import known_map, map_of
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.models.model import Model
 from weighbridge.converters.values import Dense
