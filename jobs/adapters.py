@@ -31,11 +31,11 @@ from .options import WriteOptions
 from .pipeline import Check, Checked, Facts, Outcome, Written, publish
 from .provenance.base import (
     Provenance,
+    proven,
     provenance_of,
     quantization_of,
     require_right_base,
 )
-from .provenance.trained_on import proven
 
 FRAMEWORKS = {"mlx": "mlx", "peft": "torch"}
 

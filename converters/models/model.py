@@ -16,11 +16,11 @@ from ..checkpoints.arrays import FileArrays
 from ..checkpoints.derived import Overlay
 from ..common.hints import command
 from ..libraries import Target
+from ..values import LowRank
 from .families import FAMILIES, Family, known_family
 from .library_family import family_of, library_of, signature_in
 from .model_files import require_own
 from .signature import Signature
-from .torch_side import TorchSide
 
 ASKED: Final = "its function should return the module and a Signature of its inputs and outputs"
 EXAMPLE: Final = (
@@ -53,6 +53,23 @@ class Known(NamedTuple):
     config: Mapping[str, Any]
     tensors: Callable[[], Checkpoint | None]
     found: Any
+
+
+class TorchSide(NamedTuple):
+    """A model's tensors as PyTorch names them: plain values, so that who runs it needs no map.
+
+    Attributes:
+        arrays: weights by the names of a torch checkpoint, read when they are asked for.
+        updates: of the adapter, likewise.
+        parameter_updates: returns the same under the names of the parameters of the class of
+            transformers, which stacks experts, fuses projections and adds a prefix while it loads.
+        recomputed: names that may be in a checkpoint although the module computes them.
+    """
+
+    arrays: FileArrays
+    updates: Mapping[str, LowRank]
+    parameter_updates: Callable[[], dict[str, LowRank]]
+    recomputed: tuple[str, ...] = ()
 
 
 def nothing() -> None:

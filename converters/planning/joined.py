@@ -14,7 +14,7 @@ from ..maps.binding.plan import Bound
 from ..maps.notation.names import Name
 from ..maps.notation.rules import Pairing, Term
 from ..models import Model
-from ..models.torch_side import TorchSide
+from ..models.model import TorchSide
 from .sidecar import Restored
 
 MARK: Final = "original:"  # before the names of tensors that another checkpoint gives

@@ -18,7 +18,7 @@ from ..common.arrays import from_torch, to_torch
 from ..common.policy import Policy
 from ..models import Model
 from ..models.factories import copied, run_module
-from ..models.torch_side import TorchSide
+from ..models.model import TorchSide
 from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
 from .pieces import KEPT, NothingKeptError, joined, kept_by, pieces

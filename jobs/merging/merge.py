@@ -14,9 +14,8 @@ from ..adapter_check import change_of_base
 from ..converting import move
 from ..options import Options
 from ..pipeline import Outcome
-from ..provenance.base import Provenance, adapter_for, provenance_of, unrounded
+from ..provenance.base import Provenance, adapter_for, proven, provenance_of, unrounded
 from ..provenance.placement import base_and_adapter, placed
-from ..provenance.trained_on import proven
 from .quantized import merge_quantized
 
 

@@ -12,7 +12,7 @@ from ...checkpoints.arrays import FileArrays
 from ...checkpoints.derived import Derived
 from ...common.dtypes import NUMPY
 from ...models import Model
-from ...models.torch_side import TorchSide
+from ...models.model import TorchSide
 from ...runtimes.pretrained import torch_config
 from ...values import Array, LowRank
 from ..binding.plan import Plan
