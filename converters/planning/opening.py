@@ -9,8 +9,8 @@ from typing import Any
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..adapters import Adapter, fit
+from ..adapters.differences import differing
 from ..adapters.merging.modules_to_save import ModulesToSave
-from ..adapters.saved import differing
 from ..checkpoints.open import FORMATS
 from ..common.repositories import local
 from ..common.steps import step

@@ -7,7 +7,7 @@ With scale g, shift b, mean m and variance v of the norm (Ioffe and Szegedy 2015
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from .candidate_tensor import CLOSE, CandidateTensor
 from .reference_index import Explanation, unit
 
 EPSILONS: Final = (1e-5, 1e-3, 1e-6, 1e-4, 1e-2, 1e-8, 0.0)  # torch's default first, then Keras's
+Read = Callable[[str], Array]
 FIELDS: Final = ("weight", "bias", "running_mean", "running_var")
 
 
@@ -33,63 +34,44 @@ class Norm(NamedTuple):
 
 def explain_folded(tensor: CandidateTensor) -> Explanation | None:
     """Explain the TENSOR as a weight or bias with a batch norm inside."""
-    if tensor.index.arrays is None:
+    read, channels = tensor.index.arrays, tensor.array.shape[:1]
+    if read is None or not channels:
         return None
-    channels = tensor.array.shape[0] if tensor.array.ndim else 0
-    norms = list(_norms(tensor, channels))
-    fold = _fold_weight if tensor.array.ndim > 1 else _fold_bias
-    return next((found for norm in norms if (found := fold(tensor, norm)) is not None), None)
+    for norm in _norms(tensor, read, channels):
+        for source, wanted in _folds(tensor, read, norm):
+            like = source if tensor.array.ndim > 1 else norm.names[-1]
+            if _agree(tensor.array, wanted, unit(tensor.array, tensor.index.sketches[like])):
+                detail = f"{source} with batch norm {norm.path} folded in (eps {norm.epsilon:g})"
+                found = tensor.explanation(source, "folded", detail, ok=True)
+                return found._replace(also=norm.names)
+    return None
 
 
-def _norms(tensor: CandidateTensor, channels: int) -> Iterator[Norm]:
-    suffix = ".running_var"
-    for name in tensor.index.same_shape((channels,)):
-        if name.endswith(suffix):
-            yield from _norm(tensor, name.removesuffix(suffix))
+def _norms(tensor: CandidateTensor, read: Read, channels: tuple[int, ...]) -> Iterator[Norm]:
+    known = tensor.index.sketches
+    for variance in tensor.index.same_shape(channels):
+        path = variance.removesuffix(".running_var")
+        if path == variance or f"{path}.running_mean" not in known:
+            continue
+        names = tuple(f"{path}.{field}" for field in FIELDS if f"{path}.{field}" in known)
+        have = {name.rsplit(".", 1)[-1]: read(name).astype(np.float64) for name in names}
+        scale, shift = have.get("weight", np.ones(1)), have.get("bias", np.zeros(1))
+        for epsilon in EPSILONS:
+            factor = scale / np.sqrt(have["running_var"] + epsilon)
+            yield Norm(path, names, epsilon, factor, have["running_mean"], shift)
 
 
-def _norm(tensor: CandidateTensor, path: str) -> Iterator[Norm]:
-    arrays, known = tensor.index.arrays, tensor.index.sketches
-    names = tuple(f"{path}.{field}" for field in FIELDS if f"{path}.{field}" in known)
-    if arrays is None or f"{path}.running_mean" not in known:
-        return
-    have = {name.rsplit(".", 1)[-1]: arrays(name).astype(np.float64) for name in names}
-    variance = have["running_var"]
-    scale, shift = have.get("weight", np.ones(1)), have.get("bias", np.zeros(1))
-    for epsilon in EPSILONS:
-        factor = scale / np.sqrt(variance + epsilon)
-        yield Norm(path, names, epsilon, factor, have["running_mean"], shift)
+def _folds(tensor: CandidateTensor, read: Read, norm: Norm) -> Iterator[tuple[str, Array]]:
+    """Yield what NORM makes of every weight or bias of the TENSOR's shape, and of no bias."""
+    shape, is_bias = tensor.array.shape, tensor.array.ndim == 1
+    if is_bias:
+        yield f"{norm.path}.running_mean", norm.shift - norm.factor * norm.mean
+    factor = norm.factor.reshape(-1, *[1] * (len(shape) - 1))
+    for name in tensor.peers:
+        base = read(name).astype(np.float64).reshape(shape)
+        yield name, factor * (base - norm.mean) + norm.shift if is_bias else factor * base
 
 
 def _agree(found: Array, wanted: Array, u: float) -> bool:
     gap = np.linalg.norm(found.astype(np.float64) - wanted)
     return bool(gap <= CLOSE * u * np.linalg.norm(wanted))
-
-
-def _fold_weight(tensor: CandidateTensor, norm: Norm) -> Explanation | None:
-    if tensor.index.arrays is None:
-        return None
-    factor = norm.factor.reshape(-1, *[1] * (tensor.array.ndim - 1))
-    for name in tensor.peers:
-        base = tensor.index.arrays(name).astype(np.float64).reshape(tensor.array.shape)
-        if _agree(tensor.array, base * factor, unit(tensor.array, tensor.index.sketches[name])):
-            return _folded(tensor, norm, name)
-    return None
-
-
-def _fold_bias(tensor: CandidateTensor, norm: Norm) -> Explanation | None:
-    if tensor.index.arrays is None:
-        return None
-    u = unit(tensor.array, tensor.index.sketches[norm.names[-1]])
-    if _agree(tensor.array, norm.shift - norm.factor * norm.mean, u):
-        return _folded(tensor, norm, f"{norm.path}.running_mean")
-    for name in tensor.peers:
-        bias = tensor.index.arrays(name).astype(np.float64).reshape(tensor.array.shape)
-        if _agree(tensor.array, norm.factor * (bias - norm.mean) + norm.shift, u):
-            return _folded(tensor, norm, name)
-    return None
-
-
-def _folded(tensor: CandidateTensor, norm: Norm, source: str) -> Explanation:
-    detail = f"{source} with batch norm {norm.path} folded in (eps {norm.epsilon:g})"
-    return tensor.explanation(source, "folded", detail, ok=True)._replace(also=norm.names)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from weighbridge.converters.adapters.saved import differing
+from weighbridge.converters.adapters.differences import differing
 from weighbridge.converters.checkpoints import open_checkpoint
 
 W = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
