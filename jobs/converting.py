@@ -163,21 +163,9 @@ def move(  # noqa: PLR0913  # of two verbs, by keyword
 
     live = replace(job.model, tensors=model.tensors) if whole else job.model
     live = with_restored(live, job.restored)
-    check = limiting(judged(live, absolute(target.path), provenance, options), limited)
+    check = judged(live, absolute(target.path), provenance, options, limited)
     check = offering(check, model, target.path) if to == "mlx" else check
     return publish(target, key_of(job, coded, options), write, check if options.checks else None)
-
-
-def limiting(
-    check: Callable[[Path, Facts], Checked], limited: Callable[[Verdict], Verdict] | None
-) -> Callable[[Path, Facts], Checked]:
-    """Return CHECK with its verdict LIMITED by what else is known."""
-
-    def both(folder: Path, facts: Facts) -> Checked:
-        found = check(folder, facts)
-        return found._replace(verdict=limited(found.verdict)) if limited else found
-
-    return both
 
 
 def require_room(model: Model, target: Target, options: Options) -> None:
@@ -328,14 +316,22 @@ def side_files(model: Model, folder: Path, to: str) -> SideFiles:
 
 
 def judged(
-    model: Model, target: Path, provenance: Provenance | None, options: Options
+    model: Model,
+    target: Path,
+    provenance: Provenance | None,
+    options: Options,
+    limited: Callable[[Verdict], Verdict] | None,
 ) -> Callable[[Path, Facts], Checked]:
-    """Return the check of a conversion of MODEL to TARGET; PROVENANCE is its adapter's base's."""
+    """Return the check of a conversion of MODEL to TARGET; PROVENANCE is its adapter's base's.
+
+    LIMITED lowers the verdict by what else is known.
+    """
 
     def check(folder: Path, facts: Facts) -> Checked:
         verdict = as_forced(compared(model, folder, target, options), facts["merged"])
         verdict = with_provenance(verdict, provenance) if provenance else verdict
         verdict = with_dequantized(verdict, model) if options.dequantize else verdict
+        verdict = limited(verdict) if limited else verdict
         layout = verdict.stage("layout")
         passed = layout is not None and layout.status == "pass"
         return Checked(verdict, {"layout_check": layout.detail} if layout and passed else {})

@@ -14,6 +14,7 @@ from torch import nn
 from ...errors import BadInputError, MismatchError
 from ..checkpoints import Header
 from ..checkpoints.arrays import FileArrays
+from ..checkpoints.base import different
 from ..common.arrays import from_torch, to_torch
 from ..common.policy import Policy
 from ..models import Model
@@ -101,16 +102,10 @@ def require_fitting(
     module: nn.Module, headers: Mapping[str, Header], *, where: str, known: Collection[str] = ()
 ) -> None:
     """Refuse tensors with HEADERS that are not those of MODULE; see ``load_weights``."""
-    own = module.state_dict()
-    counters = {name for name, tensor in own.items() if not tensor.is_floating_point()}
-    problems = [f"{name} is missing" for name in sorted(set(own) - set(headers) - counters)]
-    problems += [f"{name} is unexpected" for name in sorted(set(headers) - set(own) - set(known))]
-    problems += [
-        f"{name}: expected {list(own[name].shape)}, found {list(header.shape)}"
-        for name, header in sorted(headers.items())
-        if name in own and tuple(own[name].shape) != tuple(header.shape)
-    ]
-    if problems:
+    state = module.state_dict().items()
+    own = {name: it for name, it in state if it.is_floating_point() or name in headers}
+    given = {name: it for name, it in headers.items() if name in own or name not in known}
+    if problems := list(different(own, given)):
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from . import evidence, norms, rotary, wiring
@@ -27,8 +28,8 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("attention", attention_scale),
     ("swapped projections", rotary.swapped),
     ("position", rotary.turned),
-    ("mask", rotary.rotary_mask),
-    ("attention", rotary.rotary_scale),
+    ("mask", partial(attention_mask, find=rotary.rotated_core)),
+    ("attention", partial(attention_scale, find=rotary.rotated_core)),
     ("gate", wiring.gate),
     ("activation", wiring.gate_activation),
     ("branch", evidence.mixture),

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
-from .attention import Core, attention_mask, attention_scale, masks
+from .attention import Core, masks
 from .evidence import INPUT, Observation, norm
 from .wiring import SAME, siblings
 
@@ -143,16 +143,7 @@ def _turns(right: Rotary) -> Iterator[tuple[str, Rotary]]:
         yield words, replace(right, offsets=(offset, 0))
 
 
-def _core(it: Observation) -> Core | None:
+def rotated_core(it: Observation) -> Core | None:
+    """Return the attention of rotated queries and keys that the reference's output is, if one is found."""
     found = find_rotary(it)
     return found.core() if found else None
-
-
-def rotary_mask(it: Observation) -> str | None:
-    """Other keys attended to than the reference attends to."""
-    return attention_mask(it, _core)
-
-
-def rotary_scale(it: Observation) -> str | None:
-    """Scores multiplied by another factor."""
-    return attention_scale(it, _core)

@@ -81,59 +81,35 @@ def _fit(length: int, texts: Iterator[list[int]]) -> list[int]:
     return [*ids[: length - 1], ids[-1]]
 
 
-def _rows(context: Context) -> Iterator[tuple[int, slice]]:
-    """Yield each row's number and the columns that its tokens take."""
-    width, left = context.shape[-1], context.layout.left or cycle([False])
+# What a row of so many tokens holds, by role: text, ones, halves of a pair, a count from 0.
+OF_TOKENS: Final[Mapping[str, Callable[[Context, int], Any]]] = {
+    "token_ids": lambda context, length: _fit(length, context.texts),
+    "attention_mask": lambda _, __: 1,
+    "token_types": lambda _, length: np.arange(length) * 2 // length,
+    "positions": lambda _, length: np.arange(length),
+}
+TOKEN_ROLES: Final = frozenset(OF_TOKENS)
+
+
+def rows_of_tokens(port: Port, context: Context) -> Array:
+    """Fill a port by its role, row by row; what lies outside of a row is padding, or 0."""
+    pad = context.pad if port.role == "token_ids" else 0
+    filled, width = np.full(context.shape, pad, port.dtype), context.shape[-1]
+    left = context.layout.left or cycle([False])
     for row, (length, ahead) in enumerate(zip(context.layout.lengths, left, strict=False)):
-        yield row, slice(width - length, None) if ahead else slice(length)
-
-
-def token_ids(port: Port, context: Context) -> Array:
-    """Fill a port with text."""
-    ids = np.full(context.shape, context.pad, port.dtype)
-    for row, columns in _rows(context):
-        ids[row, columns] = _fit(context.layout.lengths[row], context.texts)
-    return ids
-
-
-def attention_mask(port: Port, context: Context) -> Array:
-    """Fill a port with ones where there are tokens and zeros where there is padding."""
-    mask = np.zeros(context.shape, port.dtype)
-    for row, columns in _rows(context):
-        mask[row, columns] = 1
-    return mask
-
-
-def token_types(port: Port, context: Context) -> Array:
-    """Fill a port with zeros, then ones from the middle of each row on."""
-    types = np.zeros(context.shape, port.dtype)
-    for row, columns in _rows(context):
-        types[row, columns] = (
-            np.arange(context.layout.lengths[row]) * 2 // (context.layout.lengths[row])
-        )
-    return types
-
-
-def positions(port: Port, context: Context) -> Array:
-    """Fill a port with positions that count from 0 at each row's first token."""
-    ids = np.zeros(context.shape, port.dtype)
-    for row, columns in _rows(context):
-        ids[row, columns] = np.arange(context.layout.lengths[row])
-    return ids
+        columns = slice(width - length, None) if ahead else slice(length)
+        filled[row, columns] = OF_TOKENS[port.role](context, length)
+    return filled
 
 
 ROLES: Final[Mapping[str, Fill]] = {
-    "token_ids": token_ids,
-    "attention_mask": attention_mask,
-    "token_types": token_types,
-    "positions": positions,
+    **dict.fromkeys(OF_TOKENS, rows_of_tokens),
     "series": series,
     "pixels": pixels,
     "hidden": hidden,
     "waveform": waveform,
     "spectrogram": spectrogram,
 }
-TOKEN_ROLES: Final = frozenset(("token_ids", "attention_mask", "token_types", "positions"))
 
 
 def synthetic_texts(vocabulary: int, random: np.random.Generator) -> Iterator[list[int]]:

@@ -43,7 +43,7 @@ def test_where_no_other_loader_reads_the_adapter_the_stage_says_so(
     def absent(*_):
         raise UnsupportedError("not installed")
 
-    monkeypatch.setattr("weighbridge.jobs.adapter_check.mlx_run", absent)
+    monkeypatch.setattr("weighbridge.converters.runtimes.native.mlx_lm.mlx_lm_runner", absent)
     found = merged(base, large, tmp_path / "merged", jobs.Options())
     stage = found.verdict.stage("structure")
     assert stage.status == "pass"
@@ -56,7 +56,7 @@ def test_what_its_own_loader_does_not_take_whole_is_never_a_pass(
     def partial(*_):
         raise MismatchError("not loaded whole", ["a tensor is loaded into nothing"])
 
-    monkeypatch.setattr("weighbridge.jobs.adapter_check.mlx_run", partial)
+    monkeypatch.setattr("weighbridge.converters.runtimes.native.mlx_lm.mlx_lm_runner", partial)
     found = merged(base, large, tmp_path / "merged", jobs.Options())
     assert found.status == "UNVERIFIED"
     assert "loaded into nothing" in found.verdict.stage("structure").detail
