@@ -90,10 +90,10 @@ def refuse_ways(base: str, *, promote: bool, original: str | None) -> None:
 def noted(outcome: Outcome, provenance: Provenance) -> Outcome:
     """Return OUTCOME with what is to be reported of the base."""
     known = provenance.status in {"same", "unknown"}
-    said = [it for it in ("" if known else provenance.message, provenance.unrounded) if it]
-    plan = (*outcome.plan, *(f"note: {it}" for it in said))
-    notes = [*outcome.facts.get("notes", ()), *said]
-    facts = {**outcome.facts, "notes": notes} if said else outcome.facts
+    lines = [it for it in ("" if known else provenance.message, provenance.unrounded) if it]
+    plan = (*outcome.plan, *(f"note: {it}" for it in lines))
+    notes = [*outcome.facts.get("notes", ()), *lines]
+    facts = {**outcome.facts, "notes": notes} if lines else outcome.facts
     return replace(outcome, plan=plan, facts=facts)
 
 

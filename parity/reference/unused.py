@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ...converters.models import Model, Signature
-from ...converters.runtimes.streamed.modules import opened, reason_to_load, tensors_of
-from ...converters.runtimes.torch import build, call
+from ...converters.runtimes.streamed.modules import opened, tensors_of
+from ...converters.runtimes.torch import call
 from ..probes.probes import Probe
 from ..weights.weights import own_copy
 from .reference import feed
@@ -25,8 +25,7 @@ def unneeded(model: Model, probe: Probe) -> set[str]:
         model: what is run, in float32.
         probe: one is enough, since dependence is on the graph and not on values.
     """
-    make = build if reason_to_load(model) else opened
-    module, found = make(own_copy(model), "float32")
+    module, found = opened(own_copy(model), "float32")
     unused = {*unused_weights(module, model.signature, probe)}
     return {name for name, weight in found.items() if weight is None or weight in unused}
 

@@ -74,7 +74,7 @@ def mlx_model(path: str | Path) -> nn.Module:
         )
     module = library_module(model, model.own_values())
     if hasattr(module, "generation"):
-        said = read_fields(Path(path) / "generation_config.json", GENERATION)
-        module.generation = module.generation.from_dict({**model.config, **said})
+        recorded = read_fields(Path(path) / "generation_config.json", GENERATION)
+        module.generation = module.generation.from_dict({**model.config, **recorded})
     module.eval()
     return module

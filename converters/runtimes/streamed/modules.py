@@ -20,9 +20,9 @@ from .together import READINGS
 from .weights import Weight, stored
 
 
-def reason_to_load(model: Model) -> str:
-    """Return why MODEL has to be whole in memory to run; empty where it need not be."""
-    return "" if model.path is not None else "its weights are in memory already"
+def in_memory(model: Model) -> bool:
+    """Say whether the weights of MODEL, a factory's, are in memory already."""
+    return model.path is None
 
 
 def open_module(model: Model, dtype: str = "float32") -> nn.Module:
@@ -52,7 +52,7 @@ def bare_module(model: Model, dtype: str = "float32") -> whole.Bare:
     Raises:
         MismatchError: its files do not fit its class; everything is listed.
     """
-    if reason_to_load(model):
+    if in_memory(model):
         return whole.bare(model, dtype)
     with parameters_on_meta():
         module = whole.empty_module(model)
