@@ -93,8 +93,8 @@ def compressed(
     Returns:
         What that saves, and what it costs on TRIAL.
     """
-    codes = model.tensors if isinstance(model.tensors, Dequantized) else None
-    if not compression and not (codes and codes.schemes):
+    codes = codes_of(model)
+    if not compression and codes is None:
         return {}
     from ..converters.coreml.codes import keep_codes
     from ..converters.coreml.compress import compress_package, costs
@@ -106,6 +106,12 @@ def compressed(
             return costs(before, package, trial)
         kept = keep_codes(package, codes)
         return {"codes": kept._asdict(), **(costs(before, package, trial) if kept.codes else {})}
+
+
+def codes_of(model: Model) -> Dequantized | None:
+    """Return the quantized weights of MODEL, seen dense; ``None`` where it has none."""
+    tensors = model.tensors
+    return tensors if isinstance(tensors, Dequantized) and tensors.schemes else None
 
 
 def export_program(
@@ -127,8 +133,11 @@ def export_program(
     """
 
     def write(model: Model, path: Path) -> Written:
-        exported = writer(kind)(merged_in_memory(model), model.signature, path, ways)
-        return Written(facts_of(model, kind, str(exported)))
+        codes = codes_of(model) if kind == "onnx" else None
+        own = {"codes": codes} if codes else {}
+        exported = writer(kind)(merged_in_memory(model), model.signature, path, ways, **own)
+        kept = {"codes": exported.kept.facts()} if codes else {}
+        return Written(facts_of(model, kind, str(exported)) | kept)
 
     form = Form("asset", ".aimodel", ways.precision)
     if kind == "onnx":

@@ -10,6 +10,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from ..quantization import Dequantized
 from ..values import Array
 from .mlprogram.arithmetic import evaluate, rounds_to
 
@@ -70,6 +71,21 @@ def match_weights(
         if sources := known.get((array.dtype, digest(array, array.dtype))):
             found[name] = entry(sources, floats)
     return found
+
+
+def of_codes(
+    constants: Mapping[str, Array], tensors: Dequantized
+) -> Iterator[tuple[str, Array, list[str]]]:
+    """Yield each quantized weight of TENSORS, its dense values, and which CONSTANTS, matrices, are made of it."""
+    known: dict[tuple[Any, bytes], list[str]] = {}
+    matrices = {name: it for name, it in constants.items() if it.ndim == 2}
+    for name, array in matrices.items():
+        known.setdefault((array.dtype, digest(array, array.dtype)), []).append(name)
+    dtypes = {array.dtype for array in matrices.values()}
+    for weight in tensors.schemes:
+        dense = tensors.read(weight)
+        names = [it for dtype in dtypes for it in known.get((dtype, digest(dense, dtype)), ())]
+        yield weight, dense, [it for it in names if matrices[it].shape == dense.shape]
 
 
 def entry(sources: Sequence[tuple[str, bool]], state: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...errors import UnsupportedError
-from ..captures.constants import digest
+from ..captures.constants import of_codes
 from ..captures.mlprogram.program import Program, load_program
 from ..captures.mlprogram.toolkit import coremltools, quiet, types
 from ..common.steps import step
@@ -97,15 +97,8 @@ def keep_codes(package: Path, tensors: Dequantized) -> Kept:
 
 def codes_of(program: Program, tensors: Dequantized, found: Kept) -> Iterator[tuple[str, Shift]]:
     """Yield the codes of each constant of PROGRAM that is made of a weight of TENSORS; fill FOUND."""
-    constants = {name: it for name, it in program.constants().items() if it.ndim == 2}
-    known: dict[tuple[Any, bytes], list[str]] = {}
-    for name, array in constants.items():
-        known.setdefault((array.dtype, digest(array, array.dtype)), []).append(name)
-    dtypes = {array.dtype for array in constants.values()}
-    for weight in tensors.schemes:
-        dense = tensors.read(weight)
-        names = [it for dtype in dtypes for it in known.get((dtype, digest(dense, dtype)), ())]
-        fitting = [it for it in names if constants[it].shape == dense.shape]
+    constants = program.constants()
+    for weight, dense, fitting in of_codes(constants, tensors):
         try:
             codes = shift(Blocks(tensors.parts(weight), tensors.schemes[weight]))
         except UnsupportedError as error:

@@ -18,6 +18,7 @@ from .model import Model
 from .ports import role_of, signature_from_manifest
 from .signature import Dimension, Port, Signature
 
+CODES: Final = "quantized"  # in a record: constant -> how it is made of codes
 ProgramFile = OnnxFile | Asset
 SUFFIXES: Final = (ONNX, ASSET)
 

@@ -19,9 +19,12 @@ from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import first_line
 from ..models.manifests import MANIFEST
-from ..models.program_files import to_metadata
+from ..models.program_files import CODES, to_metadata
 from ..models.signature import Signature
+from ..quantization import Dequantized
 from ..runtimes.programs.onnx_graphs import SCOPES
+from ..values import Array
+from .codes import Kept, keep_codes, opset_for
 from .writing import require_place, write
 
 OURS: Final = "module"  # the module, inside the one that is exported
@@ -34,12 +37,14 @@ class OnnxReport(NamedTuple):
         path: the file.
         census: number of nodes by type.
         weights: initializer -> name of the source's tensor with the same values, perhaps transposed.
+        kept: what became of the codes of a quantized source.
         nbytes: size of the file.
     """
 
     path: Path
     census: Mapping[str, int]
     weights: Mapping[str, str]
+    kept: Kept
     nbytes: int
 
     def __str__(self) -> str:
@@ -53,6 +58,7 @@ def export_onnx(
     signature: Signature,
     target: Path,
     options: ProgramOptions = ProgramOptions(),
+    codes: Dequantized | None = None,
 ) -> OnnxReport:
     """Write MODULE as an ONNX file at TARGET.
 
@@ -63,6 +69,7 @@ def export_onnx(
         signature: its inputs and outputs; named sizes vary.
         target: the file to write, ``*.onnx``, or a folder where the weights lie beside the graph.
         options: see :class:`ProgramOptions`.
+        codes: quantized weights of the source, whose codes the file is to keep.
 
     Raises:
         BadInputError: TARGET is called otherwise, or a dimension does not exist or cannot be so large.
@@ -70,22 +77,38 @@ def export_onnx(
             would be larger than 2 GB.
     """
     apart, narrow = options.external_data, options.precision == "float16"
-    require_place(target, module, narrow=narrow, apart=apart)
+    opset = opset_for(codes, options.opset, OPSET)
+    require_place(target, () if codes else (module,), narrow=narrow, apart=apart)
     limits = bounds(signature, options.upper)
-    step("recording the module")
-    own, wrapper = in_precision(module, options.precision)
-    graph = record(own, signature, limits, torch.int64, wrapper)
-    step("writing the ONNX graph")
-    proto = translated(graph, signature, options.opset or OPSET)
-    rename(proto.graph)
-    weights = sign(proto, module, bounded(signature, limits))
+    proto = graph_of(module, signature, limits, options.precision, opset)
+    constants = constants_of(proto.graph)
+    kept = keep_codes(proto, constants, codes) if codes else Kept()
+    weights = sign(proto, (constants, kept), module, bounded(signature, limits))
     file = write(proto, target, apart=apart)
     return OnnxReport(
         path=file,
         census=dict(Counter(node.op_type for node in proto.graph.node)),
         weights={name: entry["key"] for name, entry in weights.items()},
+        kept=kept,
         nbytes=sum(it.stat().st_size for it in (target.iterdir() if apart else [file])),
     )
+
+
+def graph_of(
+    module: torch.nn.Module,
+    signature: Signature,
+    limits: Mapping[str, int],
+    precision: str,
+    opset: int,
+) -> Any:
+    """Return MODULE in PRECISION as an ONNX model whose sizes vary up to LIMITS, with its own names."""
+    step("recording the module")
+    own, wrapper = in_precision(module, precision)
+    graph = record(own, signature, limits, torch.int64, wrapper)
+    step("writing the ONNX graph")
+    proto = translated(graph, signature, opset)
+    rename(proto.graph)
+    return proto
 
 
 def translated(graph: Any, signature: Signature, opset: int) -> Any:
@@ -134,16 +157,27 @@ def rename(graph: Any) -> None:
             node.metadata_props.append(onnx.StringStringEntryProto(key=SCOPES, value=value))
 
 
-def sign(proto: Any, module: torch.nn.Module, signature: Signature) -> dict[str, Any]:
-    """Write into PROTO what it takes and gives and which of its initializers is what; return the latter."""
+def constants_of(graph: Any) -> dict[str, Array]:
+    """Return the initializers of GRAPH in floating point."""
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
-    constants = {
+    return {
         tensor.name: onnx.numpy_helper.to_array(tensor)
-        for tensor in proto.graph.initializer
+        for tensor in graph.initializer
         if tensor.data_type in floats
     }
+
+
+def sign(
+    proto: Any,
+    found: tuple[Mapping[str, Array], Kept],
+    module: torch.nn.Module,
+    signature: Signature,
+) -> dict[str, Any]:
+    """Write into PROTO what it takes and gives and which constant FOUND is what; return the latter."""
+    constants, kept = found
     weights, made = described(constants, module)
     manifest = {"version": 1, "signature": asdict(signature), "weights": weights, "made": made}
+    manifest |= {CODES: kept.codes} if kept.codes else {}
     proto.metadata_props.append(
         onnx.StringStringEntryProto(key=MANIFEST, value=to_metadata(manifest))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,12 +16,14 @@ LARGEST: Final = 2**31 - 1  # bytes of a file: what protobuf can hold
 LEAST: Final = 1024  # bytes of a weight that lies outside, as in PyTorch's own exports
 
 
-def require_place(target: Path, module: torch.nn.Module, *, narrow: bool, apart: bool) -> None:
+def require_place(
+    target: Path, modules: Collection[torch.nn.Module], *, narrow: bool, apart: bool
+) -> None:
     """Refuse a TARGET that is named otherwise, or one file for weights that it cannot hold.
 
     Args:
         target: a file, or a folder where the weights are to lie APART.
-        module: whose weights are written, in float16 if NARROW.
+        modules: whose weights are written dense, in float16 if NARROW.
         narrow: whether they are.
         apart: whether they lie in a file of their own.
 
@@ -30,7 +33,7 @@ def require_place(target: Path, module: torch.nn.Module, *, narrow: bool, apart:
     """
     if not apart and target.suffix != SUFFIX:
         raise BadInputError(f"{target}: an ONNX file is named *{SUFFIX}")
-    tensors = (*module.parameters(), *module.buffers())
+    tensors = [it for one in modules for it in (*one.parameters(), *one.buffers())]
     size = sum(
         it.numel() * (2 if narrow and it.is_floating_point() else it.itemsize) for it in tensors
     )
@@ -41,7 +44,7 @@ def require_place(target: Path, module: torch.nn.Module, *, narrow: bool, apart:
 def too_large(target: Path) -> UnsupportedError:
     """Return what is raised where one file cannot hold TARGET."""
     return UnsupportedError(
-        f"{target} would be larger than 2 GB, the most that one file can hold; with --external-data"
+        f"{target.name} would be larger than 2 GB, the most that one file can hold; with --external-data"
         " and a folder's name the weights lie beside the graph"
     )
 

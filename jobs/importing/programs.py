@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...converters.checkpoints import Checkpoint
+from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.checkpoints.open import refuse_coreml
 from ...converters.common.dtypes import CODE
 from ...converters.models import Model
 from ...converters.models.config_fields import read_config
 from ...converters.models.families import known_family
-from ...converters.models.program_files import open_program, program_in, recorded
+from ...converters.models.program_files import CODES, open_program, program_in, recorded
+from ...converters.onnx_export.reading import blocks_in
+from ...converters.planning.transcoding import DTYPES, is_quantized, section_of
+from ...converters.quantization import Blocks, Dequantized
+from ...converters.quantization.mlx import part_name
+from ...converters.quantization.recipe import KEY
+from ...converters.values import Array
 from ...errors import BadInputError, MismatchError
 from ...parity.check.verdict import Verdict
 from ..converting import compared, move
@@ -54,7 +61,10 @@ def convert_program(
     model, lines = recovered(source, contents, like, options)
     ran = None if options.dry_run or not options.checks else require_same(model, source, options)
     limited = (lambda verdict: verdict.after(ran, "source file")) if ran else None
-    outcome = move(model, place, to, options, limited=limited)
+    if is_quantized(model) and options.dequantize:
+        model = model_like(source, like, rounded(model, options.dequantize), options)
+    keeps_codes = is_quantized(model) and not options.dequantize
+    outcome = move(model, place, to, options, keeps_codes=keeps_codes, limited=limited)
     facts = {**outcome.facts, "found": lines}
     return replace(outcome, plan=(*lines, *outcome.plan), facts=facts)
 
@@ -95,7 +105,34 @@ def recovered(
     found = recover(contents.constants, contents.manifest, headers, str(source))
     if family := known_family(read_config(like), headers):
         found.leave_out(family.optional)
-    return model_like(source, like, Held(source, found.arrays), options), found.lines()
+    tensors: Checkpoint = Held(source, found.arrays)
+    if CODES in contents.manifest and isinstance(contents.constants, OnnxFile):
+        coded = blocks_in(contents.constants, contents.manifest)
+        own = {name: it for name, it in coded.items() if name in found.arrays}
+        tensors = with_codes(source, found.arrays, own)
+    return model_like(source, like, tensors, options), found.lines()
+
+
+def with_codes(
+    source: Path, arrays: Mapping[str, Array], coded: Mapping[str, Blocks]
+) -> Dequantized:
+    """Return ARRAYS of SOURCE, those that are CODED as their codes, seen dense."""
+    from ...converters.recovering import Held
+
+    parts = {
+        part_name(name, part): array
+        for name, blocks in coded.items()
+        for part, array in blocks.parts.items()
+    }
+    section = section_of({name: blocks.scheme for name, blocks in coded.items()})
+    return Dequantized(Held(source, {**arrays, **parts}), {KEY: section})
+
+
+def rounded(model: Model, dtype: str) -> Checkpoint:
+    """Return the tensors of MODEL, those on codes dense in DTYPE, a key of ``DTYPES``."""
+    tensors = model.tensors
+    assert isinstance(tensors, Dequantized)  # noqa: S101  (`is_quantized` was asked)
+    return Dequantized(tensors.raw, {KEY: section_of(tensors.schemes)}, dtype=DTYPES[dtype])
 
 
 def require_same(model: Model, source: Path, options: Options) -> Verdict:

@@ -8,7 +8,9 @@ import shutil
 import numpy as np
 import onnx
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from weighbridge.cli import main
 from weighbridge.tests.support.coreml.families import NAMES
@@ -84,6 +86,76 @@ def test_missing_and_cut_data_beside_the_graph_is_one_line(exported, half, tmp_p
         output = invoke("parity", "check", exported[0], target, code=3)
         assert len([it for it in output.splitlines() if it.startswith("Error:")]) == 1
         data.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def coded(tmp_path_factory):
+    """Return a folder with a model in bfloat16, the same one in 4 bits, and the file made of that."""
+    from weighbridge.tests.converters.gguf.models import module, saved
+
+    folder = tmp_path_factory.mktemp("coded")
+    saved(module("llama").to(torch.bfloat16), folder / "dense")
+    words = ("--bits", "4", "--group-size", "32", "--check", "none")
+    invoke("quantize", folder / "dense", folder / "q4", *words)
+    document = json.loads(invoke("export", "onnx", folder / "q4", folder / "q4.onnx", "--json"))
+    return folder, document
+
+
+def test_codes_of_a_quantized_source_are_kept_and_every_weight_is_the_same(coded):
+    folder, document = coded
+    assert document["verdict"]["status"] == "PASS"
+    kept = document["facts"]["codes"]
+    assert (len(kept["codes"]), kept["dense"]) == (16, {})
+    file = onnx.load(folder / "q4.onnx")
+    assert sum(node.op_type == "DequantizeLinear" for node in file.graph.node) == 16
+    stages = {it["name"]: it for it in document["verdict"]["stages"]}
+    assert stages["fingerprints"]["figures"]["kinds"]["equal"] == 16
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_codes_come_back_as_the_words_and_scales_that_they_were(coded, tmp_path, precision):
+    folder, _ = coded
+    file = folder / "q4.onnx"
+    if precision == "fp16":
+        file = tmp_path / "half.onnx"
+        invoke("export", "onnx", folder / "q4", file, "--precision", precision)
+    words = ("--like", folder / "dense", "--check", "none")
+    invoke("convert", "onnx-to-mlx", file, tmp_path / "back", *words)
+    was, now = (load_file(it / "model.safetensors") for it in (folder / "q4", tmp_path / "back"))
+    assert was.keys() == now.keys()
+    parts = [name for name in was if was[name].dtype == torch.uint32 or "scales" in name]
+    assert len(parts) == 32
+    parts += [name.replace("scales", "biases") for name in parts if "scales" in name]
+    assert all(torch.equal(was[name], now[name]) for name in parts)
+    assert {was[name].dtype for name in parts} == {now[name].dtype for name in parts}
+
+
+def test_codes_can_come_back_dense(coded, tmp_path):
+    folder, _ = coded
+    words = ("--like", folder / "dense", "--dequantize", "bf16", "--json")
+    output = invoke("convert", "onnx-to-torch", folder / "q4.onnx", tmp_path / "back", *words)
+    assert json.loads(output)["verdict"]["status"] == "PASS"
+    assert torch.bfloat16 in {
+        it.dtype for it in load_file(tmp_path / "back/model.safetensors").values()
+    }
+
+
+def test_a_code_that_is_one_off_is_found(coded, tmp_path):
+    folder, _ = coded
+
+    def other(graph):
+        tensor = next(it for it in graph.initializer if it.name.endswith("up_proj.weight/codes"))
+        tensor.raw_data = bytes([tensor.raw_data[0] ^ 1]) + tensor.raw_data[1:]
+
+    file = changed(folder / "q4.onnx", tmp_path / "o.onnx", other)
+    output = invoke("parity", "check", folder / "q4", file, "--json", code=1)
+    assert "up_proj" in output
+
+
+def test_codes_need_operators_that_know_blocks(coded, tmp_path):
+    output = invoke("export", "onnx", coded[0] / "q4", tmp_path / "a.onnx", "--opset", "20", code=3)
+    assert "--opset 20 has no blocks of codes" in output
+    assert [*tmp_path.iterdir()] == []
 
 
 def changed(path, target, change):

@@ -13,6 +13,7 @@ from ....errors import BadInputError
 from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..base import Header
+from .onnx_codes import made_weights
 from .ranges import chunks
 
 SUFFIX = ".onnx"
@@ -24,7 +25,8 @@ class OnnxFile:
 
     Attributes:
         proto: the model, external data not loaded.
-        headers: the initializers whose dtype a tensor file has.
+        headers: the initializers whose dtype a tensor file has, and the weights that the graph makes of
+            codes in place of these.
         others: those of other dtypes, such as 4-bit integers.
 
     Raises:
@@ -38,16 +40,36 @@ class OnnxFile:
         self.metadata: Mapping[str, str] = {it.key: it.value for it in self.proto.metadata_props}
         self._tensors = {tensor.name: tensor for tensor in self.proto.graph.initializer}
         codes = {name: _code(tensor) for name, tensor in self._tensors.items()}
+        self._made = made_weights(self.proto.graph, self._tensors)
+        parts = {name for made in self._made.values() for name in made.parts}
         self.headers: Mapping[str, Header] = {
             name: Header(code, tuple(self._tensors[name].dims))
             for name, code in codes.items()
-            if code
-        }
+            if code and name not in parts
+        } | {name: made.header(self.part, self._dims) for name, made in self._made.items()}
         self.others = tuple(name for name, code in codes.items() if not code)
         self.files: tuple[Path, ...] = (path, *sorted(self._outside()))
 
     def read(self, name: str) -> Array:
-        """Return tensor NAME as an array of its own.
+        """Return tensor NAME as an array of its own; a weight made of codes at its value, rounded once.
+
+        Raises:
+            BadInputError: its data is missing or damaged.
+        """
+        header = self.headers[name]
+        made = self._made.get(name)
+        array = made.values(self.part) if made else self.part(name)
+        return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)
+
+    def made(self, dtype: str) -> dict[str, frozenset[str]]:
+        """Return the weights of DTYPE that the graph makes of codes, each with the values made on the way."""
+        return {n: it.inside for n, it in self._made.items() if self.headers[n].dtype == dtype}
+
+    def _dims(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].dims)
+
+    def part(self, name: str) -> Array:
+        """Return initializer NAME, codes of few bits one each.
 
         Raises:
             BadInputError: its data is missing or damaged.
@@ -59,11 +81,9 @@ class OnnxFile:
         try:
             if external_data_helper.uses_external_data(tensor):
                 external_data_helper.load_external_data_for_tensor(tensor, str(self.path.parent))
-            array = numpy_helper.to_array(tensor)
+            return np.asarray(numpy_helper.to_array(tensor))
         except Exception as error:  # of many kinds, some of onnx's own
             raise BadInputError(f"{self.path}: tensor {name} cannot be read ({error})") from None
-        header = self.headers[name]
-        return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)
 
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""

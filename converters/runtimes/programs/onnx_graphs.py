@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ SCOPES: Final = (
     "pkg.torch.onnx.name_scopes"  # of a node: the submodules around it, then its own name
 )
 GIVEN: Final = "/given"  # ends the name of an input that stands in for a value
-WIDE: Final = "/wide"  # ends the name of an initializer's float32 copy
+WIDE: Final = "/float32"  # ends the name of an initializer's float32 copy
 KINDS: Final = frozenset({"dtype", "to"})  # attributes that name the type of a node's output
 
 
@@ -76,12 +76,19 @@ def _replace(graph: Any, name: str, kind: int) -> None:
     graph.input.append(helper.make_tensor_value_info(f"{name}{GIVEN}", kind, None))
 
 
-def widen(proto: Any) -> None:
-    """Let PROTO compute in float32 whatever it computes in float16, in place; its weights stay as they are."""
+def widen(proto: Any, made: Mapping[str, Collection[str]]) -> None:
+    """Let PROTO compute in float32 whatever it computes in float16, in place; its weights stay as they are.
+
+    Args:
+        proto: the model.
+        made: weights that it makes of codes, each with the values in between, itself among them.
+    """
+    inside = {name for values in made.values() for name in values}
     for graph in (proto.graph, *proto.functions):
-        _widen_nodes(graph.node)
+        _widen_nodes([node for node in graph.node if not inside.intersection(node.output)])
     for graph in graphs(proto.graph):
-        _widen_weights(graph)
+        own = made if graph is proto.graph else ()
+        _widen_weights(graph, own, inside)
         for value in (*graph.input, *graph.output, *graph.value_info):
             _widen_type(value.type)
 
@@ -110,17 +117,18 @@ def _widen_nodes(nodes: Any) -> None:
                 _widen_nodes(inner.node)
 
 
-def _widen_weights(graph: Any) -> None:
-    """Let the nodes of GRAPH read float32 copies of its initializers, which it makes itself."""
+def _widen_weights(graph: Any, made: Collection[str], inside: Collection[str]) -> None:
+    """Let the nodes of GRAPH but those INSIDE weights read float32 copies of the MADE ones and of initializers."""
     from onnx import TensorProto, helper
 
     narrow = [it.name for it in graph.initializer if it.data_type == TensorProto.FLOAT16]
-    wide = {name: f"{name}{WIDE}" for name in narrow}
-    for inner in graphs(graph):
-        for node in inner.node:
-            node.input[:] = [wide.get(name, name) for name in node.input]
-    casts = [helper.make_node("Cast", [n], [wide[n]], to=TensorProto.FLOAT) for n in narrow]
-    nodes = [*casts, *graph.node]
+    wide = {name: f"{name}{WIDE}" for name in (*narrow, *made)}
+    making = [node for node in graph.node if {*node.output} & {*inside}]
+    rest = [node for node in graph.node if not {*node.output} & {*inside}]
+    for node in [*rest, *(it for inner in [*graphs(graph)][1:] for it in inner.node)]:
+        node.input[:] = [wide.get(name, name) for name in node.input]
+    casts = [helper.make_node("Cast", [n], [to], to=TensorProto.FLOAT) for n, to in wide.items()]
+    nodes = [*making, *casts, *rest]
     del graph.node[:]
     graph.node.extend(nodes)
 

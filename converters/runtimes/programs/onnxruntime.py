@@ -95,7 +95,7 @@ class OnnxRunner:
         proto = type(self._file.proto)()
         proto.CopyFrom(self._file.proto)
         if self._wide:
-            widen(proto)
+            widen(proto, self._file.made("F16"))
         watch(proto, sites, given)
         return _session(proto.SerializeToString(), self._file.path.parent)
 
