@@ -25,8 +25,10 @@ from ..converters.models.specs import ADAPTER_FILES, exists
 from ..converters.models.specs import open as open_model
 from ..converters.routes import ROUTES
 from ..errors import WeighbridgeError
+from .usage import adapter_lines, gguf_lines, model_lines
 
 Facts = dict[str, Any]
+USAGE = "run it in Python"
 PACKAGES = (
     *("torch", "mlx", "transformers", "coremltools", "safetensors", "numpy", "onnx", "peft"),
     *("mlx-lm", "gguf", "onnxruntime", "onnxscript", "coreai-core", "coreai-torch"),
@@ -67,9 +69,16 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     if is_adapter(path):
         adapter = read_adapter(path)
         base, kind = adapter.base.get("spec"), f"{adapter.framework} adapter"
-        return with_next(spec, adapter_facts(adapter), proposals(spec, kind, base))
+        facts = adapter_facts(adapter) | {USAGE: adapter_lines(spec, adapter)}
+        return with_next(spec, facts, proposals(spec, kind, base))
+    if path.suffix == ".gguf" and path.is_file():
+        return {"path": spec, **gguf_facts(path), USAGE: gguf_lines(path)}
     model = open_model(spec, trust_code=trust_code, map=map_name)
+    if model.framework == "mlprogram":
+        model = replace(model, declared=package_signature(model))
     facts = model_facts(model)
+    if lines := model_lines(spec, model):
+        facts[USAGE] = lines
     if model.config.get("quantization"):
         return with_next(spec, facts, [dequantizing(spec)])
     source = recorded_path(read_manifest(path / MANIFEST).get("source", {}))
@@ -128,6 +137,20 @@ def adapter_facts(adapter: Adapter) -> Facts:
     }
 
 
+def gguf_facts(path: Path) -> Facts:
+    """Describe the GGUF file at PATH."""
+    from ..converters.gguf.header import read_header
+
+    header = read_header(path)
+    named = header.fields.get("general.architecture")
+    return {
+        "is": "a GGUF file",
+        "architecture": named.value() if named else "unknown",
+        "tensors": len(header.tensors),
+        "stored as": dict(Counter(it.type for it in header.tensors.values())),
+    }
+
+
 def model_facts(model: Model) -> Facts:
     """Describe a model: its family, tensors and signature."""
     facts: Facts = {
@@ -141,7 +164,6 @@ def model_facts(model: Model) -> Facts:
     if model.framework == "mlprogram":
         from ..converters.captures.mlprogram.contents import described
 
-        model = replace(model, declared=package_signature(model))
         facts |= described(Path(str(model.path)))
     if isinstance(model.tensors, Asset):
         facts["operators"] = model.tensors.process.ask("operators")

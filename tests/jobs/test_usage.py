@@ -1,0 +1,158 @@
+"""The lines of Python that ``inspect`` prints load and run what lies there, as they stand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import warnings
+
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner
+
+from tests.support import text_tokenizers
+from weighbridge.cli import main
+
+LLAMA = {
+    "vocab_size": 3000,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def invoke(*words):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return result.output
+
+
+def lines_of(path):
+    """Return what ``inspect`` prints to run PATH, as one text."""
+    return "\n".join(json.loads(invoke("inspect", path, "--json"))["run it in Python"])
+
+
+def printed(path, capsys):
+    """Run what ``inspect`` prints of PATH; return what that prints."""
+    lines = lines_of(path)
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries that are used
+        exec(compile(lines, str(path), "exec"), {"__name__": "usage"})
+    out = capsys.readouterr().out
+    assert out
+    return out
+
+
+def saved(folder, config, tokenizer=None):
+    """Write a random model of CONFIG to FOLDER, and what TOKENIZER writes beside it."""
+    torch.manual_seed(0)
+    folder.mkdir()
+    if tokenizer:
+        tokenizer(folder)
+    config.save_pretrained(folder)
+    name = config.architectures[0]
+    getattr(transformers, name)(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A folder with a Llama, a T5 and a BERT for PyTorch, and each for MLX."""
+    root = tmp_path_factory.mktemp("usage")
+    llama = transformers.LlamaConfig(**LLAMA, architectures=["LlamaForCausalLM"])
+    small = {"vocab_size": 60, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1}
+    t5 = transformers.T5Config(
+        **small, num_heads=2, architectures=["T5ForConditionalGeneration"], decoder_start_token_id=0
+    )
+    saved(root / "llama", llama, text_tokenizers.byte_level)
+    saved(root / "bare", llama)
+    saved(root / "t5", t5)
+    settings = root / "t5" / "generation_config.json"
+    settings.write_text('{"decoder_start_token_id": 0, "eos_token_id": 1}')
+    for name in ("llama", "bare", "t5"):
+        invoke("convert", "torch-to-mlx", root / name, root / f"{name}-mlx", "--check", "none")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("llama", "logits"),
+        ("t5", "logits"),
+        ("llama-mlx", ""),
+        ("bare-mlx", "array"),
+        ("t5-mlx", "array"),
+    ],
+)
+def test_a_directory_is_run(models, name, what, capsys):
+    assert what in printed(models / name, capsys)
+
+
+def test_an_encoder_is_run_by_mlx_embeddings_with_a_tokenizer_and_by_its_class_without(
+    tiny_bert_dir, tmp_path, capsys
+):
+    invoke("convert", "torch-to-mlx", tiny_bert_dir, tmp_path / "mlx", "--check", "none")
+    assert "mlx_embeddings" in lines_of(tmp_path / "mlx")
+    assert "array" in printed(tmp_path / "mlx", capsys)
+    bare = shutil.ignore_patterns("tokenizer*", "vocab*")
+    shutil.copytree(tmp_path / "mlx", tmp_path / "bare", ignore=bare)
+    assert "mlx_embeddings" not in lines_of(tmp_path / "bare")
+    assert "array" in printed(tmp_path / "bare", capsys)
+
+
+@pytest.mark.parametrize("base", ["llama", "bare"])
+def test_adapters_are_run_on_their_base(models, tmp_path, base, capsys):
+    import peft
+
+    plain = transformers.AutoModelForCausalLM.from_pretrained(models / base)
+    peft.get_peft_model(
+        plain, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    ).save_pretrained(tmp_path / "peft")
+    invoke("convert", "peft-to-mlx", tmp_path / "peft", tmp_path / "mlx", "--base", models / base)
+    assert "logits" in printed(tmp_path / "peft", capsys)
+    assert ("adapter_path=" in lines_of(tmp_path / "mlx")) == (base == "llama")
+    printed(tmp_path / "mlx", capsys)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["onnx", "coreai"])
+def test_files_of_other_runtimes_are_run(models, tmp_path, kind, capsys):
+    if kind == "coreai":
+        pytest.importorskip("coreai", reason="Core AI has no package for this machine")
+    file = tmp_path / f"model.{'aimodel' if kind == 'coreai' else kind}"
+    invoke("export", kind, models / "bare", file, "--check", "none")
+    assert "[" in printed(file, capsys)
+
+
+@pytest.mark.heavy
+def test_a_core_ml_package_is_run_on_a_mac_by_its_own_inputs(models, tmp_path, capsys):
+    file = tmp_path / "model.mlpackage"
+    invoke("export", "coreml", models / "bare", file, "--check", "none")
+    lines = lines_of(file)
+    compile(lines, "lines", "exec")
+    assert "'input_ids': np.ones(" in lines
+    if sys.platform == "darwin":
+        assert "logits" in printed(file, capsys)
+
+
+def test_a_gguf_file_is_run_by_transformers(tmp_path, capsys):
+    from tests.converters.gguf.models import like_file, module, saved
+
+    sizes = {"context_length": 32, "embedding_length": 64, "feed_forward_length": 96}
+
+    def extra(writer):
+        for name, size in sizes.items():
+            writer.add_uint32(f"llama.{name}", size)
+        writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-6)
+        writer.add_uint32("llama.rope.dimension_count", 8)
+
+    hub = saved(module("llama"), tmp_path / "hub")
+    like_file(tmp_path / "model.gguf", "llama", hub, "F32", extra)
+    assert "a GGUF file" in invoke("inspect", tmp_path / "model.gguf")
+    printed(tmp_path / "model.gguf", capsys)
