@@ -63,14 +63,14 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     """Return what SPEC is: kind, tensors, signature, and the commands that can follow."""
     path = Path(spec)
     if (path / "golden.json").is_file():
-        facts = {"is": "a golden: recorded inputs and outputs"}
+        facts: Facts = {"is": "a golden: recorded inputs and outputs"}
         source = read_fields(path / "golden.json", {"spec": TEXT}, RECORD).get("spec")
         return with_next(spec, facts, proposals(spec, "golden", source))
     if is_adapter(path):
         adapter = read_adapter(path)
         base, kind = adapter.base.get("spec"), f"{adapter.framework} adapter"
-        facts = adapter_facts(adapter) | {USAGE: adapter_lines(spec, adapter)}
-        return with_next(spec, facts, proposals(spec, kind, base))
+        described = {**adapter_facts(adapter), USAGE: adapter_lines(spec, adapter)}
+        return with_next(spec, described, proposals(spec, kind, base))
     if path.suffix == ".gguf" and path.is_file():
         return {"path": spec, **gguf_facts(path), USAGE: gguf_lines(path)}
     model = open_model(spec, trust_code=trust_code, map=map_name)

@@ -152,8 +152,8 @@ def _begins(model: Model) -> bool:
     if not _class_name(model).endswith("ForConditionalGeneration"):
         return False
     start = "decoder_start_token_id"
-    said = read_fields(Path(str(model.path)) / "generation_config.json", {start: IDS})
-    return said.get(start) is not None
+    settings = read_fields(Path(str(model.path)) / "generation_config.json", {start: IDS})
+    return settings.get(start) is not None
 
 
 def _class_name(model: Model) -> str:
