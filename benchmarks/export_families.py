@@ -1,8 +1,11 @@
 """Export families with ``weighbridge export``, and print each verdict.
 
     python benchmarks/export_families.py coreml|coreml-float32|coreml-stateful|onnx|coreai [NAME ...]
+    python benchmarks/export_families.py foreign|foreign-float32 [NAME ...]
 
-Off a Mac a right Core ML package is kept with PASS-REFERENCE.
+Off a Mac a right Core ML package is kept with PASS-REFERENCE. Those of ``foreign`` are made by plain
+coremltools, by torch.jit.trace, of fixed sizes, and checked: one that is correct and not kept is rejected
+wrongly.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any, Final
 from click.testing import CliRunner
 
 from weighbridge.tests.support.coreml.families import ALL, NAMES, STATEFUL, source
+from weighbridge.tests.support.coreml.foreign import PLAIN, foreign
 from weighbridge.tests.support.coreml.models import MORE
 
 RESULTS: Final = Path(__file__).with_name("results") / "export_families.json"
@@ -29,6 +33,7 @@ FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "onnx": ("onnx", "m.onnx", ()),
     "coreai": ("coreai", "m.aimodel", ()),
 }
+FOREIGN: Final = {"foreign": "float16", "foreign-float32": "float32"}
 
 
 def exported(name: str, folder: Path, form: str = "coreml") -> dict[str, Any]:
@@ -36,19 +41,22 @@ def exported(name: str, folder: Path, form: str = "coreml") -> dict[str, Any]:
     from weighbridge.cli import main
 
     start = time.monotonic()
-    kind, file, options = FORMATS[form]
-    target = folder / file
-    arguments = ["export", kind, source(name, folder), str(target), "--json", *options]
+    if form in FOREIGN:
+        made = foreign(name, folder, FOREIGN[form])
+        arguments = ["parity", "check", made.source, str(made.package), "--json"]
+    else:
+        kind, file, options = FORMATS[form]
+        arguments = ["export", kind, source(name, folder), str(folder / file), "--json", *options]
     result = CliRunner().invoke(main, arguments)
     try:
         told = json.loads(result.stdout)
     except ValueError:
         told = {}
-    verdict = told.get("verdict") or {}
+    verdict = told.get("verdict", told if "stages" in told else {}) or {}
     return {
         "exit": result.exit_code,
         "status": verdict.get("status"),
-        "kept": target.exists(),
+        "kept": not result.exit_code,
         "seconds": round(time.monotonic() - start, 1),
         "stages": list(problems(verdict)) or ([result.output[-400:]] if not verdict else []),
     }
@@ -66,6 +74,7 @@ def main() -> None:
     form, *names = sys.argv[1:] or ["coreml"]
     rows = {}
     tried = {"coreml-stateful": STATEFUL, "coreai": (*NAMES, *MORE), "onnx": NAMES}
+    tried |= dict.fromkeys(FOREIGN, PLAIN)
     for name in names or tried.get(form, ALL):
         with tempfile.TemporaryDirectory() as folder:
             rows[name] = exported(name, Path(folder), form=form)

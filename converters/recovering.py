@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
 
 from ..errors import MismatchError
-from .captures.mlprogram.arithmetic import evaluate, rounds_to, tensors
+from .captures.mlprogram.arithmetic import evaluate, in_order, rounds_to, tensors
 from .checkpoints import Checkpoint, Header
 from .checkpoints.formats.ranges import chunks
 from .common.dtypes import CODE
@@ -64,6 +64,20 @@ class Held:
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME."""
         yield from chunks(self._arrays[name], start, stop)
+
+
+class Share(NamedTuple):
+    """What a constant has of a tensor.
+
+    Attributes:
+        source: the tensor.
+        values: all of its numbers, or some of its rows.
+        start: the first of these rows.
+    """
+
+    source: str
+    values: Array
+    start: int = 0
 
 
 @dataclass
@@ -202,6 +216,36 @@ def undone(expression: Any, made: Array) -> Array | None:
             rest = parts[at]
     again = evaluate(expression, lambda _kind, _name: value)
     return np.asarray(value, made.dtype) if rounds_to(again, made) else None
+
+
+def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> list[Share] | None:
+    """Return what MADE has of each tensor that EXPRESSION made it of; ``None`` where that cannot be said.
+
+    Args:
+        expression: arithmetic on tensors; see ``mlprogram.arithmetic``.
+        made: its value, or one near to it.
+        read: gives a tensor by its kind and its name.
+
+    >>> found = shares(["order", {"key": "w"}, 1.0, 0.0], np.arange(4.0), lambda kind, name: np.zeros(4))
+    >>> found[0].source, found[0].values.tolist()
+    ('w', [2.0, 3.0, 0.0, 1.0])
+    """
+    match expression:
+        case {"key": name}:
+            return [Share(name, made.reshape(read("key", name).shape))]
+        case ["order", inner, *blocks]:
+            return shares(inner, in_order(made, *np.argsort(np.asarray(blocks, int))), read)
+        case ["rows", {"key": name}, start, _]:
+            return [Share(name, made, int(start))]
+        case ["join", axis, *parts]:
+            sizes = [evaluate(part, read).shape[int(axis)] for part in parts]
+            cut = np.split(made, np.cumsum(sizes)[:-1], int(axis))
+            of_each = [shares(*it, read) for it in zip(parts, cut, strict=True)]
+            return None if None in of_each else [share for it in of_each for share in it or ()]
+        case ["add", {"key": name}, {"key": other}]:
+            return [Share(name, made - read("key", other).reshape(made.shape))]
+    back = undone(expression, made)
+    return None if back is None else [Share(name, back) for name in tensors(expression)]
 
 
 def _named(found: Recovered, constants: Checkpoint, wanted: Mapping[str, Header]) -> None:

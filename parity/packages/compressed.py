@@ -6,8 +6,9 @@ What is left of the check is then against the source with these weights, which t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -15,12 +16,16 @@ import numpy as np
 from ...converters.captures.mlprogram.arithmetic import tensors
 from ...converters.checkpoints.derived import Overlay
 from ...converters.models import Model
+from ...converters.recovering import Share, shares
 from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..check.verdict import Stage
+from ..weights.orders import shorten
 from ..weights.reference_index import ranked
 from ..weights.sketches.sketch import squeeze
 from .constants import rules_of
+from .gates import begins, gates
+from .parts import joined, rows
 from .source import SourceTensors
 
 if TYPE_CHECKING:
@@ -46,7 +51,7 @@ class Fit(NamedTuple):
         out: numbers that lie further than a step from all that the codes could give, where most do.
         zeroed: numbers that were zeroed and are larger than others that were kept.
         moved: how far it lies from the tensor, as a part of its size.
-        values: what the tensor is in the package, in its own layout; ``None`` where that is unknown.
+        values: what it has of each tensor, in the tensor's layout; ``None`` where that is unknown.
     """
 
     name: str
@@ -57,7 +62,7 @@ class Fit(NamedTuple):
     out: int
     zeroed: int
     moved: float
-    values: Array | None
+    values: list[Share] | None
 
     @property
     def ok(self) -> bool:
@@ -88,27 +93,28 @@ class Option(NamedTuple):
     """What a constant may be made of.
 
     Attributes:
-        source: a tensor.
         wanted: its numbers, in the shape of the constant.
-        shape: its own shape, turned round where it is ``turned``.
-        expression: arithmetic that comes first, see ``mlprogram.arithmetic``; ``None`` for none.
-        turned: whether its last two axes are exchanged.
+        shape: the same before they were brought into it.
+        expression: arithmetic on tensors that makes them, see ``mlprogram.arithmetic``.
+        turned: whether the last two axes of what it makes are exchanged.
     """
 
-    source: str
     wanted: Array
     shape: tuple[int, ...]
-    expression: Any = None
+    expression: Any
     turned: bool = False
 
-    def undo(self, values: Array) -> Array | None:
-        """Return VALUES of the constant as the tensor lies; ``None`` where arithmetic cannot be undone."""
-        from ...converters.recovering import undone
+    @property
+    def source(self) -> str:
+        """The tensors, in words."""
+        return shorten([*tensors(self.expression)], 3)
 
-        if self.expression is not None:
-            return undone(self.expression, values)
+    def undo(self, values: Array, source: SourceTensors) -> list[Share] | None:
+        """Return what VALUES of the constant have of each tensor; ``None`` where that cannot be said."""
         own = values.reshape(self.shape)
-        return np.swapaxes(own, -1, -2) if self.turned else own
+        own = np.swapaxes(own, -1, -2) if self.turned else own
+        found = shares(self.expression, own, source.read)
+        return found and [it._replace(source=source.own(it.source)) for it in found]
 
 
 @dataclass(frozen=True)
@@ -119,33 +125,55 @@ class CompressedWeights:
     source: SourceTensors
 
     def fits(self) -> dict[str, Fit | None]:
-        """Return the best fit of each compressed constant; ``None`` where no tensor has its size."""
-        return {name: self.best(name, it) for name, it in self.program.compressed().items()}
+        """Return the best fit of each compressed constant; ``None`` where no tensor has its size.
+
+        Zeros that begin a recurrent layer, or are no tensor's size, are left out: they are no weights.
+        """
+        weights = self.program.compressed()
+        zeros = {name for name, it in weights.items() if is_zero(it)}
+        begin = {name for name in zeros if begins(weights[name])}
+        found = {name: self.best(name, it) for name, it in weights.items() if name not in begin}
+        return {name: it for name, it in found.items() if it or name not in zeros}
 
     def best(self, name: str, variable: Any) -> Fit | None:
         """Return how the constant NAME fits the first tensor that it is made of, or the nearest one."""
         found: Fit | None = None
-        for option in self.options(name, tuple(variable.shape)):
-            fit = fit_of(name, variable, option)
+        for option in self.options(name, variable):
+            fit = fit_of(name, variable, option, self.source)
             if found is None or _misfit(fit) < _misfit(found):
                 found = fit
             if fit.ok:
                 break
         return found
 
-    def options(self, name: str, shape: tuple[int, ...]) -> Iterator[Option]:
+    def options(self, name: str, variable: Any) -> Iterator[Option]:
         """Yield what NAME may be made of."""
-        rule = rules_of(self.program.manifest).get(name) or {}
-        whole = self.source.evaluated(rule.get("value"))
-        if whole is not None and whole.size == math.prod(shape):
-            for key in tensors(rule["value"]):
-                yield Option(self.source.own(key), whole.reshape(shape), whole.shape, rule["value"])
-        for source in self.names(name, shape):
-            array = self.source.read("key", source)
-            yield Option(source, array.reshape(shape), array.shape)
-            turned = np.swapaxes(array, -1, -2) if array.ndim > 1 else array
-            if array.ndim > 1 and squeeze(turned.shape) == squeeze(shape):
-                yield Option(source, turned.reshape(shape), turned.shape, turned=True)
+        shape = tuple(variable.shape)
+        for expression in self.expressions(name, variable):
+            array = self.source.evaluated(expression)
+            if array is not None and array.size == math.prod(shape):
+                yield Option(array.reshape(shape), array.shape, expression)
+                turned = np.swapaxes(array, -1, -2) if array.ndim > 1 else array
+                if array.ndim > 1 and squeeze(turned.shape) == squeeze(shape):
+                    yield Option(turned.reshape(shape), turned.shape, expression, turned=True)
+
+    def expressions(self, name: str, variable: Any) -> Iterator[Any]:
+        """Yield the arithmetic that may have made NAME, the likeliest first."""
+        from ...converters.captures.mlprogram.evaluator import constant_value
+
+        shape = tuple(variable.shape)
+        if "value" in (rule := rules_of(self.program.manifest).get(name) or {}):
+            yield rule["value"]
+        yield from (value for constant, value in self.gates if constant == name)
+        yield from ({"key": it} for it in self.names(name, shape))
+        yield from rows(shape, self.source)
+        if whole := joined(np.asarray(constant_value(variable)), self.source):
+            yield whole
+
+    @cached_property
+    def gates(self) -> list[tuple[str, Any]]:
+        """What constants of recurrent operations may be."""
+        return [*gates(self.program, self.source)]
 
     def names(self, name: str, shape: tuple[int, ...]) -> list[str]:
         """Return the tensors of as many numbers as SHAPE, that first which a manifest or the name tells."""
@@ -155,12 +183,19 @@ class CompressedWeights:
         return sorted(ranked(name, alike), key=lambda it: it != named)
 
 
+def is_zero(variable: Any) -> bool:
+    """Say whether all numbers that VARIABLE stands for are zeros."""
+    from ...converters.captures.mlprogram.evaluator import constant_value
+
+    return not np.any(constant_value(variable))
+
+
 def _misfit(fit: Fit) -> tuple[float, ...]:
     return fit.lost, fit.beyond, fit.zeroed, fit.moved
 
 
-def fit_of(name: str, variable: Any, option: Option) -> Fit:
-    """Return how VARIABLE, compressed and called NAME, fits OPTION."""
+def fit_of(name: str, variable: Any, option: Option, source: SourceTensors) -> Fit:
+    """Return how VARIABLE, compressed and called NAME, fits OPTION of SOURCE."""
     from ...converters.captures.mlprogram.closest import closest, zeros_of
     from ...converters.captures.mlprogram.evaluator import constant_value
 
@@ -181,7 +216,7 @@ def fit_of(name: str, variable: Any, option: Option) -> Fit:
         out=out if 2 * out > kept.sum() else 0,
         zeroed=0 if zeros is None else out_of_order(np.abs(exact), zeros),
         moved=float(np.linalg.norm(held - exact)) / size if size else 0.0,
-        values=option.undo(values),
+        values=option.undo(values, source),
     )
 
 
@@ -208,10 +243,24 @@ def _larger(sizes: Array, zeros: Array) -> int:
     return int((zeros & (sizes > least)).sum())
 
 
-def predicted(reference: Model, fits: Mapping[str, Fit | None]) -> Model:
+def together(found: Sequence[Share], source: SourceTensors) -> dict[str, Array]:
+    """Return the tensors that constants have FOUND parts of; other rows are the SOURCE's."""
+    values: dict[str, Array] = {}
+    for it in found:
+        own = values.get(it.source)
+        whole = source.read("key", it.source).astype(it.values.dtype) if own is None else own
+        values[it.source] = whole
+        if whole.ndim:
+            whole[it.start : it.start + len(it.values)] = it.values
+        else:
+            values[it.source] = it.values
+    return values
+
+
+def predicted(reference: Model, fits: Mapping[str, Fit | None], source: SourceTensors) -> Model:
     """Return REFERENCE with those of its weights that a package has compressed, as it has them."""
     known = [it for it in fits.values() if it is not None and not it.lost]
-    values = {it.source: it.values for it in known if it.values is not None}
+    values = together([share for it in known for share in it.values or ()], source)
     if not values:
         return reference
     if reference.factory is None or reference.path is not None:
@@ -278,5 +327,6 @@ def as_compressed(
     program = load_program(candidate.path)
     if not program.compressed():
         return reference, None
-    fits = CompressedWeights(program, SourceTensors(source)).fits()
-    return predicted(source, fits), compressed_stage(fits)
+    read = SourceTensors(source)
+    fits = CompressedWeights(program, read).fits()
+    return predicted(source, fits, read), compressed_stage(fits)

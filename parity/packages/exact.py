@@ -7,14 +7,16 @@ error is then what its operations do, not what half precision does.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...converters.captures.mlprogram.arithmetic import rounds_to
 from ...converters.values import Array
+from ..weights.folding import EPSILONS, agree, unfolded
 from ..weights.reference_index import Explanation
-from ..weights.sketches.casts import cast, clamp
+from ..weights.sketches.casts import cast, clamp, roundoff
 from ..weights.sketches.sketch import Weights
 from .constants import exact_by_rule, rules_of
 from .source import SourceTensors
@@ -52,12 +54,24 @@ def unrounded(it: Explanation, array: Array, source: SourceTensors) -> Array | N
     """Return the numbers of the source that ARRAY, explained by IT, was rounded from."""
     if it.kind == "made":
         return array
+    if it.kind == "folded":
+        return _unfolded(it, array, source)
     try:
         options = list(_options(it, array, source))
     except (KeyError, ValueError):
         return None
     singles = (one.astype(np.float32) for one in options)
     return next((one for one in singles if rounds(one, array)), None)
+
+
+def _unfolded(it: Explanation, array: Array, source: SourceTensors) -> Array | None:
+    """Return what ARRAY, a weight or a bias with a batch norm inside, was rounded from."""
+    known = source.epsilon(it.also[0].rpartition(".")[0])
+    for epsilon in EPSILONS if known is None else (known,):
+        for one in unfolded(it, partial(source.read, "key"), epsilon):
+            if one.size == array.size and agree(array, one.reshape(array.shape), roundoff("F16")):
+                return one.reshape(array.shape)
+    return None
 
 
 def rounds(one: Array, array: Array) -> bool:

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
-from ...converters.captures.mlprogram.variables import every_operation
-
 if TYPE_CHECKING:
     from ...converters.captures.mlprogram.program import Program
     from .source import SourceTensors
@@ -31,6 +29,8 @@ def gates(program: Program, source: SourceTensors) -> Iterator[tuple[str, Any]]:
     Yields:
         A constant and arithmetic on tensors; of one constant several.
     """
+    from ...converters.captures.mlprogram.variables import every_operation
+
     for operation in every_operation(program.body):
         order = ORDERS.get(operation.op_type)
         given = operation.inputs if order is not None else {}
@@ -38,6 +38,13 @@ def gates(program: Program, source: SourceTensors) -> Iterator[tuple[str, Any]]:
             if (variable := given.get(slot)) is not None:
                 for it in likely(slot, variable.shape, source):
                     yield variable.name, ["order", it, *order] if order else it
+
+
+def begins(variable: Any) -> bool:
+    """Say whether a variable of a program is only what recurrent operations begin with."""
+    slots = ("initial_h", "initial_c")
+    users = [*variable.child_ops]
+    return bool(users) and all(any(it.inputs.get(n) is variable for n in slots) for it in users)
 
 
 def likely(slot: str, shape: tuple[int, ...], source: SourceTensors) -> Iterator[Any]:

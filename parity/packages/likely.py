@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...converters.captures.mlprogram.arithmetic import rounds_to
 from ...converters.values import Array
 from ..probes.probes import Probe
-from .constants import exact_by_rule
+from .constants import bears_out, exact_by_rule
 from .gates import gates
 
 if TYPE_CHECKING:
@@ -56,6 +55,6 @@ def _computed(
         return
     source.compute(probes, {array.size for array in constants.values()})
     for name, array in constants.items():
-        same = (words for words, it in source.computed.items() if rounds_to(it.value, array))
+        same = (words for words, it in source.computed.items() if bears_out(it.value, array))
         if words := next(same, None):
             yield name, {"computed": words}

@@ -61,6 +61,11 @@ class SourceTensors:
         names = made.parts if made else tensors(rule.get("value"))
         return tuple(self.own(name) for name in names)
 
+    def epsilon(self, path: str) -> float | None:
+        """Return the epsilon of the norm at PATH; ``None`` where the model has no module of that name."""
+        module = dict(self._built[0].named_modules()).get(path)
+        return getattr(module, "eps", None)
+
     def own(self, name: str) -> str:
         """Return what the model's files call the tensor that its module calls NAME."""
         if name in self._weights.headers:
@@ -70,6 +75,11 @@ class SourceTensors:
     @cached_property
     def _weights(self) -> Any:
         return base_weights(self.model)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors by name."""
+        return {name: it.shape for name, it in self._weights.headers.items()}
 
     def of_size(self, shape: tuple[int, ...]) -> list[str]:
         """Return the tensors of as many numbers as SHAPE has."""

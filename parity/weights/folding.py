@@ -34,44 +34,68 @@ class Norm(NamedTuple):
 
 def explain_folded(tensor: CandidateTensor) -> Explanation | None:
     """Explain the TENSOR as a weight or bias with a batch norm inside."""
-    read, channels = tensor.index.arrays, tensor.array.shape[:1]
-    if read is None or not channels:
+    read = tensor.index.arrays
+    if read is None:
         return None
-    for norm in _norms(tensor, read, channels):
-        for source, wanted in _folds(tensor, read, norm):
-            like = source if tensor.array.ndim > 1 else norm.names[-1]
-            if _agree(tensor.array, wanted, unit(tensor.array, tensor.index.sketches[like])):
-                detail = f"{source} with batch norm {norm.path} folded in (eps {norm.epsilon:g})"
-                found = tensor.explanation(source, "folded", detail, ok=True)
-                return found._replace(also=norm.names)
+    for size in dict.fromkeys(tensor.array.shape[:2]):  # a transposed kernel has its outputs second
+        for norm in _norms(tensor, read, size):
+            for source, wanted in _folds(tensor, read, norm):
+                like = source if tensor.array.ndim > 1 else norm.names[-1]
+                if agree(tensor.array, wanted, unit(tensor.array, tensor.index.sketches[like])):
+                    detail = (
+                        f"{source} with batch norm {norm.path} folded in (eps {norm.epsilon:g})"
+                    )
+                    found = tensor.explanation(source, "folded", detail, ok=True)
+                    return found._replace(also=norm.names)
     return None
 
 
-def _norms(tensor: CandidateTensor, read: Read, channels: tuple[int, ...]) -> Iterator[Norm]:
+def _norms(tensor: CandidateTensor, read: Read, channels: int) -> Iterator[Norm]:
     known = tensor.index.sketches
-    for variance in tensor.index.same_shape(channels):
+    for variance in tensor.index.same_shape((channels,)):
         path = variance.removesuffix(".running_var")
-        if path == variance or f"{path}.running_mean" not in known:
-            continue
-        names = tuple(f"{path}.{field}" for field in FIELDS if f"{path}.{field}" in known)
-        have = {name.rsplit(".", 1)[-1]: read(name).astype(np.float64) for name in names}
-        scale, shift = have.get("weight", np.ones(1)), have.get("bias", np.zeros(1))
-        for epsilon in EPSILONS:
-            factor = scale / np.sqrt(have["running_var"] + epsilon)
-            yield Norm(path, names, epsilon, factor, have["running_mean"], shift)
+        if path != variance and f"{path}.running_mean" in known:
+            names = tuple(f"{path}.{field}" for field in FIELDS if f"{path}.{field}" in known)
+            yield from (norm_of(names, read, epsilon) for epsilon in EPSILONS)
+
+
+def norm_of(names: tuple[str, ...], read: Read, epsilon: float) -> Norm:
+    """Return the batch norm whose tensors have these NAMES."""
+    path = names[0].rpartition(".")[0]
+    have = {name.rsplit(".", 1)[-1]: read(name).astype(np.float64) for name in names}
+    scale, shift = have.get("weight", np.ones(1)), have.get("bias", np.zeros(1))
+    factor = scale / np.sqrt(have["running_var"] + epsilon)
+    return Norm(path, names, epsilon, factor, have["running_mean"], shift)
 
 
 def _folds(tensor: CandidateTensor, read: Read, norm: Norm) -> Iterator[tuple[str, Array]]:
     """Yield what NORM makes of every weight or bias of the TENSOR's shape, and of no bias."""
-    shape, is_bias = tensor.array.shape, tensor.array.ndim == 1
-    if is_bias:
+    if tensor.array.ndim == 1:
         yield f"{norm.path}.running_mean", norm.shift - norm.factor * norm.mean
-    factor = norm.factor.reshape(-1, *[1] * (len(shape) - 1))
     for name in tensor.peers:
-        base = read(name).astype(np.float64).reshape(shape)
-        yield name, factor * (base - norm.mean) + norm.shift if is_bias else factor * base
+        base = read(name).astype(np.float64).reshape(tensor.array.shape)
+        yield from ((name, wanted) for wanted in folded(norm, base))
 
 
-def _agree(found: Array, wanted: Array, u: float) -> bool:
+def folded(norm: Norm, base: Array) -> Iterator[Array]:
+    """Yield what NORM makes of BASE: a bias, or a weight with its outputs along the first or second axis."""
+    if base.ndim == 1:
+        yield norm.factor * (base - norm.mean) + norm.shift
+    for axis in (0, 1) if base.ndim > 1 else ():
+        if norm.factor.size in (1, base.shape[axis]):
+            yield base * norm.factor.reshape(*[-1 if it == axis else 1 for it in range(base.ndim)])
+
+
+def unfolded(it: Explanation, read: Read, epsilon: float) -> Iterator[Array]:
+    """Yield the float64 values that the folded tensor of IT may have, for a norm of this EPSILON."""
+    norm = norm_of(it.also, read, epsilon)
+    if it.source == f"{norm.path}.running_mean":
+        yield norm.shift - norm.factor * norm.mean
+    elif it.source:
+        yield from folded(norm, read(it.source).astype(np.float64))
+
+
+def agree(found: Array, wanted: Array, u: float) -> bool:
+    """Say whether FOUND is WANTED but for a few roundings of unit U, on the scale of the norm."""
     gap = np.linalg.norm(found.astype(np.float64) - wanted)
     return bool(gap <= CLOSE * u * np.linalg.norm(wanted))

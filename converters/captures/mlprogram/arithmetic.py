@@ -38,6 +38,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "add": np.add,
     "div": np.divide,
     "exp": np.exp,
+    "join": lambda axis, *parts: np.concatenate(parts, int(axis)),
     "log": np.log,
     "mul": np.multiply,
     "neg": np.negative,

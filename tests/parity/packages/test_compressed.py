@@ -11,39 +11,15 @@ from click.testing import CliRunner
 
 from weighbridge.cli import main
 from weighbridge.converters.captures.mlprogram.package import read_package
-from weighbridge.converters.captures.mlprogram.toolkit import coremltools, quiet
 from weighbridge.converters.coreml.export import export_coreml
-from weighbridge.converters.coreml.writing import save, write_metadata
+from weighbridge.converters.coreml.writing import write_metadata
 from weighbridge.parity.packages.compressed import out_of_order
 from weighbridge.tests.support.coreml import modules
-
-with quiet():
-    import coremltools.optimize.coreml as compression
+from weighbridge.tests.support.coreml.foreign import WAYS, compressed
 
 SOURCE = f"{modules.__name__}:heads8"
 INTEGERS = (21, 31)  # int8 and uint8 in Core ML's format
 pytestmark = pytest.mark.filterwarnings("ignore")
-WAYS = {
-    "int8": ("linear_quantize_weights", compression.OpLinearQuantizerConfig(weight_threshold=0)),
-    "palette": (
-        "palettize_weights",
-        compression.OpPalettizerConfig(mode="kmeans", nbits=2, weight_threshold=0),
-    ),
-    "sparse": (
-        "prune_weights",
-        compression.OpMagnitudePrunerConfig(target_sparsity=0.5, weight_threshold=0),
-    ),
-}
-
-
-def compressed(package, way, target):
-    """Write PACKAGE, compressed in the WAY of coremltools, to TARGET."""
-    function, config = WAYS[way]
-    with quiet():
-        model = coremltools.models.MLModel(str(package), skip_model_load=True)
-        made = getattr(compression, function)(model, compression.OptimizationConfig(config))
-    save(made, target)
-    return target
 
 
 def judged(package, source=SOURCE):

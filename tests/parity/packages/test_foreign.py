@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from weighbridge.cli import main
 from weighbridge.tests.support.coreml import modules
-from weighbridge.tests.support.coreml.foreign import converted
+from weighbridge.tests.support.coreml.foreign import compressed, converted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -60,3 +60,11 @@ def test_gates_of_other_weights_differ_and_are_named(change, named, tmp_path):
     assert (code, verdict["status"]) == (1, "DIFFERS")
     (stage,) = (it for it in verdict["stages"] if it["name"] == "fingerprints")
     assert named in stage["detail"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["lstm", "gru", "joined"])
+def test_compressed_gates_and_joined_tensors_are_explained(name, tmp_path):
+    package = compressed(package_of(name, tmp_path), "palette", tmp_path / "c.mlpackage")
+    code, verdict = judged(package, name)
+    assert (code, verdict["status"]) == (0, "PASS-REFERENCE"), verdict["stages"]

@@ -11,6 +11,8 @@ HERE: Final = __package__ or ""
 MODULES: Final = {
     "LSTM": "lstm",
     "LSTM of any length": "long_lstm",
+    "LSTM of two ways": "two_ways",
+    "RNN": "rnn",
     "GRU": "gru",
     "GRU of any length": "long_gru",
     "Conv1d series": "conv1d",

@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import nn
 
 from weighbridge.converters.captures.mlprogram.toolkit import coremltools, quiet
+from weighbridge.converters.coreml.writing import save
 from weighbridge.converters.models import Port, Signature
-from weighbridge.converters.runtimes.torch import named_outputs
+from weighbridge.converters.models import open as open_model
+from weighbridge.converters.runtimes.torch import build, named_outputs
+
+from .families import source
+
+with quiet():
+    import coremltools.optimize.coreml as compression
+    from coremltools.converters.mil.frontend.torch import ops
 
 SIZES = {"batch": 1, "sequence": 7, "time": 9}  # of dimensions that have names
 INTEGERS = "int64"
+# Families that coremltools 9.0 translates by itself, text with masks of four axes.
+ENCODERS = ("BERT", "DistilBERT", "MiniLM", "RoBERTa")
+DECODERS = ("GPT-2", "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Phi-3")
+VISION = ("ViT", "ResNet", "ConvNeXt", "Segformer", "MobileNet", "UNet")
+SERIES = ("wav2vec2", "LSTM", "LSTM of two ways", "GRU", "RNN", "Conv1d series")
+PLAIN = (*ENCODERS, *DECODERS, *VISION, *SERIES, "gated GPT", "heads of 16")
+
+WAYS = {
+    "int8": ("linear_quantize_weights", compression.OpLinearQuantizerConfig(weight_threshold=0)),
+    "palette": (
+        "palettize_weights",
+        compression.OpPalettizerConfig(mode="kmeans", nbits=2, weight_threshold=0),
+    ),
+    "sparse": (
+        "prune_weights",
+        compression.OpMagnitudePrunerConfig(target_sparsity=0.5, weight_threshold=0),
+    ),
+}
+
+
+class Made(NamedTuple):
+    """A package and what it was made of, as the command line names it."""
+
+    source: str
+    package: Path
+
+
+class Masked(nn.Module):
+    """A text model that is given a mask of four axes, of which coremltools has nothing to compute."""
+
+    def __init__(self, module: nn.Module, *, causal: bool) -> None:
+        super().__init__()
+        self.module, self.causal = module, causal
+
+    def forward(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> object:
+        """Call the module, its mask added to scores."""
+        length = input_ids.shape[1]
+        if self.causal:
+            mask = torch.full((length, length), -3e4).triu(1)[None, None]
+        else:
+            mask = (1.0 - inputs["attention_mask"][:, None, None, :].float()) * -3e4
+        return self.module(input_ids, **{**inputs, "attention_mask": mask})
 
 
 class Positional(nn.Module):
@@ -29,6 +82,17 @@ class Positional(nn.Module):
         """Call the module by keyword."""
         result = self.module(**dict(zip(self.inputs, given, strict=True)))
         return tuple(named_outputs(self.module, result, self.outputs).values())
+
+
+def with_older_numpy() -> Any:
+    """Return a patch of coremltools 9.0, which takes arrays of one number for scalars as numpy < 2.4 did."""
+    original = ops._cast
+
+    def cast(context: Any, node: Any, dtype: Any, name: str) -> None:
+        scalar = {"__new__": lambda cls, value: dtype(np.asarray(value).squeeze())}
+        original(context, node, type(dtype.__name__, (), scalar), name)
+
+    return patch.object(ops, "_cast", cast)
 
 
 def shape_of(port: Port) -> tuple[int, ...]:
@@ -49,7 +113,7 @@ def converted(
     """Write MODULE at TARGET, of fixed sizes, as coremltools converts it by itself; return TARGET."""
     ports = signature.inputs
     kinds = {INTEGERS: np.int32}
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), quiet(), with_older_numpy():
         traced = torch.jit.trace(
             Positional(module.eval(), signature), tuple(map(example, ports)), check_trace=False
         )
@@ -65,4 +129,28 @@ def converted(
             skip_model_load=True,
         )
     made.save(str(target))
+    return target
+
+
+def foreign(name: str, folder: Path, precision: str) -> Made:
+    """Return the family NAME in FOLDER, converted by plain coremltools."""
+    where = source(name, folder)
+    code, _, function = where.partition(":")
+    if function:
+        module, signature = getattr(import_module(code), function)()
+    else:
+        model = open_model(where)
+        module, signature = build(model, "float32")[0], model.signature
+    if name in (*ENCODERS, *DECODERS):
+        module = Masked(module, causal=name in DECODERS)
+    return Made(where, converted(module, signature, folder / "m.mlpackage", precision))
+
+
+def compressed(package: Path, way: str, target: Path) -> Path:
+    """Write PACKAGE, compressed in the WAY of coremltools, to TARGET."""
+    function, config = WAYS[way]
+    with quiet():
+        model = coremltools.models.MLModel(str(package), skip_model_load=True)
+        made = getattr(compression, function)(model, compression.OptimizationConfig(config))
+    save(made, target)
     return target

@@ -124,6 +124,22 @@ class Series(nn.Module):
         return self.head(functional.gelu(self.norm(found)).transpose(1, 2))
 
 
+class Joined(nn.Module):
+    """Three projections that are one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(16, size) for size in (16, 8, 8))
+        self.head = nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, sequence, 16) to the same shape."""
+        weight, bias = (
+            torch.cat([getattr(it, n) for it in self.parts]) for n in ("weight", "bias")
+        )
+        return self.head(functional.gelu(functional.linear(x, weight, bias)))
+
+
 class UNet(nn.Module):
     """Two levels of convolutions, pooled and brought back, with what was there put beside."""
 
@@ -141,6 +157,12 @@ class UNet(nn.Module):
 
 
 IDS = {"ids": ("int64", "token_ids")}
+
+
+def joined() -> Built:
+    """Return three projections as one."""
+    torch.manual_seed(0)
+    return lively(Joined()), signature({"x": ("float32", "hidden")}, 16)
 
 
 def gated() -> Built:

@@ -1,0 +1,52 @@
+"""Compressed constants that are rows of one tensor, or several tensors side by side: what they may be made of.
+
+No number is where it was, so the nearest tensors are taken; how near they have to be is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...converters.values import Array
+
+if TYPE_CHECKING:
+    from .source import SourceTensors
+
+
+def rows(shape: tuple[int, ...], source: SourceTensors) -> Iterator[Any]:
+    """Yield the runs of rows that a constant of SHAPE may be, such as one gate of a layer."""
+    for name, whole in source.shapes.items() if shape else ():
+        if whole[1:] == shape[1:] and len(whole) and whole[0] > shape[0] > 0:
+            starts = range(0, whole[0] - shape[0] + 1, shape[0]) if not whole[0] % shape[0] else ()
+            for start in starts:
+                yield ["rows", {"key": name}, float(start), float(start + shape[0])]
+
+
+def joined(array: Array, source: SourceTensors) -> Any:
+    """Return the tensors nearest to the parts of ARRAY, side by side along an axis; ``None`` if there are none."""
+    for axis in range(min(array.ndim, 2)):
+        found: list[str] = []
+        start, table = 0, np.moveaxis(array, axis, 0).astype(np.float64)
+        while start < len(table) and (name := nearest(table[start:], axis, source)):
+            found.append(name)
+            start += source.shapes[name][axis]
+        if start == len(table) and len(found) > 1:
+            return ["join", float(axis), *({"key": name} for name in found)]
+    return None
+
+
+def nearest(table: Array, axis: int, source: SourceTensors) -> str | None:
+    """Return the tensor, AXIS of it first, that the first rows of TABLE are nearest to, if any is near."""
+    gaps = []
+    for name, shape in source.shapes.items():
+        turned = (shape[axis], *shape[:axis], *shape[axis + 1 :]) if len(shape) > axis else ()
+        if turned[1:] == table.shape[1:] and len(shape) == table.ndim and turned[0] <= len(table):
+            part = np.moveaxis(source.read("key", name), axis, 0).astype(np.float64)
+            size = float(np.linalg.norm(part))
+            gap = float(np.linalg.norm(table[: len(part)] - part))
+            gaps.append((gap / size if size else gap, name))
+    gap, likeliest = min(gaps, default=(1.0, ""))
+    return likeliest if gap < 1 else None
