@@ -23,6 +23,7 @@ from .recording.failures import refuse
 from .recording.functions import Use, functions_noted
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.lifting import lift
+from .recording.numbers import Counted, numbers_known
 from .recording.pure import made_pure
 
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -99,6 +100,12 @@ def functionalized(program: ExportedProgram) -> ExportedProgram:
 
 def record(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
     """Record MODULE on INPUTS, functionalized, with operations that have a handler kept whole."""
+    with contextlib.suppress(Counted), numbers_known(module):
+        return _recorded(module, inputs, dynamic)
+    return _recorded(module, inputs, dynamic)
+
+
+def _recorded(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
     refuse_hooks(module)
     inputs = by_name(module, inputs)
     tensors = example(inputs, dynamic)

@@ -91,9 +91,11 @@ def fake_model(model_type: str) -> tuple[torch.nn.Module, FakeTensorMode]:
         with suppress(Exception):  # it may be one of each layer
             if part.head_dim is None:
                 part.head_dim = part.hidden_size // part.num_attention_heads
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with suppress(Exception), mode:  # so that whole numbers that it keeps as tensors are known
+        return AutoModel.from_config(config).eval(), mode
     with torch.device("meta"):
         model = AutoModel.from_config(config).eval()
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         model.to_empty(device="cpu")
     return model, mode

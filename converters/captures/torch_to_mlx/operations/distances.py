@@ -84,7 +84,7 @@ def distance(gap: mx.array, order: float) -> mx.array:
     return top.squeeze(-1) + mx.sum(own, axis=-1)
 
 
-@operation("_cdist_forward")
+@operation("_cdist_forward", "cdist")
 def _cdist(
     x1: mx.array,
     x2: mx.array,
