@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from weighbridge.cli import main
+from weighbridge.converters.checkpoints.formats import onnx_codes
+from weighbridge.converters.checkpoints.formats.onnx_model import OnnxFile
 from weighbridge.tests.support.coreml.families import NAMES
 from weighbridge.tests.support.coreml.families import source as family
 
@@ -128,6 +130,16 @@ def test_codes_come_back_as_the_words_and_scales_that_they_were(coded, tmp_path,
     parts += [name.replace("scales", "biases") for name in parts if "scales" in name]
     assert all(torch.equal(was[name], now[name]) for name in parts)
     assert {was[name].dtype for name in parts} == {now[name].dtype for name in parts}
+
+
+def test_weights_on_codes_are_read_alike_in_pieces_and_whole(coded, monkeypatch):
+    file = OnnxFile(coded[0] / "q4.onnx")
+    names = [it for it in file.headers if "_proj.weight" in it or "embed" in it]
+    whole = {name: file.read(name) for name in names}
+    monkeypatch.setattr(onnx_codes, "AT_ONCE", 200)  # three rows of 64
+    assert all(np.array_equal(file.read(name), whole[name]) for name in names)
+    made = file._made["model.embed_tokens.weight"]
+    assert made._by_rows({name: file.part(name) for name in made.parts})
 
 
 def test_codes_can_come_back_dense(coded, tmp_path):

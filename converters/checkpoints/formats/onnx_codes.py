@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.dtypes import CODE
+from ...common.dtypes import CODE, FLOATS
 from ...values import Array
 from ..base import Header
 
+OURS: Final = ("DequantizeLinear", "Reshape", "Add", "Reshape")  # onnx_export.codes
+AT_ONCE: Final = 1 << 22  # numbers
 STEPS: Final = frozenset({"DequantizeLinear", "Reshape", "Add", "Cast"})
 Read = Callable[[str], Array]
 
@@ -32,23 +35,60 @@ class MadeWeight(NamedTuple):
         """The constants that it is made of."""
         return frozenset(name for node in self.nodes for name in node.input if name) - self.inside
 
-    def header(self, read: Read, shapes: Callable[[str], tuple[int, ...]]) -> Header:
-        """Return its dtype and shape; READ gives small constants, SHAPES the shape of any."""
-        known: dict[str, tuple[int, ...]] = {}
+    def header(self, constants: Mapping[str, Any], read: Read) -> Header | None:
+        """Return its dtype and shape; ``None`` where it is no weight in floating point.
+
+        Args:
+            constants: of the file, with their shapes.
+            read: gives their values, of which only small ones are asked for.
+        """
+        try:
+            found = self._header(constants, read)
+        except (IndexError, KeyError, TypeError, ValueError):  # a graph that does not fit together
+            return None
+        return found if found.dtype in FLOATS else None
+
+    def _header(self, constants: Mapping[str, Any], read: Read) -> Header:
+        known = {name: tuple(constants[name].dims) for name in self.parts}
         dtype = np.dtype(np.float32)
         for node in self.nodes:
-            given = [known.get(name) or shapes(name) for name in node.input if name]
+            given = [known[name] for name in node.input if name]
             dtype = read(node.input[1]).dtype if node.op_type == "DequantizeLinear" else dtype
             dtype = _type_of(node) if node.op_type == "Cast" else dtype
             known[node.output[0]] = _shape(node, given, read)
         return Header(CODE[dtype], known[self.nodes[-1].output[0]])
 
     def values(self, read: Read) -> Array:
-        """Return it as float32: worked out in float64, rounded once."""
-        found: dict[str, NDArray[np.float64]] = {}
+        """Return it as float32: worked out in float64, rounded once; of our exports some rows at a time."""
+        held = {name: read(name) for name in self.parts}
+        if not self._by_rows(held):
+            return self._values(held)
+        codes = held[self.nodes[0].input[0]]
+        sizes = {node.input[1] for node in self.nodes if node.op_type == "Reshape"}
+        each = max(1, AT_ONCE // max(1, codes.shape[1]))
+        pieces = [np.empty((0, codes.shape[1]), np.float32)]
+        for start in range(0, len(codes), each):
+            some = {n: it if n in sizes else it[start : start + each] for n, it in held.items()}
+            count = min(each, len(codes) - start)
+            some |= {name: np.array([count, *held[name][1:]]) for name in sizes}
+            pieces.append(self._values(some))
+        return np.concatenate(pieces)
+
+    def _by_rows(self, held: Mapping[str, Array]) -> bool:
+        """Say whether nodes and constants HELD are those that our exports write, row by row."""
+        if tuple(node.op_type for node in self.nodes[: len(OURS)]) != OURS:
+            return False
+        first, blocks, add, shape = self.nodes[: len(OURS)]
+        arrays = [held[name] for name in (*first.input, add.input[1]) if name in held]
+        sizes = [held[node.input[1]].tolist() for node in (blocks, shape) if node.input[1] in held]
+        rows = {len(it) for it in arrays if it.ndim} | {size[0] for size in sizes if size}
+        shapes = [it.ndim for it in arrays] == [2, 2, 3] and dict(_settings(first)).get("axis") == 1
+        return shapes and len(rows) == 1 and len(sizes) == 2 and all(sizes)
+
+    def _values(self, held: Mapping[str, Array]) -> Array:
+        found: dict[str, Array] = dict(held)
         for node in self.nodes:
-            given = [found[name] if name in found else read(name) for name in node.input if name]
-            found[node.output[0]] = _value(node, given)
+            found[node.output[0]] = _value(node, [found[name] for name in node.input if name])
         return found[self.nodes[-1].output[0]].astype(np.float32)
 
 
@@ -79,10 +119,24 @@ def _made(
 
 
 def _shape(node: Any, given: list[tuple[int, ...]], read: Read) -> tuple[int, ...]:
+    empty = np.broadcast_to(np.float64(0), given[0])
     if node.op_type == "Reshape":
-        empty = np.broadcast_to(np.float64(0), given[0])
         return empty.reshape(_sizes(read(node.input[1]), given[0])).shape
+    if node.op_type == "DequantizeLinear" and not _fits(given, dict(_settings(node))):
+        raise ValueError("scales of another shape")
     return np.broadcast_shapes(*given) if node.op_type == "Add" else given[0]
+
+
+def _fits(given: list[tuple[int, ...]], settings: dict[str, int]) -> bool:
+    """Say whether scales and zeros, of shapes GIVEN after that of the codes, reach all of these."""
+    axis, block = settings.get("axis", 1), settings.get("block_size", 0)
+    codes = given[0]
+    wanted: dict[int, tuple[int, ...]] = {}
+    wanted |= {1: (codes[axis],)} if any(math.prod(it) != 1 for it in given[1:]) else {}
+    if wanted and block:
+        blocks = -(-codes[axis] // block)
+        wanted = {len(codes): (*codes[:axis], blocks, *codes[axis % len(codes) + 1 :])}
+    return all(math.prod(it) == 1 or wanted.get(len(it)) == it for it in given[1:])
 
 
 def _value(node: Any, given: list[Array]) -> NDArray[np.float64]:
@@ -105,7 +159,7 @@ def _sizes(wanted: Array, before: tuple[int, ...]) -> list[int]:
 def _spread(
     part: NDArray[np.float64], codes: NDArray[np.float64], settings: dict[str, int]
 ) -> NDArray[np.float64]:
-    """Return PART, scales or zeros, for every one of CODES."""
+    """Return PART, scales or zeros, for every one of CODES; ``IndexError`` where they do not reach."""
     axis, block = settings.get("axis", 1), settings.get("block_size", 0)
     if part.size == 1:
         return part.reshape(())

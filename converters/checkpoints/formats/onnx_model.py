@@ -40,13 +40,15 @@ class OnnxFile:
         self.metadata: Mapping[str, str] = {it.key: it.value for it in self.proto.metadata_props}
         self._tensors = {tensor.name: tensor for tensor in self.proto.graph.initializer}
         codes = {name: _code(tensor) for name, tensor in self._tensors.items()}
-        self._made = made_weights(self.proto.graph, self._tensors)
+        made = made_weights(self.proto.graph, self._tensors)
+        shown = {name: it.header(self._tensors, self.part) for name, it in made.items()}
+        self._made = {name: it for name, it in made.items() if shown[name]}
         parts = {name for made in self._made.values() for name in made.parts}
         self.headers: Mapping[str, Header] = {
             name: Header(code, tuple(self._tensors[name].dims))
             for name, code in codes.items()
             if code and name not in parts
-        } | {name: made.header(self.part, self._dims) for name, made in self._made.items()}
+        } | {name: header for name, header in shown.items() if header}
         self.others = tuple(name for name, code in codes.items() if not code)
         self.files: tuple[Path, ...] = (path, *sorted(self._outside()))
 
@@ -58,15 +60,15 @@ class OnnxFile:
         """
         header = self.headers[name]
         made = self._made.get(name)
-        array = made.values(self.part) if made else self.part(name)
-        return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)
+        try:
+            array = made.values(self.part) if made else self.part(name)
+            return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise BadInputError(f"{self.path}: {name} cannot be made of codes ({error})") from None
 
     def made(self, dtype: str) -> dict[str, frozenset[str]]:
         """Return the weights of DTYPE that the graph makes of codes, each with the values made on the way."""
         return {n: it.inside for n, it in self._made.items() if self.headers[n].dtype == dtype}
-
-    def _dims(self, name: str) -> tuple[int, ...]:
-        return tuple(self._tensors[name].dims)
 
     def part(self, name: str) -> Array:
         """Return initializer NAME, codes of few bits one each.

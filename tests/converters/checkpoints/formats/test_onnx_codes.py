@@ -60,3 +60,17 @@ def test_a_weight_on_codes_is_read_at_its_value(tmp_path, kind, scales, attribut
     wanted = ReferenceEvaluator(model).run(["w"], inputs)[0]
     assert str(file.headers["w"]) == f"F32[{ROWS}, {COLUMNS}]"
     assert np.array_equal(file.read("w"), wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [((5,), {"axis": 0}), ((ROWS, 3), {"axis": 1, "block_size": 4}), ((2, 2), {"axis": 7})],
+    ids=["too few rows", "too few blocks", "no such axis"],
+)
+def test_a_graph_whose_scales_do_not_fit_has_constants_and_no_weight(tmp_path, shape, attributes):
+    made = [
+        helper.make_tensor("codes", TensorProto.INT8, CODES.shape, CODES.reshape(-1)),
+        numpy_helper.from_array(numbers(*shape), "scales"),
+    ]
+    _, file = file_of(tmp_path, made, attributes)
+    assert file.headers.keys() == {"codes", "scales"}
