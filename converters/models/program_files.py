@@ -90,7 +90,10 @@ def port_of(value: Any, path: Path) -> Port:
         raise BadInputError(f"{path}: {value.name} is no tensor, and nothing else can be fed")
     kind = value.type.tensor_type
     shape = tuple(_size(axis, number) for number, axis in enumerate(kind.shape.dim))
-    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    try:
+        dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    except KeyError:
+        raise BadInputError(f"{path}: {value.name} has no dtype that ONNX knows") from None
     return Port(value.name, dtype, shape, role_of(value.name))
 
 

@@ -285,14 +285,18 @@ def onnx_file(path: Path) -> None:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    weight = numpy_helper.from_array(np.ones((3, 2), np.float32), "weight")
+    codes = numpy_helper.from_array(np.ones((3, 2), np.uint8), "codes")
+    scale = numpy_helper.from_array(np.ones((), np.float32), "scale")
     shape = ["batch", 3]
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "weight"], ["y"])],
+        [
+            helper.make_node("DequantizeLinear", ["codes", "scale"], ["weight"]),
+            helper.make_node("MatMul", ["x", "weight"], ["y"]),
+        ],
         "small",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
-        [weight],
+        [codes, scale],
     )
     onnx.save(helper.make_model(graph), path)
 

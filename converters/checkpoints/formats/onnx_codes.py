@@ -109,10 +109,12 @@ def _made(
 ) -> MadeWeight | None:
     """Return what NODE makes of constants and CHAINS before it; ``None`` where it takes anything else."""
     names = [name for name in node.input if name]
+    if node.op_type not in STEPS or not names or len(node.output) != 1:
+        return None
     before = [chains[name] for name in names if name in chains]
     begins = node.op_type == "DequantizeLinear" and not before
     known = all(name in chains or name in constants for name in names)
-    if not known or node.op_type not in STEPS or not (before or begins):
+    if not known or not (before or begins):
         return None
     nodes = {id(it): it for made in before for it in made.nodes} | {id(node): node}
     return MadeWeight(tuple(nodes.values()), frozenset(it.output[0] for it in nodes.values()))

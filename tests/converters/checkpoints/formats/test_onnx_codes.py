@@ -9,6 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from weighbridge.converters.checkpoints.formats.onnx_model import OnnxFile
+from weighbridge.converters.models.program_files import open_program
+from weighbridge.errors import BadInputError
 
 ROWS, COLUMNS = 6, 16
 CODES = np.random.default_rng(0).integers(0, 16, (ROWS, COLUMNS))
@@ -74,3 +76,24 @@ def test_a_graph_whose_scales_do_not_fit_has_constants_and_no_weight(tmp_path, s
     ]
     _, file = file_of(tmp_path, made, attributes)
     assert file.headers.keys() == {"codes", "scales"}
+
+
+def test_a_node_without_outputs_or_inputs_makes_no_weight(tmp_path):
+    made = [
+        helper.make_tensor("codes", TensorProto.INT8, CODES.shape, CODES.reshape(-1)),
+        numpy_helper.from_array(numbers(), "scales"),
+    ]
+    model, _ = file_of(tmp_path, made, {})
+    for names in ([["codes"], []], [[], ["other"]], [["", ""], ["third"]]):
+        model.graph.node.append(helper.make_node("DequantizeLinear", *names))
+    onnx.save(model, tmp_path / "odd.onnx")
+    assert OnnxFile(tmp_path / "odd.onnx").headers.keys() == {"w"}
+
+
+def test_an_input_of_no_known_dtype_is_refused(tmp_path):
+    made = [numpy_helper.from_array(numbers(), "scales")]
+    model, _ = file_of(tmp_path, [*made, *made], {})
+    model.graph.input[0].type.tensor_type.elem_type = 1000
+    onnx.save(model, tmp_path / "odd.onnx")
+    with pytest.raises(BadInputError, match="x has no dtype that ONNX knows"):
+        open_program(tmp_path / "odd.onnx")
