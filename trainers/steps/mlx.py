@@ -37,8 +37,8 @@ from .compiler import compile_problem
 from .devices import kind_of_mlx
 from .memory import Memory
 from .mlx_cached import MlxCached, capture_embedding
-from .mlx_optimizers import Optimizers
-from .mlx_update import Figures, Update, fill, on_processor
+from .mlx_optimizers import Optimizers, fill
+from .mlx_update import Figures, Update, on_processor
 from .modes import notices, recomputed, trains
 from .scaling import MlxExtras
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 from mlx import optimizers
+from mlx.utils import tree_flatten
 
 from ..configuration.updates import OptimizerSection
 from .groups import NEWTON_SCHULZ, Group, grouped, shape_factor
@@ -43,14 +44,37 @@ class Optimizers:
             optimizer.learning_rate = learning_rate * group.factor
 
     def apply(
-        self, gradients: Mapping[str, mx.array], parameters: Mapping[str, mx.array]
+        self,
+        gradients: Mapping[str, mx.array],
+        parameters: Mapping[str, mx.array],
+        finite: mx.array | None = None,
     ) -> dict[str, mx.array]:
-        """Return the updated PARAMETERS by name."""
+        """Return the updated PARAMETERS by name; where not FINITE they and what is kept of them stay."""
         updated: dict[str, mx.array] = {}
         for group, optimizer in self._parts:
             own = {name: gradients[name] for name in group.names}
-            updated |= optimizer.apply_gradients(own, parameters)
+            updated |= _applied(optimizer, own, parameters, finite)
         return updated
+
+
+def _applied(
+    optimizer: Any,
+    gradients: Mapping[str, mx.array],
+    parameters: Mapping[str, mx.array],
+    finite: mx.array | None,
+) -> dict[str, mx.array]:
+    old: Any = dict(tree_flatten(optimizer.state))
+    own = isinstance(optimizer, Adam)
+    if own:
+        optimizer.finite = finite
+    updated: dict[str, mx.array] = optimizer.apply_gradients(gradients, parameters)
+    if finite is None:
+        return updated
+    if own:
+        optimizer.state["step"] = mx.where(finite, optimizer.step, old["step"])
+        return updated
+    fill(optimizer.state, chosen(finite, dict(tree_flatten(optimizer.state)), old))
+    return chosen(finite, updated, parameters)
 
 
 class Own(optimizers.Optimizer):
@@ -66,7 +90,10 @@ class Adam(Own):
     """Adam and AdamW, with the correction ``1 - beta ** t`` exact.
 
     In float32 ``1 - 0.999 ** t`` loses four digits at t = 1; ``-expm1(t * log(beta))`` loses none.
+    What is not finite is left out here, since compiled it is then one kernel for all that is computed.
     """
+
+    finite: mx.array | None = None
 
     def init_single(self, parameter: mx.array, state: State) -> None:
         """Begin with moments of zero."""
@@ -82,19 +109,22 @@ class Adam(Own):
 
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: State) -> mx.array:
         """Return the updated PARAMETER and keep the moments in STATE."""
-        settings, dtype = self._settings, gradient.dtype
+        settings, dtype, before = self._settings, gradient.dtype, parameter
         decay = self.learning_rate.astype(dtype) * settings.weight_decay
         if settings.name == "adam":
             gradient = gradient + settings.weight_decay * parameter
         else:
             parameter = parameter * (1 - decay)
         first, second = settings.betas
-        state["m"] = first * state["m"] + (1 - first) * gradient
-        state["v"] = second * state["v"] + (1 - second) * mx.square(gradient)
+        state["m"] = self._new(first * state["m"] + (1 - first) * gradient, state["m"])
+        square = (1 - second) * mx.square(gradient)
+        state["v"] = self._new(second * state["v"] + square, state["v"])
         rate, root = (it.astype(dtype) for it in self._factors)
         mean, spread = state["m"] * rate, mx.sqrt(state["v"]) * root
-        updated: mx.array = parameter - mean / (spread + settings.eps)
-        return updated
+        return self._new(parameter - mean / (spread + settings.eps), before)
+
+    def _new(self, new: mx.array, old: mx.array) -> mx.array:
+        return new if self.finite is None else mx.where(self.finite, new, old)
 
 
 class SGD(optimizers.SGD):
@@ -180,6 +210,23 @@ def _second_moment(gradient: mx.array, state: State, share: mx.array, least: flo
 
 def _root_mean_square(array: mx.array) -> mx.array:
     return mx.sqrt(mx.square(array).mean())
+
+
+def chosen(
+    finite: mx.array, new: Mapping[str, mx.array], old: Mapping[str, mx.array]
+) -> dict[str, mx.array]:
+    """Return NEW where FINITE, else OLD, by name."""
+    return {name: mx.where(finite, value, old[name]) for name, value in new.items()}
+
+
+def fill(tree: Any, values: dict[str, mx.array], prefix: str = "") -> None:
+    """Set the leaves of TREE in place: a compiled function holds on to its containers."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        name = f"{prefix}{key}"
+        if isinstance(value, dict | list):
+            fill(value, values, f"{name}.")
+        else:
+            tree[key] = values[name]
 
 
 def computed_once(number: mx.array) -> mx.array:

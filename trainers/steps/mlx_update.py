@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from .mlx_optimizers import Optimizers, computed_once
+from .mlx_optimizers import Optimizers, chosen, computed_once
 from .scaling import MlxExtras
 
 Wrap = Callable[[Any], Any]
@@ -79,13 +79,9 @@ class Update:
         """Update by GRADIENTS that nobody has looked at; see ``__call__``."""
         figures = Figures(loss, self._norm(gradients), self._extras.scale)
         finite = mx.all(mx.isfinite(mx.stack([loss, figures.norm])))
-        old: Any = self._parameters() | buffers
-        old_state: Any = dict(tree_flatten(self._optimizer.state))
         self._apply(gradients, figures.norm, finite)
-        chosen = _chosen(finite, self._parameters() | self._buffers(), old)
-        self._model.load_weights([*chosen.items()], strict=False)
-        new_state: Any = dict(tree_flatten(self._optimizer.state))
-        fill(self._optimizer.state, _chosen(finite, new_state, old_state))
+        kept = chosen(finite, self._buffers(), buffers)
+        self._model.load_weights([*kept.items()], strict=False)
         return figures
 
     def _parameters(self) -> dict[str, mx.array]:
@@ -96,15 +92,15 @@ class Update:
         flat: Any = tree_flatten(gradients)
         return mx.sqrt(reduce(mx.add, [_squares(it) for _, it in flat])) / self._extras.scale
 
-    def _apply(self, gradients: Any, norm: mx.array, finite: mx.array | bool = True) -> None:
-        """Clip and update; FINITE is what averages and the scale of the loss follow."""
+    def _apply(self, gradients: Any, norm: mx.array, finite: mx.array | None = None) -> None:
+        """Clip and update; where not FINITE nothing changes but the scale of the loss."""
         share = mx.minimum(self._limit / (norm + 1e-6), 1.0) / self._extras.scale
         factor = computed_once(share)
         flat: Any = tree_flatten(gradients)
         clipped = {name: gradient * factor for name, gradient in flat}
-        new = self._optimizer.apply(clipped, self._parameters())
+        new = self._optimizer.apply(clipped, self._parameters(), finite)
         self._model.load_weights([*new.items()], strict=False)
-        self._extras.after(mx.array(finite), new)
+        self._extras.after(mx.array(True) if finite is None else finite, new)
 
 
 def on_processor() -> bool:
@@ -121,20 +117,3 @@ def _squares(array: mx.array) -> mx.array:
     rows = numbers[:whole].reshape(-1, 1, BLOCK)
     found = mx.sum(rows @ rows.swapaxes(1, 2))
     return found + _squares(numbers[whole:]) if whole < array.size else found
-
-
-def _chosen(
-    finite: mx.array, new: dict[str, mx.array], old: dict[str, mx.array]
-) -> dict[str, mx.array]:
-    """Return NEW where FINITE, else OLD, by name."""
-    return {name: mx.where(finite, value, old[name]) for name, value in new.items()}
-
-
-def fill(tree: Any, values: dict[str, mx.array], prefix: str = "") -> None:
-    """Set the leaves of TREE in place: a compiled function holds on to its containers."""
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        name = f"{prefix}{key}"
-        if isinstance(value, dict | list):
-            fill(value, values, f"{name}.")
-        else:
-            tree[key] = values[name]
