@@ -1,8 +1,8 @@
 """Kill a training run at random moments, resume it, and compare it with an undisturbed one.
 
-    python benchmarks/resume.py [--recipe minilm-lora] [--dynamic] [--kills 5] [--out benchmarks/results/resume.json]
+    python benchmarks/resume.py [--recipe minilm-lora ...] [--dynamic] [--kills 5] [--out benchmarks/results/resume.json]
 
-Three runs of the same recipe and seed, each in processes of its own: one straight, one straight
+Kills are spread over the whole run. Three runs of the same recipe and seed, each in processes of its own: one straight, one straight
 again (the rerun), and one that ``kill -9`` ends at random moments and a new process resumes. All
 losses, gradient norms, validation figures and the final adapter must be equal bit for bit.
 """
@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 STEPS = 24
+LAST = 0.85  # of a run, before which it is killed: none is to end first
 CHILD = """
 import sys
 from pathlib import Path
@@ -85,27 +86,29 @@ def finish(process: subprocess.Popen[bytes]) -> None:
         raise SystemExit(said.decode())
 
 
-def kill_and_resume(config: Path, out: Path, backend: str, kills: int, seed: int) -> list[int]:
-    """Run to the end in spite of KILLS kills; return the updates recorded before each of them."""
+def kill_and_resume(
+    config: Path, out: Path, backend: str, kills: int, records: int, seed: int
+) -> list[int]:
+    """Run to the end in spite of KILLS kills, spread over RECORDS; return the records before each of them."""
     chance = random.Random(seed)
     moments = []
-    for _ in range(kills):
+    for number in range(kills):
         process = start(config, out, backend)
-        wait_for_progress(process, out, chance.randint(0, STEPS // kills + 2))
-        time.sleep(chance.random() * 2)
+        wait_for_progress(process, out, int((number + chance.random()) / kills * LAST * records))
+        time.sleep(chance.random() * 0.2)
         if process.poll():  # it failed by itself
             finish(process)
+        ended = process.poll() is not None
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        moments.append(recorded(out))
+        moments += [] if ended else [recorded(out)]
     finish(start(config, out, backend))
     return moments
 
 
-def wait_for_progress(process: subprocess.Popen[bytes], out: Path, updates: int) -> None:
-    """Return when the record is UPDATES lines longer, or the process has ended."""
-    before = recorded(out)
-    while process.poll() is None and recorded(out) < before + updates:
+def wait_for_progress(process: subprocess.Popen[bytes], out: Path, records: int) -> None:
+    """Return when the record has RECORDS lines, or the process has ended."""
+    while process.poll() is None and recorded(out) < records:
         time.sleep(0.02)
 
 
@@ -137,12 +140,15 @@ def compare(folder: Path, config: Path, backend: str, kills: int, seed: int) -> 
     outs = {name: folder / name for name in ("straight", "rerun", "killed")}
     for name in ("straight", "rerun"):
         finish(start(config, outs[name], backend))
-    moments = kill_and_resume(config, outs["killed"], backend, kills, seed)
+    whole = recorded(outs["straight"])
+    moments = kill_and_resume(config, outs["killed"], backend, kills, whole, seed)
     prints = {name: fingerprint(out) for name, out in outs.items()}
     return {
         "backend": backend,
         "steps": STEPS,
+        "kills": len(moments),
         "killed_after_records": moments,
+        "records": whole,
         "fingerprints": prints,
         "rerun_identical": prints["rerun"] == prints["straight"],
         "resume_identical": prints["killed"] == prints["straight"],
@@ -152,7 +158,7 @@ def compare(folder: Path, config: Path, backend: str, kills: int, seed: int) -> 
 def main() -> int:
     """Run, print, keep; return 1 when anything differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recipe", default="minilm-lora")
+    parser.add_argument("--recipe", nargs="+", default=["minilm-lora"])
     parser.add_argument("--dynamic", action="store_true", help="sizes of batches by memory in use")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
@@ -163,19 +169,26 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(arguments.threads)
+    rows: list[dict] = []
+    for recipe in arguments.recipe:
+        rows.append(made(recipe, arguments))
+        report = {"recipes": rows, "kills": sum(row["kills"] for row in rows)}
+        report |= {"dynamic": arguments.dynamic, "threads": arguments.threads}
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return int(not all(row["rerun_identical"] and row["resume_identical"] for row in rows))
+
+
+def made(recipe: str, arguments: argparse.Namespace) -> dict:
+    """Return the row of RECIPE."""
     with tempfile.TemporaryDirectory() as folder:
-        config = write_config(Path(folder), arguments.recipe, dynamic=arguments.dynamic)
-        report = compare(Path(folder), config, arguments.backend, arguments.kills, arguments.seed)
-    report |= {"recipe": arguments.recipe, "dynamic": arguments.dynamic}
-    report["threads"] = arguments.threads
-    for name in ("rerun_identical", "resume_identical"):
-        print(f"{name:18} {report[name]}")
+        config = write_config(Path(folder), recipe, dynamic=arguments.dynamic)
+        row = compare(Path(folder), config, arguments.backend, arguments.kills, arguments.seed)
     print(
-        f"killed after {report['killed_after_records']} records of {STEPS} steps, {arguments.backend}"
+        f"{recipe:20} rerun identical {row['rerun_identical']}, resumed {row['resume_identical']}; killed"
+        f" after {row['killed_after_records']} of {row['records']} records, {arguments.backend}",
+        flush=True,
     )
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 0 if report["rerun_identical"] and report["resume_identical"] else 1
+    return {"recipe": recipe, **row}
 
 
 if __name__ == "__main__":

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Final
+
+SAME_BITS: Final = "MKL_CBWR", "AUTO"  # else MKL's threads sum in another order now and then
 
 
 def _torch_library() -> Path | None:
@@ -22,7 +26,7 @@ def preload_blas() -> str:
     """Put PyTorch's BLAS into the global symbol scope, so that MLX resolves ``cblas_*`` to it.
 
     It works only before the first ``import mlx.core`` of the process, so the command line calls it
-    in the verbs that run MLX; ``import weighbridge`` never does.
+    in the verbs that run MLX; ``import weighbridge`` never does. MKL is asked for the same bits in every run.
 
     Returns:
         What MLX will use, for reports: ``torch (MKL or OpenBLAS)``, ``wheel (reference)`` or
@@ -30,6 +34,7 @@ def preload_blas() -> str:
     """
     if sys.platform != "linux":
         return "system (Accelerate)"
+    os.environ.setdefault(*SAME_BITS)
     library = _torch_library()
     if library is None or "mlx.core" in sys.modules:
         return "wheel (reference)"
