@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
@@ -23,6 +24,10 @@ from ..probes.probes import Probe
 from .reference import feed
 
 SHAPES: Final = 3  # of inputs, with each of which the source is run once
+INPUT: Final = None  # among the names of what a value depends on
+
+
+Origins = frozenset[str | None]
 
 
 class Computed(NamedTuple):
@@ -62,12 +67,15 @@ class FromWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = {} if found is None else found
         self._sizes = frozenset(sizes)
-        # The tensors that a value depends on; ``None`` is an input.
+        # What a tensor depends on, and what the memory does that it shares with views of it.
         self._origins: Any = WeakIdKeyDictionary()
+        self._written: dict[StorageWeakRef, Origins] = {}
+        self._weights = {place(it) for it in weights.values()}
+        self._read: Origins = frozenset()  # as numbers of Python, which nobody can follow
         for name, tensor in weights.items():
             self._origins[tensor] = frozenset({name})
         for tensor in inputs:
-            self._origins[tensor] = frozenset({None})
+            self._set(tensor, frozenset({INPUT}))
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -75,18 +83,29 @@ class FromWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run FUNCTION, what it makes noted."""
         result = function(*args, **(kwargs or {}))
         given = [it for it in tree_leaves((args, kwargs or {})) if isinstance(it, torch.Tensor)]
-        origins: frozenset[str | None] = frozenset().union(
-            *(self._origins.get(it, frozenset()) for it in given)
-        )
+        origins = self._read.union(*map(self._get, given))
+        if isinstance(result, int | float) and not isinstance(result, bool):
+            self._read |= origins & {INPUT}
         for made in tree_leaves(result):
             if isinstance(made, torch.Tensor):
-                self._origins[made] = origins | self._origins.get(made, frozenset())
+                self._set(made, origins | self._get(made))
                 self._note(function.overloadpacket.__name__, made)
         return result
 
+    def _get(self, tensor: torch.Tensor) -> Origins:
+        own: Origins = self._origins.get(tensor, frozenset())
+        return own | self._written.get(place(tensor), frozenset())
+
+    def _set(self, tensor: torch.Tensor, origins: Origins) -> None:
+        """Note the ORIGINS of TENSOR and of its views; of views of weights, which may lie together, an input."""
+        self._origins[tensor] = origins
+        where = place(tensor)
+        shared = origins & {INPUT} if where in self._weights else origins
+        self._written[where] = self._written.get(where, frozenset()) | shared
+
     def _note(self, name: str, made: torch.Tensor) -> None:
-        origins = self._origins[made]
-        if None in origins or made.numel() not in self._sizes or not made.is_floating_point():
+        origins = self._get(made)
+        if INPUT in origins or made.numel() not in self._sizes or not made.is_floating_point():
             return
         words = f"{name}({', '.join(sorted(origins))})"
         again = (f"{words}, number {number}" for number in count(2))
@@ -94,6 +113,11 @@ class FromWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
             words if words not in self.found else next(it for it in again if it not in self.found)
         )
         self.found[free] = Computed(from_torch(made.detach().clone()), (*sorted(origins),))
+
+
+def place(tensor: torch.Tensor) -> StorageWeakRef:
+    """Return what stands for the memory of TENSOR, the same for all views of it."""
+    return StorageWeakRef(tensor.untyped_storage())
 
 
 def computed_by(
