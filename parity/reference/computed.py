@@ -107,17 +107,18 @@ class FromWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origins = self._get(made)
         if INPUT in origins or made.numel() not in self._sizes or not made.is_floating_point():
             return
-        words = f"{name}({', '.join(sorted(origins))})"
+        parts = tuple(sorted(it for it in origins if it is not None))
+        words = f"{name}({', '.join(parts)})"
         again = (f"{words}, number {number}" for number in count(2))
         free = (
             words if words not in self.found else next(it for it in again if it not in self.found)
         )
-        self.found[free] = Computed(from_torch(made.detach().clone()), (*sorted(origins),))
+        self.found[free] = Computed(from_torch(made.detach().clone()), parts)
 
 
 def place(tensor: torch.Tensor) -> StorageWeakRef:
     """Return what stands for the memory of TENSOR, the same for all views of it."""
-    return StorageWeakRef(tensor.untyped_storage())
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def computed_by(

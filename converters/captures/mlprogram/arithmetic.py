@@ -55,6 +55,9 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
+MOVES: Final = frozenset({"join", "order", "repeat", "rows"})  # functions that make no new numbers
+
+
 def evaluate(expression: Any, read: Callable[[str, str], Array]) -> Array:
     """Return the value of EXPRESSION in float64.
 
@@ -90,6 +93,18 @@ def tensors(expression: Any) -> Iterator[str]:
     if isinstance(expression, list):
         for part in expression[1:]:
             yield from tensors(part)
+
+
+def only_moves(expression: Any) -> bool:
+    """Say whether all numbers of the value of EXPRESSION are numbers of tensors of the source.
+
+    >>> only_moves(["order", {"key": "w"}, 1, 0]), only_moves(["order", ["exp", {"key": "w"}], 1, 0])
+    (True, False)
+    """
+    if isinstance(expression, list):
+        parts = [it for it in expression[1:] if isinstance(it, list | Mapping)]
+        return expression[0] in MOVES and all(map(only_moves, parts))
+    return isinstance(expression, Mapping) and "key" in expression
 
 
 def rounds_to(exact: Array, found: Array) -> bool:

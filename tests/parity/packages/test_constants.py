@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from weighbridge.parity.packages.constants import contradictions, explain_made
+from weighbridge.parity.packages.constants import contradictions, exact_by_rule, explain_made
 from weighbridge.parity.packages.exact import exact_constants, exact_scalars
 from weighbridge.parity.packages.source import SourceTensors
 from weighbridge.parity.weights.fingerprints import explain
@@ -127,3 +127,13 @@ def test_a_number_before_rounding_counts_only_where_it_rounds_to_the_constant():
     scalars = {"eps": np.float16(1e-6), "scale": np.float16(0.3535)}
     exact = {"eps": 1e-6, "scale": 0.36}
     assert exact_scalars({"exact": exact}, scalars) == {"eps": np.asarray(1e-6)}
+
+
+@pytest.mark.parametrize("rule", [{"key": "w"}, ["order", {"key": "w"}, 4.0, 3.0, 2.0, 1.0, 0.0]])
+def test_numbers_that_are_only_moved_are_the_sources_own_bit_for_bit(rule):
+    exact = STATE["w"] if isinstance(rule, dict) else STATE["w"][::-1]
+    near = exact.copy()
+    near[2, 1] = np.nextafter(near[2, 1], np.float32(9))
+    source = Source(STATE)
+    assert exact_by_rule(near, {"value": rule}, source) is None
+    np.testing.assert_array_equal(exact_by_rule(exact, {"value": rule}, source), exact)
