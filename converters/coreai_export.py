@@ -30,6 +30,7 @@ from .checkpoints.formats.coreai.asset import METADATA, SUFFIX, Asset
 from .common.dtypes import FLOATS
 from .common.memory import pass_on_shortage
 from .common.steps import step
+from .common.system import require_space
 from .common.users_code import first_line
 from .documents import RECORD, read_object
 from .models.manifests import MANIFEST
@@ -38,6 +39,9 @@ from .models.signature import Signature
 from .runtimes.torch import INPUT, recording
 from .values import Array
 
+MARGIN: Final = (
+    1 << 23
+)  # bytes of an asset besides weights; on a full disk its writer ends the process
 NEAR: Final = 0.05  # of its size: what float16 may move the output of a submodule
 
 
@@ -101,7 +105,10 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
 
     Raises:
         UnsupportedError: an operation has no form in Core AI.
+        WeighbridgeError: the disk has no room.
     """
+    weights = (*graph.state_dict.values(), *graph.constants.values())
+    require_space(target, MARGIN + sum(it.nbytes for it in weights if isinstance(it, Tensor)))
     try:
         with quiet():
             from coreai_torch import TorchConverter, get_decomp_table

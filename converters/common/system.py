@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,17 @@ def writing(place: Path) -> Iterator[None]:
         if (line := explained(error, place)) is None:
             raise
         raise WeighbridgeError(f"cannot write {line}") from error
+
+
+def require_space(place: Path, size: int) -> None:
+    """Refuse to write SIZE bytes to PLACE, whose disk has fewer left: for writers that a full disk would kill.
+
+    Raises:
+        WeighbridgeError: it has.
+    """
+    with writing(place):
+        if shutil.disk_usage(place.parent).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place))
 
 
 def exchange(first: Path, second: Path) -> bool:
