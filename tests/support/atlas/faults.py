@@ -368,6 +368,14 @@ FAULTS = (
         raises="model.layers.0.attention_layer_norm.weight",
     ),
     Fault(
+        "qwen2_moe",
+        "mlx-lm",
+        "norm_topk_prob is not read: the weights of the chosen experts are never made to sum to one",
+        mlx={"rope_theta": 10000.0},
+        own={"norm_topk_prob": True},
+        agree={"norm_topk_prob": False},
+    ),
+    Fault(
         "qwen3_5_moe",
         "transformers",
         "save_pretrained splits the experts, which the published files have stacked; mlx-lm reads"
