@@ -34,6 +34,7 @@ from .manifest import sites
 from .naming import NAMING
 from .options import PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
+from .recurrent import any_length, kept_whole
 from .writing import files, save, write_metadata
 
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
@@ -160,7 +161,14 @@ def recorded(module: torch.nn.Module, form: Form) -> Any:
     """Return the graph of MODULE, its keys and values in buffers where FORM has states."""
     step("recording in torch.export")
     if not form.options.stateful:
-        return record(module, form.signature, form.limits)
+        asked = (module, form.signature, form.limits)
+        if not any_length(module):
+            return record(*asked)
+        try:
+            return record(*asked)
+        except UnsupportedError:  # written out step by step its length is fixed
+            with kept_whole():
+                return record(*asked)
     from .stateful import Stateful
 
     length = str(form.signature.inputs[0].shape[1])
@@ -206,7 +214,7 @@ def too_large(
     if not trial:
         return set()
     with tempfile.TemporaryDirectory(dir=folder, prefix=".trial-") as place:
-        model.save(str(Path(place) / "trial.mlpackage"))
+        save(model, Path(place) / "trial.mlpackage")
         program = load_program(Path(place) / "trial.mlpackage")
         given = (renamed(inputs, form.options.names) for inputs in trial)
         return {name for inputs in given for name in beyond_half(program, inputs, form.text)}

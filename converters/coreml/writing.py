@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from ..captures.mlprogram.package import Package
 from ..documents import read_object
@@ -35,9 +36,9 @@ def files(folder: Path) -> Iterator[Path]:
 
 def save(model: Any, package: Path) -> None:
     """Write coremltools' MODEL as PACKAGE, alike in every run."""
-    model.save(str(package))
-    for stray in set(package.iterdir()) - {package / "Data", package / "Manifest.json"}:
-        stray.unlink()  # debug handles of another runtime
+    # Without its program no debug handles of another runtime are written, which loops have none of.
+    with patch.object(model, "_mil_program", None):
+        model.save(str(package))
     name_items(package)
 
 

@@ -35,8 +35,6 @@ STATEFUL: Final = (
 )
 # What no package is kept of at the defaults, and why.
 GAPS: Final = {
-    "LSTM of any length": "torch.export writes a recurrent layer out step by step",
-    "GRU of any length": "torch.export writes a recurrent layer out step by step",
     "Mamba": "transformers' own loop over time is written out step by step; needs --sizes",
 }
 OF_PACKAGES: Final = (*PACKAGED, *(name for name in MODULES if name not in FIRST))

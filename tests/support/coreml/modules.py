@@ -200,7 +200,9 @@ def _series(kind: str, time: int | str) -> Callable[[], Built]:
 
 
 gru, rnn, conv1d = (_series(kind, 12) for kind in ("GRU", "RNN", "Conv1d"))
-long_lstm, long_gru, long_conv1d = (_series(kind, "time") for kind in ("LSTM", "GRU", "Conv1d"))
+long_lstm, long_gru, long_rnn, long_conv1d = (
+    _series(kind, "time") for kind in ("LSTM", "GRU", "RNN", "Conv1d")
+)
 
 
 def unet() -> Built:
