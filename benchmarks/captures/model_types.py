@@ -6,7 +6,7 @@ Each is built from its default configuration with a few layers, without weights,
 ``torch.export`` on fake tensors, and counted (``weighbridge.converters.captures``); each in a process of its
 own, which a time limit ends. Inputs are made from the signature of ``forward``: the main input, what has
 no default, and a decoder's ids; where torch cannot export that, everything whose value is known. A type counts if every operation has a handler; those that torch cannot
-export, or that cannot be built, count against. Results lie in ``results/captures_model_types.json`` and are
+export, or that cannot be built, count against: some need timm, torchvision or torchaudio installed. Results lie in ``results/captures_model_types.json`` and are
 added to; types that are there are not measured again without ``--again``.
 """
 
