@@ -82,7 +82,7 @@ def alike(operands: Sequence[Any]) -> list[mx.array]:
 def spread(x: mx.array, shape: Sequence[int]) -> mx.array:
     """Broadcast X to SHAPE; the gradient is summed axis by axis.
 
-    All axes at once, MLX adds one number after another on the CPU: a bias lost three digits.
+    All axes at once, MLX adds one number after another on the CPU, which rounds each time.
     """
     result: mx.array = with_gradient(lambda x: mx.broadcast_to(x, shape), _axis_by_axis)(x)
     return result

@@ -143,7 +143,7 @@ def _in_groups(
 
 
 def _slow_in_groups(x: mx.array, groups: int) -> bool:
-    """Tell whether groups of several channels are on the CPU, where one by one takes a tenth of the time."""
+    """Tell whether groups of several channels are on the CPU, where one by one takes less time."""
     return on_cpu() and groups <= MOST_GROUPS and x.shape[-1] > groups
 
 

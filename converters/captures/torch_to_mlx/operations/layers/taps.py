@@ -1,7 +1,7 @@
 """Convolutions on the CPU by matrix products, one for each element of the kernel.
 
 MLX's CPU has fast code for what is neither dilated nor stretched. The rest, and so the gradient of what has
-strides, takes it 5 to 30 times as long as these products do (benchmarks/captures/conv_speed.py).
+strides, takes it several times as long as these products do.
 """
 
 from __future__ import annotations
