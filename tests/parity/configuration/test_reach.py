@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import mlx.core as mx
 import numpy as np
@@ -97,11 +98,8 @@ def test_ids_are_put_where_tokens_are_and_into_every_text():
 
 def test_ids_that_stand_for_an_image_are_no_text(tmp_path):
     made = make("llama", tmp_path / "llama")
-
-    class Model:
-        path, config = made.folder, {"image_token_id": 135, "pad_token_id": 3, "bos_token_id": [4]}
-
-    assert edge_ids(Model, 136) == [0, 3]
+    config = {"image_token_id": 135, "pad_token_id": 3, "bos_token_id": [4]}
+    assert edge_ids(SimpleNamespace(folder=made.folder, config=config), 136) == [0, 3]
 
 
 @pytest.mark.parametrize(("chosen", "named"), [(1, True), (6, False)])

@@ -235,8 +235,8 @@ def test_a_million_weights_are_those_of_a_merge_bit_by_bit(dtype, compute, tmp_p
     update = LowRank(a, b, scale=0.01)
     save_file({"weight": to_torch(base)}, tmp_path / "model.safetensors")
     model = Model(
-        "m", "torch", tmp_path, {}, nn.Linear(*shape[::-1], bias=False), declared=SIGNATURE,
-        adapter=Adapter(tmp_path, "peft", {"weight": update}, {}),
+        "m", "torch", tmp_path, {}, factory=nn.Linear(*shape[::-1], bias=False),
+        declared=SIGNATURE, adapter=Adapter(tmp_path, "peft", {"weight": update}, {}),
     )  # fmt: skip
     found = stored_as(model, compute, dtype).weight
     wanted = to_torch(merge(base, update)[0]).to(found.dtype)
