@@ -134,4 +134,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--here"]:
         here(sys.argv[2:])
     else:
-        main([name for name in sys.argv[1:] or tiny.types() if name not in rows.UNPAIRED])
+        main([name for name in sys.argv[1:] or tiny.types() if name not in rows.UNPAIRED["mlx-lm"]])

@@ -370,6 +370,7 @@ def as_forced(verdict: Verdict, merged: Mapping[str, Mapping[str, Any]]) -> Verd
 def compared(model: Model, folder: Path, target: Path, options: CheckOptions) -> Verdict:
     """Compare FOLDER, to be published as TARGET, with MODEL."""
     code = options.for_candidate.trust_code
-    candidate = quantized_view(replace(open_model(folder, trust_code=code), spec=str(target)))
+    found = open_model(folder, trust_code=code)
+    candidate = quantized_view(replace(found, spec=str(target), reader=model.reader))
     against = compare_quantized if is_quantized(candidate) else compare
     return against(model, candidate, quick=options.quick)

@@ -42,7 +42,8 @@ def arguments(target: Target, config: Mapping[str, Any]) -> Iterator[Arguments]:
     for reader in readers(target, own):
         place = own[reader.part] if reader.part else own
         if reader.dataclass is not None and reader.fields:
-            made = reader.dataclass.from_dict(dict(place))
+            read_from = getattr(reader.dataclass, "from_dict", None)
+            made = read_from(dict(place)) if read_from else reader.dataclass(**place)
             values = {name: getattr(made, name, None) for name in reader.fields}
             read = attributes(target.module) | (declared(target.model_type, target.repaired))
             yield Arguments(reader, values, frozenset(read & values.keys()))

@@ -17,7 +17,8 @@ class Reader(NamedTuple):
 
     Attributes:
         part: the key of the part; empty for the config itself.
-        names: under which the class has rows of its own: library and model type, model type, file.
+        names: under which the class has rows of its own: library and model type, model type, file;
+            of a part, first library, model type of the whole and part.
         fields: of the dataclass, by key.
         dataclass: the class itself; ``None`` where there is none.
     """
@@ -60,7 +61,8 @@ def readers(target: Target, config: Config) -> Iterator[Reader]:
         found = by_name(dataclass)
         file = dataclass.__module__.rpartition(".")[2]
         kind = str(config[part].get("model_type") or file)
-        yield Reader(part, (f"{target.library} {kind}", kind, file), found, dataclass)
+        within = f"{target.library} {target.model_type} {part}"
+        yield Reader(part, (within, f"{target.library} {kind}", kind, file), found, dataclass)
     kind, file = target.model_type, target.module.rpartition(".")[2]
     names = (f"{target.library} {kind}", kind, file)
     yield Reader("", names, target.fields(), target.dataclass())

@@ -96,6 +96,12 @@ def text_value(key: str) -> Row:
     return lambda source: source.part("text_config").find(key)
 
 
+def image_token(source: Source) -> Any:
+    """Return the id that stands for a picture, by whichever of its two names it has."""
+    found = source.find("image_token_index")
+    return source.find("image_token_id") if found is ABSENT else found
+
+
 def linear_attention(source: Source) -> dict[str, Any]:
     """Return Kimi's own group of keys; layers count from 1."""
     kinds = list(enumerate(source.get("layer_types", []), 1))
@@ -124,6 +130,7 @@ GENERIC: Final[dict[str, Row]] = {
     "rotary_dim": rotary_dim,
     "rope_scaling": rope_scaling,
     "head_dim": head_dim,
+    "image_token_index": image_token,
     "n_ctx": same_as("max_position_embeddings"),
     "vocab_size": lambda source: source.get("vocab_size") or text_value("vocab_size")(source),
 }
@@ -167,6 +174,8 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         "mla_use_nope": always(True),
         "rope_theta": always(10000.0),  # unused: no layer rotates
     },
+    "glm4v_moe_text": {"use_qk_norm": always(False)},
+    "llama4_vision_model": {"vision_feature_layer": always(-1)},
     "lfm2": {"block_dim": same_as("hidden_size"), "block_ff_dim": same_as("intermediate_size")},
     "longcat_flash": {
         "attention_method": always("MLA"),
@@ -197,6 +206,7 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
     "olmo": {"rms_norm_eps": always(1e-5)},  # of its norms, which no key names
     "qwen3_next": {"full_attention_interval": period},
     "qwen3_vl_moe_text": {"norm_topk_prob": always(True)},
+    "siglip": {"num_labels": always(ABSENT)},  # where it is not written there is no classifier
     "solar_open": {"first_k_dense_replace": always(0), "intermediate_size": same_as("hidden_size")},
 }
 
@@ -215,9 +225,20 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
     },
     "minimax_m3_vl_text": {"rotary_dim": rotary_dim},
     "nemotron_h": {"time_step_limit": time_steps},
-    # mlx-vlm's towers check the name of the whole model, which transformers 4 wrote.
-    "mlx-vlm qwen2_vl_vision": {"model_type": always("qwen2_vl")},
-    "mlx-vlm qwen2_5_vl_vision": {"model_type": always("qwen2_5_vl")},
-    "mlx-vlm qwen3_vl_vision": {"model_type": always("qwen3_vl")},
-    "mlx-vlm qwen3_vl_moe_vision": {"model_type": always("qwen3_vl_moe")},
+    # transformers does not scale the logits of these, as it does those of the language model alone
+    "mlx-vlm aya_vision text_config": {"logit_scale": always(1.0)},
+    "mlx-vlm cohere2_vision text_config": {"logit_scale": always(1.0)},
+    "kimi_k25_vision": {"model_type": always("moonvit")},
+    # mlx-vlm's towers check a name, that of the whole model mostly, which transformers 4 wrote.
+    **{
+        f"{kind}_vision": {"model_type": always(kind)}
+        for kind in (
+            "qwen2_vl",
+            "qwen2_5_vl",
+            "qwen3_vl",
+            "qwen3_vl_moe",
+            "hunyuan_vl",
+            "paddleocr_vl",
+        )
+    },
 }

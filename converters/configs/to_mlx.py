@@ -33,6 +33,9 @@ def to_mlx(config: Mapping[str, Any], target: Target) -> Translation:
     whole = Source(config, known(config))
     for reader in readers(target, config):
         fill(result[reader.part] if reader.part else result, whole, reader)
+        if reader.part in CLOSED.get(f"{target.library} {target.model_type}", ()):
+            part = result[reader.part]
+            result[reader.part] = {key: part[key] for key in part if key in reader.fields}
     if f"{target.library} {target.model_type}" in FLAT:
         result = {**result["text_config"], **result} if result.get("text_config") else result
     return difference(config, result, notes(target, whole))
@@ -51,6 +54,8 @@ def fill(place: dict[str, Any], whole: Source, reader: Reader) -> None:
     source = whole.part(reader.part) if reader.part else whole
     for key, field in reader.fields.items():
         value = tied(whole) if reader.part and key == TIED else missing(key, field, source, reader)
+        if reader.part and source.find(key) is ABSENT and whole.find(key) != default(field):
+            value = whole.find(key) if value is ABSENT else value  # beside the part in transformers
         if value is not ABSENT:
             place[key] = value
     for key, row in chain.from_iterable(CORRECTED.get(n, {}).items() for n in reader.names):
@@ -60,6 +65,11 @@ def fill(place: dict[str, Any], whole: Source, reader: Reader) -> None:
 
 # Classes that read the text part beside the whole model's keys, as transformers 4 wrote it.
 FLAT = frozenset({"mlx-vlm qwen2_vl", "mlx-vlm qwen2_5_vl"})
+# Parts whose classes take no other key than their own.
+CLOSED = {
+    "mlx-embeddings siglip": frozenset({"text_config", "vision_config"}),
+    "mlx-vlm glm_ocr": frozenset({"vision_config"}),
+}
 TIED = "tie_word_embeddings"
 
 

@@ -127,9 +127,39 @@ CHANGES: Final[dict[str, Change]] = {
 }
 
 
-def reading(part: Any, kind: str, config: Config) -> Any:
-    """Return PART, a module of mlx-lm for model type KIND, whose loading reads what transformers saves."""
-    change = CHANGES.get(kind)
+# The same for classes of mlx-vlm.
+INNER: Final = (r"^((?:model\.)?vision_tower)\.(?!vision_model\.)", r"\1.vision_model.")
+
+
+def headless(weights: Weights, config: Config) -> Weights:
+    """Return WEIGHTS, towers where the class has them, without the pooling that nothing reads."""
+    inner = renamed(INNER)(weights, config)
+    return without_pooling(inner, config)
+
+
+def without_pooling(weights: Weights, _: Config) -> Weights:
+    """Return WEIGHTS without what pools a whole picture to one vector: no language model reads it."""
+    return {k: v for k, v in weights.items() if not re.search(r"vision_tower\.(.+\.)?head\.", k)}
+
+
+SEEING: Final[dict[str, Change]] = {
+    **dict.fromkeys(
+        ("aya_vision", "cohere2_vision", "gemma3", "llava_next", "paligemma"), headless
+    ),
+    "lfm2_vl": without_pooling,
+    "llava": headless,
+    "qwen3_vl_moe": turned,
+}
+
+
+def change_for(library: str, kind: str) -> Change | None:
+    """Return what makes of saved tensors what the class of LIBRARY for model type KIND reads."""
+    return {"mlx-lm": CHANGES, "mlx-vlm": SEEING}.get(library, {}).get(kind)
+
+
+def reading(part: Any, library: str, kind: str, config: Config) -> Any:
+    """Return PART, a module of LIBRARY for model type KIND, whose loading reads what transformers saves."""
+    change = change_for(library, kind)
     if change is None:
         return part
     own = getattr(part, "sanitize", dict)

@@ -100,6 +100,7 @@ class Target:
             made = user_parts(self.module, own)
         else:
             made = PROTOCOLS[self.library](self.code(), own)
+        model = None
         while True:
             try:
                 part = next(made)
@@ -110,7 +111,8 @@ class Target:
             except Exception as error:
                 pass_on_shortage(error)
                 raise BadInputError(self.refusal(config, error)) from error
-            yield reading(part, self.model_type, config) if self.library == "mlx-lm" else part
+            first, model = model is None, part
+            yield reading(part, self.library, self.model_type, config) if first else part
 
     def build(self, config: Mapping[str, Any]) -> Any:
         """Return a new module of the class for CONFIG, an ``mlx.nn.Module``, nothing evaluated.

@@ -17,6 +17,7 @@ from ..libraries import Target, find
 from ..libraries.packages import assigned
 from .families import Family, encoder_signature
 from .signature import Signature, causal_signature, headless
+from .signatures import siglip_signature
 
 Config = Mapping[str, Any]
 MAPPING: Final = "models/auto/auto_mappings.py"  # model_type -> class, in transformers' sources
@@ -53,6 +54,8 @@ def signature_in(target: Target, config: Config) -> Signature:
 
     A class of mlx-embeddings ends with hidden states, those of the other libraries with logits.
     """
+    if target.model_type == "siglip":
+        return siglip_signature(config)
     usual = headless if is_bare(config) else causal_signature
     makes = encoder_signature if target.library == "mlx-embeddings" else usual
     return makes(text_config(config))  # a wrapper's sizes are those of its inner model

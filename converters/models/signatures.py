@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ...errors import BadInputError
-from .signature import Dimension, Port, Signature, longest, size_of
+from .signature import Dimension, Port, Signature, causal_signature, longest, size_of
 
 Config = Mapping[str, Any]
 Maker = Callable[[Config], Signature]
@@ -143,16 +143,38 @@ def clip_signature(config: Config) -> Signature:
     Raises:
         BadInputError: the configuration lacks one of its two halves.
     """
+    text, vision = halves_of(config)
+    inputs = (*clip_text_signature(text).inputs, pixels(vision))
+    return scored(inputs, size_of(config, "projection_dim"))
+
+
+def siglip_signature(config: Config) -> Signature:
+    """Return the signature of SigLIP, as CLIP's, but for the mask: its texts have no padding.
+
+    Raises:
+        BadInputError: the configuration lacks one of its two halves.
+    """
+    text, vision = halves_of(config)
+    inputs = (*causal_signature(text).inputs, pixels(vision))
+    return scored(inputs, size_of(vision, "hidden_size"))
+
+
+def halves_of(config: Config) -> tuple[Config, Config]:
+    """Return the configurations of the text and of the vision tower in CONFIG."""
     halves = [config.get(key) for key in ("text_config", "vision_config")]
     if not all(isinstance(half, Mapping) for half in halves):
         raise BadInputError(
             "config.json: text_config and vision_config should be there, as objects"
         )
     text, vision = (dict(half) for half in halves if half is not None)
-    width = size_of(config, "projection_dim")
+    return text, vision
+
+
+def scored(inputs: tuple[Port, ...], width: int) -> Signature:
+    """Return the signature of a model that makes embeddings of WIDTH of texts and images, and scores."""
     names = ("text_embeds", "image_embeds")
     return Signature(
-        (*clip_text_signature(text).inputs, pixels(vision)),
+        inputs,
         (
             *(output(name, "batch", width, role="embedding") for name in names),
             output("logits_per_image", "batch", "batch", role="logits"),

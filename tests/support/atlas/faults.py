@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """One disagreement of mlx-lm 0.32.2 with transformers 5.23."""
+    """One disagreement of mlx-lm 0.32.2, mlx-vlm 0.7.10 or mlx-embeddings 0.1.0 with transformers 5.23."""
 
     kind: str  # model type
     side: str  # "mlx-lm", "transformers" or "both": which one departs from the published model
@@ -29,6 +29,8 @@ class Fault:
     raises: str = ""  # what mlx-lm says when it loads or runs the checkpoint
     long: bool = False  # whether it takes a text past a threshold of the configuration to show
     layouts: tuple[str, ...] = ("saved", "hub")  # the layouts of the checkpoint that show it
+    library: str = "mlx-lm"  # whose class it is
+    here: str = "nothing"  # what Weighbridge does about one of another library than mlx-lm
 
 
 TANH = {"rope_type": "default", "rope_theta": 10000.0}

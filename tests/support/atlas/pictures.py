@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from weighbridge.tests.support.atlas import logits
 
 Arrays = dict[str, npt.NDArray[Any]]
 BEFORE = 4  # tokens of text before a picture
-SIZES = (28, 28)
 
 
 def drawn(*shape: int) -> npt.NDArray[np.float32]:
@@ -50,12 +49,29 @@ def masked(config: Any) -> Arrays:
     }
 
 
+def gridded(config: Any) -> Arrays:
+    """Return the patches of a picture, channels first, and how many of them lie along each axis."""
+    grid = np.array([[1, 4, 6]])
+    size = config.vision_config.patch_size
+    return {"pixel_values": drawn(24, 3, size, size), "image_grid_thw": grid}
+
+
 def tiled(config: Any) -> Arrays:
     """Return a picture as a small whole and its tiles, and the size that it had."""
     size = config.vision_config.image_size
     return {
         "pixel_values": drawn(1, 5, 3, size, size),
         "image_sizes": np.array([[2 * size, 2 * size]]),
+    }
+
+
+def flat(config: Any) -> Arrays:
+    """Return the patches of a picture in rows, how many lie along each axis, and which are there."""
+    vision = config.vision_config
+    return {
+        "pixel_values": drawn(1, 24, vision.num_channels * vision.patch_size**2),
+        "spatial_shapes": np.array([[4, 6]]),
+        "pixel_attention_mask": np.ones((1, 24), np.int64),
     }
 
 
@@ -68,6 +84,34 @@ def patches(config: Any) -> Arrays:
     return {"pixel_values": drawn(int(grid.prod()), count), "image_grid_thw": grid}
 
 
+# Types with patches in rows, whose positions follow the grid of a picture.
+GRIDS = frozenset(
+    (
+        *(
+            "qwen2_vl",
+            "qwen2_5_vl",
+            "qwen3_vl",
+            "qwen3_vl_moe",
+            "qwen3_5",
+            "qwen3_5_moe",
+            "qwen4_exp",
+        ),
+        *("glm4v", "glm4v_moe", "glm_ocr", "paddleocr_vl", "hunyuan_vl"),
+    )
+)
+# What a processor calls the array that tells parts of a picture from words.
+KINDS = {
+    **dict.fromkeys(GRIDS, "mm_token_type_ids"),
+    "gemma3": "token_type_ids",
+    "paligemma": "token_type_ids",
+}
+PAIRS = frozenset({"siglip"})  # a text and a picture go into these together, never one in the other
+FRAME = (
+    "vision_start_token_id",
+    "vision_end_token_id",
+    "image_start_token_id",
+    "image_end_token_id",
+)
 ROWS: dict[str, Callable[[Any], Arrays]] = {
     **dict.fromkeys(
         (
@@ -83,6 +127,8 @@ ROWS: dict[str, Callable[[Any], Arrays]] = {
     ),
     **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "paddleocr_vl", "hunyuan_vl"), patches),
     **dict.fromkeys(("mistral3",), sized),
+    **dict.fromkeys(("lfm2_vl",), flat),
+    **dict.fromkeys(("kimi_k25", "kimi_vl"), gridded),
     **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), masked),
     **dict.fromkeys(("llava_next", "llava_onevision", "granite4_vision"), tiled),
 }
@@ -99,14 +145,25 @@ def seen(kind: str, model: Any) -> Arrays:
     import torch
 
     visual = ROWS.get(kind, plain)(model.config)
+    if kind in PAIRS:
+        return {"input_ids": logits.tokens((1, 12)), **visual}
     tensors = {name: torch.from_numpy(value) for name, value in visual.items()}
     with torch.no_grad():
         found = model.float().get_image_features(**tensors)
     count = rows_of(getattr(found, "pooler_output", found))
+    ids = with_picture(model.config, count)
+    kinds = (
+        {KINDS[kind]: (ids == image_token(model.config)).astype(np.int64)} if kind in KINDS else {}
+    )
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids), **kinds, **visual}
+
+
+def with_picture(config: Any, count: int) -> npt.NDArray[np.int64]:
+    """Return the ids of a text in which COUNT tokens stand for a picture, in its frame if CONFIG has one."""
     words = logits.tokens((1, 12))
-    picture = np.full((1, count), image_token(model.config))
-    ids = np.concatenate([words[:, :BEFORE], picture, words[:, BEFORE:]], axis=1)
-    return {"input_ids": ids, "attention_mask": np.ones_like(ids), **visual}
+    frame = [np.array([[getattr(config, it)]]) for it in FRAME if getattr(config, it, None)]
+    picture = [*frame[:1], np.full((1, count), image_token(config)), *frame[1:2]]
+    return np.concatenate([words[:, :BEFORE], *picture, words[:, BEFORE:]], axis=1)
 
 
 def rows_of(found: Any) -> int:
@@ -116,34 +173,6 @@ def rows_of(found: Any) -> int:
     return int(np.prod(found.shape[:-1]))
 
 
-def reference(model: Any, given: Arrays) -> logits.Reference:
-    """Run the torch MODEL on what it is GIVEN, in float32, then in float64; MODEL stays in float64."""
-    import torch
-
-    tensors = {name: torch.from_numpy(value) for name, value in given.items()}
-    results = []
-    for dtype in (torch.float32, torch.float64):
-        model.to(dtype)
-        cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
-        with torch.no_grad():
-            results.append(np.asarray(model(**cast, use_cache=False).logits.numpy(), np.float64))
-    return logits.Reference(*results)
-
-
-def native(model: Any, given: Mapping[str, npt.NDArray[Any]]) -> logits.Logits:
-    """Run an mlx-vlm MODEL as its generation does: embeddings first, then the language model, with a cache."""
-    import mlx.core as mx
-    from mlx_vlm.models.cache import make_prompt_cache
-
-    arrays = {name: mx.array(value) for name, value in given.items()}
-    ids, mask = arrays.pop("input_ids"), arrays.pop("attention_mask", None)
-    pixels = arrays.pop("pixel_values", None)
-    found = model.get_input_embeddings(ids, pixels, mask=mask, **arrays)
-    more = {k: v for k, v in found.to_dict().items() if k != "inputs_embeds" and v is not None}
-    out = model.language_model(
-        ids,
-        inputs_embeds=found.inputs_embeds,
-        cache=make_prompt_cache(model.language_model),
-        **more,
-    )
-    return np.array(out.logits.astype(mx.float32)).astype(np.float64)
+def another(given: Arrays) -> Arrays:
+    """Return what is GIVEN with another picture of the same size."""
+    return {**given, "pixel_values": given["pixel_values"][..., ::-1].copy()}

@@ -1,6 +1,6 @@
 """One row of the atlas: a tiny checkpoint goes to MLX and back, and everything is compared.
 
-    python -m weighbridge.tests.support.atlas.row TYPE:LAYOUT ...
+    python -m weighbridge.tests.support.atlas.row LIBRARY TYPE:LAYOUT ...
 
 prints one JSON object a row. The way is the product's own (`jobs.convert`); the oracles are not:
 mlx-lm's loader, its class's own ``sanitize``, and transformers.
@@ -25,10 +25,11 @@ import numpy.typing as npt
 from weighbridge.converters.libraries.repairs.catalogue import INSTEAD, REPAIRS
 from weighbridge.converters.libraries.resaved import CHANGES
 from weighbridge.errors import WeighbridgeError
-from weighbridge.tests.support.atlas import hub, logits, tiny, upstream
+from weighbridge.tests.support.atlas import hub, libraries, logits, pictures, tiny, upstream
 
-STEPS = ("go", "come_back", "train", "run", "judge", "mend", "generate")
 EXACT, SAME = "exact", "same weights"
+STEPS = ("go", "come_back", "train", "run", "judge", "mend", "generate")
+OTHERS = ("go", "come_back", "train", "see", "judge")
 
 
 class Stored(NamedTuple):
@@ -66,6 +67,9 @@ class Row:
     bar: float | None = None
     long_error: float | None = None  # the same on a text past every threshold
     long_bar: float | None = None
+    seen_error: float | None = None  # the same with a picture in the text
+    seen_bar: float | None = None
+    moved: float | None = None  # how far another picture moves transformers' own output
     check: str = ""  # what our own check says of it, or why it refuses
     mended: str = ""  # with --repair: exact there and back as above, or what differs
     mended_error: float | None = None  # of its logits, and on the long text
@@ -83,9 +87,9 @@ def measure(kind: str, layout: str, folder: Path, library: str = "mlx-lm") -> Ro
     row, start = Row(kind, layout, library), time.monotonic()
     step = "make"
     try:
-        made = tiny.make(kind, folder / "hub", layout, gain=tiny.GAIN)
+        made = tiny.make(kind, folder / "hub", layout, gain=tiny.GAIN, library=library)
         row.parameters = sum(value.numel() for value in made.model.parameters())
-        for step in ("refuse", "mend", "generate") if kind in INSTEAD else STEPS:
+        for step in steps_of(kind, library):
             globals()[step](row, folder, made)
     except (Exception, SystemExit) as error:
         row.failed = f"{step}: {said(error)}"
@@ -94,10 +98,18 @@ def measure(kind: str, layout: str, folder: Path, library: str = "mlx-lm") -> Ro
     return row
 
 
+def steps_of(kind: str, library: str) -> tuple[str, ...]:
+    """Return the steps of a row of LIBRARY for KIND."""
+    if library != "mlx-lm":
+        return OTHERS
+    return ("refuse", "mend", "generate") if kind in INSTEAD else STEPS
+
+
 def go(row: Row, folder: Path, _: tiny.Tiny) -> None:
     """Convert the checkpoint to MLX and compare with what the class's own code makes of it."""
     to("mlx", folder / "hub", folder / "mlx", Way(row.library))
-    row.forward = difference(read(folder / "mlx"), sanitized(row, folder))
+    if row.library == "mlx-lm":
+        row.forward = difference(read(folder / "mlx"), sanitized(row, folder))
 
 
 def come_back(row: Row, folder: Path, _: tiny.Tiny) -> None:
@@ -181,10 +193,34 @@ def refuse(row: Row, folder: Path, made: tiny.Tiny) -> None:
     row.accepted = row.control = upstream.loaders_words(folder / "hub")
 
 
+def see(row: Row, folder: Path, made: tiny.Tiny) -> None:
+    """Load our directory with its library, strictly, and compare outputs, with a picture too."""
+    given = dict(libraries.probes(row.library, row.kind, made.model))
+    wanted = {name: libraries.reference(row.library, made.model, it) for name, it in given.items()}
+    for name, it in wanted.items():
+        setattr(row, f"{name}bar", it.bar)
+    if "seen_" in given:
+        other = pictures.another(given["seen_"])
+        moved = libraries.reference(row.library, made.model, other).double
+        row.moved = logits.error(moved, wanted["seen_"].double)
+    try:
+        model = libraries.load(row.library, folder / "mlx")
+        row.accepted = EXACT
+        for name, it in given.items():
+            found = libraries.native(model, it)
+            setattr(row, f"{name}error", logits.error(found, wanted[name].double))
+    except Exception as error:
+        row.accepted = said(error)
+    row.control = control(folder, row.library)
+    if row.control == SAME:  # what the class itself makes of the checkpoint
+        row.forward = EXACT
+
+
 def agrees(row: Mapping[str, Any]) -> bool:
-    """Say whether mlx-lm computes what transformers does, on both texts."""
-    pairs = ((row["error"], row["bar"]), (row["long_error"], row["long_bar"]))
-    return all(error is not None and error <= bar for error, bar in pairs)
+    """Say whether MLX computes what transformers does, on both texts and with a picture."""
+    pairs = [(row[f"{it}error"], row[f"{it}bar"]) for it in ("", "long_", "seen_")]
+    known = [(error, bar) for error, bar in pairs if bar is not None]
+    return bool(known) and all(error is not None and error <= bar for error, bar in known)
 
 
 def judge(row: Row, folder: Path, _: tiny.Tiny) -> None:
@@ -241,17 +277,19 @@ def mends(row: Mapping[str, Any]) -> bool:
     return right and str(row["mended"]) == EXACT
 
 
-def control(folder: Path) -> str:
-    """Let mlx-lm load the checkpoint itself, our configuration beside it, and compare the models.
+def control(folder: Path, library: str = "mlx-lm") -> str:
+    """Let LIBRARY load the checkpoint itself, our configuration beside it, and compare the models.
 
     Weights are compared, not logits: a transposed view of the same weights is rounded otherwise.
     """
     shutil.copytree(folder / "hub", folder / "control")
     shutil.copy(folder / "mlx" / "config.json", folder / "control")
     try:
-        theirs = logits.mlx_lm(folder / "control")
-        logits.native(theirs)
-        ours = logits.mlx_lm(folder / "mlx")
+        if library == "mlx-lm":
+            theirs, ours = (logits.mlx_lm(folder / it) for it in ("control", "mlx"))
+            logits.native(theirs)
+        else:
+            theirs, ours = (libraries.load(library, folder / it) for it in ("control", "mlx"))
     except Exception as error:
         return said(error)
     same = difference(held(ours, folder / "ours"), held(theirs, folder / "theirs"))
@@ -400,14 +438,14 @@ def said(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:1000]
 
 
-def main(names: list[str]) -> None:
-    """Print the rows ``TYPE:LAYOUT``."""
+def main(library: str, names: list[str]) -> None:
+    """Print the rows ``TYPE:LAYOUT`` of LIBRARY."""
     for name in names:
         kind, layout = name.split(":")
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
-            row = measure(kind, layout, Path(folder))
+            row = measure(kind, layout, Path(folder), library)
         print(json.dumps(asdict(row)), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

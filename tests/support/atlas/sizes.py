@@ -329,6 +329,13 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 }
 
 
+# Layers that embedding models have behind the transformer, in folders of their own: shapes by folder.
+BEHIND: dict[str, dict[str, tuple[int, int]]] = {
+    "gemma3_text": {"2_Dense": (4 * HIDDEN, HIDDEN), "3_Dense": (HIDDEN, 4 * HIDDEN)},
+    "lfm2": {"1_Dense": (128, HIDDEN)},
+}
+
+
 class Borrowed(NamedTuple):
     """How a type gets its language model where transformers has no class that builds it alone."""
 

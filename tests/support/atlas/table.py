@@ -45,9 +45,26 @@ TOTALS = {
 }
 
 
+def file_name(library: str) -> str:
+    """Return the name of the page about LIBRARY.
+
+    >>> file_name("mlx-lm"), file_name("mlx-vlm")
+    ('atlas', 'atlas-mlx-vlm')
+    """
+    return "atlas" if library == "mlx-lm" else f"atlas-{library}"
+
+
 def write_table(source: Path, target: Path) -> None:
     """Print the result in SOURCE as Markdown to TARGET."""
-    target.write_text(page(json.loads(source.read_text())))
+    target.write_text(page_of(json.loads(source.read_text())))
+
+
+def page_of(result: Mapping[str, Any]) -> str:
+    """Return the page of a result, of whichever library."""
+    from weighbridge.tests.support.atlas import tower_table
+
+    library = next(name for name in ("mlx-lm", *tower_table.ABOUT) if name in result["versions"])
+    return page(result) if library == "mlx-lm" else tower_table.page(library, result)
 
 
 def page(result: Mapping[str, Any]) -> str:
@@ -62,16 +79,20 @@ def page(result: Mapping[str, Any]) -> str:
 
 def counts(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     """Yield how many rows came to what."""
-    found = Counter(row["status"] for row in rows)
     kinds = len({row["kind"] for row in rows})
-    parts = [f"{found[key]} {name}" for key, name in TOTALS.items() if found[key]]
-    yield f"**{kinds} types, {len(rows)} rows: {', '.join(parts)}.**"
+    yield f"**{kinds} types, {len(rows)} rows: {totals(rows)}.**"
     whole, some = right(rows)
     yield ""
     yield f"**{len(whole)} of {kinds} types end in a directory that runs right in MLX and comes back, in every layout;"
     yield f"{len(some)} in one layout at least.** The others: {', '.join(sorted({row['kind'] for row in rows} - whole))}."
     texts = [greedy(row) for row in rows if row.get("greedy") is not None]
     yield f"Greedy texts are transformers' own in {texts.count('equal')} of {len(texts)} rows that run."
+
+
+def totals(rows: list[Mapping[str, Any]]) -> str:
+    """Return how many of ROWS came to what, in words."""
+    found = Counter(row["status"] for row in rows)
+    return ", ".join(f"{found[key]} {name}" for key, name in TOTALS.items() if found[key])
 
 
 def right(rows: list[Mapping[str, Any]]) -> tuple[set[str], set[str]]:
@@ -110,7 +131,7 @@ def errors(row: Mapping[str, Any], text: str = "") -> str:
     """Return the error of the logits of the short TEXT, or the long one, and its bar."""
     error = row[f"{text}error"]
     if error is None:
-        return "-" if not row["accepted"] else "refused"
+        return "-" if row[f"{text}bar"] is None or not row["accepted"] else "refused"
     return f"{error:.1e} of {row[f'{text}bar']:.1e}"
 
 

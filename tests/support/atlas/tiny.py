@@ -8,6 +8,7 @@ can be dropped, swapped or transposed unseen.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,13 @@ from weighbridge.tests.support.atlas import hub, sizes, tower_sizes
 
 LAYOUTS = ("saved", "hub")
 GAIN = 1.5  # of a matrix that is drawn like trained ones, times the root of its inputs
+GENERATING = ("AutoModelForImageTextToText", "AutoModelForCausalLM")
+BARE = ("AutoModel",)
+AUTOS = {"mlx-lm": GENERATING, "mlx-vlm": (*GENERATING, *BARE), "mlx-embeddings": BARE}
+# Embedding models that are published with a head all the same.
+HEADED = {"modernbert": ("AutoModelForMaskedLM",), "qwen3_vl": GENERATING}
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py
+TOWERS = ("vision_config", "audio_config", "image_config")
 STEPS = ("A_log", "dt_bias", "dt_proj.bias")  # keep their scale: exponents and time steps
 
 
@@ -30,11 +37,14 @@ class Tiny(NamedTuple):
     model: Any  # the torch model whose weights were saved, float32, in eval mode
 
 
-def types() -> list[str]:
-    """Return every model type that both libraries implement, renamed ones included.
+def types(library: str = "mlx-lm") -> list[str]:
+    """Return every model type that LIBRARY and transformers implement, renamed ones included.
 
-    ``olmo`` is listed although importing mlx-lm's module for it ends the process.
+    Of mlx-vlm those that mlx-lm does not read by default: with towers, or unknown to it. ``olmo`` is
+    listed although importing mlx-lm's module for it ends the process.
     """
+    if library != "mlx-lm":
+        return sorted(others(library))
     from pkgutil import iter_modules
 
     import mlx_lm.models
@@ -43,6 +53,21 @@ def types() -> list[str]:
 
     modules = {module.name for module in iter_modules(mlx_lm.models.__path__)}
     return sorted((modules | set(mlx_lm.utils.MODEL_REMAPPING)) & set(CONFIG_MAPPING))
+
+
+def others(library: str) -> Iterator[str]:
+    """Yield the types that LIBRARY, another than mlx-lm, and transformers implement."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from weighbridge.converters.libraries.finding import module_of
+
+    for kind, cls in CONFIG_MAPPING.items():
+        config = {"model_type": kind}
+        sees = any(name in cls.sub_configs for name in TOWERS)
+        if module_of(library, config) and (
+            sees or library == "mlx-embeddings" or not module_of("mlx-lm", config)
+        ):
+            yield kind
 
 
 def layouts(model_type: str) -> tuple[str, ...]:
@@ -57,6 +82,7 @@ def make(
     own: Mapping[str, Any] | None = None,
     *,
     gain: float = 0,
+    library: str = "mlx-lm",
 ) -> Tiny:
     """Build a tiny random model of MODEL_TYPE and save it in FOLDER.
 
@@ -66,6 +92,7 @@ def make(
         layout: ``saved``, as ``save_pretrained`` of transformers 5 writes it, or ``hub``, as the
             published checkpoints of that type have it; one of `layouts(model_type)`.
         own: values for the configuration, on top of those in `sizes.OVERRIDES`; parts nest.
+        library: whose class the model is for: one of mlx-embeddings wants no head.
         gain: of every matrix, such as `GAIN`; 0 leaves them as small as transformers draws them.
 
     Raises:
@@ -75,12 +102,15 @@ def make(
 
     logging.disable_progress_bar()
     folder, own = Path(folder), own or {}
+    if library == "mlx-embeddings":
+        own = merged(tower_sizes.EMBEDDING.get(model_type, {}), own)
     if layout == "hub":
         own = merged(hub.SIZES.get(model_type, {}), own)
     if model_type in sizes.BORROWED:
         made = borrow(sizes.BORROWED[model_type], model_type, folder, own, gain)
     else:
-        made = build(model_type, folder, own, gain)
+        autos = AUTOS[library] if library != "mlx-embeddings" else HEADED.get(model_type, BARE)
+        made = build(model_type, folder, own, gain, autos)
     if layout == "hub":
         hub.publish(model_type, folder)
     return reread(made) if layout == "hub" and model_type in hub.REREAD else made
@@ -95,19 +125,42 @@ def reread(made: Tiny) -> Tiny:
     return made._replace(model=model.eval())
 
 
-def build(model_type: str, folder: Path, own: Mapping[str, Any], gain: float) -> Tiny:
+def build(
+    model_type: str,
+    folder: Path,
+    own: Mapping[str, Any],
+    gain: float,
+    autos: tuple[str, ...] = GENERATING,
+) -> Tiny:
     """Build a random model of MODEL_TYPE and save it in FOLDER as transformers does."""
     import torch
 
     settings = configuration(model_type, own)
     torch.manual_seed(0)
     plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    model = torch_class(settings).from_config(settings, **plain)
+    model = torch_class(settings, autos).from_config(settings, **plain)
     model = model.eval().float()
     perturb(model)
     amplify(model, gain)
     model.save_pretrained(folder)
+    if autos == AUTOS["mlx-embeddings"]:
+        add_layers(model_type, folder)
     return Tiny(folder, model.config, model)
+
+
+def add_layers(model_type: str, folder: Path) -> None:
+    """Save the layers behind MODEL_TYPE in FOLDER as sentence-transformers does, each in its own."""
+    import torch
+    from safetensors.torch import save_file
+
+    rows = sizes.BEHIND.get(model_type, {})
+    for name, shape in rows.items():
+        (folder / name).mkdir()
+        weight = torch.randn(shape, generator=torch.Generator().manual_seed(2)) / shape[1] ** 0.5
+        save_file({"linear.weight": weight}, folder / name / "model.safetensors")
+    if rows:
+        listed = [{"idx": i, "path": it} for i, it in enumerate(("", *rows))]
+        (folder / "modules.json").write_text(json.dumps(listed))
 
 
 def borrow(
@@ -151,11 +204,18 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 def nested(whole: Any, own: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the tiny version of every configuration inside WHOLE, as plain dictionaries."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     tables = {"vision_config": sizes.VISION, "audio_config": sizes.AUDIO}
     for name, cls in type(whole).sub_configs.items():
         part = getattr(whole, name, None)
         if name in own or part not in (None, whole):
             found = type(part) if part is not None else getattr(cls, "config_class", cls)
+            found = (
+                CONFIG_MAPPING[own[name]["model_type"]]
+                if "model_type" in own.get(name, ())
+                else found
+            )
             yield name, filled(found, tables.get(name, sizes.TEXT), own.get(name, {})).to_dict()
 
 
@@ -166,12 +226,12 @@ def filled(cls: type, table: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
     return cls(**{key: value for key, value in values.items() if value is not sizes.DROP})
 
 
-def torch_class(settings: Any) -> Any:
-    """Return the transformers auto class that builds SETTINGS, after a check of the size."""
+def torch_class(settings: Any, autos: tuple[str, ...] = GENERATING) -> Any:
+    """Return the first of transformers' AUTOS that builds SETTINGS, after a check of the size."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    import transformers
 
-    for auto in (AutoModelForImageTextToText, AutoModelForCausalLM):
+    for auto in (getattr(transformers, name) for name in autos):
         if type(settings) in auto._model_mapping:
             with torch.device("meta"):
                 count = sum(p.numel() for p in auto.from_config(settings).parameters())

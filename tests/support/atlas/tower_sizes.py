@@ -28,11 +28,84 @@ TOKENS: dict[str, Any] = {
 }
 FOUR: dict[str, Any] = {"image_size": 56}
 OUT: dict[str, Any] = {"vision_config": {"hidden_size": HIDDEN}}
+EVEN: dict[str, Any] = {"head_dim": 12}  # the hidden size by heads, where a class reads no other
+ROPE: dict[str, Any] = {
+    "rope_type": "default",
+    "rope_theta": 1e6,
+    "mrope_section": [2, 1, 1],
+    "partial_rotary_factor": 0.5,
+}
+QWEN: dict[str, Any] = {"text_config": {"rope_parameters": ROPE}}
+
+# What an embedding model sets that a language model of its type does not.
+EMBEDDING: dict[str, dict[str, Any]] = {"gemma3_text": {"use_bidirectional_attention": True}}
+GRID: dict[str, Any] = {
+    "text_config": {"rope_parameters": {**ROPE, "mrope_section": [1, 1, 1]}, "eos_token_id": [2]}
+}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "aya_vision": {"vision_config": FOUR},
+    "aya_vision": {"alignment_intermediate_size": 64, "text_config": EVEN, "vision_config": FOUR},
+    "cohere2_vision": {
+        "alignment_intermediate_size": 64,
+        "text_config": EVEN,
+        "vision_config": FOUR,
+    },
+    "florence2": {
+        "text_config": {
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 80,
+            "decoder_ffn_dim": 88,
+        },
+        "vision_config": {
+            "depths": [1, 1],
+            "patch_size": [7, 3],
+            "patch_stride": [4, 2],
+            "patch_padding": [3, 1],
+            "patch_prenorm": [False, True],
+            "embed_dim": [24, 32],
+            "num_heads": [2, 4],
+            "num_groups": [2, 4],
+            "window_size": 4,
+            "projection_dim": HIDDEN,
+        },
+    },
     "gemma3": {"mm_tokens_per_image": 4, "vision_config": FOUR},
-    "idefics3": {"vision_config": FOUR},
+    "glm4v": GRID,
+    "glm4v_moe": GRID,
+    "glm_ocr": GRID,
+    "glm5_next": {"text_config": {"num_key_value_heads": 4}},
+    "granite4_vision": {
+        "downsample_rate": "1/2",
+        "deepstack_layer_map": [[0, 0]],
+        "spatial_target_layers": [1],
+        "image_grid_pinpoints": [[56, 56]],
+    },
+    "idefics2": {"text_config": {**EVEN, "sliding_window": None}},
+    "idefics3": {"text_config": EVEN, "vision_config": FOUR},
+    "internvl": {"text_config": {"model_type": "qwen3"}},
+    "lfm2_vl": {"text_config": {"layer_types": ["conv", "full_attention"] * 2}},
+    "llama4": {"vision_config": {"intermediate_size": 128}},
+    "llava": {"text_config": EVEN},
+    "llava_next": {"text_config": EVEN, "image_grid_pinpoints": [[56, 56]]},
+    "llava_onevision": {"image_grid_pinpoints": [[56, 56]]},
+    "mistral3": {
+        "text_config": {"sliding_window": None},
+        "vision_config": {**FOUR, "hidden_act": "silu"},
+    },
+    "molmo2": {"vision_config": {"image_size": [28, 28]}},
+    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "paligemma": {
+        "projection_dim": HIDDEN,
+        "text_config": EVEN,
+        "vision_config": {"projection_dim": HIDDEN},
+    },
     "qwen2_vl": OUT,
-    "smolvlm": {"vision_config": FOUR},
+    "qwen3_5": QWEN,
+    "qwen3_5_moe": QWEN,
+    "qwen4_exp": QWEN,
+    "siglip": {"text_config": {"projection_size": 32}},
+    "smolvlm": {"text_config": EVEN, "vision_config": FOUR},
 }

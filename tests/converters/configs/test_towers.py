@@ -1,0 +1,46 @@
+"""Configurations of models with towers, as the classes of mlx-vlm and mlx-embeddings read them."""
+
+from __future__ import annotations
+
+import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from weighbridge.converters.configs import to_mlx, to_torch
+from weighbridge.converters.libraries import find
+
+
+def translated(kind, library, **changes):
+    own = CONFIG_MAPPING[kind](**changes).to_dict()
+    return own, to_mlx(own, find(own, library))
+
+
+def test_what_transformers_has_beside_the_text_part_is_put_into_it():
+    _, found = translated("gemma3", "mlx-vlm", mm_tokens_per_image=4)
+    assert found.config["text_config"]["mm_tokens_per_image"] == 4
+
+
+def test_the_id_of_a_picture_has_the_name_that_the_class_reads():
+    _, found = translated("cohere2_vision", "mlx-vlm", image_token_id=77)
+    assert found.config["image_token_index"] == 77
+
+
+def test_logits_that_transformers_does_not_scale_are_not_scaled():
+    own, found = translated("aya_vision", "mlx-vlm")
+    assert own["text_config"]["logit_scale"] != 1
+    assert found.config["text_config"]["logit_scale"] == 1
+
+
+def test_parts_whose_class_takes_no_other_key_have_no_other():
+    _, found = translated("siglip", "mlx-embeddings")
+    target = find(found.config, "mlx-embeddings")
+    assert next(target.parts(found.config)).text_model
+    assert "num_labels" not in found.config
+
+
+@pytest.mark.parametrize(
+    ("kind", "library"),
+    [("siglip", "mlx-embeddings"), ("glm_ocr", "mlx-vlm"), ("gemma3", "mlx-vlm")],
+)
+def test_the_way_back_is_exact(kind, library):
+    own, found = translated(kind, library)
+    assert to_torch(found.config, found.recorded()).config == own

@@ -1,0 +1,117 @@
+"""Directories run by the libraries whose classes take more than text, and the same in transformers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from weighbridge.tests.support.atlas import logits, pictures
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+PADDING = 3  # tokens
+LEFT = frozenset({"qwen3", "qwen3_vl"})  # published with tokenizers that pad on this side
+# What is compared of an output: the first of these that it has, several side by side.
+OUTPUTS = (("logits",), ("last_hidden_state",), ("image_embeds", "text_embeds"))
+
+
+def load(library: str, folder: Path) -> Any:
+    """Return what LIBRARY's own loader, strict, makes of FOLDER."""
+    if library == "mlx-vlm":
+        from mlx_vlm.utils import load_model
+
+        return load_model(folder)
+    from mlx_embeddings import utils
+
+    # SigLIP's size is read from the name of its repository, whatever config.json says.
+    return utils.load_model(folder, path_to_repo="patch14-28")
+
+
+def probes(library: str, kind: str, model: Any) -> Iterator[tuple[str, Arrays]]:
+    """Yield what the torch MODEL of KIND is given, with the prefix of its figures in a row."""
+    if kind not in pictures.PAIRS:
+        for name, shape in (("", logits.SHORT), ("long_", logits.LONG)):
+            ids = logits.tokens(shape)
+            yield (
+                name,
+                {"input_ids": ids, **(padded(ids, kind) if library == "mlx-embeddings" else {})},
+            )
+    if getattr(model.config, "vision_config", None) is not None:
+        yield "seen_", pictures.seen(kind, model)
+
+
+def padded(ids: npt.NDArray[np.int64], kind: str) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the mask of IDS, two texts of which the second is shorter, padded as models of KIND are."""
+    mask = np.ones_like(ids)
+    mask[1, slice(PADDING) if kind in LEFT else slice(-PADDING, None)] = 0
+    return {"attention_mask": mask}
+
+
+def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
+    """Run the torch MODEL on what it is GIVEN, in float32, then in float64; MODEL stays in float64."""
+    import torch
+
+    inner = model.base_model if library == "mlx-embeddings" else model
+    tensors = {name: torch.from_numpy(np.array(value)) for name, value in given.items()}
+    plain = (
+        {"use_cache": False} if "use_cache" in inspect.signature(inner.forward).parameters else {}
+    )
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        model.to(dtype)
+        cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
+        with torch.no_grad():
+            results.append(compared(inner(**cast, **plain), lambda it: it.numpy(), given))
+    single, double = results
+    # The mask of a row of padding overflows in float64: then float32 is all there is.
+    return logits.Reference(single, double if np.isfinite(double).all() else single)
+
+
+def compared(found: Any, as_numpy: Callable[[Any], Any], given: Arrays) -> logits.Logits:
+    """Return what is compared of the output FOUND, flat, padding of what was GIVEN left out."""
+    names = next(row for row in OUTPUTS if getattr(found, row[0], None) is not None)
+    parts = [np.asarray(as_numpy(getattr(found, name)), np.float64) for name in names]
+    mask = given.get("attention_mask")
+    if mask is not None and names == ("last_hidden_state",):
+        parts = [part[mask.astype(bool)] for part in parts]
+    return np.concatenate([part.reshape(-1) for part in parts])
+
+
+def native(model: Any, given: Arrays) -> logits.Logits:
+    """Run an MLX MODEL on what it is GIVEN, as its library does."""
+    import mlx.core as mx
+
+    arrays = {name: mx.array(value) for name, value in given.items()}
+    found = generated(model, arrays) if generates(model) else by_place(model, arrays)
+    result = compared(found, lambda it: np.array(it.astype(mx.float32)), given)
+    if not np.isfinite(result).all():
+        raise ValueError(f"{np.isnan(result).sum()} of {result.size} numbers are NaN")
+    return result
+
+
+def generates(model: Any) -> bool:
+    """Say whether mlx-vlm generates with MODEL."""
+    parts = hasattr(model, "language_model") and hasattr(model, "get_input_embeddings")
+    return parts and type(model).__module__.startswith("mlx_vlm")
+
+
+def by_place(model: Any, arrays: dict[str, Any]) -> Any:
+    """Return what MODEL makes of ARRAYS: ids by place where it calls them otherwise."""
+    names = inspect.signature(type(model).__call__).parameters
+    first = [] if "input_ids" in names else [arrays.pop("input_ids")]
+    return model(*first, **{name: value for name, value in arrays.items() if name in names})
+
+
+def generated(model: Any, arrays: dict[str, Any]) -> Any:
+    """Return what mlx-vlm's generation reads: embeddings first, then the language model, with a cache."""
+    from mlx_vlm.models.cache import make_prompt_cache
+
+    ids, mask = arrays.pop("input_ids"), arrays.pop("attention_mask", None)
+    pixels = arrays.pop("pixel_values", None)
+    found = model.get_input_embeddings(ids, pixels, mask=mask, **arrays).to_dict()
+    given = {name: value for name, value in found.items() if value is not None}
+    return model.language_model(ids, cache=make_prompt_cache(model.language_model), **given)
