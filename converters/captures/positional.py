@@ -158,6 +158,23 @@ def record(
         ) from error
 
 
+def record_layers(known: bool, *asked: Any) -> Any:
+    """Return what ``record`` does of what is ASKED, recurrent layers as one operation each where it fails.
+
+    torch writes them out step by step, which fixes their length. They are KNOWN where the format has
+    translations of all that the module has.
+    """
+    try:
+        return record(*asked)
+    except UnsupportedError:
+        if not known:
+            raise
+        from .torch_to_mlx.operations.recurrent.recorded import kept_whole
+
+        with kept_whole():
+            return record(*asked)
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep warnings and log lines of an exporter to itself."""

@@ -21,7 +21,7 @@ from ..captures.mlprogram.package import MANIFEST, census, functions, read_packa
 from ..captures.mlprogram.program import load_body, load_program
 from ..captures.mlprogram.toolkit import coremltools, quiet
 from ..captures.mlprogram.variables import variables, weights
-from ..captures.positional import record
+from ..captures.positional import record, record_layers
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import fault_of, first_line
@@ -34,7 +34,7 @@ from .manifest import sites
 from .naming import NAMING
 from .options import PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
-from .recurrent import any_length, kept_whole
+from .recurrent import any_length
 from .writing import files, save, write_metadata
 
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
@@ -161,14 +161,7 @@ def recorded(module: torch.nn.Module, form: Form) -> Any:
     """Return the graph of MODULE, its keys and values in buffers where FORM has states."""
     step("recording in torch.export")
     if not form.options.stateful:
-        asked = (module, form.signature, form.limits)
-        if not any_length(module):
-            return record(*asked)
-        try:
-            return record(*asked)
-        except UnsupportedError:  # written out step by step its length is fixed
-            with kept_whole():
-                return record(*asked)
+        return record_layers(any_length(module), module, form.signature, form.limits)
     from .stateful import Stateful
 
     length = str(form.signature.inputs[0].shape[1])

@@ -12,13 +12,11 @@ from typing import Any, Final
 from torch import nn
 
 from ..captures.mlprogram.toolkit import quiet
-from ..captures.torch_to_mlx.operations.recurrent.recorded import LAYERS, kept_whole
+from ..captures.torch_to_mlx.operations.recurrent.recorded import LAYERS
 
 with quiet():
     from coremltools.converters.mil.frontend.torch import ops
     from coremltools.converters.mil.frontend.torch.torch_op_registry import register_torch_op
-
-__all__ = ["any_length", "kept_whole"]
 
 OUTPUTS: Final = {"lstm": 3}  # others have two: all states and the last one
 

@@ -13,7 +13,7 @@ import torch
 
 from ...errors import UnsupportedError, WeighbridgeError
 from ..captures.constants import described
-from ..captures.positional import bounded, bounds, in_precision, quiet, record
+from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -25,6 +25,7 @@ from ..quantization import Dequantized
 from ..runtimes.programs.onnx_graphs import SCOPES
 from ..values import Array
 from .codes import Kept, keep_codes, opset_for
+from .recurrent import any_length, translations
 from .writing import require_place, write
 
 OURS: Final = "module"  # the module, inside the one that is exported
@@ -104,7 +105,7 @@ def graph_of(
     """Return MODULE in PRECISION as an ONNX model whose sizes vary up to LIMITS, with its own names."""
     step("recording the module")
     own, wrapper = in_precision(module, precision)
-    graph = record(own, signature, limits, torch.int64, wrapper)
+    graph = record_layers(any_length(own), own, signature, limits, torch.int64, wrapper)
     step("writing the ONNX graph")
     proto = translated(graph, signature, opset)
     rename(proto.graph)
@@ -128,6 +129,7 @@ def translated(graph: Any, signature: Signature, opset: int) -> Any:
                 input_names=[port.name for port in signature.inputs],
                 output_names=[port.name for port in signature.outputs],
                 verbose=False,
+                custom_translation_table=translations(),
             )
             return program.model_proto  # type: ignore[union-attr]  # of dynamo
     except WeighbridgeError:
