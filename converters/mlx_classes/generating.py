@@ -67,10 +67,10 @@ class Generation:
     def from_dict(cls, config: Mapping[str, Any]) -> Generation:
         """Return what CONFIG, the content of ``generation_config.json``, says."""
         stop = several(config.get("eos_token_id"))
-        first = config.get("decoder_start_token_id", config.get("bos_token_id"))
+        first = config.get("decoder_start_token_id")
         pad = config.get("pad_token_id")
         return cls(
-            several(first),
+            several(config.get("bos_token_id") if first is None else first),
             stop,
             (*stop, 0)[0] if pad is None else pad,
             several(config.get("suppress_tokens")),
@@ -90,7 +90,7 @@ class Generation:
         for place in range(count):
             scores = step(read)
             banned = self.banned if place else (*self.banned, *self.banned_first)
-            banned = tuple(it for it in banned if it < scores.shape[-1])
+            banned = tuple(it for it in banned if 0 <= it < scores.shape[-1])
             if banned:
                 scores[:, mx.array(banned)] = -mx.inf
             chosen = mx.where(ended, self.pad, mx.argmax(scores, axis=-1))

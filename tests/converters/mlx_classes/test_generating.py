@@ -12,6 +12,7 @@ import torch
 import transformers
 
 import weighbridge
+from weighbridge.converters.mlx_classes.generating import Generation
 
 from .conftest import make
 
@@ -103,3 +104,10 @@ def test_a_text_of_whisper_is_transformers_own_without_what_is_banned(whisper, t
         assert said["suppress_tokens"][0] not in wanted
     with pytest.raises(ValueError, match="room for 59 tokens"):
         model.generate(mx.array(features), count=60)
+
+
+def test_what_says_nothing_bans_no_word_and_begins_no_text():
+    said = {"decoder_start_token_id": None, "bos_token_id": 5, "suppress_tokens": [-1]}
+    generation = Generation.from_dict(said)
+    found = generation.greedy(lambda _: mx.arange(4.0)[None], generation.first(1, None), 2)
+    assert found.tolist() == [[5, 3, 3]]
