@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,15 +13,21 @@ from ..common.dtypes import dtype_of
 from ..models.program_files import CODES
 from ..quantization import Blocks, Scheme
 
+KINDS: Final = ("codes", "scales", "biases", "blocks", "shape")  # of what a weight is made of
+
 
 def blocks_in(file: OnnxFile, manifest: Mapping[str, Any]) -> dict[str, Blocks]:
     """Return the weights of FILE on codes, by PyTorch's names, as its record MANIFEST describes them.
+
+    A weight that the graph makes of anything else by now is left out.
 
     Raises:
         BadInputError: the record is not true of the file.
     """
     found: dict[str, Blocks] = {}
     for name, entry in dict(manifest[CODES]).items():
+        if file.parts(name) != {f"{name}/{kind}" for kind in KINDS}:
+            continue
         try:
             blocks = _blocks(file, name, entry)
             keys = (manifest["weights"][name]["key"], *manifest["weights"][name].get("also", ()))

@@ -132,6 +132,24 @@ def test_codes_come_back_as_the_words_and_scales_that_they_were(coded, tmp_path,
     assert {was[name].dtype for name in parts} == {now[name].dtype for name in parts}
 
 
+def test_codes_that_the_graph_reads_no_longer_do_not_come_back(coded, tmp_path):
+    folder, _ = coded
+    name = "model.layers.1.mlp.up_proj.weight"
+
+    def shifted(graph):
+        (node,) = (it for it in graph.node if f"{name}/biases" in it.input)
+        own = next(it for it in graph.initializer if it.name == node.input[1])
+        node.input[1] = "elsewhere"
+        other = onnx.numpy_helper.to_array(own) * 2
+        graph.initializer.append(onnx.numpy_helper.from_array(other, "elsewhere"))
+
+    file = changed(folder / "q4.onnx", tmp_path / "other.onnx", shifted)
+    words = ("--like", folder / "dense", "--check", "none")
+    invoke("convert", "onnx-to-mlx", file, tmp_path / "back", *words)
+    found = load_file(tmp_path / "back" / "model.safetensors")[name]
+    np.testing.assert_allclose(found.float().numpy(), OnnxFile(file).read(name), rtol=2**-8)
+
+
 def test_weights_on_codes_are_read_alike_in_pieces_and_whole(coded, monkeypatch):
     file = OnnxFile(coded[0] / "q4.onnx")
     names = [it for it in file.headers if "_proj.weight" in it or "embed" in it]

@@ -70,6 +70,10 @@ class OnnxFile:
         """Return the weights of DTYPE that the graph makes of codes, each with the values made on the way."""
         return {n: it.inside for n, it in self._made.items() if self.headers[n].dtype == dtype}
 
+    def parts(self, name: str) -> frozenset[str]:
+        """Return the initializers that the graph makes weight NAME of; none where it is one itself."""
+        return self._made[name].parts if name in self._made else frozenset()
+
     def part(self, name: str) -> Array:
         """Return initializer NAME, codes of few bits one each.
 
