@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ...converters.captures.mlprogram.arithmetic import LEAST
 from ...converters.values import Array
 from .candidate_tensor import CLOSE, CandidateTensor
 from .reference_index import Explanation, unit
+from .sketches.casts import roundoff
 
 EPSILONS: Final = (1e-5, 1e-3, 1e-6, 1e-4, 1e-2, 1e-8, 0.0)  # torch's default first, then Keras's
 Read = Callable[[str], Array]
@@ -96,6 +98,16 @@ def unfolded(it: Explanation, read: Read, epsilon: float) -> Iterator[Array]:
 
 
 def agree(found: Array, wanted: Array, u: float) -> bool:
-    """Say whether FOUND is WANTED but for a few roundings of unit U, on the scale of the norm."""
-    gap = np.linalg.norm(found.astype(np.float64) - wanted)
-    return bool(gap <= CLOSE * u * np.linalg.norm(wanted))
+    """Say whether FOUND is WANTED but for a few roundings.
+
+    These are of unit U on the scale of each number; in float32, in which it was computed, on that of them all.
+
+    >>> agree(np.float16([1, 1e-3]), np.array([1, 1e-3]), 2**-11)
+    True
+    >>> agree(np.float16([1, 2e-3]), np.array([1, 1e-3]), 2**-11)
+    False
+    """
+    gap, size = np.abs(found.astype(np.float64) - wanted), np.linalg.norm(wanted)
+    least = LEAST if found.dtype == np.float16 else 0.0
+    each = CLOSE * (u * np.abs(wanted) + roundoff("F32") * size) + least
+    return bool(np.linalg.norm(gap) <= CLOSE * u * size and (gap <= each).all())

@@ -385,6 +385,20 @@ def test_folded_batch_norm_is_recognised_as_torch_folds_it(bias: bool) -> None:
     assert all(it.ok for it in found.values())
 
 
+def test_one_wrong_number_of_a_folded_weight_in_float16_is_a_fault() -> None:
+    random = np.random.default_rng(0)
+    shape, fields = (32, 16, 3), ("weight", "bias", "running_mean", "running_var")
+    reference = {f"norm.{it}": random.uniform(0.5, 2, 32).astype(np.float32) for it in fields}
+    reference["conv.weight"] = random.normal(size=shape).astype(np.float32) / 8
+    scale, shift, mean, variance = (reference[f"norm.{it}"] for it in fields)
+    factor = scale / np.sqrt(variance + 1e-5)
+    weight = (reference["conv.weight"] * factor[:, None, None]).astype(np.float16)
+    candidate = {"weight": weight, "bias": (shift - factor * mean).astype(np.float16)}
+    assert all(it.ok for it in judge(candidate, reference).values())
+    weight[3, 4, 1] *= np.float16(1.1)
+    assert not judge(candidate, reference)["weight"].ok
+
+
 # ------------------------------------------------------------------ disagreements
 
 
