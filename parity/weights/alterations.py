@@ -16,6 +16,7 @@ from .candidate_tensor import CLOSE, CandidateTensor, row_tolerance
 from .differences import describe_differences
 from .folding import explain_folded
 from .layered import flipped, in_other_order, part_of_stack
+from .merged import each_merged, exact_share
 from .orders import describe_order, match_rows
 from .reference_index import Explanation, ReferenceIndex, lossless, unit
 from .sketches.casts import cast, fingerprint, roundoff
@@ -71,6 +72,8 @@ def _merged_as_it_lies(tensor: CandidateTensor) -> Explanation | None:
     if gap > CLOSE * unit(tensor.array, tensor.index.sketches[source]):
         return None
     if abs(share - 1) <= max(0.01, 5 * noise):
+        if not each_merged(tensor, source, share):
+            return None
         detail = f"base + update, {share:.3f} times what was due, +-{noise:.1g}"
         return tensor.explanation(source, "merged", detail, ok=True)
     if abs(share) <= max(0.01, 5 * noise):
@@ -92,18 +95,8 @@ def _update_share(tensor: CandidateTensor, source: str) -> tuple[float, float, f
     close = CLOSE * unit(tensor.array, base)
     noise = unit(tensor.array, base) * tensor.sketch.norm / delta.norm / math.sqrt(len(direction))
     if gap <= close and tensor.index.arrays is not None:
-        share, noise = _exact_share(tensor, source), noise * 4 / math.sqrt(tensor.array.size)
+        share, noise = exact_share(tensor, source), noise * 4 / math.sqrt(tensor.array.size)
     return gap, share, noise
-
-
-def _exact_share(tensor: CandidateTensor, source: str) -> float:
-    arrays, delta = tensor.index.arrays, tensor.index.delta(source)
-    if arrays is None or delta is None:  # pragma: no cover - the caller has both
-        return math.nan
-    direction = delta.reshape(-1)
-    base = arrays(source).astype(np.float64).reshape(-1)
-    rest = tensor.array.astype(np.float64).reshape(-1) - base
-    return float(rest @ direction / (direction @ direction))
 
 
 def _rounded(tensor: CandidateTensor) -> Explanation | None:

@@ -355,6 +355,15 @@ def test_experts_with_their_updates_are_found_in_a_stack_with_one(dtype: Any) ->
     assert (found["w"].kind, found["w"].axes) == ("permuted", (0, 2, 1))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, BF16])
+def test_one_wrong_number_of_a_merged_weight_is_a_fault(dtype: Any) -> None:
+    whole = merged(1, dtype)
+    assert judge(whole, updates={QUERY: UPDATE})[QUERY].kind == "merged"
+    place = np.unravel_index(np.argmax(np.abs(whole[QUERY])), whole[QUERY].shape)
+    whole[QUERY][place] *= 1.1
+    assert not judge(whole, updates={QUERY: UPDATE})[QUERY].ok
+
+
 def test_one_expert_without_its_update_in_a_stack_is_a_fault() -> None:
     whole = with_updates(EXPERTS, PART_UPDATES, np.float32) | {
         "experts.1.up": EXPERTS["experts.1.up"]
