@@ -240,10 +240,19 @@ LIMITS: Final[dict[str, list[Limit]]] = {
 }
 
 
+EMBEDDING_LIMITS: Final[dict[str, list[Limit]]] = {
+    "modernbert": [
+        Limit(
+            other("hidden_activation", "gelu_pytorch_tanh"),
+            "computes the tanh form of gelu; it does not read hidden_activation",
+        )
+    ]
+}
+OF_LIBRARY: Final = {"mlx-lm": LIMITS, "mlx-embeddings": EMBEDDING_LIMITS}
+
+
 def notes(target: Target, source: Source) -> tuple[str, ...]:
     """Return one sentence for everything in the config of SOURCE that TARGET does not do."""
-    if target.library != "mlx-lm":
-        return ()
-    found = LIMITS.get(target.module.rpartition(".")[2], [])
+    found = OF_LIBRARY.get(target.library, {}).get(target.module.rpartition(".")[2], [])
     left = (limit for limit in found if limit.part not in target.repaired)
     return tuple(f"{target} {limit.note}" for limit in left if limit.bites(source))

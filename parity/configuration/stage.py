@@ -44,6 +44,12 @@ def running_class(candidate: Candidate) -> Target | None:
     return None if misfits(model) else model.library
 
 
+def reading_class(model: Model) -> Target | None:
+    """Return the class of an MLX library that a user would load the directory of MODEL with, captured here."""
+    in_mlx = model.framework == "mlx" and model.factory is None
+    return model.library if in_mlx else None
+
+
 def not_asked(golden: Golden, candidate: Candidate) -> str:
     """Return why configurations are not compared; empty where they are."""
     if kind := PROGRAMS.get(candidate.model.framework):
@@ -73,7 +79,8 @@ def configuration_stage(golden: Golden, candidate: Candidate) -> Stage:
     try:
         target = running_class(candidate)
         found = differences(wanted, reads, candidate.model, target)
-        missed = [] if target is None else limits(target, wanted)
+        reader = target or reading_class(candidate.model)
+        missed = [] if reader is None else limits(reader, wanted)
         unknown = [] if target is None else doubts(golden, candidate, target)
     except WeighbridgeError as error:
         return Stage(NAME, "unverified", f"it could not be compared: {error}")
@@ -81,10 +88,10 @@ def configuration_stage(golden: Golden, candidate: Candidate) -> Stage:
         rows = [row._asdict() for row in found]
         return Stage(NAME, "fail", join([str(row) for row in found]), {"differences": rows})
     if missed or unknown:
-        figures = {"limits": missed, "class": str(target) if missed else ""}
+        figures = {"limits": missed, "class": str(reader) if missed else ""}
         return Stage(NAME, "unverified", join([*missed, *unknown]), figures)
-    reader = str(target or f"transformers' {wanted.get('model_type')}")
-    return Stage(NAME, "pass", f"{len(reads)} settings that code reads are the same; by {reader}")
+    by = str(target or f"transformers' {wanted.get('model_type')}")
+    return Stage(NAME, "pass", f"{len(reads)} settings that code reads are the same; by {by}")
 
 
 def doubts(golden: Golden, candidate: Candidate, target: Target) -> list[str]:

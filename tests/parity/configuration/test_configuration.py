@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,16 +13,17 @@ from weighbridge.cli import main
 from weighbridge.jobs import Options, convert
 from weighbridge.tests.support.atlas.tiny import make
 
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory, request):
+def pairs(tmp_path_factory):
     """Return the folders of a tiny model of a type and of what it was converted to."""
     root, made = tmp_path_factory.mktemp("pairs"), {}
-    fixtures = request.path.parents[3] / "fixtures"
 
     def both(kind):
         if kind not in made:
-            own = fixtures / kind / "model"
+            own = FIXTURES / kind / "model"
             source = own if own.is_dir() else make(kind, root / kind).folder
             target = source
             if kind != "t5":  # its capture takes long; transformers' code runs both sides
@@ -92,3 +94,18 @@ def test_a_golden_on_disk_knows_the_settings(pairs, tmp_path):
     candidate = changed(converted, tmp_path / "other", layer_norm_epsilon=1e-4)
     code, stages = checked(tmp_path / "golden", candidate)
     assert (code, stages["configuration"]["status"]) == (1, "fail")
+
+
+@pytest.mark.parametrize(("activation", "code"), [("gelu", 4), ("gelu_pytorch_tanh", 0)])
+def test_a_captured_family_is_unverified_where_the_class_that_loads_it_computes_otherwise(
+    tmp_path, activation, code
+):
+    source = tmp_path / "modernbert"
+    shutil.copytree(FIXTURES / "modernbert" / "model", source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"hidden_activation": activation}))
+    result = CliRunner().invoke(
+        main, ["convert", "torch-to-mlx", str(source), str(tmp_path / "mlx")]
+    )
+    assert result.exit_code == code, result.output
+    assert ("computes the tanh form of gelu" in result.output) is (code == 4)
