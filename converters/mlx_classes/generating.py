@@ -9,6 +9,20 @@ from typing import Any
 import mlx.core as mx
 
 Pair = tuple[mx.array, mx.array]
+# Settings that change greedy texts and are not done here, and the values that ask for nothing.
+NOT_DONE: Mapping[str, tuple[Any, ...]] = {
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "forced_decoder_ids": (None, []),
+    "repetition_penalty": (None, 1),
+    "encoder_repetition_penalty": (None, 1),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "bad_words_ids": (None, []),
+    "sequence_bias": (None, {}),
+}
 
 
 class Past:
@@ -55,6 +69,7 @@ class Generation:
         pad: what follows the end where other rows go on.
         banned: tokens that are never chosen.
         banned_first: tokens that are not chosen right after ``start``.
+        left: settings that change texts and are not done here.
     """
 
     start: tuple[int, ...] = ()
@@ -62,6 +77,7 @@ class Generation:
     pad: int = 0
     banned: tuple[int, ...] = ()
     banned_first: tuple[int, ...] = ()
+    left: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Generation:
@@ -75,6 +91,7 @@ class Generation:
             (*stop, 0)[0] if pad is None else pad,
             several(config.get("suppress_tokens")),
             several(config.get("begin_suppress_tokens")),
+            tuple(name for name, off in NOT_DONE.items() if config.get(name) not in off),
         )
 
     def greedy(self, step: Callable[[mx.array], mx.array], start: mx.array, count: int) -> mx.array:
@@ -105,8 +122,15 @@ class Generation:
         """Return START, or for each of ROWS the tokens that a text begins with.
 
         Raises:
-            ValueError: neither is known.
+            ValueError: neither is known, or ``generation_config.json`` asks for what is not done here.
         """
+        left = [it for it in self.left if start is None or it != "forced_decoder_ids"]
+        if left:
+            raise ValueError(
+                f"{', '.join(left)} of generation_config.json would change the text, and"
+                f"{' is' if len(left) == 1 else ' are'} not done here; generate with transformers, or set"
+                " model.generation = dataclasses.replace(model.generation, left=())"
+            )
         if start is None and not self.start:
             raise ValueError("generation_config.json names no decoder_start_token_id; give start=")
         return mx.array([self.start] * rows) if start is None else start

@@ -111,3 +111,14 @@ def test_what_says_nothing_bans_no_word_and_begins_no_text():
     generation = Generation.from_dict(said)
     found = generation.greedy(lambda _: mx.arange(4.0)[None], generation.first(1, None), 2)
     assert found.tolist() == [[5, 3, 3]]
+
+
+def test_settings_that_are_not_done_here_are_refused_by_name():
+    off = {"repetition_penalty": 1.0, "min_length": 0, "forced_decoder_ids": None}
+    assert Generation.from_dict(off | {"bos_token_id": 5}).first(2, None).tolist() == [[5], [5]]
+    asked = {"repetition_penalty": 1.2, "forced_decoder_ids": [[1, 3]], "bos_token_id": 5}
+    generation = Generation.from_dict(off | asked)
+    with pytest.raises(ValueError, match="forced_decoder_ids, repetition_penalty of generation"):
+        generation.first(2, None)
+    with pytest.raises(ValueError, match=r"^repetition_penalty of .* is not done here"):
+        generation.first(2, mx.array([[5, 3]]))
