@@ -169,7 +169,7 @@ def exact_by_rule(
 def bears_out(exact: Array, array: Array) -> bool:
     """Say whether ARRAY may be EXACT rounded; sums that were formed in float32 err by a few units more.
 
-    >>> bears_out(np.full(9, 0.3), np.full(9, np.float32(0.3) * (1 + 2.0**-22)))
+    >>> bears_out(np.full(9, 0.3), np.full(9, np.float32(0.3) * (1 + 2.0**-23)))
     True
     """
     if rounds_to(exact, array):

@@ -58,7 +58,11 @@ def test_a_4_bit_directory_of_mlx_keeps_its_codes_before_and_after_training(base
 
 
 def test_it_computes_what_torch_computes_with_the_canonical_values(base):
-    captured = weighbridge.capture(str(base))
+    assert_as_torch(base, weighbridge.capture(str(base)))
+
+
+def assert_as_torch(base, captured):
+    """Compare CAPTURED with torch's class on the canonical values of the directory BASE."""
     module = build_module(quantized_view(open_model(str(base))))
     ids = torch.arange(12).reshape(2, 6)
     with torch.no_grad():
@@ -91,12 +95,12 @@ EXPERTS = {
 }
 
 
-@pytest.mark.heavy
 def test_experts_are_stacked_as_the_torch_class_has_them_codes_and_all(tmp_path):
     from mlx_lm.models import qwen3_moe
 
     base = quantized(tmp_path, EXPERTS, qwen3_moe)
-    found, stored = held(weighbridge.capture(base)), codes(base)
+    captured = weighbridge.capture(base)
+    found, stored = held(captured), codes(base)
     layer = "model.layers.0.mlp"
     parts = [stored[f"{layer}.switch_mlp.{name}_proj"] for name in ("gate", "up")]
     together = found[f"{layer}.experts.gate_up_proj"]
@@ -104,6 +108,7 @@ def test_experts_are_stacked_as_the_torch_class_has_them_codes_and_all(tmp_path)
     down = found[f"{layer}.experts.down_proj"]
     assert down.tobytes() == stored[f"{layer}.switch_mlp.down_proj"].tobytes()
     assert len(found) == len(stored) - 1
+    assert_as_torch(base, captured)
 
 
 def test_a_directory_takes_no_inputs_and_a_module_needs_some(base):

@@ -85,19 +85,9 @@ def patches(config: Any) -> Arrays:
 
 
 # Types with patches in rows, whose positions follow the grid of a picture.
-GRIDS = frozenset(
-    (
-        *(
-            "qwen2_vl",
-            "qwen2_5_vl",
-            "qwen3_vl",
-            "qwen3_vl_moe",
-            "qwen3_5",
-            "qwen3_5_moe",
-            "qwen4_exp",
-        ),
-        *("glm4v", "glm4v_moe", "glm_ocr", "paddleocr_vl", "hunyuan_vl"),
-    )
+GRIDS = (
+    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
+    *("glm4v", "glm4v_moe", "glm_ocr", "paddleocr_vl", "hunyuan_vl"),
 )
 # What a processor calls the array that tells parts of a picture from words.
 KINDS = {
@@ -113,19 +103,7 @@ FRAME = (
     "image_end_token_id",
 )
 ROWS: dict[str, Callable[[Any], Arrays]] = {
-    **dict.fromkeys(
-        (
-            "qwen2_vl",
-            "qwen2_5_vl",
-            "qwen3_vl",
-            "qwen3_vl_moe",
-            "qwen3_5",
-            "qwen3_5_moe",
-            "qwen4_exp",
-        ),
-        patches,
-    ),
-    **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "paddleocr_vl", "hunyuan_vl"), patches),
+    **dict.fromkeys(GRIDS, patches),
     **dict.fromkeys(("mistral3",), sized),
     **dict.fromkeys(("lfm2_vl",), flat),
     **dict.fromkeys(("kimi_k25", "kimi_vl"), gridded),

@@ -91,10 +91,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "llava": {"text_config": EVEN},
     "llava_next": {"text_config": EVEN, "image_grid_pinpoints": [[56, 56]]},
     "llava_onevision": {"image_grid_pinpoints": [[56, 56]]},
-    "mistral3": {
-        "text_config": {"sliding_window": None},
-        "vision_config": {**FOUR, "hidden_act": "silu"},
-    },
+    "mistral3": {"vision_config": {**FOUR, "hidden_act": "silu"}},
     "molmo2": {"vision_config": {"image_size": [28, 28]}},
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
     "paligemma": {

@@ -17,7 +17,7 @@ def words(fault: Fault) -> str:
     try:
         compare(fault, {})
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return " ".join(f"{type(error).__name__}: {error}".split())
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import mlx.core as mx
@@ -10,6 +11,7 @@ import mlx.core as mx
 from ..dispatch import Call, Environment, Reference, resolve
 from ..dtypes import cast
 from ..graph import Graph, Run, Step
+from ..operations.layers.experts import rows_in_groups
 from .value import Quantized, held
 
 Form = Callable[..., Any]  # (weight, other arguments by name); NotImplemented: compute it dense
@@ -42,6 +44,29 @@ def _addmm(
     weight: Quantized, self: mx.array, mat1: mx.array, beta: float = 1, alpha: float = 1
 ) -> mx.array:
     return beta * self + alpha * weight.after(mat1)
+
+
+def _in_groups(weight: Quantized, offs: mx.array | None, x: mx.array) -> Any:
+    """Return the rows of X times the matrices of a stack, a group of rows each."""
+    if offs is None or x.ndim != 2 or weight.ndim != 3 or weight.chosen is not None:
+        return NotImplemented
+    groups = weight.parts.weight.shape[0]
+    return rows_in_groups(x, groups, offs, lambda a, group: replace(weight, chosen=group).after(a))
+
+
+def _grouped_fallback(weight: Quantized, input_: mx.array, offs: mx.array) -> Any:
+    return _in_groups(weight, offs, input_)
+
+
+def _grouped(
+    weight: Quantized,
+    self: mx.array,
+    offs: mx.array | None = None,
+    bias: mx.array | None = None,
+    out_dtype: object = None,  # noqa: ARG001 - as of the dense one
+) -> Any:
+    product = _in_groups(weight, offs, self)
+    return product if bias is None or product is NotImplemented else product + bias
 
 
 def _turned(weight: Quantized, **_: Any) -> Any:
@@ -88,6 +113,8 @@ FORMS: Final[dict[str, dict[str, Form]]] = {  # operation -> which argument the 
     "aten.bmm.default": {"mat2": _product, "self": _product_before},
     "aten.matmul.default": {"other": _product, "self": _product_before},
     "aten.addmm.default": {"mat2": _addmm},
+    "aten._grouped_mm.default": {"mat2": _grouped},
+    "transformers.grouped_mm_fallback.default": {"weight": _grouped_fallback},
 }
 KEEPING: Final[dict[str, dict[str, Form]]] = {  # the same, of what makes another quantized weight
     "aten.t.default": {"self": _turned},

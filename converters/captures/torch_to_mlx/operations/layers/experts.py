@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mlx.core as mx
 
 from ..registry import operation
@@ -13,17 +15,33 @@ def _group_of(places: int, ends: mx.array) -> mx.array:
     return mx.sum(mx.arange(places)[:, None] >= ends, axis=-1)
 
 
-def _rows_in_groups(x: mx.array, weight: mx.array, ends: mx.array) -> mx.array:
-    """Multiply the rows of X, shape ``(rows, in)``, by their group's of WEIGHT, ``(groups, in, out)``.
+def rows_in_groups(
+    x: mx.array, groups: int, ends: mx.array, multiply: Callable[[mx.array, mx.array], mx.array]
+) -> mx.array:
+    """Multiply the rows of X, shape ``(rows, in)``, each by the matrix of its group.
 
     Rows behind the last group give 0.
+
+    Args:
+        x: the rows, those of a group together.
+        groups: how many there are.
+        ends: where each group ends.
+        multiply: ``(rows, 1, in)`` and the group of each row, rising, to ``(rows, 1, out)``.
     """
     group = _group_of(x.shape[0], ends)
-    chosen = mx.minimum(group, weight.shape[0] - 1).astype(mx.uint32)
+    product = multiply(x[:, None], mx.minimum(group, groups - 1).astype(mx.uint32))[:, 0]
+    return mx.where((group < groups)[:, None], product, mx.zeros_like(product))
+
+
+def _rows_in_groups(x: mx.array, weight: mx.array, ends: mx.array) -> mx.array:
+    """Multiply the rows of X, shape ``(rows, in)``, by their group's of WEIGHT, ``(groups, in, out)``."""
     if mx.default_device().type == mx.DeviceType.cpu:  # there, MLX has it in float32 only
         x, weight = x.astype(mx.float32), weight.astype(mx.float32)
-    product = mx.gather_mm(x[:, None], weight, rhs_indices=chosen, sorted_indices=True)[:, 0]
-    return mx.where((group < weight.shape[0])[:, None], product, mx.zeros_like(product))
+
+    def multiply(rows: mx.array, group: mx.array) -> mx.array:
+        return mx.gather_mm(rows, weight, rhs_indices=group, sorted_indices=True)
+
+    return rows_in_groups(x, weight.shape[0], ends, multiply)
 
 
 @operation("transformers.grouped_mm_fallback.default")
