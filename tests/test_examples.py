@@ -157,6 +157,21 @@ def ggufs(folder: Path) -> None:
     run(f"export gguf {folder}/small {folder}/model-q4_0.gguf {like}")
 
 
+def llamas(folder: Path) -> None:
+    """A language model in both layouts, as GPTQ has it, in half precision and in 4 bits as GGUF."""
+    base, file = folder / "llama", folder / "llama-f16.gguf"
+    config = transformers.LlamaConfig(**QWEN | {"intermediate_size": 128})
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(base)
+    shutil.copytree(base, folder / "llama-hf")
+    like_file(file, "llama", base)
+    run(f"convert torch-to-mlx {base} {folder}/llama-mlx --check none")
+    small, how = folder / "small", "--group-size 32 --check none"
+    run(f"quantize {base} {small} --bits 4 {how}")
+    run(f"export gguf {small} {folder}/llama-q4_0.gguf --like {file} --check none")
+    gptq = f"{folder}/llama-gptq --quant-method gptq --allow-lossy --check none"
+    run(f"convert mlx-to-torch {small} {gptq}")
+
+
 def nothing(folder: Path) -> None:
     """Make nothing: the example needs none."""
 
@@ -175,7 +190,7 @@ def programs(folder: Path) -> None:
 
 
 WORLDS |= dict.fromkeys(("model.onnx", "model.mlpackage", "model.aimodel"), programs) | WORLDS
-WORLDS |= {"gguf": ggufs, "my_port": ports}
+WORLDS |= {"llama-": llamas, "gguf": ggufs, "my_port": ports}
 
 
 def labelled(folder: Path) -> None:

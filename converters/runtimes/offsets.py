@@ -6,7 +6,7 @@ Nothing stands before it: a switch of rotary scaling or a row of a position tabl
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ...errors import UnsupportedError
@@ -80,11 +80,12 @@ def run_at(runner: Any, inputs: Arrays, offset: int) -> dict[str, Array]:
     if not offset:
         found: dict[str, Array] = runner.run(inputs)
         return found
+    at = {"torch": from_torch_at, "mlx": from_mlx_at}.get(runner.runtime)
+    if at is None:
+        raise UnsupportedError("a saved program begins at position 0")
     names = tuple(port.name for port in runner.signature.outputs)
     try:
-        if runner.runtime == "torch":
-            return from_torch_at(runner, inputs, names, offset)
-        return from_mlx_at(runner, inputs, names, offset)
+        return at(runner, inputs, names, offset)
     except UnsupportedError:
         raise
     except Exception as error:
@@ -104,7 +105,9 @@ def from_torch_at(
     return {name: from_torch(tensor) for name, tensor in found.items()}
 
 
-def from_mlx_at(runner: Any, inputs: Arrays, names: Sequence[str], offset: int) -> dict[str, Array]:
+def from_mlx_at(
+    runner: Any, inputs: Arrays, names: tuple[str, ...], offset: int
+) -> dict[str, Array]:
     """Return what ``run_at`` does, of a runner that has a class of mlx-lm."""
     from .mlx import name_outputs
 
