@@ -1,11 +1,11 @@
 """Export families with ``weighbridge export``, and print each verdict.
 
     python benchmarks/export_families.py coreml|coreml-float32|coreml-stateful|onnx|coreai [NAME ...]
-    python benchmarks/export_families.py foreign|foreign-float32 [NAME ...]
+    python benchmarks/export_families.py foreign|foreign-float32|foreign-fault [NAME ...]
 
 Off a Mac a right Core ML package is kept with PASS-REFERENCE. Those of ``foreign`` are made by plain
 coremltools, by torch.jit.trace, of fixed sizes, and checked: one that is correct and not kept is rejected
-wrongly.
+wrongly. Of ``foreign-fault`` one number of one weight is a tenth too large: none should be kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "onnx": ("onnx", "m.onnx", ()),
     "coreai": ("coreai", "m.aimodel", ()),
 }
-FOREIGN: Final = {"foreign": "float16", "foreign-float32": "float32"}
+FOREIGN: Final = {"foreign": "float16", "foreign-float32": "float32", "foreign-fault": "float16"}
 
 
 def exported(name: str, folder: Path, form: str = "coreml") -> dict[str, Any]:
@@ -42,7 +42,7 @@ def exported(name: str, folder: Path, form: str = "coreml") -> dict[str, Any]:
 
     start = time.monotonic()
     if form in FOREIGN:
-        made = foreign(name, folder, FOREIGN[form])
+        made = foreign(name, folder, FOREIGN[form], fault=form == "foreign-fault")
         arguments = ["parity", "check", made.source, str(made.package), "--json"]
     else:
         kind, file, options = FORMATS[form]

@@ -25,6 +25,7 @@ HALVES: Final = frozenset(
 )  # a reference in these is not what was exported in float32
 NEUTRAL: Final = (0.0, 1.0)  # adding the one or multiplying by the other changes nothing
 HIDDEN: Final = -1e4  # a score of this size is as good as none
+LEAST_HALF: Final = float(np.finfo(np.float16).min)  # sources hide by this number or a smaller one
 Rules = Mapping[str, Mapping[str, Any]]
 
 
@@ -161,9 +162,22 @@ def exact_by_rule(
     if exact is None:
         return None
     exact = np.broadcast_to(exact, array.shape) if "fill" in rule else exact
+    exact = hidden_alike(exact, array) if "computed" in rule else exact
     if array.dtype == np.float32 and only_moves(rule.get("value")):  # nothing rounds those
         return exact.reshape(array.shape) if np.array_equal(exact.ravel(), array.ravel()) else None
     return exact.reshape(array.shape) if bears_out(exact, array) else None
+
+
+def hidden_alike(exact: Array, array: Array) -> Array:
+    """Return EXACT; where it hides a score, as ARRAY does by another large number, with the number of ARRAY.
+
+    >>> hidden_alike(np.float32([0.5, -3e38]), np.float16([0.5, -3e4])).tolist()
+    [0.5, -30000.0]
+    """
+    if exact.size != array.size:
+        return exact
+    both = (exact.reshape(array.shape) <= LEAST_HALF) & (array <= HIDDEN)
+    return np.where(both, array.astype(exact.dtype), exact.reshape(array.shape))
 
 
 def bears_out(exact: Array, array: Array) -> bool:

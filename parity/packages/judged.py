@@ -16,7 +16,7 @@ from ..probes.probes import Probe
 from ..weights.reference_index import Explanation
 from ..weights.sketches.sketch import Sketch, Weights
 from ..weights.weights import program_weights
-from .constants import Rules, contradictions, explain_made, is_explained, rules_of
+from .constants import Rules, bears_out, contradictions, explain_made, is_explained, rules_of
 from .exact import exact_constants, exact_scalars, likely_scalars
 from .likely import likely_rules
 from .source import SourceTensors
@@ -63,16 +63,33 @@ def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
     """
     if candidate.program is None or candidate.manifest:
         return candidate.weights
-    single = [
-        it.moments.mean
-        for it in golden.sketches.values()
+    single = {
+        name: it.moments.mean
+        for name, it in golden.sketches.items()
         if math.prod(it.shape) == 1 and it.dtype in FLOATS
-    ]
-    numbers = candidate.program.scalars()
-    named = likely_scalars(single, numbers).keys() | {
-        name for name, it in numbers.items() if float(it) in single
     }
-    return program_weights(candidate.program, named)
+    numbers = candidate.program.scalars()
+    found = set(map(float, numbers.values())) & {*single.values()}
+    rounded = likely_scalars(single.values(), numbers)
+    found |= set(map(float, rounded.values()))
+    named = rounded.keys() | {name for name, it in numbers.items() if float(it) in found}
+    lost = {name for name, value in single.items() if value not in found}
+    return program_weights(candidate.program, named | computed_numbers(golden, numbers, lost))
+
+
+def computed_numbers(
+    golden: Golden, numbers: Mapping[str, Array], lost: Collection[str]
+) -> set[str]:
+    """Return those NUMBERS that the reference computes from tensors of one element that are LOST, no number is.
+
+    The temperature of CLIP is such a tensor: a package holds its exponential.
+    """
+    if golden.model is None or not lost:
+        return set()
+    source = SourceTensors(golden.model)
+    source.compute(golden.probes, {1})
+    made = [it.value for it in source.computed.values() if {*map(source.own, it.parts)} & {*lost}]
+    return {name for name, it in numbers.items() if any(bears_out(value, it) for value in made)}
 
 
 def refuse_untrue(spec: str, untrue: Sequence[str]) -> None:

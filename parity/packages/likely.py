@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...converters.values import Array
 from ..probes.probes import Probe
-from .constants import bears_out, exact_by_rule
+from .constants import exact_by_rule
 from .gates import gates
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def _computed(
     constants: Mapping[str, Array], source: SourceTensors, probes: Sequence[Probe]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield those of CONSTANTS that the source computes from its weights alone."""
-    if not constants or source.model.adapter is not None:  # those would lack their updates
+    if not constants:
         return
     source.compute(probes, {array.size for array in constants.values()})
     for name, array in constants.items():
-        same = (words for words, it in source.computed.items() if bears_out(it.value, array))
-        if words := next(same, None):
-            yield name, {"computed": words}
+        rules = ({"computed": words} for words in source.computed)
+        if rule := next((it for it in rules if holds(array, it, source)), None):
+            yield name, rule

@@ -50,10 +50,16 @@ class SourceTensors:
         }
 
     def compute(self, probes: Sequence[Probe], sizes: Collection[int]) -> None:
-        """Run the model on PROBES, and keep what it computes from its weights alone, of these SIZES."""
+        """Run the model on PROBES, and keep what it computes from its weights alone, of these SIZES.
+
+        What it computes from updated weights is left out: the module that runs lacks the updates.
+        """
         from ..reference.computed import computed_by
 
-        self.computed |= computed_by(self._built[0], self.model.signature, probes, sizes)
+        updated = self.model.adapter.updates.keys() if self.model.adapter else ()
+        found = computed_by(self._built[0], self.model.signature, probes, sizes)
+        kept = {n: it for n, it in found.items() if not {*map(self.own, it.parts)} & {*updated}}
+        self.computed |= kept
 
     def parts(self, rule: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the tensors that a RULE makes a constant of."""

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from weighbridge.cli import main
 from weighbridge.tests.support.coreml import modules
-from weighbridge.tests.support.coreml.foreign import compressed, converted
+from weighbridge.tests.support.coreml.foreign import compressed, converted, foreign
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -40,6 +40,30 @@ def test_gates_in_another_order_and_added_biases_pass(precision, tmp_path):
 def test_what_coremltools_makes_of_weights_passes(name, tmp_path):
     code, verdict = judged(package_of(name, tmp_path), name)
     assert (code, verdict["status"]) == (0, "PASS-REFERENCE"), verdict["stages"]
+
+
+@pytest.mark.parametrize("precision", ["float16", "float32"])
+def test_a_number_that_a_converter_computed_from_another_is_explained(precision, tmp_path):
+    code, verdict = judged(package_of("tempered", tmp_path, precision), "tempered")
+    assert (code, verdict["status"]) == (0, "PASS-REFERENCE"), verdict["stages"]
+
+
+def test_a_temperature_that_is_a_ten_thousandth_off_differs_and_is_named(tmp_path):
+    def warmer(module):
+        module.scale.data *= 1 + 1e-4
+
+    code, verdict = judged(package_of("tempered", tmp_path, "float32", warmer), "tempered")
+    assert (code, verdict["status"]) == (1, "DIFFERS")
+    failed = {it["name"]: it["detail"] for it in verdict["stages"] if it["status"] == "fail"}
+    assert "no constant carries scale" in failed["fingerprints"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["T5", "CLIP"])
+def test_what_is_computed_ahead_of_weights_is_explained_whatever_hides_its_scores(name, tmp_path):
+    made = foreign(name, tmp_path, "float16")
+    result = CliRunner().invoke(main, ["parity", "check", made.source, str(made.package)])
+    assert (result.exit_code, "PASS-REFERENCE" in result.stdout) == (0, True), result.stdout
 
 
 def swap_gates(module):

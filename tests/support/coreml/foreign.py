@@ -23,14 +23,30 @@ with quiet():
     import coremltools.optimize.coreml as compression
     from coremltools.converters.mil.frontend.torch import ops
 
-SIZES = {"batch": 1, "sequence": 7, "time": 9}  # of dimensions that have names
+SIZES = {"batch": 1, "sequence": 7, "target": 5, "time": 9}  # of dimensions that have names
+PADDING = "attention_mask"
 INTEGERS = "int64"
 # Families that coremltools 9.0 translates by itself, text with masks of four axes.
-ENCODERS = ("BERT", "DistilBERT", "MiniLM", "RoBERTa")
-DECODERS = ("GPT-2", "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Phi-3")
-VISION = ("ViT", "ResNet", "ConvNeXt", "Segformer", "MobileNet", "UNet")
+ENCODERS = ("BERT", "DistilBERT", "MiniLM", "RoBERTa", "T5 encoder")
+DECODERS = (
+    *("GPT-2", "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Phi-3"),
+    *("Mixtral", "Qwen3-MoE"),
+)
+VISION = (
+    *("ViT", "ResNet", "ConvNeXt", "Segformer", "MobileNet", "UNet"),
+    *("DINOv2", "SigLIP", "Swin"),
+)
 SERIES = ("wav2vec2", "LSTM", "LSTM of two ways", "GRU", "RNN", "Conv1d series")
-PLAIN = (*ENCODERS, *DECODERS, *VISION, *SERIES, "gated GPT", "heads of 16")
+# Mask -> the ids that it is for, of which a token sees those before it.
+CAUSAL = {
+    **dict.fromkeys(ENCODERS),
+    **dict.fromkeys(DECODERS, (PADDING, "input_ids")),
+    **dict.fromkeys(("T5", "Whisper"), ("decoder_attention_mask", "decoder_input_ids")),
+}
+PLAIN = (
+    *(*ENCODERS, *DECODERS, *VISION, *SERIES, "gated GPT", "heads of 16"),
+    *("T5", "Whisper", "CLIP"),
+)
 
 WAYS = {
     "int8": ("linear_quantize_weights", compression.OpLinearQuantizerConfig(weight_threshold=0)),
@@ -53,20 +69,26 @@ class Made(NamedTuple):
 
 
 class Masked(nn.Module):
-    """A text model that is given a mask of four axes, of which coremltools has nothing to compute."""
+    """A text model that is given masks of four axes, of which coremltools has nothing to compute.
 
-    def __init__(self, module: nn.Module, *, causal: bool) -> None:
+    Its own mask hides padding of ``input_ids``, if it takes one; CAUSAL hides what comes after a token, as
+    the name of the mask and of the ids that it is for.
+    """
+
+    def __init__(self, module: nn.Module, causal: tuple[str, str] | None) -> None:
         super().__init__()
         self.module, self.causal = module, causal
 
-    def forward(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> object:
-        """Call the module, its mask added to scores."""
-        length = input_ids.shape[1]
+    def forward(self, **inputs: torch.Tensor) -> object:
+        """Call the module, its masks added to scores."""
+        masks = {}
+        if (mask := inputs.get(PADDING)) is not None:
+            masks[PADDING] = (1.0 - mask[:, None, None, :].float()) * -3e4
         if self.causal:
-            mask = torch.full((length, length), -3e4).triu(1)[None, None]
-        else:
-            mask = (1.0 - inputs["attention_mask"][:, None, None, :].float()) * -3e4
-        return self.module(input_ids, **{**inputs, "attention_mask": mask})
+            name, ids = self.causal
+            length = inputs[ids].shape[1]
+            masks[name] = torch.full((length, length), -3e4).triu(1)[None, None]
+        return self.module(**{**inputs, **masks})
 
 
 class Positional(nn.Module):
@@ -114,9 +136,10 @@ def converted(
     ports = signature.inputs
     kinds = {INTEGERS: np.int32}
     with torch.no_grad(), quiet(), with_older_numpy():
-        traced = torch.jit.trace(
-            Positional(module.eval(), signature), tuple(map(example, ports)), check_trace=False
-        )
+        with patch("torch.jit.is_tracing", return_value=False):  # of pictures of one size
+            traced = torch.jit.trace(
+                Positional(module.eval(), signature), tuple(map(example, ports)), check_trace=False
+            )
         made = coremltools.convert(
             traced,
             inputs=[
@@ -132,8 +155,20 @@ def converted(
     return target
 
 
-def foreign(name: str, folder: Path, precision: str) -> Made:
-    """Return the family NAME in FOLDER, converted by plain coremltools."""
+def move_number(module: nn.Module) -> None:
+    """Make the largest number of one of MODULE's matrices, the middle one, a tenth larger."""
+    tables = ("embed", "position")  # of which a package of one size may have some rows only
+    found = [
+        it
+        for name, it in module.named_parameters()
+        if it.ndim > 1 and not any(table in name for table in tables)
+    ]
+    values = found[len(found) // 2].data.view(-1)
+    values[values.abs().argmax()] *= 1.1
+
+
+def foreign(name: str, folder: Path, precision: str, *, fault: bool = False) -> Made:
+    """Return the family NAME in FOLDER, converted by plain coremltools, with or without a FAULT in a weight."""
     where = source(name, folder)
     code, _, function = where.partition(":")
     if function:
@@ -141,8 +176,12 @@ def foreign(name: str, folder: Path, precision: str) -> Made:
     else:
         model = open_model(where)
         module, signature = build(model, "float32")[0], model.signature
-    if name in (*ENCODERS, *DECODERS):
-        module = Masked(module, causal=name in DECODERS)
+    if fault:
+        move_number(module)
+    if config := getattr(module, "config", None):
+        config._experts_implementation = "batched_mm"  # which traces
+    if name in CAUSAL:
+        module = Masked(module, CAUSAL[name])
     return Made(where, converted(module, signature, folder / "m.mlpackage", precision))
 
 

@@ -140,6 +140,19 @@ class Joined(nn.Module):
         return self.head(functional.gelu(functional.linear(x, weight, bias)))
 
 
+class Tempered(nn.Module):
+    """Cosines of all pairs, times the exponential of a number, as CLIP scores texts and pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.scale = nn.Linear(16, 8), nn.Parameter(torch.tensor(2.6592))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, sequence, 16) to (batch, sequence, sequence)."""
+        found = functional.normalize(self.project(x), dim=-1)
+        return found @ found.transpose(1, 2) * self.scale.exp()
+
+
 class UNet(nn.Module):
     """Two levels of convolutions, pooled and brought back, with what was there put beside."""
 
@@ -163,6 +176,16 @@ def joined() -> Built:
     """Return three projections as one."""
     torch.manual_seed(0)
     return lively(Joined()), signature({"x": ("float32", "hidden")}, 16)
+
+
+def tempered() -> Built:
+    """Return scores of pairs."""
+    torch.manual_seed(0)
+    entry, out = (
+        Port(name, "float32", ("batch", "sequence", width), "hidden", (("sequence", 7),))
+        for name, width in (("x", 16), ("scores", "sequence"))
+    )
+    return lively(Tempered()), Signature((entry,), (out,))
 
 
 def gated() -> Built:
