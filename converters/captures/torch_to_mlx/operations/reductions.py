@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .axes import Axes, along, axes_of, axis_of
+from .axes import Axes, along, at, axes_of, axis_of
 from .distances import safe_root
 from .elementwise.elementary import exp, softmax
 from .gradients import with_gradient
@@ -48,21 +48,40 @@ register(
 
 
 def _log_of_sums(x: mx.array, axis: int) -> mx.array:
-    """Sum exponents; the gradient is summed in logarithms too, by its sign, below the largest of X."""
+    """Sum exponents; the gradient goes back from each element to the one before it, by shares of the sums."""
 
     def gradient(cotangent: mx.array, _: mx.array, x: mx.array) -> mx.array:
         largest = mx.max(x, axis=axis, keepdims=True)
-        near = x - mx.where(mx.isfinite(largest), largest, 0)
-        sums = mx.logcumsumexp(near, axis=axis)
+        x = x - mx.where(mx.isfinite(largest), largest, 0)  # numbers far from zero are spaced widely
+        before = _moved(_log_sums(x, axis), axis, 1, -math.inf)
+        passed = _moved(mx.sigmoid(before - x), axis, -1, 0)
+        step = 1
+        while step < x.shape[axis]:
+            cotangent = cotangent + passed * _moved(cotangent, axis, -step, 0)
+            passed = passed * _moved(passed, axis, -step, 0)
+            step *= 2
+        return mx.sigmoid(x - before) * cotangent
 
-        def part(g: mx.array) -> mx.array:
-            logs = mx.log(mx.maximum(g, 0)) - sums
-            return mx.exp(mx.logcumsumexp(logs, axis=axis, reverse=True) + near)
-
-        return part(cotangent) - part(-cotangent)
-
-    found: mx.array = with_gradient(lambda x: mx.logcumsumexp(x, axis=axis), gradient)(x)
+    found: mx.array = with_gradient(lambda x: _log_sums(x, axis), gradient)(x)
     return found
+
+
+def _log_sums(x: mx.array, axis: int) -> mx.array:
+    """Return logarithms of running sums, of twice as many elements each time, so that they round little."""
+    step = 1
+    while step < x.shape[axis]:
+        x = mx.logaddexp(x, _moved(x, axis, step, -math.inf))
+        step *= 2
+    return x
+
+
+def _moved(x: mx.array, axis: int, steps: int, value: float) -> mx.array:
+    """Move X along AXIS by STEPS, fewer than it has, and fill up with VALUE."""
+    edge = at(x, axis, slice(0, abs(steps)))
+    filled = mx.full(x[edge].shape, value, x.dtype)
+    if steps > 0:
+        return mx.concatenate([filled, x[at(x, axis, slice(0, -steps))]], axis)
+    return mx.concatenate([x[at(x, axis, slice(-steps, None))], filled], axis)
 
 
 def _softmax(x: mx.array, axis: int) -> mx.array:
