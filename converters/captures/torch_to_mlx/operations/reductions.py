@@ -52,7 +52,9 @@ def _log_of_sums(x: mx.array, axis: int) -> mx.array:
 
     def gradient(cotangent: mx.array, _: mx.array, x: mx.array) -> mx.array:
         largest = mx.max(x, axis=axis, keepdims=True)
-        x = x - mx.where(mx.isfinite(largest), largest, 0)  # numbers far from zero are spaced widely
+        x = x - mx.where(
+            mx.isfinite(largest), largest, 0
+        )  # numbers far from zero are spaced widely
         before = _moved(_log_sums(x, axis), axis, 1, -math.inf)
         passed = _moved(mx.sigmoid(before - x), axis, -1, 0)
         step = 1

@@ -7,7 +7,7 @@ strides, takes it several times as long as these products do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from typing import Final, NamedTuple
 
@@ -17,6 +17,7 @@ from ..axes import at
 from ..gradients import with_gradient
 
 MOST: Final = 128  # elements of a kernel; of more, there is more work in moving than in multiplying
+VOLUME: Final = 5  # axes; over so many places, sums of float32 err more than torch's do
 
 
 class Steps(NamedTuple):
@@ -30,17 +31,28 @@ class Steps(NamedTuple):
 def convolved(x: mx.array, weight: mx.array, steps: Steps) -> mx.array:
     """Convolve X, shape ``(batch, *sizes, in)``, with WEIGHT, ``(out, *kernel, in)``, on the CPU."""
     many = prod(weight.shape[1:-1]) > MOST or not x.size
-    if many or (max(steps.dilation) == 1 and max(steps.stride) == 1):
+    dilated, volume = max(steps.dilation) > 1, x.ndim == VOLUME
+    if many or not (dilated or volume or max(steps.stride) > 1):
         return _by_mlx(x, weight, steps)
-    if max(steps.dilation) > 1:
+    if dilated and not volume:
         return _by_products(x, weight, steps)
+    forward = _by_products if dilated else _by_mlx
     result: mx.array = with_gradient(
-        lambda x, weight: _by_mlx(x, weight, steps),
-        lambda g, _, *operands: tuple(
-            mx.vjp(lambda x, weight: _by_products(x, weight, steps), list(operands), [g])[1]
-        ),
+        lambda x, weight: forward(x, weight, steps), partial(_gradient, steps)
     )(x, weight)
     return result
+
+
+def _gradient(
+    steps: Steps, g: mx.array, _: mx.array, x: mx.array, weight: mx.array
+) -> tuple[mx.array, ...]:
+    dtype = mx.float64 if x.ndim == VOLUME else x.dtype
+    exact = x.astype(dtype)
+    (of_x,) = mx.vjp(lambda x: _by_products(x, weight, steps), [x], [g])[1]
+    (of_weight,) = mx.vjp(
+        lambda weight: _by_products(exact, weight, steps), [weight.astype(dtype)], [g.astype(dtype)]
+    )[1]
+    return of_x, of_weight.astype(weight.dtype)
 
 
 def _by_mlx(x: mx.array, weight: mx.array, steps: Steps) -> mx.array:

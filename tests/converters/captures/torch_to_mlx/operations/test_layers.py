@@ -15,6 +15,10 @@ from torch.nn import functional
 from weighbridge.converters.captures import capture
 from weighbridge.converters.captures.torch_to_mlx.operations.gradients import spread
 from weighbridge.converters.captures.torch_to_mlx.operations.layers import attention
+from weighbridge.converters.captures.torch_to_mlx.operations.layers.convolution import (
+    Window,
+    convolve,
+)
 from weighbridge.converters.common.arrays import from_mlx, from_torch, to_mlx, to_torch
 
 CLASSES = torch.tensor([2, 0, -100, 4])
@@ -248,6 +252,23 @@ def test_products(agree):
 
 def test_products_of_integers(agree):
     agree({"matmul": (torch.matmul, torch.arange(6).reshape(2, 3), torch.arange(6).reshape(3, 2))})
+
+
+def test_weights_of_volumes_get_gradients_that_err_no_more_than_torchs():
+    sizes = [(1, 4, 5, 5, 5), (4, 8, 3, 3, 3), (1, 8, 7, 7, 7)]
+    x, weight, g = (torch.rand(size) * 18 - 9 for size in sizes)
+
+    def gradient(dtype):
+        found = weight.to(dtype, copy=True).requires_grad_()
+        result = functional.conv_transpose3d(x.to(dtype), found)
+        return torch.autograd.grad(result, found, g.to(dtype))[0]
+
+    def ours(weight):
+        return convolve(to_mlx(x), weight, None, Window(), transposed=True)
+
+    found = to_torch(mx.vjp(ours, [to_mlx(weight)], [to_mlx(g)])[1][0])
+    errors = [(each - gradient(torch.float64)).norm() for each in (found, gradient(torch.float32))]
+    assert errors[0] < errors[1]
 
 
 def test_convolutions(agree):
