@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -21,6 +22,7 @@ OURS: Final = __name__.partition(".")[0]
 NOT_OURS: Final = frozenset({"benchmarks", "examples", "tests"})
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 LONGEST: Final = 400  # characters of a message
+COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal
 _named: set[Path] = set()  # files and folders of the code that users named
 
 
@@ -106,14 +108,23 @@ def described(error: BaseException) -> str:
     >>> described(ValueError("no\nsuch size")), described(KeyError())
     ('ValueError: no such size', 'KeyError')
     """
-    text = legible(" ".join(str(error).split()), LONGEST)
+    text = legible(" ".join(message_of(error).split()), LONGEST)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of ERROR's message that is not empty; of an empty one its type."""
-    lines = (line.strip() for line in str(error).splitlines())
+    lines = (line.strip() for line in message_of(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)
+
+
+def message_of(error: BaseException) -> str:
+    r"""Return the message of ERROR without the colours that some libraries give it.
+
+    >>> message_of(ValueError("\x1b[96mstep 3\x1b[0m of 3"))
+    'step 3 of 3'
+    """
+    return COLOURS.sub("", str(error))
 
 
 def is_ours(frame: FrameType) -> bool:

@@ -25,7 +25,7 @@ from ..quantization import Dequantized
 from ..runtimes.programs.onnx_graphs import SCOPES
 from ..values import Array
 from .codes import Kept, keep_codes, opset_for
-from .recurrent import any_length, translations
+from .recurrent import any_length, exact_tanh, translations
 from .writing import require_place, write
 
 OURS: Final = "module"  # the module, inside the one that is exported
@@ -109,6 +109,7 @@ def graph_of(
     step("writing the ONNX graph")
     proto = translated(graph, signature, opset)
     rename(proto.graph)
+    exact_tanh(proto.graph)
     return proto
 
 
@@ -137,8 +138,13 @@ def translated(graph: Any, signature: Signature, opset: int) -> Any:
     except Exception as error:
         pass_on_shortage(error)
         raise UnsupportedError(
-            f"PyTorch cannot write the module as ONNX: {first_line(error)}"
+            f"PyTorch cannot write the module as ONNX: {first_line(beginning(error))}"
         ) from error
+
+
+def beginning(error: BaseException) -> BaseException:
+    """Return the error that ERROR goes back to; what torch's exporter says itself is advice on reporting it."""
+    return beginning(error.__cause__) if error.__cause__ else error
 
 
 def rename(graph: Any) -> None:

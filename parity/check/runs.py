@@ -101,7 +101,9 @@ class Runs:
             reason = f"the golden has no recording of the source in {shipped}; record it again"
             return [Stage("precision", "unverified", reason)]
         (stage,) = self.measure("precision", runner, "stored", shipped)
-        return [finite_stage(stage, runner, self.candidate.structure)]
+        probes = [self.golden.probes[index] for index in self.probes]
+        runners = runner, self.candidate.structure
+        return [finite_stage(stage, runners, self.golden.signature, probes)]
 
     def measure_variants(self, name: str, runner: Runner, ran: Candidate) -> list[Stage]:
         """Measure RUNNER of RAN in float32, against another recording too where the first is not met.

@@ -65,6 +65,24 @@ def test_a_folder_in_float16_passes_both_parts_of_its_check(exported, half):
     assert again["status"] == "PASS"
 
 
+def test_what_overflows_in_float16_and_is_widened_by_this_runtime_alone_is_not_said_to_pass(
+    tmp_path,
+):
+    source, target = "weighbridge.tests.support.coreml.modules:loud", tmp_path / "m.onnx"
+    words = ("export", "onnx", source, target, "--precision", "fp16", "--json")
+    verdict = json.loads(invoke(*words, code=4))["verdict"]
+    (stage,) = (it for it in verdict["stages"] if it["name"] == "precision")
+    assert (verdict["status"], stage["status"]) == ("UNVERIFIED", "unverified")
+    assert "(Mul) holds numbers up to 4." in stage["detail"]
+    assert "which are infinite in float16 and change y" in stage["detail"]
+
+
+@pytest.mark.heavy
+def test_masks_that_are_infinite_in_float16_change_nothing_and_pass(tmp_path):
+    words = ("export", "onnx", family("BERT", tmp_path), tmp_path / "m.onnx", "--precision", "fp16")
+    assert json.loads(invoke(*words, "--json"))["verdict"]["status"] == "PASS"
+
+
 def test_a_folder_leads_back_and_is_replaced_whole(exported, half, tmp_path):
     target = shutil.copytree(half[0], tmp_path / "llama")
     words = ("--like", exported[0], "--json")

@@ -24,7 +24,7 @@ def watch(proto: Any, sites: Collection[str], given: Collection[str]) -> None:
     for name in dict.fromkeys(sites):
         if name not in known:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
-    types = _types(proto, given) if given else {}
+    types = types_of(proto, given) if given else {}
     for name in given:
         _replace(proto.graph, name, types[name])
 
@@ -55,8 +55,8 @@ def scopes_of(node: Any) -> frozenset[str]:
     return frozenset(str(name) for name in names[:-1] if name)
 
 
-def _types(proto: Any, names: Collection[str]) -> dict[str, Any]:
-    """Return the element types of the values NAMES, as shape inference finds them."""
+def types_of(proto: Any, names: Collection[str]) -> dict[str, Any]:
+    """Return the element types of the values NAMES of PROTO, as shape inference finds them."""
     from onnx import TensorProto, shape_inference
 
     inferred = shape_inference.infer_shapes(proto, strict_mode=False)

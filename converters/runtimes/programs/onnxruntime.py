@@ -19,6 +19,7 @@ from ...models import Model
 from ...values import Array
 from ..base import Arrays, Trace, widened
 from .onnx_graphs import GIVEN, endings, watch, widen
+from .onnx_range import Limited, limit, narrow_values, seen
 
 FOLDER: Final = "session.model_external_initializers_file_folder_path"
 
@@ -61,6 +62,11 @@ class OnnxRunner:
         sites = {site: found[value] for site, value in self._sites.items()}
         return Trace(widened(outputs), widened(sites))
 
+    def limited(self, inputs: Arrays) -> Limited | None:
+        """Run in float32 with the range of float16 wherever the file has that; ``None`` where it has it nowhere."""
+        session = self._limited
+        return seen(_run(session, inputs), self._narrow) if session else None
+
     def describe(self) -> dict[str, str]:
         """Return runtime, version, device and dtype, for the verdict."""
         import onnxruntime
@@ -84,6 +90,27 @@ class OnnxRunner:
         """Submodule -> the one value that leaves it."""
         return endings(self._file.proto.graph)
 
+    @cached_property
+    def _narrow(self) -> dict[str, str]:
+        """Value in float16 -> where it is."""
+        made = self._file.made("F16")
+        return narrow_values(self._file.proto, {it for values in made.values() for it in values})
+
+    @cached_property
+    def _limited(self) -> Any:
+        """A session whose values in float16 have that range; ``None`` where there are none."""
+        if not self._narrow:
+            return None
+        proto = self._copy()
+        widen(proto, self._file.made("F16"))
+        limit(proto.graph, self._narrow)
+        return _session(proto.SerializeToString(), self._file.path.parent)
+
+    def _copy(self) -> Any:
+        proto = type(self._file.proto)()
+        proto.CopyFrom(self._file.proto)
+        return proto
+
     def _tracing(self, given: frozenset[str]) -> Any:
         """Return a session that gives the values of all sites, those GIVEN replaced for what follows."""
         if given not in self._traced:
@@ -92,8 +119,7 @@ class OnnxRunner:
 
     def _changed(self, given: frozenset[str], sites: Collection[str]) -> Any:
         """Return a session that gives the values SITES as well and takes those GIVEN."""
-        proto = type(self._file.proto)()
-        proto.CopyFrom(self._file.proto)
+        proto = self._copy()
         if self._wide:
             widen(proto, self._file.made("F16"))
         watch(proto, sites, given)

@@ -124,3 +124,21 @@ def test_wrong_inputs_are_refused_in_one_line(runner, inputs, message):
     with pytest.raises(BadInputError, match=message) as caught:
         runner.run(inputs)
     assert "\n" not in str(caught.value)
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        hidden = torch.zeros_like(x).masked_fill(x > 0.5, torch.finfo(x.dtype).min)
+        return torch.softmax(x * 30 + hidden * 1.5, -1) + torch.rsqrt(x[:, :1] ** 2 + 1)
+
+
+def test_the_range_of_float16_is_seen_and_hides_no_more_than_masks_do(tmp_path):
+    path = tmp_path / "masked.onnx"
+    export_onnx(Masked(), SIGNATURE, path, ProgramOptions("float16"))
+    runner = load(open_model(str(path)))
+    near, far = np.array([[0.1, 0.9, -0.3, 0.2]], np.float32), np.full((1, 4), -300, np.float32)
+    for x, same in ((near, True), (far, False)):
+        seen, wide = runner.limited({"x": x}), runner.shadow().run({"x": x})
+        assert seen.largest >= 65520
+        assert np.allclose(seen.outputs["y"], wide["y"], atol=1e-6, rtol=0) is same
+    assert "(Pow)" in seen.place
