@@ -35,9 +35,14 @@ RESAVE: Final = (
     "..., path_initial_model_for_weight_conversion=INITIAL), which makes a plain LoRA of it"
 )
 ALONE: Final = "it chooses its update as it runs, so only PEFT can run it"
+# Methods that learn inputs instead of weights.
+PROMPTS: Final = frozenset(
+    {"PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT"}
+    | {"CPT", "CARTRIDGE"}
+)
+LEARNED: Final = "it learns inputs and changes no weight, so only PEFT can run it"
 # What to do about a field that is set and not read.
 ADVICE: Final = {
-    "peft_type": MERGE,
     "init_lora_weights": RESAVE,
     "bias": f"biases of the base are trained too; {MERGE}",
     "lora_bias": f"the update has a bias of its own; {MERGE}",
@@ -57,13 +62,15 @@ ADVICE: Final = {
 def refused(config: Config) -> dict[str, str]:
     """Return which fields of CONFIG ask for more than is read, and what to do about each.
 
-    A field that nobody here has heard of must be unset.
+    A field that nobody here has heard of must be unset. Of another method than LoRA, whose fields all
+    mean something else, the method alone is named.
 
     >>> list(refused({"peft_type": "LORA", "r": 8, "bias": "all", "init_lora_weights": "pissa"}))
     ['bias', 'init_lora_weights']
     """
+    if config.get("peft_type") != "LORA":
+        return {"peft_type": LEARNED if config.get("peft_type") in PROMPTS else MERGE}
     rules = {
-        "peft_type": config.get("peft_type") == "LORA",
         "init_lora_weights": config.get("init_lora_weights") in INITIALISATIONS,
         **{field: config.get(field) is None for field in VARIANTS},
     }
