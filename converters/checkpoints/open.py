@@ -105,14 +105,16 @@ def _open_directory(folder: Path) -> Checkpoint:
             names = ", ".join(path.name for path in found)
             raise BadInputError(
                 f"{folder}: no index says which of these files belong together: {names};"
-                " add the index or name one file"
+                " add the index, or move away what does not belong to it"
             )
         if found:
             checkpoint = _open_file(found[0])
             used = {found[0], *checkpoint.files}
             checkpoint.ignored = tuple(path for path in present.values() if path not in used)
             return checkpoint
-    raise BadInputError(f"{folder}: no tensor files in it; known are *{', *'.join(FORMATS)}")
+    inner = min(folder.glob("snapshots/*/"), default=None)
+    known = f"known are *{', *'.join(FORMATS)}" if inner is None else f"name a snapshot: {inner}"
+    raise BadInputError(f"{folder}: no tensor files in it; {known}")
 
 
 def _tensor_files(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from ..common.contents import TEXT, require
 from ..common.hints import command, unused
 from ..common.repositories import local
 from ..libraries.packages import PACKAGES
-from .config_fields import read_config
+from .config_fields import FILE, read_config
 from .factories import build_factory, framework_of, looks_like_factory
 from .manifests import MANIFEST, read_manifest
 from .model import PROGRAMS, Model
@@ -100,6 +100,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         return Model(str(path), "mlprogram", path, {})
     if program := program_in(path):
         return open_program(program)
+    path = whole(path)
     refuse_adapter(path)
     config, manifest = read_config(path), read_manifest(path / MANIFEST)
     code = config.get("weighbridge_factory")
@@ -122,6 +123,18 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         config_changes=manifest.get("config") or {},
         tensors=opened,
     )
+
+
+def whole(path: Path) -> Path:
+    """Return the directory of a model where the file PATH is all the tensors in it, else PATH."""
+    folder = path.parent
+    if not path.is_file() or not (folder / FILE).is_file():
+        return path
+    try:
+        same = set(open_checkpoint(folder).files) == set(open_checkpoint(path).files)
+    except BadInputError:  # several files, and which of them belong together nobody says
+        return path
+    return folder if same else path
 
 
 def reader_of(

@@ -82,8 +82,9 @@ def require_possible(model: Model) -> None:
         return
     if not model.config:
         raise BadInputError(
-            f"{model.spec}: no config.json beside the weights, so nothing says what they are; add"
-            " the one they came with, or give a map: --map FILE.wmap"
+            f"{model.spec}: no config.json {'beside the weights' if model.folder else 'for one file'},"
+            " so nothing says what they are; name the directory that has one, or give a map:"
+            " --map FILE.wmap"
         )
     count = len(model.checkpoint.headers)
     inner = model.config.get("text_config")

@@ -72,6 +72,10 @@ def test_what_is_no_model_is_not_looked_at(name, tmp_path):
 REFUSED = {
     "missing": (lambda folder: folder / "none", "none: no such file or directory"),
     "empty": (lambda folder: folder, "no tensor files in it"),
+    "cache": (
+        lambda folder: ((folder / "snapshots" / "abc").mkdir(parents=True), folder)[1],
+        "name a snapshot: .*snapshots/abc",
+    ),
     "suffix": (lambda folder: touch(folder / "a.gguf"), "a.gguf is empty; expected a tensor file"),
     "two": (
         lambda folder: (touch(folder / "a.safetensors"), touch(folder / "b.safetensors"), folder)[

@@ -1,6 +1,7 @@
 """What a user may write for a model."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -31,6 +32,14 @@ def test_the_manifest_outranks_the_files(tmp_path):
     folder = save(tmp_path / "model", "pt")
     (folder / "weighbridge.json").write_text(json.dumps({"framework": "mlx"}))
     assert open_model(folder).framework == "mlx"
+
+
+def test_the_only_tensor_file_of_a_directory_stands_for_it(tmp_path):
+    folder = save(tmp_path / "model", "mlx")
+    assert open_model(folder / "model.safetensors").folder == folder
+    shutil.copy(folder / "model.safetensors", folder / "other.safetensors")
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    assert open_model(folder / "one.safetensors").folder is None
 
 
 @pytest.mark.parametrize("key", ["layout_check", "witness"])
