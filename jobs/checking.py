@@ -169,7 +169,10 @@ def expectations_of(plan: Plan) -> dict[str, Expectation]:
         axes = _permutation(step) if single else None
         computed = isinstance(step.rule, Computed)
         ordered = len(step.sources) == 1 or all(len(it.names) == 1 for it in step.sources)
-        expectation = Expectation(step.source_names, axes, _changes(step), computed, ordered)
+        shared = len(step.source_names) > 1 < len(step.target_names)
+        expectation = Expectation(
+            step.source_names, axes, _changes(step), computed, ordered, shared
+        )
         found |= dict.fromkeys(step.target_names, expectation)
     return found
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..converters.common.hints import command
 from ..converters.models import Model
 from ..converters.models.model_files import repairable, repaired_config
+from ..converters.models.towers import parts_of
 from ..errors import BadInputError
 from .options import Options
 from .pipeline import Checked, Facts
@@ -25,9 +26,11 @@ def mended(model: Model, options: Options) -> Model:
     if model.framework != "torch":
         raise BadInputError("a repair is written on the way from PyTorch to MLX alone")
     if not by_mlx_lm(model):
+        towers = any(parts_of(model.config))
+        why = "which has its towers; add --library mlx-lm to leave them out"
         raise BadInputError(
-            f"--repair mends classes of mlx-lm, and {model.spec} goes to {model.reader}, which has its"
-            " towers; add --library mlx-lm to leave them out"
+            f"--repair mends classes of mlx-lm, and {model.spec} goes to {model.reader},"
+            f" {why if towers else 'as --library says; leave that out'}"
         )
     return replace(model, config=repaired_config(model.path, model.config))
 

@@ -92,14 +92,13 @@ def load_pretrained(
     absent = info.missing_keys - {name for name, _ in module.named_buffers()}
     absent -= close_towers(module, absent) if towers else set()
     module._adjust_missing_and_unexpected_keys(info)
-    if problems := list(loading_problems(info, absent)):
+    if problems := [*missing(module, absent), *loading_problems(info)]:
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
     return places(module, tensors)
 
 
-def loading_problems(info: Any, absent: Collection[str]) -> Iterator[str]:
-    """Yield what keeps a module from being filled: weights ABSENT, and what INFO reports."""
-    yield from (f"{name} is missing" for name in sorted(absent))
+def loading_problems(info: Any) -> Iterator[str]:
+    """Yield what INFO reports besides missing weights."""
     yield from (f"{name} is unexpected" for name in sorted(info.unexpected_keys))
     for name, found, expected in sorted(info.mismatched_keys):
         yield f"{name}: expected {list(expected)}, found {list(found)}"
@@ -107,19 +106,33 @@ def loading_problems(info: Any, absent: Collection[str]) -> Iterator[str]:
     yield from info.error_msgs
 
 
-def close_towers(module: Any, absent: Collection[str]) -> set[str]:
-    """Fill with NaN those weights ABSENT of MODULE that belong to a tower; return their names.
+def missing(module: Any, absent: Collection[str]) -> Iterator[str]:
+    """Yield a line for each weight ABSENT of MODULE, one for all of a tower."""
+    towers = absent_towers(module, absent)
+    for tower in sorted({*towers.values()}):
+        names = [name for name in sorted(towers) if towers[name] == tower]
+        count, first = len(names), ", ".join(names[:2])
+        yield f"{tower}.*: all {count} weights are missing ({first}{', ...' if count > 2 else ''})"
+    yield from (f"{name} is missing" for name in sorted(absent) if name not in towers)
+
+
+def absent_towers(module: Any, absent: Collection[str]) -> dict[str, str]:
+    """Return the towers of MODULE that those of its weights ABSENT belong to, by weight.
 
     A tower is a submodule near the top, of several weights, none of which was there.
     """
-    own = module.state_dict()
-    there = {part for name in own.keys() - set(absent) for part in heads(name)}
+    there = {part for name in module.state_dict().keys() - {*absent} for part in heads(name)}
     of = {name: next((part for part in heads(name) if part not in there), "") for name in absent}
     counts = Counter(of.values())
-    closed = {name for name, tower in of.items() if tower and counts[tower] > 1}
+    return {name: tower for name, tower in of.items() if tower and counts[tower] > 1}
+
+
+def close_towers(module: Any, absent: Collection[str]) -> set[str]:
+    """Fill with NaN those weights ABSENT of MODULE that belong to a tower; return their names."""
+    own, closed = module.state_dict(), absent_towers(module, absent)
     for name in closed:
         own[name].fill_(math.nan)
-    return closed
+    return {*closed}
 
 
 def heads(name: str) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ...converters.checkpoints import Checkpoint, Header
 from ...converters.checkpoints.open import FORMATS
 from ...converters.libraries.transformers import hub_headers
-from ...converters.maps.sources.torch_side import with_torch_side
+from ...converters.maps.sources.torch_side import torch_side, with_torch_side
 from ...converters.models import Model
 from ...converters.models.config_fields import read_config
 from ...converters.models.specs import map_text
@@ -15,10 +17,27 @@ from ...converters.planning.opening import open as open_model
 from ...converters.planning.transcoding import DTYPES, is_quantized
 from ...converters.quantization import Dequantized
 from ...converters.quantization.recipe import KEY
+from ...converters.runtimes.pretrained import torch_config
 from ...errors import BadInputError
 from ..converting import move
 from ..options import Options
 from ..pipeline import Outcome
+
+
+class Like(NamedTuple):
+    """The model whose weights a file holds, as its own directory tells of it.
+
+    Attributes:
+        path: the directory.
+        config: its configuration, as transformers reads it.
+        values: its weights by PyTorch's names, where it has any.
+        headers: dtype and shape of each of its tensors.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    values: Checkpoint | None
+    headers: dict[str, Header]
 
 
 def convert_gguf(
@@ -53,41 +72,40 @@ def gguf_model(source: Path, like: Path, options: Options) -> Model:
     from ...converters.gguf.reading import read
 
     file = GgufFile(source)
-    values, headers = known(like)
-    found = read(file, headers, values, str(like))
+    known = known_from(like)
+    found = read(file, known.headers, known.values, str(like))
     dtype = DTYPES[options.dequantize] if options.dequantize else "F32"
     tensors: Checkpoint = found.tensors
     if found.section:
         tensors = Dequantized(found.tensors, {KEY: found.section}, dtype=dtype)
-    return model_like(source, like, tensors, options)
+    return model_like(source, known, tensors, options)
 
 
-def model_like(source: Path, like: Path, tensors: Checkpoint, options: Options) -> Model:
+def model_like(source: Path, like: Like, tensors: Checkpoint, options: Options) -> Model:
     """Return the model of LIKE with the TENSORS, by PyTorch's names, that were found in SOURCE."""
     model = Model(
         spec=str(source),
         framework="torch",
-        path=like,
-        config=read_config(like),
+        path=like.path,
+        config=like.config,
         map_text=map_text(options.map, {}),
         tensors=tensors,
     )
     return with_torch_side(model)
 
 
-def known(like: Path) -> tuple[Checkpoint | None, dict[str, Header]]:
-    """Return the weights in the directory LIKE, if it has any, and the headers of its model.
+def known_from(like: Path) -> Like:
+    """Return what the directory LIKE tells; that of an MLX model is brought to PyTorch's names.
 
     Raises:
-        BadInputError: it has no ``config.json``, or weights that are not PyTorch's.
+        BadInputError: it has no ``config.json``.
+        MismatchError: it is an MLX model that does not go back to PyTorch alone.
     """
     if not (like / "config.json").is_file():
         raise BadInputError(f"{like}: no config.json; name the model's directory with --like")
-    if any(path.name.endswith(tuple(FORMATS)) for path in like.iterdir()):
-        model = open_model(str(like))
-        if model.framework == "torch":
-            return model.checkpoint, dict(model.checkpoint.headers)
-        raise BadInputError(
-            f"{like} has the names of MLX; name the directory that it was made from"
-        )
-    return None, hub_headers(read_config(like), "F16")
+    if not any(path.name.endswith(tuple(FORMATS)) for path in like.iterdir()):
+        config = read_config(like)
+        return Like(like, config, None, hub_headers(config, "F16"))
+    model = open_model(str(like))
+    found = torch_side(model).arrays.checkpoint if model.framework == "mlx" else model.checkpoint
+    return Like(like, torch_config(model), found, dict(found.headers))

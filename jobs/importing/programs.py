@@ -12,7 +12,6 @@ from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.checkpoints.open import refuse_coreml
 from ...converters.common.dtypes import CODE
 from ...converters.models import Model
-from ...converters.models.config_fields import read_config
 from ...converters.models.families import known_family
 from ...converters.models.program_files import CODES, open_program, program_in, recorded
 from ...converters.onnx_export.reading import blocks_in
@@ -26,7 +25,7 @@ from ...parity.check.verdict import Verdict
 from ..converting import compared, move
 from ..options import Options
 from ..pipeline import Outcome
-from .gguf import known, model_like
+from .gguf import Like, known_from, model_like
 
 
 class Contents(NamedTuple):
@@ -57,12 +56,12 @@ def convert_program(
         WeighbridgeError: other bad input; nothing is left behind.
     """
     place = options.begin(target, "model", source, like)
-    contents = opened(source)
-    model, lines = recovered(source, contents, like, options)
+    contents, known = opened(source), known_from(like)
+    model, lines = recovered(source, contents, known, options)
     ran = None if options.dry_run or not options.checks else require_same(model, source, options)
     limited = (lambda verdict: verdict.after(ran, "source file")) if ran else None
     if is_quantized(model) and options.dequantize:
-        model = model_like(source, like, rounded(model, options.dequantize), options)
+        model = model_like(source, known, rounded(model, options.dequantize), options)
     keeps_codes = is_quantized(model) and not options.dequantize
     outcome = move(model, place, to, options, keeps_codes=keeps_codes, limited=limited)
     facts = {**outcome.facts, "found": lines}
@@ -96,14 +95,13 @@ def opened(source: Path) -> Contents:
 
 
 def recovered(
-    source: Path, contents: Contents, like: Path, options: Options
+    source: Path, contents: Contents, like: Like, options: Options
 ) -> tuple[Model, list[str]]:
     """Return the model whose weights CONTENTS hold, and how they were found."""
     from ...converters.recovering import Held, recover
 
-    _, headers = known(like)
-    found = recover(contents.constants, contents.manifest, headers, str(source))
-    if family := known_family(read_config(like), headers):
+    found = recover(contents.constants, contents.manifest, like.headers, str(source))
+    if family := known_family(like.config, like.headers):
         found.leave_out(family.optional)
     tensors: Checkpoint = Held(source, found.arrays)
     if CODES in contents.manifest and isinstance(contents.constants, OnnxFile):

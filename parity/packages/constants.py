@@ -10,7 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...converters.captures.mlprogram.arithmetic import evaluate, only_moves, rounds_to
+from ...converters.captures.mlprogram.arithmetic import (
+    evaluate,
+    only_moves,
+    rounded_once,
+    rounds_to,
+)
 from ...converters.values import Array
 from ..weights.assembly import carried
 from ..weights.folding import agree
@@ -163,8 +168,10 @@ def exact_by_rule(
         return None
     exact = np.broadcast_to(exact, array.shape) if "fill" in rule else exact
     exact = hidden_alike(exact, array) if "computed" in rule else exact
-    if array.dtype == np.float32 and only_moves(rule.get("value")):  # nothing rounds those
-        return exact.reshape(array.shape) if np.array_equal(exact.ravel(), array.ravel()) else None
+    value = rule.get("value")
+    if array.dtype == np.float32 and (only_moves(value) or rounded_once(value)):
+        same = np.array_equal(exact.ravel().astype(np.float32), array.ravel())
+        return exact.reshape(array.shape) if same else None
     return exact.reshape(array.shape) if bears_out(exact, array) else None
 
 

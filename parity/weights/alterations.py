@@ -74,7 +74,7 @@ def _merged_as_it_lies(tensor: CandidateTensor) -> Explanation | None:
     if abs(share - 1) <= max(0.01, 5 * noise):
         if not each_merged(tensor, source, share):
             return None
-        detail = f"base + update, {share:.3f} times what was due, +-{noise:.1g}"
+        detail = f"base + update, {share:.3f} times what was due, +-{noise or 0.01:.1g}"
         return tensor.explanation(source, "merged", detail, ok=True)
     if abs(share) <= max(0.01, 5 * noise):
         detail = f"is {source} without its update ({share:.3f} times what was due): never merged"
@@ -95,7 +95,8 @@ def _update_share(tensor: CandidateTensor, source: str) -> tuple[float, float, f
     close = CLOSE * unit(tensor.array, base)
     noise = unit(tensor.array, base) * tensor.sketch.norm / delta.norm / math.sqrt(len(direction))
     if gap <= close and tensor.index.arrays is not None:
-        share, noise = exact_share(tensor, source), noise * 4 / math.sqrt(tensor.array.size)
+        exact = exact_share(tensor, source)
+        return None if exact is None else (gap, exact, 0.0)
     return gap, share, noise
 
 

@@ -10,6 +10,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
 from typing import Final
 
@@ -17,11 +18,12 @@ import numpy as np
 
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.values import Array
+from .consecutive import Run, runs_of
 from .orders import ranges, shorten
 from .places import Place, Whole, describe_rows, find_place, may_hold, whole_of
 from .reference_index import Explanation, ReferenceIndex, ranked
 from .sketches.casts import cast, fingerprint
-from .sketches.sketch import Sketch, Weights, row_shape, row_sums
+from .sketches.sketch import Sketch, Weights, row_shape, row_sums, squeeze
 
 TRIES: Final = 24  # tensors opened in vain to look for one; the likeliest by name come first
 KEPT: Final = 3  # wholes kept open
@@ -125,15 +127,22 @@ class Cut:
     Attributes:
         parts: the place of each candidate tensor in it.
         rows: how many rows it has as it lies, and with its last two axes exchanged.
+        across: the same of those that begin or end in another reference tensor.
     """
 
     rows: tuple[int, ...]
     parts: dict[str, Place] = field(default_factory=dict)
+    across: dict[str, Place] = field(default_factory=dict)
+
+    def everywhere(self) -> Iterator[Place]:
+        """Yield the places that candidates have."""
+        yield from self.parts.values()
+        yield from self.across.values()
 
     def nowhere(self) -> str:
         """Return which rows no candidate has, empty where all are somewhere."""
         for turned, count in enumerate(self.rows):
-            own = [place.rows for place in self.parts.values() if place.turned == turned]
+            own = [place.rows for place in self.everywhere() if place.turned == turned]
             if own:
                 absent = np.setdiff1d(np.arange(count), np.concatenate(own))
                 return ranges(absent) if len(absent) else ""
@@ -155,15 +164,17 @@ class Cutter:
     def explain(self, pending: Collection[str]) -> dict[str, Explanation]:
         """Explain which of the candidate tensors PENDING are parts of, or made of, reference tensors."""
         found: dict[str, Explanation] = {}
+        across: dict[str, list[Run]] = {}
         for name in pending if self.free else ():
             array = self.weights.read(name)
             whole = self.find_whole(name, array)
             if whole is None:
                 made = self.find_parts(name, array)
                 found |= {name: made} if made else {}
+                across[name] = [] if made else self.find_runs(name, array)
         for source, cut in self.cuts.items():
             found |= dict(self.explanations(source, cut))
-        return found
+        return found | {name: self.made_across(name, it) for name, it in across.items() if it}
 
     def find_whole(self, name: str, array: Array) -> str | None:
         """Note in which reference tensor ARRAY lies; return it."""
@@ -173,10 +184,15 @@ class Cutter:
             whole = self.whole(source, CODE[array.dtype])
             place = find_place(array, whole)
             if place is not None:
-                rows = tuple(len(table) for table in whole.tables)
-                self.cuts.setdefault(source, Cut(rows)).parts[name] = place
+                self.cut(source, CODE[array.dtype]).parts[name] = place
                 return source
         return None
+
+    def cut(self, source: str, code: str) -> Cut:
+        """Return what is noted of reference tensor SOURCE, which candidates of dtype CODE have parts of."""
+        if source not in self.cuts:
+            self.cuts[source] = Cut(tuple(len(it) for it in self.whole(source, code).tables))
+        return self.cuts[source]
 
     def find_parts(self, name: str, array: Array) -> Explanation | None:
         """Explain ARRAY by smaller reference tensors that fill it."""
@@ -194,6 +210,31 @@ class Cutter:
             if taken and len(np.unique(np.concatenate(list(taken.values())))) == len(table):
                 return self.made_of(name, array, taken)
         return None
+
+    def find_runs(self, name: str, array: Array) -> list[Run]:
+        """Note in which reference tensors ARRAY begins and ends, where it is cut at another place."""
+        width = squeeze(array.shape)[1:]
+        same = [it for it in self.free if self.index.sketches[it].squeezed[1:] == width]
+        if len(same) < 2 or array.ndim < 2 or self.index.arrays is None:
+            return []
+        code = CODE[array.dtype]
+        found = runs_of(array, ranked(name, same)[:TRIES], partial(self.read, code=code))
+        for it in found:
+            shape = self.index.sketches[it.source].shape
+            each = math.prod(shape[1:-1])  # a place counts along the last axis but one
+            place = Place(turned=False, rows=np.arange(each * it.start, each * it.stop), axes=())
+            self.cut(it.source, code).across[name] = place
+        return found
+
+    def made_across(self, name: str, runs: Sequence[Run]) -> Explanation:
+        """Return the explanation of candidate tensor NAME by RUNS."""
+        array, sources = self.weights.read(name), tuple(it.source for it in runs)
+        lost = {it: rows for it in sources if (rows := self.cuts[it].nowhere())}
+        missing = [f"rows {rows} of {it} are nowhere" for it, rows in lost.items()]
+        detail = "; ".join([", ".join(map(str, runs)), *missing])
+        ok = not lost or name in self.index.altered
+        found = self.index.explanation(name, array, (sources[0], "joined", detail), ok=ok)
+        return found._replace(parts=sources)
 
     def made_of(self, name: str, array: Array, taken: Mapping[str, Array]) -> Explanation:
         """Return the explanation of ARRAY by the reference tensors TAKEN."""

@@ -22,6 +22,7 @@ class Expectation(NamedTuple):
         changed: a factor, an offset or packed bits make it another value than its source.
         computed: a program makes it, which values cannot show.
         ordered: whether the order of the sources is that in which they lie in it.
+        shared: other candidate tensors are made of the same sources, so this one may have some alone.
         holds: says whether the values are what the program makes, where it can be run here.
     """
 
@@ -30,6 +31,7 @@ class Expectation(NamedTuple):
     changed: bool = False
     computed: bool = False
     ordered: bool = True
+    shared: bool = False
     holds: Callable[[], bool] | None = None
 
 
@@ -80,6 +82,8 @@ def disagreements(
 def _wrong_source(it: Explanation, expectation: Expectation) -> str | None:
     if not it.parts:
         right = it.source in expectation.sources or bool({*it.also} & {*expectation.sources})
+    elif expectation.shared:
+        right = {*it.parts} <= {*expectation.sources}
     elif expectation.ordered:
         pairs = zip(it.parts, expectation.sources, strict=False)
         alike = all(one == other or other in it.also for one, other in pairs)

@@ -56,6 +56,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 MOVES: Final = frozenset({"join", "order", "repeat", "rows"})  # functions that make no new numbers
+ONCE: Final = frozenset({"add", "mul", "sub"})
 
 
 def evaluate(expression: Any, read: Callable[[str, str], Array]) -> Array:
@@ -105,6 +106,23 @@ def only_moves(expression: Any) -> bool:
         parts = [it for it in expression[1:] if isinstance(it, list | Mapping)]
         return expression[0] in MOVES and all(map(only_moves, parts))
     return isinstance(expression, Mapping) and "key" in expression
+
+
+def rounded_once(expression: Any) -> bool:
+    """Say whether each number of the value of EXPRESSION is one sum or product of numbers of two tensors.
+
+    Every computer rounds that alike (IEEE 754-2019, section 5.4.1).
+
+    >>> both = ["add", {"key": "b"}, {"key": "c"}]
+    >>> rounded_once(["order", both, 1, 0]), rounded_once(["add", both, {"key": "d"}])
+    (True, False)
+    """
+    if not isinstance(expression, list):
+        return False
+    name, *parts = expression
+    if name in MOVES:
+        return all(rounded_once(it) for it in parts if isinstance(it, list | Mapping))
+    return name in ONCE and len(parts) == 2 and all(map(only_moves, parts))
 
 
 def rounds_to(exact: Array, found: Array) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from weighbridge.cli import main
@@ -84,6 +85,19 @@ def test_gates_of_other_weights_differ_and_are_named(change, named, tmp_path):
     assert (code, verdict["status"]) == (1, "DIFFERS")
     (stage,) = (it for it in verdict["stages"] if it["name"] == "fingerprints")
     assert named in stage["detail"]
+
+
+@pytest.mark.heavy
+def test_a_sum_of_biases_is_exact_in_single_precision(tmp_path):
+    def step(module):
+        bias = module.lstm.bias_ih_l0.data
+        at = int(bias.abs().argmax())
+        bias[at] += 2 * torch.finfo(bias.dtype).eps * bias[at].abs()
+
+    code, verdict = judged(package_of("lstm", tmp_path, "float32", step), "lstm")
+    assert (code, verdict["status"]) == (1, "DIFFERS")
+    (stage,) = (it for it in verdict["stages"] if it["name"] == "fingerprints")
+    assert "lstm.bias_" in stage["detail"]
 
 
 @pytest.mark.heavy

@@ -104,6 +104,35 @@ def test_an_expert_left_out_of_a_split_stack_is_a_fault():
     assert any(not it.ok for it in judge(MLX, rest))
 
 
+def cut_at(*places):
+    """Return three tensors of which one follows the other, cut at PLACES."""
+    return dict(zip("qkv", np.split(FOLLOWING, places), strict=True))
+
+
+FOLLOWING = normal(16, 4, 1)
+
+
+def test_tensors_that_follow_each_other_may_be_cut_elsewhere():
+    found = judge(cut_at(6, 12), cut_at(3, 6))
+    assert [(it.name, it.kind, it.parts) for it in found] == [
+        ("q", "split", ()),
+        ("k", "split", ()),
+        ("v", "joined", ("k", "v")),
+    ]
+    assert all(it.ok for it in judge(cut_at(6, 12), cut_at(4, 8)))
+
+
+def test_tensors_cut_elsewhere_that_lose_or_mix_rows_are_at_fault():
+    right = cut_at(4, 8)
+    for wrong in (right["k"][::-1], right["k"][[0, 1, 3, 2]], right["v"][:4]):
+        found = judge(cut_at(6, 12), right | {"k": np.ascontiguousarray(wrong)})
+        assert any(not it.ok for it in found)
+    found = judge(cut_at(6, 12), right)
+    sources = Expectation(("q", "k", "v"), shared=True)
+    assert disagreements(found, dict.fromkeys("qkv", sources)) == []
+    assert disagreements(found, {"k": Expectation(("k", "v"), shared=True)})
+
+
 def test_experts_in_another_order_than_promised_are_a_disagreement():
     name = "model.layers.0.mlp.switch_mlp.down.weight"
     sources = tuple(f"model.layers.0.mlp.experts.{e}.down.weight" for e in range(3))

@@ -274,6 +274,20 @@ def test_due_update_is_weighed_in_bfloat16_with_arrays(share: float, kind: str, 
     assert (found.kind, found.ok) == (kind, ok)
 
 
+@pytest.mark.parametrize("size", [1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize("dtype", [np.float16, BF16])
+def test_rounding_of_a_small_update_is_no_other_scale(size: float, dtype: Any) -> None:
+    base, a, b = normal(64, 64), normal(4, 64), normal(64, 4)
+    update = LowRank(a, b * np.float32(size / (b @ a).std()), 1.0)
+    for known, early in ((base, False), (base, True), (base.astype(dtype), True)):
+        start = base.astype(dtype) if early else base
+        for share in (1.0, 0.0, 0.4, 2.0, -1.0):
+            whole = (start.astype(np.float64) + share * update.delta()).astype(dtype)
+            found = judge({"w": whole}, {"w": known}, updates={"w": update})["w"]
+            alike = np.array_equal(whole, (start.astype(np.float64) + update.delta()).astype(dtype))
+            assert found.ok == alike, (share, found)
+
+
 def test_merge_in_float32_arithmetic_is_merged() -> None:
     weight = torch.from_numpy(REFERENCE[QUERY].copy())
     weight += UPDATE.scale * (torch.from_numpy(UPDATE.b) @ torch.from_numpy(UPDATE.a))
