@@ -359,6 +359,22 @@ def test_experts_with_their_updates_are_told_apart_in_a_stack(dtype: Any) -> Non
     assert all(it.ok for it in found.values())
 
 
+@pytest.mark.parametrize("dtype", [np.float16, BF16])
+def test_one_number_of_a_merged_expert_may_not_be_another(dtype: Any) -> None:
+    """A sketch of a large stack in 16 bits does not see it."""
+    base = normal(4, 256, 128)
+    update = LowRank(normal(4, 4, 128), normal(4, 256, 4, scale=1e-2))
+    stacked = update.applied_to(base.astype(dtype)).astype(dtype)
+    apart = {f"e.{i}.w": it for i, it in enumerate(base.astype(dtype))}
+    updates = {f"e.{i}.w": update.part(i) for i in range(4)}
+    wrong = stacked.copy()
+    wrong[2, 3, 4] *= dtype(1.5)
+    for whole, ok in ((stacked, True), (wrong, False)):
+        known = judge({"w": whole}, {"w": base.astype(dtype)}, updates={"w": update})
+        assert known["w"].ok is ok
+        assert all(it.ok for it in judge({"e.w": whole}, apart, updates=updates).values()) is ok
+
+
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 def test_experts_with_their_updates_are_found_in_a_stack_with_one(dtype: Any) -> None:
     apart = with_updates(EXPERTS, PART_UPDATES, dtype)
