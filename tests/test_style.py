@@ -7,6 +7,7 @@ import statistics
 import tomllib
 from collections import Counter
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,22 @@ FOLDERS = ("converters", "jobs", "parity", "trainers", "verbs")
 SOURCES = sorted(
     [*ROOT.glob("*.py"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py"))]
 )
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
+NAMES = [path.relative_to(ROOT).as_posix() for path in SOURCES]
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 LONGEST = 40  # lines
 LONGEST_FILE, LONGEST_INIT, MEDIAN = 400, 30, 8  # lines
 FULLEST = 15  # files of a folder besides its __init__.py
 
 
+@cache
+def tree(name: str) -> ast.Module:
+    """Return the file NAME parsed, when a test asks: every process of a run imports this file."""
+    return ast.parse((ROOT / name).read_text())
+
+
 def functions():
-    for name, tree in TREES.items():
-        for node in ast.walk(tree):
+    for name in NAMES:
+        for node in ast.walk(tree(name)):
             if isinstance(node, FUNCTION):
                 yield f"{name}:{node.lineno} {node.name}", node
 
@@ -52,11 +59,10 @@ def test_no_function_is_long():
     assert {name: lines(node) for name, node in functions() if lines(node) > LONGEST} == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=list(TREES))
-def test_a_file_holds_one_concept(path):
-    longest = LONGEST_INIT if path.name == "__init__.py" else LONGEST_FILE
-    length = len(path.read_text().splitlines())
-    assert length <= longest
+def test_a_file_holds_one_concept():
+    lengths = {path: len(path.read_text().splitlines()) for path in SOURCES}
+    most = {path: LONGEST_INIT if path.name == "__init__.py" else LONGEST_FILE for path in SOURCES}
+    assert {path: length for path, length in lengths.items() if length > most[path]} == {}
 
 
 def test_no_folder_is_full():
@@ -64,9 +70,9 @@ def test_no_folder_is_full():
     assert {folder: number for folder, number in held.items() if number > FULLEST} == {}
 
 
-def module_level(tree: ast.Module) -> set[str]:
-    """Return the frameworks imported while TREE is imported, under ``if`` and ``try`` too."""
-    found, waiting = set(), list(tree.body)
+def module_level(module: ast.Module) -> set[str]:
+    """Return the frameworks imported while MODULE is imported, under ``if`` and ``try`` too."""
+    found, waiting = set(), list(module.body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
@@ -100,13 +106,13 @@ def alternatives(pattern: str) -> list[str]:
     return [head + choice + tail for choice in choices.split(",")]
 
 
-@pytest.mark.parametrize("name", list(TREES))
-def test_a_framework_is_imported_at_module_level_only_where_listed(name):
-    assert is_free(name) or module_level(TREES[name]) == set()
+def test_a_framework_is_imported_at_module_level_only_where_listed():
+    bound = [name for name in NAMES if not is_free(name)]
+    assert {name: found for name in bound if (found := module_level(tree(name)))} == {}
 
 
 @pytest.mark.parametrize("pattern", [glob for glob in FREE if glob.split("/")[0] in FOLDERS])
 def test_every_listed_file_imports_a_framework(pattern):
     for glob in alternatives(pattern):
-        matching = [name for name in TREES if fnmatch(name, glob)]
-        assert any(module_level(TREES[name]) for name in matching), glob
+        matching = [name for name in NAMES if fnmatch(name, glob)]
+        assert any(module_level(tree(name)) for name in matching), glob
