@@ -15,6 +15,7 @@ from ..converters.adapters.open import GRIDS, ORIGINAL
 from ..converters.common.hints import command, dequantizing, unused
 from ..converters.common.repositories import origin, recorded
 from ..converters.models import Model
+from ..converters.models.specs import exists
 from ..converters.planning.adapter_names import Side, side_of
 from ..converters.planning.memory import require_memory
 from ..converters.planning.opening import fitted_to
@@ -36,6 +37,7 @@ from .provenance.base import (
     quantization_of,
     require_right_base,
 )
+from .provenance.unrecorded import on_disk
 
 FRAMEWORKS = {"mlx": "mlx", "peft": "torch"}
 
@@ -121,6 +123,20 @@ def convert_adapter(
 
     check = None if not options.checks else judged(carried, absolute(target), options)
     return publish(place, carried.key, write, check)
+
+
+def base_of(adapter: Path) -> str:
+    """Return which model ADAPTER, a directory, says it is for: the first that is on this disk.
+
+    Raises:
+        BadInputError: there is none.
+    """
+    named = list(map(on_disk, read_adapter(adapter).named_bases))
+    found = next(filter(exists, named), None)
+    if found is None:
+        said = f"names {named[0]}, which is not here" if named else "names no base"
+        raise BadInputError(f"{adapter} {said}; say which model it is for: --base DIR")
+    return found
 
 
 def judged(carried: Carried, target: Path, options: WriteOptions) -> Check:

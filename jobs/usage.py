@@ -107,9 +107,7 @@ def model_lines(spec: str, model: Model) -> list[str]:
 
 def adapter_lines(spec: str, adapter: Adapter) -> list[str]:
     """Return lines of Python that load ADAPTER, at SPEC, over its base, and run both."""
-    own = adapter.config
-    named = (adapter.base.get("spec"), own.get("base_model_name_or_path"), own.get("model"))
-    base = next((it for it in named if it and isinstance(it, str)), "BASE")
+    base = next(iter(adapter.named_bases), "BASE")
     inputs: dict[str, Array] = {"input_ids": np.ones((1, 8), np.int64)}
     names = {"class_name": "AutoModelForCausalLM", "trust": ""}
     kind = f"{adapter.framework} adapter"

@@ -59,10 +59,9 @@ def conversion(dialect: Dialect) -> click.Command:
     @click.argument("target", type=click.Path(path_type=Path))
     @click.option(
         "--base",
-        required=True,
         type=MODEL,
         metavar="DIR",
-        help="The model that the adapter is for, in either framework.",
+        help="The model that the adapter is for, in either framework; by default the one it names.",
     )
     @trained_on
     @destined
@@ -73,10 +72,11 @@ def conversion(dialect: Dialect) -> click.Command:
     ) -> None:
         if chosen["check"] != "none" and not chosen["dry_run"]:
             prepare_mlx()
-        from ..jobs.adapters import AdapterRequest, convert_adapter
+        from ..jobs.adapters import AdapterRequest, base_of, convert_adapter
         from ..jobs.options import WriteOptions
 
         wanted = {name: chosen.pop(name) for name in ("base", "trained_on", "destination")}
+        wanted["base"] = wanted["base"] or base_of(adapter)
         request = AdapterRequest(dialect.name, **wanted)
         outcome = convert_adapter(
             adapter, target, request, options=options_of(WriteOptions, chosen)

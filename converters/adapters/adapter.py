@@ -51,6 +51,13 @@ class Adapter:
     digest: str = ""
 
     @property
+    def named_bases(self) -> tuple[str, ...]:
+        """What its files call the model that it is for, our own record first: paths or names of the hub."""
+        keys = ("base_model_name_or_path", "model")
+        named = (self.base.get("spec"), *map(self.config.get, keys))
+        return tuple(name for name in named if name and isinstance(name, str))
+
+    @property
     def framework(self) -> str:
         """Whose names the adapter uses: ``torch`` or ``mlx``."""
         return "torch" if self.dialect == "peft" else "mlx"

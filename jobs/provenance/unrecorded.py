@@ -116,9 +116,8 @@ def originals_of(model: Model, provenance: Provenance) -> Iterator[Model]:
 def named_by(model: Model, provenance: Provenance) -> Iterator[str]:
     """Yield the names of models that MODEL or its adapter may come from."""
     assert model.adapter is not None  # noqa: S101
-    config, manifest = model.adapter.config, manifest_of(model)
-    names = [provenance.trained_on, model.adapter.base.get("spec")]
-    names += [config.get("base_model_name_or_path"), config.get("model")]
+    manifest = manifest_of(model)
+    names = [provenance.trained_on, *model.adapter.named_bases]
     if manifest.get("merged"):  # BASE+ADAPTER, of a version that recorded no more
         source = recorded_path(manifest.get("source", {}))
         with suppress(WeighbridgeError):

@@ -254,6 +254,28 @@ def test_the_wrong_direction_names_the_right_one(llama, tmp_path):
     assert "mlx-to-peft" in output
 
 
+def test_the_base_is_the_one_that_the_adapter_names(llama, tmp_path):
+    unrecorded = shutil.copytree(llama / "mlx", tmp_path / "adapter")
+    (unrecorded / "weighbridge.json").unlink()
+    words = ("convert", "mlx-to-peft", "--check", "none", unrecorded, tmp_path / "out")
+    edited(unrecorded, lambda config: config.update(model=str(llama / "base")))
+    invoke(*words)
+    same_tensors(
+        tmp_path / "out/adapter_model.safetensors", llama / "peft/adapter_model.safetensors"
+    )
+    edited(unrecorded, lambda config: config.update(model="gone"))
+    assert "names gone, which is not here; say which" in invoke(*words, "--force", code=3)
+    edited(unrecorded, lambda config: config.pop("model"))
+    assert "names no base; say which model it is for: --base" in invoke(*words, "--force", code=3)
+
+
+def edited(folder, change):
+    file = folder / "adapter_config.json"
+    config = json.loads(file.read_text())
+    change(config)
+    file.write_text(json.dumps(config))
+
+
 def test_the_last_line_is_the_command_to_run_next(llama, tmp_path):
     output = invoke(
         *("convert", "mlx-to-peft", llama / "mlx", tmp_path / "out", "--base", llama / "base"),
