@@ -134,8 +134,8 @@ def base_of(adapter: Path) -> str:
     named = list(map(on_disk, read_adapter(adapter).named_bases))
     found = next(filter(exists, named), None)
     if found is None:
-        said = f"names {named[0]}, which is not here" if named else "names no base"
-        raise BadInputError(f"{adapter} {said}; say which model it is for: --base DIR")
+        what = f"names {named[0]}, which is not here" if named else "names no base"
+        raise BadInputError(f"{adapter} {what}; say which model it is for: --base DIR")
     return found
 
 
