@@ -7,15 +7,15 @@ the data, each rank its rows of every batch, the mean of all gradients. Only the
 
 from __future__ import annotations
 
-import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, TypeVar
+from zlib import crc32
 
 import numpy as np
 
@@ -24,34 +24,19 @@ from ..errors import (
     BadInputError,
     MismatchError,
     StoppedElsewhereError,
-    UnsupportedError,
     WeighbridgeError,
 )
 from .config import TrainConfig
+from .launchers import LAUNCHERS, launched, refuse
+from .peers import Peers, leave
 from .runs.interrupts import TrainingInterrupted
 
 Value = TypeVar("Value")
-INLINE: Final = 248  # bytes that each rank can say in one sum; longer things take a second one
+HEADER: Final = 16  # bytes: a length, its checksum, and that of what follows
+INLINE: Final = 240  # bytes that each rank can say in one sum; longer things take a second one
 PATIENCE: Final = timedelta(days=7)  # for the other ranks: a hanging update is the watchdog's
 RANDOM: Final = "random"  # what of a state is each rank's own
 BETWEEN: Final = 0x9E3779B97F4A7C15  # the seeds of two ranks; odd
-
-
-class Launcher(NamedTuple):
-    """A program that starts ranks: the backend it is for, and the variables that it sets."""
-
-    name: str
-    backend: str
-    rank: str
-    size: str  # not always set
-
-
-LAUNCHERS: Final = (
-    Launcher("torchrun", "torch", "RANK", "WORLD_SIZE"),
-    Launcher("mlx.launch", "mlx", "MLX_RANK", "MLX_WORLD_SIZE"),
-    Launcher("mpirun", "mlx", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    Launcher("mpirun", "mlx", "PMI_RANK", "PMI_SIZE"),
-)
 
 
 class Stopped(NamedTuple):
@@ -182,18 +167,31 @@ class Ranks:
             raise MismatchError("the ranks have not the same to train", problems)
 
     def _gathered(self, own: bytes) -> list[bytes]:
-        """Return what every rank has; ranks have it in common as sums, in which all else is zero."""
-        block = np.zeros((self.size, 8 + INLINE), np.uint8)
-        start = len(own).to_bytes(8, "little") + own[:INLINE]
+        """Return what every rank has; ranks have it in common as sums, in which all else is zero.
+
+        MLX's ring may return sums without the part of a rank that is gone, so each part has checksums.
+        """
+        block = np.zeros((self.size, HEADER + INLINE), np.uint8)
+        start = _header(own) + own[:INLINE]
         block[self.rank, : len(start)] = np.frombuffer(start, np.uint8)
-        block = self._total(block)
-        lengths = [int.from_bytes(row[:8].tobytes(), "little") for row in block]
+        rows = [row.tobytes() for row in self._total(block)]
+        self._require_arrived(it[8:12] == _checksum(it[:8]) for it in rows)
+        lengths = [int.from_bytes(row[:8], "little") for row in rows]
         if max(lengths) <= INLINE:
-            return [row[8 : 8 + n].tobytes() for row, n in zip(block, lengths, strict=True)]
-        ends = np.cumsum(lengths)
-        whole = np.zeros(ends[-1], np.uint8)
-        whole[ends[self.rank] - len(own) : ends[self.rank]] = np.frombuffer(own, np.uint8)
-        return [it.tobytes() for it in np.split(self._total(whole), ends[:-1])]
+            found = [row[HEADER : HEADER + n] for row, n in zip(rows, lengths, strict=True)]
+        else:
+            ends = np.cumsum(lengths)
+            whole = np.zeros(ends[-1], np.uint8)
+            whole[ends[self.rank] - len(own) : ends[self.rank]] = np.frombuffer(own, np.uint8)
+            found = [it.tobytes() for it in np.split(self._total(whole), ends[:-1])]
+        both = zip(found, rows, strict=True)
+        self._require_arrived(_checksum(it) == row[12:HEADER] for it, row in both)
+        return found
+
+    def _require_arrived(self, each: Iterable[bool]) -> None:
+        with self._connected():
+            if not all(each):
+                raise RuntimeError("what it said did not arrive")
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
@@ -202,12 +200,8 @@ class Ranks:
             yield
         except RuntimeError as error:
             self._lost = True
-            text = (
-                f"another rank has ended ({error}); the last checkpoint stays: start the same ranks again"
-                " with --resume"
-            )
             kind = StoppedElsewhereError if self.rank else WeighbridgeError
-            raise kind(text) from error
+            raise kind(_gone(error)) from error
 
     def _total(self, array: Array) -> Array:
         """Return the sum of ARRAY over all ranks."""
@@ -231,24 +225,30 @@ class MlxRanks(Ranks):
     def __init__(self) -> None:
         import mlx.core as mx
 
-        self._mx = mx
-        self._group = mx.distributed.init(strict=True)
+        self._mx, self._peers = mx, Peers(self._leave)
+        with self._peers.joining():
+            self._group = mx.distributed.init(strict=True)
         super().__init__(self._group.rank(), self._group.size())
 
     def _total(self, array: Array) -> Array:
-        with self._connected():
-            return np.array(self._mx.distributed.all_sum(self._mx.array(array), group=self._group))
+        with self._connected(), self._peers.waiting():
+            total = self._mx.distributed.all_sum(self._mx.array(array), group=self._group)
+            self._mx.eval(total)
+        return np.array(total)
 
     def _sums(self, arrays: list[Any]) -> list[Any]:
         from mlx.nn import average_gradients
 
-        with self._connected():
+        with self._connected(), self._peers.waiting():
             means = average_gradients([it * self.size for it in arrays], self._group)
             self._mx.eval(means)
         return list(means)
 
     def _zeros(self, array: Any) -> Any:
         return self._mx.zeros_like(array)
+
+    def _leave(self) -> None:
+        leave("" if self.rank else _gone("its connection is closed"))
 
 
 class TorchRanks(Ranks):
@@ -280,30 +280,20 @@ class TorchRanks(Ranks):
         return self._torch.zeros_like(array)
 
 
-def launched() -> tuple[Launcher, int] | None:
-    """Return what has started this process as one of several, and its rank; ``None`` where nothing has."""
-    for launcher in LAUNCHERS:
-        rank, size = (os.environ.get(name, "") for name in (launcher.rank, launcher.size))
-        if rank.isdecimal() and size != "1" and (size.isdecimal() or launcher.backend == "mlx"):
-            return launcher, int(rank)
-    return None
+def _checksum(text: bytes) -> bytes:
+    return crc32(text).to_bytes(4, "little")
 
 
-def is_first() -> bool:
-    """Return whether this process is the one of its ranks that prints."""
-    found = launched()
-    return found is None or found[1] == 0
+def _header(text: bytes) -> bytes:
+    length = len(text).to_bytes(8, "little")
+    return length + _checksum(length) + _checksum(text)
 
 
-def require_alone(what: str) -> None:
-    """Refuse WHAT, which one process does, where several were started.
-
-    Raises:
-        UnsupportedError: on the first rank; says what to do.
-        StoppedElsewhereError: on the others.
-    """
-    if found := launched():
-        _refuse(found[1], f"{what} runs in one process; start it without {found[0].name}")
+def _gone(reason: object) -> str:
+    return (
+        f"another rank has ended ({reason}); the last checkpoint stays: start the same ranks again"
+        " with --resume"
+    )
 
 
 @cache
@@ -320,7 +310,7 @@ def ranks_of(backend: str) -> Ranks:
     launcher, rank = found
     if launcher.backend != backend:
         fitting = dict.fromkeys(it.name for it in LAUNCHERS if it.backend == backend)
-        _refuse(
+        refuse(
             rank,
             f"{launcher.name} started this, and --backend {backend} trains on several ranks with"
             f" {' or '.join(fitting)}",
@@ -332,12 +322,6 @@ def ranks_of(backend: str) -> Ranks:
             f"rank {rank} finds no other ranks ({error}); check what {launcher.name} was told of hosts and ports"
         ) from error
     return joined if joined.size > 1 else ALONE
-
-
-def _refuse(rank: int, text: str) -> None:
-    if rank:
-        raise StoppedElsewhereError(text)
-    raise UnsupportedError(text)
 
 
 def require_divisible(

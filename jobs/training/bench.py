@@ -45,7 +45,7 @@ def bench(recipe: str, folder: Path, overrides: Sequence[str], what: Bench) -> l
     from ...trainers.bench.table import measured, write
     from ...trainers.bundled import provide
     from ...trainers.config import load_config
-    from ...trainers.ranks import require_alone
+    from ...trainers.launchers import require_alone
 
     require_alone("bench")
     config = load_config(recipe, overrides)
@@ -68,7 +68,7 @@ def sweep(
     from ...trainers.bench.sweep import combinations
     from ...trainers.bench.sweep import sweep as run
     from ...trainers.config import load_config
-    from ...trainers.ranks import require_alone
+    from ...trainers.launchers import require_alone
 
     require_alone("bench")
     settings: list[Mapping[str, str]] = [*combinations(texts)]

@@ -68,8 +68,8 @@ def compare(
     target: Path | None, recipe: Path | str | None, overrides: Sequence[str], updates: int
 ) -> Comparison:
     """Train RECIPE for UPDATES updates in both backends, and leave the runs and a picture in TARGET."""
+    from ...trainers.launchers import require_alone
     from ...trainers.plots import plot_comparison
-    from ...trainers.ranks import require_alone
     from .recipes import default_run
 
     require_alone("train --compare")

@@ -197,7 +197,7 @@ def complete(config: TrainConfig, target: Path) -> None:
 def preflight(recipe: Path | str | None, overrides: Sequence[str] = ()) -> Preflight:
     """Compare loss and every gradient of the first batch, MLX against PyTorch."""
     from ...trainers.config import load_config
-    from ...trainers.ranks import require_alone
+    from ...trainers.launchers import require_alone
     from ...trainers.runs.loop import preflight as check
 
     require_alone("preflight")

@@ -17,11 +17,17 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from weighbridge.errors import MismatchError, StoppedElsewhereError, UnsupportedError
+from weighbridge.errors import (
+    MismatchError,
+    StoppedElsewhereError,
+    UnsupportedError,
+    WeighbridgeError,
+)
 from weighbridge.jobs.training.live import train_live
 from weighbridge.trainers import ranks as module
 from weighbridge.trainers.config import dump_config
-from weighbridge.trainers.ranks import ALONE, LAUNCHERS, Ranks, ranks_of, require_alone
+from weighbridge.trainers.launchers import LAUNCHERS, launched, require_alone
+from weighbridge.trainers.ranks import ALONE, Ranks, ranks_of
 from weighbridge.trainers.runs import loop
 from weighbridge.trainers.runs.interrupts import TrainingInterrupted
 from weighbridge.trainers.runs.loop import make_step, train
@@ -171,6 +177,28 @@ def test_where_all_fail_the_first_says_why(error):
     first, second = together(fail)
     assert first is error
     assert isinstance(second, StoppedElsewhereError)
+
+
+@pytest.mark.parametrize("dimensions", [2, 1])
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_part_that_does_not_arrive_whole_is_noticed(dimensions, times):
+    """MLX's ring may return a sum without the part of a rank that was killed."""
+
+    class Broken(Threads):
+        def _total(self, array):
+            whole = super()._total(array)
+            return array * times if array.ndim == dimensions else whole
+
+    def tell(ranks):
+        broken = Broken(ranks.rank, 2, ranks.meeting)
+        with broken.together():
+            broken.exchange(b"." * 1000)
+
+    first, second = together(tell)
+    assert type(first) is WeighbridgeError
+    assert isinstance(second, StoppedElsewhereError)
+    assert str(first) == str(second)
+    assert "another rank has ended (what it said did not arrive)" in str(first)
 
 
 def test_the_others_wait_for_the_first_to_end():
@@ -355,12 +383,12 @@ def test_ranks_are_told_apart_by_their_random_numbers(backend, series_config, se
 def test_no_launcher_no_ranks(monkeypatch):
     for launcher in LAUNCHERS:
         monkeypatch.delenv(launcher.rank, raising=False)
-    assert module.launched() is None
+    assert launched() is None
     assert ranks_of.__wrapped__("mlx") is ALONE
     require_alone("this")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert module.launched() is None
+    assert launched() is None
 
 
 @pytest.mark.parametrize(
@@ -464,7 +492,8 @@ def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on(backend, launch, tmp
     ranks[-1].send_signal(signal.SIGKILL)
     _, said = started.communicate(timeout=120)
     assert started.returncode is not None
-    assert 'Traceback (most recent call last):\n  File "' + str(Path(loop.__file__)) not in said
+    assert said.count("Error: another rank has ended") == 1 or "SIGTERM" in said
+    assert str(Path(loop.__file__)) not in said
     assert all(not it.is_running() or it.status() == psutil.STATUS_ZOMBIE for it in ranks)
     done = launch(backend, 2, "run", "--resume", "--recipe", "recipe.yaml")
     assert done.stderr.count("holds a run of another configuration") == 1

@@ -54,7 +54,7 @@ def train(
     Example: weighbridge train run --recipe minilm-lora --backend mlx --set model=minilm-mlx
     """
     prepare_mlx(training=True)
-    from ...trainers.ranks import is_first
+    from ...trainers.launchers import is_first
 
     speaks = is_first()
     if not speaks:
