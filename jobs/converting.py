@@ -15,7 +15,6 @@ from ..converters.adapters.merging.modules_to_save import ModulesToSave
 from ..converters.adapters.merging.survival import refusal, worst_of
 from ..converters.checkpoints import Writer
 from ..converters.common.hints import command, unused
-from ..converters.libraries.repairs.writing import FILE
 from ..converters.maps import Execution, Plan, execute
 from ..converters.models import PROGRAMS, Model, brought_back
 from ..converters.models import open as open_model
@@ -311,7 +310,7 @@ def side_files(model: Model, folder: Path, to: str) -> SideFiles:
     """Copy what lies beside MODEL's weights; a ``model.py`` that mends a class of MLX stays in MLX."""
     if model.folder is None:
         return SideFiles((), ())
-    ours = FILE if to == "torch" and model.config.get(KEY) else ""
+    ours = str(model.config.get(KEY)) if to == "torch" and model.config.get(KEY) else ""
     return copy_side_files(model.folder, folder, {ours})
 
 

@@ -1,4 +1,4 @@
-"""Classes of mlx-lm that are mended on the way to MLX, and the offer to do so."""
+"""Classes of mlx-lm and mlx-vlm that are mended on the way to MLX, and the offer to do so."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..converters.common.hints import command
+from ..converters.libraries.repairs.writing import MODEL_FILES
 from ..converters.models import Model
 from ..converters.models.model_files import repairable, repaired_config
-from ..converters.models.towers import parts_of
 from ..errors import BadInputError
 from .options import Options
 from .pipeline import Checked, Facts
@@ -25,33 +25,29 @@ def mended(model: Model, options: Options) -> Model:
         return model
     if model.framework != "torch":
         raise BadInputError("a repair is written on the way from PyTorch to MLX alone")
-    if not by_mlx_lm(model):
-        towers = any(parts_of(model.config))
-        why = "which has its towers; add --library mlx-lm to leave them out"
+    library = model.reader or "mlx-lm"
+    if library not in MODEL_FILES:
         raise BadInputError(
-            f"--repair mends classes of mlx-lm, and {model.spec} goes to {model.reader},"
-            f" {why if towers else 'as --library says; leave that out'}"
+            f"--repair mends classes of {' and '.join(MODEL_FILES)}, and {model.spec} goes to {library},"
+            " which runs no model.py"
         )
-    return replace(model, config=repaired_config(model.path, model.config))
-
-
-def by_mlx_lm(model: Model) -> bool:
-    """Say whether no other library than mlx-lm is to read MODEL."""
-    return model.reader in (None, "mlx-lm")
+    return replace(model, config=repaired_config(model.path, model.config, library))
 
 
 def offering(
     check: Callable[[Path, Facts], Checked], model: Model, target: Path
 ) -> Callable[[Path, Facts], Checked]:
     """Return CHECK with the command that mends mlx-lm's class, where that is at fault and it is known how."""
+    library = model.reader or "mlx-lm"
 
     def both(folder: Path, facts: Facts) -> Checked:
         found = check(folder, facts)
         verdict = found.verdict
         about = verdict.stage("configuration")
-        at_fault = verdict.upstream or (about is not None and about.figures.get("class"))
+        seeing = library == "mlx-vlm"  # what is wrong with its pictures no probe shows
+        at_fault = seeing or verdict.upstream or (about is not None and about.figures.get("class"))
         asked = at_fault and not verdict.passed and model.framework == "torch"
-        if not asked or not by_mlx_lm(model) or not repairable(model.config):
+        if not asked or not repairable(model.config, library):
             return found
         line = command("convert", "torch-to-mlx", model.spec, target, "--repair")
         return found._replace(facts={**found.facts, "repair": line})

@@ -120,7 +120,7 @@ quantize = click.option(
 repair = click.option(
     "--repair",
     is_flag=True,
-    help="Write a model.py too that mends what mlx-lm's class computes wrongly; load it with trust_remote_code.",
+    help="Write a model file too that mends what the class of mlx-lm (load it with trust_remote_code) or mlx-vlm computes wrongly.",
 )
 library = click.option(
     "--library",

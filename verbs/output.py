@@ -78,7 +78,9 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     elif outcome.facts.get("next"):
         click.echo(f"Next: {outcome.facts['next']}")
     if outcome.facts.get("repair"):
-        click.echo(f"mlx-lm's class has a known fault; this mends it: {outcome.facts['repair']}")
+        click.echo(
+            f"the library's class has a known fault; this mends it: {outcome.facts['repair']}"
+        )
 
 
 def outcome_document(outcome: Outcome) -> dict[str, Any]:

@@ -45,7 +45,9 @@ def arguments(target: Target, config: Mapping[str, Any]) -> Iterator[Arguments]:
             read_from = getattr(reader.dataclass, "from_dict", None)
             made = read_from(dict(place)) if read_from else reader.dataclass(**place)
             values = {name: getattr(made, name, None) for name in reader.fields}
-            read = attributes(target.module) | (declared(target.model_type, target.repaired))
+            read = attributes(target.module) | declared(
+                target.library, target.model_type, target.repaired
+            )
             yield Arguments(reader, values, frozenset(read & values.keys()))
 
 

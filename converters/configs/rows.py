@@ -47,6 +47,18 @@ def rope_scaling(source: Source) -> Any:
     return {**found, "type": kind, "rope_type": kind}
 
 
+def sectioned(source: Source) -> Any:
+    """Return the rotary scaling under the names of HunYuan's own code."""
+    found = source.rope()
+    kind = "xdrope" if "mrope_section" in found else found.get("rope_type", "default")
+    return {**found, "type": kind, "xdrope_section": found.get("mrope_section")}
+
+
+def shared_rope(source: Source) -> Any:
+    """Return the rotary parameters that all layers that rotate have, not by layer."""
+    return source.rope("sliding_attention") or source.rope()
+
+
 def initials(letters: dict[str, str]) -> Row:
     """Return the row of a pattern with one of LETTERS for each layer type."""
     return lambda source: "".join(letters[kind] for kind in source.get("layer_types", []))
@@ -139,6 +151,10 @@ NOAUX: Final[dict[str, Row]] = {
     "topk_method": always("noaux_tc"),
     "scoring_func": always("sigmoid"),
 }
+PICTURE_FRAME: Final[dict[str, Row]] = {
+    "vision_start_token_id": same_as("image_start_token_id"),
+    "vision_end_token_id": same_as("image_end_token_id"),
+}
 LIGHT: Final = {"linear_attention": "mamba", "full_attention": "attention"}
 # Model type, or name of the MLX model file -> its own rows, before the generic ones.
 SPECIFIC: Final[dict[str, dict[str, Row]]] = {
@@ -148,6 +164,7 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         "moe_shared_expert_intermediate_size": same_as("moe_intermediate_size"),
     },
     "cohere2": {"sliding_window_pattern": period},
+    "cohere_compass_text": {"rope_on_all_layers": lambda source: bool(source.rope())},
     "exaone4": {
         "sliding_window_pattern": initials({"sliding_attention": "L", "full_attention": "G"})
     },
@@ -156,6 +173,7 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
             kind == "sparse" for kind in source.get("mlp_layer_types", [])
         ]
     },
+    "gemma3": {"hidden_size": text_value("hidden_size")},
     "gemma3_text": {"sliding_window_pattern": period},
     "gemma4_text": {
         "global_head_dim": full_layer("head_dim"),
@@ -174,6 +192,7 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         "mla_use_nope": always(True),
         "rope_theta": always(10000.0),  # unused: no layer rotates
     },
+    **dict.fromkeys(("glm4v", "glm4v_moe"), PICTURE_FRAME),
     "glm4v_moe_text": {"use_qk_norm": always(False)},
     "llama4_vision_model": {"vision_feature_layer": always(-1)},
     "lfm2": {"block_dim": same_as("hidden_size"), "block_ff_dim": same_as("intermediate_size")},
@@ -228,6 +247,11 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
     # transformers does not scale the logits of these, as it does those of the language model alone
     "mlx-vlm aya_vision text_config": {"logit_scale": always(1.0)},
     "mlx-vlm cohere2_vision text_config": {"logit_scale": always(1.0)},
+    "mlx-vlm hunyuan_vl text_config": {"rope_scaling": sectioned},
+    # its class looks for the sections of positions beside the types of layers, and finds none there
+    "mlx-vlm cohere_compass text_config": {"rope_parameters": shared_rope},
+    # its class scales pictures by the size of the text part, and transformers writes a default here
+    "mlx-vlm paligemma": {"hidden_size": text_value("hidden_size")},
     "kimi_k25_vision": {"model_type": always("moonvit")},
     # mlx-vlm's towers check a name, that of the whole model mostly, which transformers 4 wrote.
     **{

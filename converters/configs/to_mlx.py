@@ -64,7 +64,7 @@ def fill(place: dict[str, Any], whole: Source, reader: Reader) -> None:
 
 
 # Classes that read the text part beside the whole model's keys, as transformers 4 wrote it.
-FLAT = frozenset({"mlx-vlm qwen2_vl", "mlx-vlm qwen2_5_vl"})
+FLAT = frozenset({"mlx-vlm qwen2_vl", "mlx-vlm qwen2_5_vl", "mlx-vlm paddleocr_vl"})
 # Parts whose classes take no other key than their own.
 CLOSED = {
     "mlx-embeddings siglip": frozenset({"text_config", "vision_config"}),

@@ -13,7 +13,7 @@ from ...errors import BadInputError, UntrustedError
 from ..mlx_classes import FILES
 from .packages import PACKAGES, constant, folder, version
 from .repairs.catalogue import INSTEAD, asked
-from .repairs.writing import FILE
+from .repairs.writing import MODEL_FILES
 from .target import OWN, Target
 from .user import user_object
 
@@ -40,10 +40,11 @@ def find(config: Config, library: str | None = None) -> Target | None:
     if library is not None and library not in PACKAGES:
         raise BadInputError(f"{library}: no such library; known are {', '.join(PACKAGES)}")
     code = config.get("model_file")
-    repaired = tuple(it.part for it in asked(config)) if code == FILE else ()
+    mended = next((name for name, file in MODEL_FILES.items() if file == code), "")
+    repaired = tuple(it.part for it in asked(config, mended))
     if code and not repaired:
         raise UntrustedError(code_refusal("model_file", code))
-    for name in ["mlx-lm"] if repaired else [library] if library else PACKAGES:
+    for name in [mended] if repaired else [library] if library else PACKAGES:
         module = module_of(name, config)
         if module:
             return Target(name, version(name), str(config["model_type"]), module, repaired)
@@ -112,7 +113,7 @@ RESAVED: Final = {("bailing_hybrid", "BailingHybridForCausalLM"): "bailing_moe_v
 
 def lm_name(config: Config, kind: str) -> str:
     """Return mlx-lm's file for KIND (``utils._get_classes``)."""
-    if config.get("model_file") == FILE and kind in INSTEAD:
+    if config.get("model_file") == MODEL_FILES["mlx-lm"] and kind in INSTEAD:
         return INSTEAD[kind]
     table = {**RESAVED, **constant("mlx-lm", "utils.py", "MODEL_ARCHITECTURE_REMAPPING")}
     declared = config.get("architectures") or ()

@@ -144,8 +144,10 @@ def without_pooling(weights: Weights, _: Config) -> Weights:
 
 SEEING: Final[dict[str, Change]] = {
     **dict.fromkeys(
-        ("aya_vision", "cohere2_vision", "gemma3", "llava_next", "paligemma"), headless
+        ("aya_vision", "cohere2_vision", "gemma3", "llava_next", "paligemma"),
+        headless,
     ),
+    "granite4_vision": renamed(INNER),
     "lfm2_vl": without_pooling,
     "llava": headless,
     "qwen3_vl_moe": turned,

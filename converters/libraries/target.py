@@ -164,6 +164,24 @@ class Target:
         found: Any = tree_flatten(self.build(config).parameters())
         return {name: Header(code_of(value), tuple(value.shape)) for name, value in found}
 
+    def completes(self, config: Mapping[str, Any], headers: Mapping[str, Header]) -> bool:
+        """Say whether the class's own loading adds to HEADERS just what is missing for CONFIG.
+
+        Some make a tied head of the embeddings each time.
+        """
+        import mlx.core as mx
+
+        names = {code: name for name, code in CODES.items()}
+        empty = {
+            name: mx.zeros(it.shape, getattr(mx, names[it.dtype])) for name, it in headers.items()
+        }
+        parts = list(self.parts(config))
+        try:
+            result = sanitized(parts, empty)
+            return headers.keys() <= result.keys() and not misfits(parts[0], result)
+        except Exception:  # the class's own code, at what it does not take
+            return False
+
     def fields(self) -> dict[str, Field[Any]]:
         """Return the fields of the dataclass that reads the config, by key; empty where none does.
 

@@ -172,7 +172,7 @@ def require_loadable(model: Model, config: Mapping[str, Any], layout: Headers) -
     """
     target = reader(model)
     problems = list(different(target.parameters(config), layout)) if target else []
-    if target is None or not problems:
+    if target is None or not problems or target.completes(config, layout):
         return None
     try:
         if misfit(model):
@@ -202,7 +202,7 @@ def require_read(model: Model) -> bool:
     if target is None:
         return False
     problems = list(different(target.parameters(model.config), model.checkpoint.headers))
-    if problems:
+    if problems and not target.completes(model.config, model.checkpoint.headers):
         raise unfit(model, as_read(target), problems)
     return True
 

@@ -112,7 +112,7 @@ def mlx_module(model: Model) -> Any:
 def mended(model: Model) -> dict[str, Any]:
     """Return what gives mlx-lm's loader the class of MODEL where a ``model.py`` mends it; that is not run."""
     target = model.library
-    if target is None or not target.repaired:
+    if target is None or not target.repaired or target.library != "mlx-lm":
         return {}
     code = target.code()
     classes = (code.Model, code.ModelArgs)

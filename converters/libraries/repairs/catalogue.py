@@ -1,4 +1,4 @@
-"""Which faults the classes of mlx-lm have, by model type, and what the repair of each has to know."""
+"""Which faults the classes of mlx-lm and mlx-vlm have, by model type, and what each repair has to know."""
 
 from __future__ import annotations
 
@@ -70,6 +70,24 @@ OWN_LAYERS: Final = (
     Repair("window", {"layer_types": ()}, when=irregular),
 )
 
+
+def alike(text: Mapping[str, Any]) -> bool:
+    """Return whether all layers have one window."""
+    return bool(text.get("sliding_window")) and not text.get("layer_types")
+
+
+def gelu(forms: Mapping[str, str]) -> Repair:
+    """Return the repair of layers that FORMS name by the ends of their names: none approximates, or tanh."""
+    return Repair("gelu", settings={"forms": forms})
+
+
+def tower_epsilon(key: str, *norms: str) -> Repair:
+    """Return the repair of NORMS of a tower, whose epsilon KEY of its configuration is."""
+    return Repair("tower_epsilon", settings={"norms": norms, "epsilon": key})
+
+
+GLM4V: Final = (Repair("bicubic_positions"), tower_epsilon("rms_norm_eps", "norm1", "norm2"))
+ALIKE: Final = {"alike": True}  # all layers have the window
 # Model type -> file of mlx-lm whose class is mended, where its own for the type is of something else.
 INSTEAD: Final = {
     "olmo": "llama"
@@ -134,8 +152,28 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
 }
 
 
-def asked(config: Mapping[str, Any]) -> tuple[Repair, ...]:
-    """Return the repairs for the model type of CONFIG, without those that it leaves no room for.
+# The same of mlx-vlm's class; fields are those of the language model.
+SEEING: Final[dict[str, tuple[Repair, ...]]] = {
+    "cohere2_vision": (Repair("last_norm"), tower_epsilon("layer_norm_eps", "post_layernorm")),
+    "gemma3": (Repair("exact_scale"), Repair("picture_mask")),
+    "glm4v": GLM4V,
+    "glm4v_moe": GLM4V,
+    "idefics2": (
+        Repair("patch_positions"),
+        gelu({"activation_fn": "tanh"}),
+        Repair("language_window", {"sliding_window": None}, ALIKE, given("sliding_window")),
+    ),
+    "internvl": (gelu({"projector.activation": "none", "activation_fn": "none"}),),
+    "llama4": (Repair("query_norm"), gelu({"activation_fn": "none"})),
+    "mistral3": (Repair("language_window", settings=ALIKE, when=alike),),
+    "modernbert": (gelu({"mlp.act": "none"}),),
+    "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
+}
+OF_LIBRARY: Final = {"mlx-lm": REPAIRS, "mlx-vlm": SEEING}
+
+
+def asked(config: Mapping[str, Any], library: str = "mlx-lm") -> tuple[Repair, ...]:
+    """Return the repairs of LIBRARY's class for CONFIG, without those that it leaves no room for.
 
     >>> [it.part for it in asked({"model_type": "starcoder2", "sliding_window": None})]
     ['activation']
@@ -143,19 +181,21 @@ def asked(config: Mapping[str, Any]) -> tuple[Repair, ...]:
     inner = config.get("text_config")
     text = inner if isinstance(inner, Mapping) else config
     kind = config.get("model_type")
-    known = REPAIRS.get(kind, ()) if isinstance(kind, str) else ()
+    known = OF_LIBRARY.get(library, {}).get(kind, ()) if isinstance(kind, str) else ()
     return tuple(it for it in known if it.when(text))
 
 
-def chosen(kind: str, parts: Collection[str]) -> tuple[Repair, ...]:
-    """Return the repairs for model type KIND that PARTS name."""
-    return tuple(it for it in REPAIRS.get(kind, ()) if it.part in parts)
+def chosen(library: str, kind: str, parts: Collection[str]) -> tuple[Repair, ...]:
+    """Return the repairs of LIBRARY's class for model type KIND that PARTS name."""
+    return tuple(it for it in OF_LIBRARY[library].get(kind, ()) if it.part in parts)
 
 
-def declared(kind: str, parts: Collection[str]) -> frozenset[str]:
-    """Return the fields that PARTS read beside those of the library's class.
+def declared(library: str, kind: str, parts: Collection[str]) -> frozenset[str]:
+    """Return the fields that PARTS read beside those of LIBRARY's class.
 
-    >>> declared("gpt_neox", ("activation",))
+    >>> declared("mlx-lm", "gpt_neox", ("activation",))
     frozenset({'hidden_act'})
     """
-    return frozenset(name for repair in chosen(kind, parts) for name in repair.fields)
+    if not parts:
+        return frozenset()
+    return frozenset(name for repair in chosen(library, kind, parts) for name in repair.fields)

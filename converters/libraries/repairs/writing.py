@@ -1,4 +1,4 @@
-"""The text of a ``model.py``: parts put before the class of mlx-lm that they mend."""
+"""The text of a ``model.py``: parts put before the class of mlx-lm, or of mlx-vlm, that they mend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from ..packages import prepare
 from .catalogue import Repair, chosen
 
-FILE: Final = "model.py"
+# Library -> the file that its config.json names, whose name says which library's class it mends.
+MODEL_FILES: Final = {"mlx-lm": "model.py", "mlx-vlm": "model_mlx_vlm.py"}
 PARTS: Final = Path(__file__).parent / "parts"
 HEAD: Final = '''"""{module}, mended by Weighbridge: {names}."""
 
@@ -27,16 +28,21 @@ class Model({bases}, library.Model):
     """The library's class, mended."""
 {settings}
 '''
-ARGUMENTS: Final = "@dataclass\nclass ModelArgs(library.ModelArgs):\n"
+ARGUMENTS: Final = "@dataclass\nclass {name}(library.{name}):\n"
+# What has the fields of a language model, by library.
+READERS: Final = {"mlx-lm": "ModelArgs", "mlx-vlm": "TextConfig"}
+# mlx-vlm's loader looks for the classes of towers beside the model's.
+BESIDE: Final = "def __getattr__(name):\n    return getattr(library, name)"
 
 
 def text(module: str, kind: str, names: Collection[str]) -> str:
-    """Return the ``model.py`` that mends mlx-lm's MODULE for model type KIND by the parts NAMES.
+    """Return the ``model.py`` that mends MODULE for model type KIND by the parts NAMES.
 
     >>> "class Activation" in text("mlx_lm.models.gpt_neox", "gpt_neox", ["activation"])
     True
     """
-    repairs = chosen(kind, names)
+    library = library_of(module)
+    repairs = chosen(library, kind, names)
     parts = [_part(repair) for repair in repairs]
     fields = _indented(f"{k}: object = {v!r}" for it in repairs for k, v in it.fields.items())
     known = {k: v for it in repairs for k, v in it.settings.items()}
@@ -47,12 +53,29 @@ def text(module: str, kind: str, names: Collection[str]) -> str:
             names=", ".join(repair.part for repair in repairs),
             imports=_imports(module, [*parts, DATACLASS] if fields else parts),
             parts="\n\n\n".join([parts[0].code, *(part.code.strip() for part in parts[1:])]),
-            arguments=ARGUMENTS + fields if fields else "ModelArgs = library.ModelArgs",
+            arguments=_arguments(READERS[library], fields),
             bases=", ".join(repair.part.title().replace("_", "") for repair in repairs),
             settings=f"\n{settings}" if settings else "",
         ).rstrip()
         + "\n"
     )
+
+
+def library_of(module: str) -> str:
+    """Return the library that MODULE is of.
+
+    >>> library_of("mlx_vlm.models.glm4v")
+    'mlx-vlm'
+    """
+    return module.partition(".")[0].replace("_", "-")
+
+
+def _arguments(name: str, fields: str) -> str:
+    """Return what reads the configuration in the place of the library's NAME: with FIELDS, if any."""
+    own = ARGUMENTS.format(name=name) + fields if fields else ""
+    if name == READERS["mlx-lm"]:
+        return own or f"{name} = library.{name}"
+    return "\n\n\n".join(filter(None, (own, BESIDE)))
 
 
 class Part(NamedTuple):
@@ -102,6 +125,7 @@ def loaded(module: str, kind: str, names: Collection[str]) -> ModuleType:
     """Return the module that ``text`` is; no file of a model's directory is read for it."""
     prepare()
     made = ModuleType(f"{__package__}.{kind}")
-    code = compile(text(module, kind, names), FILE, "exec", dont_inherit=True)
+    file = MODEL_FILES[library_of(module)]
+    code = compile(text(module, kind, names), file, "exec", dont_inherit=True)
     exec(code, vars(made))  # noqa: S102  # our own text
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,13 @@ def load(library: str, folder: Path) -> Any:
 
 def probes(library: str, kind: str, model: Any) -> Iterator[tuple[str, Arrays]]:
     """Yield what the torch MODEL of KIND is given, with the prefix of its figures in a row."""
-    if kind not in pictures.PAIRS:
+    reads = "input_ids" in inspect.signature(model.forward).parameters
+    if reads and kind not in pictures.PAIRS:
         for name, shape in (("", logits.SHORT), ("long_", logits.LONG)):
             ids = logits.tokens(shape)
-            yield (
-                name,
-                {"input_ids": ids, **(padded(ids, kind) if library == "mlx-embeddings" else {})},
-            )
-    if getattr(model.config, "vision_config", None) is not None:
+            beside = padded(ids, kind) if library == "mlx-embeddings" else {}
+            yield name, {"input_ids": ids, **pictures.text_kinds(kind, ids), **beside}
+    if not reads or getattr(model.config, "vision_config", None) is not None:
         yield "seen_", pictures.seen(kind, model)
 
 
@@ -62,7 +62,9 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
     )
     results = []
     for dtype in (torch.float32, torch.float64):
-        model.to(dtype)
+        model = (
+            model.double() if dtype == torch.float64 else model.float()
+        )  # complex buffers stay so
         cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
         with torch.no_grad():
             results.append(compared(inner(**cast, **plain), lambda it: it.numpy(), given))
@@ -73,7 +75,10 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
 
 def compared(found: Any, as_numpy: Callable[[Any], Any], given: Arrays) -> logits.Logits:
     """Return what is compared of the output FOUND, flat, padding of what was GIVEN left out."""
-    names = next(row for row in OUTPUTS if getattr(found, row[0], None) is not None)
+    here = [row for row in OUTPUTS if getattr(found, row[0], None) is not None]
+    if not here:
+        raise ValueError(f"{type(found).__name__} has none of {OUTPUTS}")
+    [names, *_] = here
     parts = [np.asarray(as_numpy(getattr(found, name)), np.float64) for name in names]
     mask = given.get("attention_mask")
     if mask is not None and names == ("last_hidden_state",):
@@ -96,14 +101,18 @@ def native(model: Any, given: Arrays) -> logits.Logits:
 def generates(model: Any) -> bool:
     """Say whether mlx-vlm generates with MODEL."""
     parts = hasattr(model, "language_model") and hasattr(model, "get_input_embeddings")
-    return parts and type(model).__module__.startswith("mlx_vlm")
+    return parts and any(it.__module__.startswith("mlx_vlm") for it in type(model).__mro__)
 
 
 def by_place(model: Any, arrays: dict[str, Any]) -> Any:
-    """Return what MODEL makes of ARRAYS: ids by place where it calls them otherwise."""
+    """Return what MODEL makes of ARRAYS: ids by place where it calls them otherwise, pictures as it has them."""
     names = inspect.signature(type(model).__call__).parameters
-    first = [] if "input_ids" in names else [arrays.pop("input_ids")]
-    return model(*first, **{name: value for name, value in arrays.items() if name in names})
+    alone = "input_ids" not in arrays  # then channels come last
+    first = [] if alone or "input_ids" in names else [arrays.pop("input_ids")]
+    if alone:
+        arrays["pixel_values"] = arrays["pixel_values"].transpose(0, 2, 3, 1)
+    found = model(*first, **{name: value for name, value in arrays.items() if name in names})
+    return SimpleNamespace(**found) if isinstance(found, dict) else found
 
 
 def generated(model: Any, arrays: dict[str, Any]) -> Any:

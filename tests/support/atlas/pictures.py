@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +25,15 @@ def drawn(*shape: int) -> npt.NDArray[np.float32]:
 
 def plain(config: Any) -> Arrays:
     """Return one picture, channels first."""
-    size = config.vision_config.image_size
+    size = getattr(config, "vision_config", config).image_size
     height, width = (size, size) if isinstance(size, int) else size
     return {"pixel_values": drawn(1, 3, height, width)}
+
+
+def still(config: Any) -> Arrays:
+    """Return the patches of a picture in rows, one frame deep, and how many lie along each axis."""
+    found = gridded(config)
+    return {**found, "pixel_values": found["pixel_values"].reshape(24, -1)}
 
 
 def sized(config: Any) -> Arrays:
@@ -78,24 +85,47 @@ def flat(config: Any) -> Arrays:
 def patches(config: Any) -> Arrays:
     """Return the patches of a picture in rows, and how many of them lie along each axis."""
     vision = config.vision_config
-    depth = getattr(vision, "temporal_patch_size", 1)
+    depth = getattr(vision, "temporal_patch_size", getattr(vision, "patch_temporal", 1))
     count = 3 * depth * vision.patch_size**2
     grid = np.array([[1, 4, 6]])
     return {"pixel_values": drawn(int(grid.prod()), count), "image_grid_thw": grid}
+
+
+def counted(config: Any) -> Arrays:
+    """Return the patches of a picture in rows, and how many of them lie along both of its axes."""
+    size = config.vision_config.patch_size
+    return {"pixel_values": drawn(24, 3 * size**2), "image_grid_hw": np.array([[4, 6]])}
+
+
+def packed(config: Any) -> Arrays:
+    """Return the patches of a picture side by side, and how many of them lie along both of its axes."""
+    size = config.vision_config.patch_size
+    return {"pixel_values": drawn(1, 3, size, 32 * size), "target_sizes": np.array([[4, 8]])}
+
+
+def placed(config: Any) -> Arrays:
+    """Return the patches of a picture in rows, and the place of each."""
+    vision = config.vision_config
+    size = getattr(vision, "model_patch_size", None) or vision.patch_size
+    rows, columns = np.mgrid[0:6, 0:6]
+    places = np.stack([columns.ravel(), rows.ravel()], axis=-1)[None]
+    return {"pixel_values": drawn(1, 36, 3 * size**2), "image_position_ids": places}
 
 
 # Types with patches in rows, whose positions follow the grid of a picture.
 GRIDS = (
     *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
     *("glm4v", "glm4v_moe", "glm_ocr", "paddleocr_vl", "hunyuan_vl"),
+    *("minimax_m3_vl", "muse_glimmer", "muse_spark", "cohere_compass"),
 )
 # What a processor calls the array that tells parts of a picture from words.
 KINDS = {
     **dict.fromkeys(GRIDS, "mm_token_type_ids"),
+    **dict.fromkeys(("minicpmv4_7", "gemma4"), "mm_token_type_ids"),
     "gemma3": "token_type_ids",
-    "paligemma": "token_type_ids",
 }
 PAIRS = frozenset({"siglip"})  # a text and a picture go into these together, never one in the other
+FIRST = frozenset({"paligemma"})  # a picture is what a text of these begins with
 FRAME = (
     "vision_start_token_id",
     "vision_end_token_id",
@@ -105,8 +135,12 @@ FRAME = (
 ROWS: dict[str, Callable[[Any], Arrays]] = {
     **dict.fromkeys(GRIDS, patches),
     **dict.fromkeys(("mistral3",), sized),
+    **dict.fromkeys(("hunyuan_vl",), still),
     **dict.fromkeys(("lfm2_vl",), flat),
-    **dict.fromkeys(("kimi_k25", "kimi_vl"), gridded),
+    **dict.fromkeys(("kimi_k25", "kimi_vl", "paddleocr_vl"), gridded),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), packed),
+    **dict.fromkeys(("nemotron_h_omni",), counted),
+    **dict.fromkeys(("gemma4", "gemma4_unified"), placed),
     **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), masked),
     **dict.fromkeys(("llava_next", "llava_onevision", "granite4_vision"), tiled),
 }
@@ -123,25 +157,35 @@ def seen(kind: str, model: Any) -> Arrays:
     import torch
 
     visual = ROWS.get(kind, plain)(model.config)
+    if "input_ids" not in inspect.signature(model.forward).parameters:
+        return visual
     if kind in PAIRS:
         return {"input_ids": logits.tokens((1, 12)), **visual}
     tensors = {name: torch.from_numpy(value) for name, value in visual.items()}
     with torch.no_grad():
         found = model.float().get_image_features(**tensors)
-    count = rows_of(getattr(found, "pooler_output", found))
-    ids = with_picture(model.config, count)
-    kinds = (
-        {KINDS[kind]: (ids == image_token(model.config)).astype(np.int64)} if kind in KINDS else {}
-    )
+    pooled = getattr(found, "pooler_output", None)
+    count = rows_of(getattr(found, "last_hidden_state", found) if pooled is None else pooled)
+    ids = with_picture(model.config, count, 0 if kind in FIRST else BEFORE)
+    parts = (ids == image_token(model.config)).astype(np.int64)
+    kinds = {KINDS[kind]: parts} if kind in KINDS else text_kinds(kind, ids)
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), **kinds, **visual}
 
 
-def with_picture(config: Any, count: int) -> npt.NDArray[np.int64]:
-    """Return the ids of a text in which COUNT tokens stand for a picture, in its frame if CONFIG has one."""
+def text_kinds(kind: str, ids: npt.NDArray[np.int64]) -> Arrays:
+    """Return what a processor of KIND gives beside the IDS of a text."""
+    return {"token_type_ids": np.zeros_like(ids)} if kind == "paligemma" else {}
+
+
+def with_picture(config: Any, count: int, before: int) -> npt.NDArray[np.int64]:
+    """Return the ids of a text in which COUNT tokens, after BEFORE others, stand for a picture.
+
+    They are in a frame if CONFIG has one.
+    """
     words = logits.tokens((1, 12))
     frame = [np.array([[getattr(config, it)]]) for it in FRAME if getattr(config, it, None)]
     picture = [*frame[:1], np.full((1, count), image_token(config)), *frame[1:2]]
-    return np.concatenate([words[:, :BEFORE], *picture, words[:, BEFORE:]], axis=1)
+    return np.concatenate([words[:, :before], *picture, words[:, before:]], axis=1)
 
 
 def rows_of(found: Any) -> int:

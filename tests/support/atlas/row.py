@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weighbridge.converters.libraries.repairs.catalogue import INSTEAD, REPAIRS
+from weighbridge.converters.libraries.repairs.catalogue import INSTEAD, OF_LIBRARY
 from weighbridge.converters.libraries.resaved import CHANGES
 from weighbridge.errors import WeighbridgeError
 from weighbridge.tests.support.atlas import hub, libraries, logits, pictures, tiny, upstream
 
 EXACT, SAME = "exact", "same weights"
 STEPS = ("go", "come_back", "train", "run", "judge", "mend", "generate")
-OTHERS = ("go", "come_back", "train", "see", "judge")
+OTHERS = ("go", "come_back", "train", "see", "judge", "mend")
 
 
 class Stored(NamedTuple):
@@ -74,6 +74,7 @@ class Row:
     mended: str = ""  # with --repair: exact there and back as above, or what differs
     mended_error: float | None = None  # of its logits, and on the long text
     mended_long_error: float | None = None
+    mended_seen_error: float | None = None
     mended_check: str = ""
     greedy: float | None = None  # how far the worst of 64 tokens is behind transformers' own choice
     control: str = ""  # mlx-lm loads the checkpoint itself: same weights, or what it says
@@ -218,7 +219,12 @@ def see(row: Row, folder: Path, made: tiny.Tiny) -> None:
 
 def agrees(row: Mapping[str, Any]) -> bool:
     """Say whether MLX computes what transformers does, on both texts and with a picture."""
-    pairs = [(row[f"{it}error"], row[f"{it}bar"]) for it in ("", "long_", "seen_")]
+    return computes(row, "")
+
+
+def computes(row: Mapping[str, Any], way: str) -> bool:
+    """Say whether all errors of ROW that WAY names are known and within their bars."""
+    pairs = [(row[f"{way}{it}error"], row[f"{it}bar"]) for it in ("", "long_", "seen_")]
     known = [(error, bar) for error, bar in pairs if bar is not None]
     return bool(known) and all(error is not None and error <= bar for error, bar in known)
 
@@ -241,9 +247,9 @@ def judged(folder: Path, name: str, way: Way) -> str:
 
 
 def mend(row: Row, folder: Path, made: tiny.Tiny) -> None:
-    """Where mlx-lm does not agree and a repair is known, do the same with it."""
+    """Where the library does not agree and a repair is known, do the same with it."""
     way = Way(row.library, repair=True)
-    if agrees(vars(row)) or row.kind not in REPAIRS or row.library != "mlx-lm":
+    if agrees(vars(row)) or row.kind not in OF_LIBRARY.get(row.library, ()):
         return
     try:
         to("mlx", folder / "hub", folder / "mended", way)
@@ -251,14 +257,26 @@ def mend(row: Row, folder: Path, made: tiny.Tiny) -> None:
         row.mended = difference(read(folder / "mended-home"), read(folder / "hub"))
         trained = trip(folder, "mended", way)
         row.mended = row.mended if trained.startswith(EXACT) else f"trained: {trained}"
-        model = logits.mlx_lm(folder / "mended")
-        wanted, long = (logits.reference(made.model, it) for it in (logits.SHORT, logits.LONG))
-        row.mended_error = logits.error(logits.native(model), wanted.double)
-        row.mended_long_error = logits.error(logits.native(model, logits.LONG), long.double)
+        for name, error in errors(row, folder / "mended", made):
+            setattr(row, f"mended_{name}error", error)
     except Exception as error:
         row.mended = said(error)
         return
     row.mended_check = judged(folder, "judged-mended", way)
+
+
+def errors(row: Row, folder: Path, made: tiny.Tiny) -> Iterator[tuple[str, float]]:
+    """Yield how far the directory FOLDER is from the torch model, on each text and with a picture."""
+    if row.library == "mlx-lm":
+        model = logits.mlx_lm(folder)
+        for name, shape in (("", logits.SHORT), ("long_", logits.LONG)):
+            wanted = logits.reference(made.model, shape)
+            yield name, logits.error(logits.native(model, shape), wanted.double)
+        return
+    model = libraries.load(row.library, folder)
+    for name, it in libraries.probes(row.library, row.kind, made.model):
+        wanted = libraries.reference(row.library, made.model, it)
+        yield name, logits.error(libraries.native(model, it), wanted.double)
 
 
 def generate(row: Row, folder: Path, made: tiny.Tiny) -> None:
@@ -272,9 +290,7 @@ def generate(row: Row, folder: Path, made: tiny.Tiny) -> None:
 
 def mends(row: Mapping[str, Any]) -> bool:
     """Say whether the repaired directory computes what transformers does, and comes back."""
-    pairs = ((row["mended_error"], row["bar"]), (row["mended_long_error"], row["long_bar"]))
-    right = all(error is not None and error <= bar for error, bar in pairs)
-    return right and str(row["mended"]) == EXACT
+    return computes(row, "mended_") and str(row["mended"]) == EXACT
 
 
 def control(folder: Path, library: str = "mlx-lm") -> str:

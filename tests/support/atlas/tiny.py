@@ -22,8 +22,13 @@ GAIN = 1.5  # of a matrix that is drawn like trained ones, times the root of its
 GENERATING = ("AutoModelForImageTextToText", "AutoModelForCausalLM")
 BARE = ("AutoModel",)
 AUTOS = {"mlx-lm": GENERATING, "mlx-vlm": (*GENERATING, *BARE), "mlx-embeddings": BARE}
-# Embedding models that are published with a head all the same.
-HEADED = {"modernbert": ("AutoModelForMaskedLM",), "qwen3_vl": GENERATING}
+# What a library's class for a type is, where it is not what the library's others are.
+PLAIN = {
+    ("mlx-embeddings", "modernbert"): ("AutoModelForMaskedLM",),
+    ("mlx-embeddings", "qwen3_vl"): GENERATING,
+    ("mlx-vlm", "bert"): BARE,
+    ("mlx-vlm", "llama4"): GENERATING[:1],
+}
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py
 TOWERS = ("vision_config", "audio_config", "image_config")
 STEPS = ("A_log", "dt_bias", "dt_proj.bias")  # keep their scale: exponents and time steps
@@ -109,7 +114,7 @@ def make(
     if model_type in sizes.BORROWED:
         made = borrow(sizes.BORROWED[model_type], model_type, folder, own, gain)
     else:
-        autos = AUTOS[library] if library != "mlx-embeddings" else HEADED.get(model_type, BARE)
+        autos = PLAIN.get((library, model_type), AUTOS[library])
         made = build(model_type, folder, own, gain, autos)
     if layout == "hub":
         hub.publish(model_type, folder)

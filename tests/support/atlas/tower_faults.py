@@ -48,16 +48,6 @@ OTHERS = (
         "parameters not in model: vision_tower.head.",
     ),
     wrong(
-        "mlx-vlm",
-        "internvl",
-        f"the projector {TANH}, and so does the tower",
-        {
-            "projector_hidden_act": "gelu_pytorch_tanh",
-            "vision_config": {"hidden_act": "gelu_pytorch_tanh"},
-        },
-        {"text_config": {"rope_theta": 10000.0, "tie_word_embeddings": True}},
-    ),
-    wrong(
         "mlx-embeddings",
         "modernbert",
         f"the MLP {TANH}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weighbridge.tests.support.atlas.sizes import HIDDEN
+from weighbridge.tests.support.atlas.sizes import HIDDEN, SLIDING
 
 # Ids that no text of the atlas has, by the key under which a configuration names them.
 TOKENS: dict[str, Any] = {
@@ -35,6 +35,14 @@ ROPE: dict[str, Any] = {
     "mrope_section": [2, 1, 1],
     "partial_rotary_factor": 0.5,
 }
+SECTIONED: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 2, 2]}
+ALPHA: dict[str, Any] = {
+    **SECTIONED,
+    "rope_type": "dynamic",
+    "alpha": 1000.0,
+    "factor": 1.0,
+    "mrope_section": [2, 2, 2, 2],
+}
 QWEN: dict[str, Any] = {"text_config": {"rope_parameters": ROPE}}
 
 # What an embedding model sets that a language model of its type does not.
@@ -45,6 +53,12 @@ GRID: dict[str, Any] = {
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "aya_vision": {"alignment_intermediate_size": 64, "text_config": EVEN, "vision_config": FOUR},
+    "cohere_compass": {
+        "text_config": {
+            "layer_types": SLIDING,
+            "rope_parameters": dict.fromkeys(SLIDING[:2], SECTIONED),
+        }
+    },
     "cohere2_vision": {
         "alignment_intermediate_size": 64,
         "text_config": EVEN,
@@ -73,6 +87,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         },
     },
     "gemma3": {"mm_tokens_per_image": 4, "vision_config": FOUR},
+    "gemma4_unified": {"vision_config": {"mm_embed_dim": HIDDEN, "patch_size": 4}},
+    "gemma4": {"audio_config": {"subsampling_conv_channels": [128, 8]}},  # 128 frequencies of sound
     "glm4v": GRID,
     "glm4v_moe": GRID,
     "glm_ocr": GRID,
@@ -82,18 +98,49 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "deepstack_layer_map": [[0, 0]],
         "spatial_target_layers": [1],
         "image_grid_pinpoints": [[56, 56]],
+        "qformer_config": {"num_hidden_layers": 1},
+        "vision_feature_select_strategy": "full",
+        "vision_config": {
+            **FOUR,
+            "model_type": "siglip_vision_model",
+            "hidden_size": 64,
+        },  # a head of the projector has 64
     },
-    "idefics2": {"text_config": {**EVEN, "sliding_window": None}},
+    "hunyuan_vl": {"text_config": {"rope_parameters": ALPHA}},
+    "idefics2": {"text_config": EVEN},
     "idefics3": {"text_config": EVEN, "vision_config": FOUR},
     "internvl": {"text_config": {"model_type": "qwen3"}},
     "lfm2_vl": {"text_config": {"layer_types": ["conv", "full_attention"] * 2}},
-    "llama4": {"vision_config": {"intermediate_size": 128}},
+    "kimi_k25": {"projection_hidden_size": 32},
+    "llama4": {"vision_config": {"intermediate_size": 128, "vision_output_dim": 44}},
     "llava": {"text_config": EVEN},
     "llava_next": {"text_config": EVEN, "image_grid_pinpoints": [[56, 56]]},
     "llava_onevision": {"image_grid_pinpoints": [[56, 56]]},
+    "minimax_m3_vl": {
+        "projector_hidden_size": HIDDEN
+    },  # published with both alike; mlx-vlm reads one
     "mistral3": {"vision_config": {**FOUR, "hidden_act": "silu"}},
-    "molmo2": {"vision_config": {"image_size": [28, 28]}},
+    "molmo2": {
+        "vision_config": {"image_size": [28, 28]},
+        "adapter_config": {
+            "vision_feature_layer": [1, 0],
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "intermediate_size": 56,
+            "text_hidden_size": HIDDEN,
+        },
+    },
+    "muse_glimmer": {
+        "out_hidden_size": 128,
+        "vision_config": {"pos_emb_height": 3, "pos_emb_width": 5},
+    },
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "paddleocr_vl": {
+        "tie_word_embeddings": False,
+        "text_config": {"rope_parameters": SECTIONED | {"mrope_section": [2, 3, 3]}},
+    },
     "paligemma": {
         "projection_dim": HIDDEN,
         "text_config": EVEN,

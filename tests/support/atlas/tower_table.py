@@ -31,7 +31,8 @@ checkpoint as `save_pretrained` of transformers {transformers} writes it, matric
 | picture | the same with a picture, as arrays that transformers' processor would give, through `{way}` |
 | check | what `convert` says at its defaults, its probes are text: UNVERIFIED where there is a tower |
 
-A directory **runs right** if {library}'s own loader, strict, takes it and all that was measured is within its bar.
+A row is **repaired** if the class computes wrongly, and the directory that `--repair` writes does not, and comes home byte
+for byte, trained or not; its figures are those of that directory. A directory **runs right** if {library}'s own loader, strict, takes it and all that was measured is within its bar.
 A row is an **upstream** fault if `tests/support/atlas/tower_faults.py` says why, and a test repeats it without us; any
 other that does not run right is a **gap**, ours or upstream's, with what was seen.
 
@@ -77,7 +78,7 @@ def page(library: str, result: Mapping[str, Any]) -> str:
 
 def counts(rows: list[Mapping[str, Any]], types: list[str]) -> Iterator[str]:
     """Yield how many ROWS came to what, and which of TYPES have none."""
-    right = [row["kind"] for row in rows if row["status"] == "pass"]
+    right = [row["kind"] for row in rows if row["status"] in ("pass", "repaired")]
     left = sorted({*types} - {row["kind"] for row in rows})
     yield f"**{len(rows)} of {len(types)} types were measured: {totals(rows)}.**"
     yield ""
@@ -86,8 +87,14 @@ def counts(rows: list[Mapping[str, Any]], types: list[str]) -> Iterator[str]:
         yield f"Not measured: {', '.join(left)}."
 
 
+def repaired(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ROW with the figures of the repaired directory where it is what the row comes to."""
+    names = [f"{it}error" for it in ("", "long_", "seen_")] if row["status"] == "repaired" else []
+    return {**row, **{name: row[f"mended_{name}"] for name in names}}
+
+
 def line(row: Mapping[str, Any]) -> str:
     """Return the line of ROW."""
-    figures = (errors(row, prefix) for prefix in ("", "long_", "seen_"))
+    figures = (errors(repaired(row), prefix) for prefix in ("", "long_", "seen_"))
     cells = (row["kind"], going_home(row), short(row["trained"]), *figures, checked(row["check"]))
     return f"| {' | '.join((*cells, TOTALS[row['status']]))} |"

@@ -1,12 +1,22 @@
-"""Measure where mlx-vlm and mlx-embeddings disagree with transformers without us."""
+"""Measure where mlx-vlm and mlx-embeddings disagree with transformers.
+
+    python -m weighbridge.tests.support.atlas.tower_upstream TYPE
+
+prints how far mlx-vlm's class for TYPE is from transformers, as it is and as it is repaired.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from weighbridge.converters.configs import to_mlx
+from weighbridge.converters.libraries import find
+from weighbridge.converters.models.model_files import repaired_config
 from weighbridge.tests.support.atlas import libraries, logits, tiny
 from weighbridge.tests.support.atlas.faults import Fault
 from weighbridge.tests.support.atlas.upstream import add, kept
@@ -28,9 +38,39 @@ def compare(fault: Fault, change: Mapping[str, Any]) -> tuple[float, float]:
         made = tiny.make(fault.kind, Path(folder), "saved", change, **how)
         add(Path(folder), tiny.merged(fault.mlx, kept(change, fault.mlx)))
         model = libraries.load(fault.library, Path(folder))
+    return largest(fault.library, fault.kind, made, model)
+
+
+def worst(kind: str, *, repair: bool = False) -> tuple[float, float]:
+    """Return the error of mlx-vlm's class for KIND that is the largest for its bar, and that bar.
+
+    The class is given the weights in the layout that it reads, which a conversion writes.
+    """
+    import mlx.core as mx
+
+    library = "mlx-vlm"
+    with tempfile.TemporaryDirectory() as folder:
+        made = tiny.make(kind, Path(folder), "saved", gain=tiny.GAIN, library=library)
+        config = json.loads((Path(folder) / "config.json").read_text())
+        weights = dict(mx.load(f"{folder}/model.safetensors").items())
+        asked = repaired_config(None, config, library) if repair else config
+        target = find(asked, library)
+        model = target.load(to_mlx(asked, target).config, weights)
+    return largest(library, kind, made, model)
+
+
+def largest(library: str, kind: str, made: tiny.Tiny, model: Any) -> tuple[float, float]:
+    """Return the error of MODEL against MADE that is the largest for its bar, and that bar."""
     found = []
-    for _, given in libraries.probes(fault.library, fault.kind, made.model):
-        wanted = libraries.reference(fault.library, made.model, given)
+    for _, given in libraries.probes(library, kind, made.model):
+        wanted = libraries.reference(library, made.model, given)
         error = logits.error(libraries.native(model, given), wanted.double)
         found.append((error, wanted.bar))
     return max(found, key=lambda pair: pair[0] / pair[1])
+
+
+if __name__ == "__main__":
+    for repair in (False, True):
+        error, bar = worst(sys.argv[1], repair=repair)
+        name = "repaired" if repair else "as it is"
+        print(f"{sys.argv[1]}, {name}: off by {error:.1e}, where {bar:.1e} is allowed")

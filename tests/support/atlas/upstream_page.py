@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,10 @@ def cases() -> Iterator[tuple[Fault, str]]:
 
 def page(result: Mapping[str, Any]) -> str:
     """Return the page of a RESULT: versions, and what was measured by type and layout."""
+    from weighbridge.tests.support.atlas import tower_page
+
     lines = [section(fault, layout, result["rows"]) for fault, layout in cases()]
+    lines += tower_page.sections()
     return HEAD.format(**result["versions"]) + "\n".join(lines)
 
 
@@ -106,12 +109,17 @@ def ours(fault: Fault, layout: str) -> str:
     if fault.kind in CHANGES and layout == "saved":
         return "the tensors are written under the names and in the shapes that the class reads"
     if repairs := REPAIRS.get(fault.kind, ()):
-        links = [f"[{it.part}]({HERE}/{file_of(it).relative_to(PARTS)})" for it in repairs]
-        some = ", those of them that the configuration needs" if len(links) > 1 else ""
-        return f"`--repair`, by {', '.join(links)}{some}"
+        return f"`--repair`, by {linked(repairs)}"
     if fault.kind == "nemotron_h":
         return "the configuration is written so that the class computes what transformers does"
     return "nothing; the conversion's verdict says so"
+
+
+def linked(repairs: Sequence[Repair]) -> str:
+    """Return links to the parts of REPAIRS."""
+    links = [f"[{it.part}]({HERE}/{file_of(it).relative_to(PARTS)})" for it in repairs]
+    some = ", those of them that the configuration needs" if len(links) > 1 else ""
+    return f"{', '.join(links)}{some}"
 
 
 def figure(error: float, bar: float) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from weighbridge.converters.libraries.repairs.catalogue import OF_LIBRARY
+from weighbridge.converters.libraries.repairs.writing import file_of
 from weighbridge.converters.libraries.resaved import change_for
 from weighbridge.tests.support.atlas.faults import Fault
 from weighbridge.tests.support.atlas.row import Row, agrees, mends
@@ -36,6 +39,8 @@ def verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     agreed, fault = agrees(row), known(row)
     if not ours and row["accepted"] == "exact" and agreed:
         return "pass", ""
+    if row["library"] != "mlx-lm" and not ours and mends(row):
+        return "repaired", said_of(row["library"], row["kind"])
     if fault and not ours and is_theirs(row):
         return "repaired" if mends(row) else "upstream", fault.why
     if change_for(row["library"], row["kind"]) and row["library"] != "mlx-lm":
@@ -43,6 +48,14 @@ def verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     if fault and fault.raises and (fault.raises in row["failed"] or fault.raises in row["control"]):
         return "repaired" if mends(row) else "upstream", fault.why
     return "gap", "; ".join([*ours, *theirs(row)])
+
+
+def said_of(library: str, kind: str) -> str:
+    """Return what the repairs of LIBRARY's class for KIND say is wrong with it."""
+    texts = [
+        ast.get_docstring(ast.parse(file_of(it).read_text())) for it in OF_LIBRARY[library][kind]
+    ]
+    return " ".join(dict.fromkeys(filter(None, texts)))
 
 
 def known(row: Mapping[str, Any]) -> Fault | None:

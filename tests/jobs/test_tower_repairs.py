@@ -1,0 +1,99 @@
+"""Directories whose model file mends mlx-vlm's class; the oracle is transformers, with pictures."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from importlib import import_module
+
+import mlx.core as mx
+import pytest
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+from weighbridge.converters.libraries import find
+from weighbridge.converters.libraries.repairs.catalogue import SEEING
+from weighbridge.converters.libraries.repairs.parts.towers.bicubic_positions import taps
+from weighbridge.converters.libraries.repairs.writing import MODEL_FILES
+from weighbridge.tests.support.atlas import tiny, tower_upstream
+
+FILE = MODEL_FILES["mlx-vlm"]
+QUICK = "modernbert"
+
+
+def marked(kinds):
+    return [it if it == QUICK else pytest.param(it, marks=pytest.mark.heavy) for it in kinds]
+
+
+@pytest.mark.parametrize("kind", marked(SEEING))
+def test_a_class_computes_wrongly_and_its_repair_mends_it(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        error, bar = tower_upstream.worst(kind)
+        assert error > bar, "upstream has mended it: take it out of SEEING and run the atlas"
+        error, bar = tower_upstream.worst(kind, repair=True)
+    assert error <= bar
+
+
+@pytest.mark.parametrize("kind", SEEING)
+def test_a_repair_is_of_a_class_that_mlx_vlm_has(kind):
+    windowed = {"sliding_window": 64}
+    target = find({"model_type": kind, "model_file": FILE, "text_config": windowed})
+    assert target.library == "mlx-vlm"
+    assert target.repaired
+    code, own = target.code(), import_module(target.module)
+    assert issubclass(code.Model, own.Model)
+    assert code.ModelConfig is own.ModelConfig
+
+
+def test_positions_between_two_of_the_table_are_torch_s_own():
+    import torch
+
+    table = torch.randn(1, 1, 1, 4, generator=torch.Generator().manual_seed(0))
+    places = torch.arange(7)
+    at = (places + 0.5) / 7 * 2 - 1
+    grid = torch.stack([at, torch.zeros(7)], -1)[None, None]
+    how = {"mode": "bicubic", "padding_mode": "border", "align_corners": False}
+    wanted = torch.nn.functional.grid_sample(table, grid, **how)[0, 0, 0]
+    index, shares = taps(mx.array(places.numpy()), mx.full((7,), 7.0), 4)
+    found = (mx.array(table[0, 0, 0].numpy())[index] * shares).sum(-1)
+    assert abs(found - mx.array(wanted.numpy())).max().item() < 1e-6
+
+
+@pytest.fixture(scope="module")
+def way(tmp_path_factory):
+    """A checkpoint with a tower."""
+    folder = tmp_path_factory.mktemp("towers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tiny.make("internvl", folder / "hub", gain=tiny.GAIN, library="mlx-vlm")
+    return folder
+
+
+def invoke(*words, code=0):
+    result = CliRunner().invoke(main, [str(it) for it in words])
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result.output
+
+
+@pytest.mark.heavy
+def test_a_repair_is_offered_written_and_left_behind_on_the_way_back(way):
+    offered = invoke("convert", "torch-to-mlx", way / "hub", way / "plain", code=2)
+    assert "--repair" in offered
+    said = invoke("convert", "torch-to-mlx", way / "hub", way / "mlx", "--repair", code=2)
+    assert "--repair" not in said
+    assert json.loads((way / "mlx" / "config.json").read_text())["model_file"] == FILE
+    invoke("convert", "mlx-to-torch", way / "mlx", way / "home", "--check", "none")
+    for file in (way / "hub").iterdir():
+        assert (way / "home" / file.name).read_bytes() == file.read_bytes()
+    assert not (way / "home" / FILE).exists()
+
+
+@pytest.mark.heavy
+def test_any_other_code_is_refused_and_not_run(way):
+    invoke("convert", "torch-to-mlx", way / "hub", way / "it", "--repair", "--check", "none")
+    file = way / "it" / FILE
+    file.write_text(file.read_text() + "from pathlib import Path\nPath('code-ran').touch()\n")
+    output = invoke("convert", "mlx-to-torch", way / "it", way / "out", code=3)
+    assert "not what Weighbridge writes" in " ".join(output.split())
+    assert not (way / "out").exists()

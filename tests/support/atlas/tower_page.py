@@ -1,0 +1,94 @@
+"""Sections of ``docs/upstream.md`` on mlx-vlm and mlx-embeddings, printed from the rows of their atlases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from weighbridge.converters.libraries.repairs.catalogue import SEEING
+from weighbridge.converters.libraries.resaved import SEEING as LAID_OUT
+from weighbridge.tests.support.atlas.tower_faults import OTHERS
+from weighbridge.tests.support.atlas.upstream_page import documented, figure, linked
+from weighbridge.tests.support.atlas.verdicts import said_of
+
+Row = Mapping[str, Any]
+HEAD = """\
+# mlx-vlm and mlx-embeddings
+
+Of these libraries the same is said, *seen* and *change* as their atlases measured them, on texts and with a picture: the
+largest error for its bar. A class that is repaired had the weights in the layout that it reads.
+"""
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+
+
+def sections() -> Iterator[str]:
+    """Yield the head and a section for every fault of the two libraries."""
+    yield HEAD
+    rows = {(row["library"], row["kind"]): row for row in read()}
+    for kind in sorted(SEEING):
+        yield mended(rows["mlx-vlm", kind])
+    for fault in sorted(OTHERS, key=lambda it: (it.library, it.kind)):
+        if fault.library != "mlx-vlm" or fault.kind not in SEEING:
+            yield left(fault, rows[fault.library, fault.kind])
+
+
+def read() -> Iterator[Row]:
+    """Yield the rows of both atlases."""
+    for name in ("atlas_mlx_embeddings", "atlas_mlx_vlm"):
+        yield from json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+
+
+def worst(row: Row, way: str = "") -> str:
+    """Return the error of ROW that is the largest for its bar, of the WAY that it was loaded."""
+    names = [it for it in ("", "long_", "seen_") if row[f"{way}{it}error"] is not None]
+    if not names:
+        return f"refused: `{row['accepted'][:120]}`"
+    name = max(names, key=lambda it: row[f"{way}{it}error"] / row[f"{it}bar"])
+    return figure(row[f"{way}{name}error"], row[f"{name}bar"])
+
+
+def mended(row: Row) -> str:
+    """Return the section of the type of ROW, whose class is repaired."""
+    kind, repairs = row["kind"], SEEING[row["kind"]]
+    change = " ".join(documented(it) for it in repairs)
+    return section(
+        kind,
+        row["library"],
+        {
+            "who": row["library"],
+            "fault": said_of(row["library"], kind),
+            "repro": f"`python -m weighbridge.tests.support.atlas.tower_upstream {kind}`",
+            "seen": worst(row),
+            "change": f"{change}: {worst(row, 'mended_')}",
+            "here": f"`--repair`, by {linked(repairs)}",
+            "test": f"`{kind}` in `tests/jobs/test_tower_repairs.py`",
+        },
+    )
+
+
+def left(fault: Any, row: Row) -> str:
+    """Return the section of FAULT, that no repair mends, and what ROW measured of its type."""
+    laid = row["library"] == "mlx-vlm" and fault.kind in LAID_OUT
+    agree = f"with `{json.dumps(fault.agree)}` in the configuration both agree"
+    return section(
+        fault.kind,
+        fault.library,
+        {
+            "who": fault.side,
+            "fault": f"{fault.why}.",
+            "seen": f"stops with `{fault.raises}`" if fault.raises else worst(row),
+            "change": agree if fault.agree else "",
+            "here": "the tensors are written as the class reads them"
+            if laid
+            else "nothing; the conversion's verdict says so",
+            "test": f"`{fault.library}-{fault.kind}` in `tests/atlas/test_towers.py`",
+        },
+    )
+
+
+def section(kind: str, library: str, parts: Mapping[str, str]) -> str:
+    """Return a section on KIND in LIBRARY, a line for each of PARTS that says something."""
+    lines = [f"- **{key}**: {text}" for key, text in parts.items() if text]
+    return "\n".join([f"## {kind} in {library}", "", *lines, ""])
