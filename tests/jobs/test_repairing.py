@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from weighbridge.cli import main
 from weighbridge.converters.adapters import write_adapter
 from weighbridge.converters.libraries import find
-from weighbridge.converters.libraries.repairs.catalogue import INSTEAD, REPAIRS
-from weighbridge.converters.libraries.repairs.writing import text
+from weighbridge.converters.libraries.repairs.catalogue import INSTEAD, OF_LIBRARY, REPAIRS
+from weighbridge.converters.libraries.repairs.writing import MODEL_FILES, text
 from weighbridge.converters.values import LowRank
 from weighbridge.tests.support.atlas import logits, tiny
 
@@ -242,7 +242,12 @@ def test_a_repair_for_another_library_says_that_it_was_asked_for(tmp_path):
 
 
 def test_repairs_are_short():
-    targets = [find({"model_type": kind, "model_file": "model.py"}) for kind in REPAIRS]
+    window = {"sliding_window": 64}
+    asked = [(kind, file) for library, file in MODEL_FILES.items() for kind in OF_LIBRARY[library]]
+    targets = [
+        find({"model_type": kind, "model_file": file, "text_config": window, **window})
+        for kind, file in asked
+    ]
     lines = [text(it.module, it.model_type, it.repaired).count("\n") for it in targets]
     assert statistics.median(lines) <= 40
 
