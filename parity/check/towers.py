@@ -12,6 +12,8 @@ from .candidate import Candidate
 from .verdict import Stage
 
 NAME: Final = "towers"
+# Parts that a picture runs.
+SHOWN: Final = frozenset({"vision_config", "perceiver_config", "projector_config"})
 SEEN: Final = frozenset({"pixels", "spectrogram", "waveform"})  # roles of inputs that are not text
 
 
@@ -43,8 +45,20 @@ def tower_stages(
             "unverified",
             f"{' and '.join(sorted(parts))}: every probe is text, so {len(names)} weights"
             f" ({', '.join(starts(names))}) were not run{lost}",
+            {"parts": sorted(parts)},
         )
     ]
+
+
+def completed(text: Stage, seen: Stage) -> Stage:
+    """Return the stage TEXT, which says what no text runs, with what a picture in one said."""
+    if seen.status == "unverified":
+        return text._replace(detail=f"{text.detail}: {seen.detail}")
+    rest = [it for it in text.figures["parts"] if it not in SHOWN]
+    if seen.status == "fail" or not rest:
+        return seen
+    detail = f"{' and '.join(rest)}: neither text nor pictures run it; {seen.detail}"
+    return seen._replace(status="unverified", detail=detail)
 
 
 def starts(names: set[str]) -> list[str]:

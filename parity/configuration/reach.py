@@ -232,15 +232,21 @@ def typed(
 
 def not_asked(golden: Golden, candidate: Candidate, storage: str) -> str:
     """Return why the edges are not run; empty where they are."""
+    reason = not_at_hand(golden, candidate, storage)
+    if reason or golden.model is None:
+        return reason
+    sizes = (math.prod(it.shape) for it in golden.model.checkpoint.headers.values())
+    return "the model is large" if sum(sizes) > LARGE else ""
+
+
+def not_at_hand(golden: Golden, candidate: Candidate, storage: str) -> str:
+    """Return why the two sides cannot be run on what is asked now; empty where they can."""
     if golden.model is None or importlib.util.find_spec("torch") is None:
         return "the source is not at hand"
     if golden.model.path is None:
         return "the source is in memory alone"
     if candidate.program is not None or candidate.structure is None:
         return "the candidate takes sizes of its own"
-    sizes = (math.prod(it.shape) for it in golden.model.checkpoint.headers.values())
-    if sum(sizes) > LARGE:
-        return "the model is large"
     plain = parse_storage(storage).dtype in ("stored", "float32", "float16", "bfloat16")
     return "" if plain else "the candidate keeps other digits than the source"
 

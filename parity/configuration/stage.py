@@ -215,7 +215,7 @@ def upstream_of(stages: Sequence[Stage], explanations: Collection[Explanation]) 
     failed = {stage.name for stage in stages if stage.status == "fail"}
     asked = ("fingerprints", "layout")
     proven = all(by_name[name].status == "pass" for name in asked if name in by_name)
-    seen = ("structure", "lengths", "reach", "batch", "decoding")
+    seen = ("structure", "lengths", "reach", "batch", "decoding", "towers")
     if not proven or not failed or not failed <= {*seen, "precision"}:
         return ""
     for name in seen:

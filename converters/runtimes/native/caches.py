@@ -73,10 +73,12 @@ def read_on(
 ) -> Any:
     """Read the tokens of FEED with the language model in MODULE, as mlx-vlm's generation does.
 
-    The beginning of a text goes through EMBED, which puts images between the words.
+    The beginning of a text goes through EMBED, which puts images between the words; ids come first.
     """
-    ids = next(iter(feed.values()))
-    found = embed(ids, None, mask=None).to_dict() if embed else {}
+    (_, ids), *rest = feed.items()
+    more = dict(rest)
+    pixels, mask = more.pop("pixel_values", None), more.pop("attention_mask", None)
+    found = embed(ids, pixels, mask=mask, **more).to_dict() if embed else {}
     given = {name: value for name, value in found.items() if value is not None}
     return module.language_model(ids, cache=kept, **given)
 

@@ -1,0 +1,149 @@
+"""Pictures in texts, as the processors of transformers give them to models that see.
+
+Sizes come from a model's own configuration; how many tokens stand for a picture is the source's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from ...converters.models import Port, Signature
+from ...converters.values import Array
+from .probes import Probe
+
+Arrays = dict[str, Array]
+Features = Callable[[Arrays], int]
+NAME: Final = "picture"
+PIXELS: Final = "pixel_values"
+GRID: Final = np.array([[1, 4, 6]])  # parts of a picture along time, height and width
+TILES: Final = 5  # a small whole picture and its four quarters
+STANDS_FOR: Final = ("_token_id", "_token_index")  # how the names of special tokens end
+BEFORE: Final = 4  # tokens of text before a picture
+FRAMES: Final = (  # tokens between which a picture stands, where a configuration names them
+    ("vision_start_token_id", "vision_end_token_id"),
+    ("image_start_token_id", "image_end_token_id"),
+)
+
+
+def drawn(*shape: int) -> Array:
+    """Return a picture of SHAPE: smooth in both directions, with noise."""
+    rows, columns = np.mgrid[0 : shape[-2], 0 : shape[-1]]
+    noise = np.random.default_rng(7).normal(size=shape)
+    return (np.sin(rows / 3.0) + np.cos(columns / 2.0) + 0.5 * noise).astype(np.float32)
+
+
+def plain(vision: Any) -> Arrays:
+    """Return one picture, channels first."""
+    size = vision.image_size
+    return {PIXELS: drawn(1, 3, *((size, size) if isinstance(size, int) else size))}
+
+
+def sized(vision: Any) -> Arrays:
+    """Return one picture, and the size that it had."""
+    found = plain(vision)
+    return {**found, "image_sizes": np.array([found[PIXELS].shape[-2:]])}
+
+
+def masked(vision: Any) -> Arrays:
+    """Return one picture in a list, and which of its pixels are there."""
+    found = plain(vision)[PIXELS][None]
+    mask = np.ones((*found.shape[:2], *found.shape[-2:]), np.int64)
+    return {PIXELS: found, "pixel_attention_mask": mask}
+
+
+def tiled(vision: Any) -> Arrays:
+    """Return a picture as a small whole and its tiles, and the size that it had."""
+    size = vision.image_size
+    pixels = drawn(1, TILES, 3, size, size)
+    return {PIXELS: pixels, "image_sizes": np.array([[2 * size, 2 * size]])}
+
+
+def flat(vision: Any) -> Arrays:
+    """Return the patches of a picture in rows, how many lie along each axis, and which are there."""
+    count = int(GRID.prod())
+    return {
+        PIXELS: drawn(1, count, vision.num_channels * vision.patch_size**2),
+        "spatial_shapes": GRID[:, 1:],
+        "pixel_attention_mask": np.ones((1, count), np.int64),
+    }
+
+
+def patches(vision: Any) -> Arrays:
+    """Return the patches of a picture in rows, and how many of them lie along each axis."""
+    depth = getattr(vision, "temporal_patch_size", 1)
+    width = 3 * depth * vision.patch_size**2
+    return {PIXELS: drawn(int(GRID.prod()), width), "image_grid_thw": GRID}
+
+
+# Model type -> what makes a picture for it. Others are not run: how theirs are given is not known here.
+PICTURES: Final[Mapping[str, Callable[[Any], Arrays]]] = {
+    **dict.fromkeys(("aya_vision", "internvl", "llava", "gemma3", "paligemma"), plain),
+    **dict.fromkeys(("glm_ocr", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), patches),
+    **dict.fromkeys(("idefics3", "smolvlm"), masked),
+    "lfm2_vl": flat,
+    "llava_onevision": tiled,
+    "mistral3": sized,
+}
+# What a processor calls the array that tells parts of a picture from words.
+KINDS: Final[Mapping[str, str]] = {
+    **{kind: "mm_token_type_ids" for kind, make in PICTURES.items() if make is patches},
+    **dict.fromkeys(("gemma3", "paligemma"), "token_type_ids"),
+}
+
+
+def with_picture(config: Any, text: Array, count: Features) -> Probe:
+    """Return the ids TEXT, ``(1, tokens)``, with a picture in it.
+
+    Args:
+        config: of transformers, of a type in ``PICTURES``.
+        text: token ids.
+        count: says how many tokens stand for given pixels.
+    """
+    pixels = PICTURES[config.model_type](config.vision_config)
+    token = image_token(config)
+    frame = next((it for it in FRAMES if hasattr(config, it[0])), ())
+    begin, end = (frame[:1], frame[1:]) if frame else ((), ())
+    middle = [
+        *(np.array([[getattr(config, it)]]) for it in begin),
+        np.full((1, count(pixels)), token),
+        *(np.array([[getattr(config, it)]]) for it in end),
+    ]
+    special = [value for name, value in vars(config).items() if name.endswith(STANDS_FOR)]
+    words = text[~np.isin(text, [it for it in special if isinstance(it, int)])][None]
+    ids = np.concatenate([words[:, :BEFORE], *middle, words[:, BEFORE:]], axis=1).astype(np.int64)
+    kinds = {KINDS[config.model_type]: (ids == token).astype(np.int64)} if config.model_type in KINDS else {}  # fmt: skip
+    return Probe(NAME, {"input_ids": ids, "attention_mask": np.ones_like(ids), **kinds, **pixels})
+
+
+def image_token(config: Any) -> int:
+    """Return the id that stands for a part of a picture."""
+    found = (getattr(config, key, None) for key in ("image_token_id", "image_token_index"))
+    return next(it for it in found if isinstance(it, int))
+
+
+def tokens_of(features: Any) -> int:
+    """Return how many tokens the FEATURES of pictures stand for, a tensor or several."""
+    if isinstance(features, list | tuple):
+        return sum(tokens_of(it) for it in features)
+    return int(np.prod(features.shape[:-1]))
+
+
+def mirrored(probe: Probe) -> Probe:
+    """Return PROBE with another picture of the same size."""
+    turned = np.ascontiguousarray(probe.inputs[PIXELS][..., ::-1])
+    return probe._replace(inputs={**probe.inputs, PIXELS: turned})
+
+
+def signature_with(signature: Signature, probe: Probe) -> Signature:
+    """Return SIGNATURE with a port for each input that PROBE has besides."""
+    known = {it.name for it in signature.inputs}
+    more = [
+        Port(name, str(array.dtype), array.shape, "pixels" if name == PIXELS else NAME)
+        for name, array in probe.inputs.items()
+        if name not in known
+    ]
+    return replace(signature, inputs=(*signature.inputs, *more))
