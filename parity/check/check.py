@@ -131,7 +131,7 @@ class Check(Runs):
         seen = picture_stage(self.golden, self.candidate, self.storage, quick=self.quick)
         found = [completed(it, seen) if it.name == seen.name else it for it in stages]
         renamed = {a.detail: b.detail for a, b in zip(stages, found, strict=True) if a is not b}
-        left = f"{seen.name}: videos, other pictures than one of one size"
+        left = f"{seen.name}: videos, other pictures than one of one size, sixteen bits"
         self.unchecked = [
             renamed[it]
             if it in renamed and seen.status == "unverified"

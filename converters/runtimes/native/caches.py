@@ -24,7 +24,8 @@ def taken(module: nn.Module) -> list[str]:
 
 def sees(module: nn.Module) -> bool:
     """Say whether MODULE is a class of mlx-vlm, which generates by its language model."""
-    return type(module).__module__.partition(".")[0] == SEES
+    bases = type(module).__mro__  # one that reads its weights from disk is a class of ours below it
+    return any(it.__module__.partition(".")[0] == SEES for it in bases)
 
 
 def reason_unread(module: nn.Module) -> str:

@@ -1,0 +1,108 @@
+"""Towers are run with a picture: right ones pass, and what no text shows is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
+
+from weighbridge.cli import main
+from weighbridge.converters.common.policy import Policy
+from weighbridge.converters.planning.opening import open as open_model
+from weighbridge.jobs.converting import convert
+from weighbridge.jobs.options import Options
+from weighbridge.parity.check.candidate import Candidate
+from weighbridge.parity.check.pictures import picture_stage
+from weighbridge.parity.check.recording import record_for
+from weighbridge.parity.probes.pictures import PICTURES
+from weighbridge.tests.support.atlas import tiny
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory):
+    """Return the folders of a tiny LLaVA and of what it is in MLX, not checked."""
+    folder = tmp_path_factory.mktemp("llava")
+    tiny.make("llava", folder / "hub", gain=tiny.GAIN, library="mlx-vlm")
+    convert(str(folder / "hub"), folder / "mlx", "mlx", options=Options(check="none"))
+    return folder / "hub", folder / "mlx"
+
+
+@pytest.fixture(scope="module")
+def golden(llava):
+    source, candidate = (open_model(str(it)) for it in llava)
+    judged = Candidate(candidate, "mlx", Policy())
+    return record_for(source, judged, quick=True, probes=None, cache=None)
+
+
+def seen(golden, folder):
+    candidate = Candidate(open_model(str(folder)), "mlx", Policy())
+    return picture_stage(golden, candidate, "stored", quick=True)
+
+
+def turned(weights):
+    name = next(it for it in weights if it.endswith("layers.0.self_attn.q_proj.weight") and "vision" in it)  # fmt: skip
+    weights[name] = np.ascontiguousarray(weights[name].T)
+
+
+def exchanged(weights):
+    one = next(it for it in weights if it.endswith("layers.0.layer_norm1.weight"))
+    weights[one][:2] = weights[one][:2] * 1.001  # a norm of ones could be any other
+    other = one.replace("layer_norm1", "layer_norm2")
+    weights[one], weights[other] = weights[other], weights[one] + np.float32(0.01)
+
+
+def test_a_right_tower_passes(golden, llava):
+    stage = seen(golden, llava[1])
+    assert (stage.status, "a picture in a text" in stage.detail) == ("pass", True)
+
+
+@pytest.mark.parametrize("fault", [turned, exchanged])
+def test_a_wrong_weight_of_a_tower_is_found(fault, golden, llava, tmp_path):
+    shutil.copytree(llava[1], tmp_path / "wrong")
+    file = tmp_path / "wrong" / "model.safetensors"
+    weights = load_file(file)
+    fault(weights)
+    save_file(weights, file, {"format": "mlx"})
+    assert seen(golden, tmp_path / "wrong").status == "fail"
+
+
+@pytest.mark.parametrize("setting", [{"layer_norm_eps": 1e-3}, {"num_attention_heads": 4}])
+def test_a_wrong_setting_of_a_tower_is_found(setting, golden, llava, tmp_path):
+    shutil.copytree(llava[1], tmp_path / "wrong")
+    file = tmp_path / "wrong" / "config.json"
+    config = json.loads(file.read_text())
+    assert not setting.items() <= config["vision_config"].items()
+    config["vision_config"] |= setting
+    file.write_text(json.dumps(config))
+    assert seen(golden, tmp_path / "wrong").status == "fail"
+
+
+def test_a_conversion_there_and_back_passes_with_its_tower(llava, tmp_path):
+    for source, verb, target in (
+        (llava[0], "torch-to-mlx", tmp_path / "mlx"),
+        (tmp_path / "mlx", "mlx-to-torch", tmp_path / "home"),
+    ):
+        result = CliRunner().invoke(main, ["convert", verb, str(source), str(target), "--json"])
+        verdict = json.loads(result.stdout)["verdict"]
+        assert (result.exit_code, verdict["status"]) == (0, "PASS"), verdict["stages"]
+        assert any(it.startswith("towers: videos") for it in verdict["provenance"]["not_checked"])
+
+
+def test_what_is_not_known_to_take_pictures_says_so(golden, llava, monkeypatch):
+    monkeypatch.setitem(golden.model.config, "model_type", "unheard-of")
+    stage = seen(golden, llava[1])
+    assert (stage.status, "is not known here" in stage.detail) == ("unverified", True)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", sorted({*PICTURES} - {"gemma3", "paligemma", "mistral3"}))
+def test_towers_run_by_every_class_that_takes_pictures(kind, tmp_path):
+    tiny.make(kind, tmp_path / "hub", gain=tiny.GAIN, library="mlx-vlm")
+    outcome = convert(str(tmp_path / "hub"), tmp_path / "mlx", "mlx")
+    wrong = kind in {"internvl", "qwen3_vl_moe"}  # see the atlas of mlx-vlm
+    assert outcome.verdict.stage("towers").status == ("fail" if wrong else "pass")
+    assert outcome.status == ("DIFFERS" if wrong else "PASS")
