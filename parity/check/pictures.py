@@ -49,7 +49,7 @@ class Seen(NamedTuple):
 
     probe: Probe
     signature: Signature
-    wanted: Mapping[str, Array]
+    wanted: dict[str, Array]
     once: Once
 
 

@@ -33,7 +33,7 @@ def drawn(*shape: int) -> Array:
     """Return a picture of SHAPE: smooth in both directions, with noise."""
     rows, columns = np.mgrid[0 : shape[-2], 0 : shape[-1]]
     noise = np.random.default_rng(7).normal(size=shape)
-    return (np.sin(rows / 3.0) + np.cos(columns / 2.0) + 0.5 * noise).astype(np.float32)
+    return np.asarray(np.sin(rows / 3.0) + np.cos(columns / 2.0) + 0.5 * noise, np.float32)
 
 
 def plain(vision: Any) -> Arrays:
