@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -112,21 +113,47 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
     try:
         with quiet():
             from coreai_torch import TorchConverter, get_decomp_table
+            from torch.fx.passes.dialect.common.cse_pass import CSEPass
 
+            # Where two cumulative sums are equal, runtime 1.0.0b3 computes one and fails on the other.
+            once = graph.run_decompositions(get_decomp_table())._transform_do_not_use(CSEPass())
             converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # no paths of source code
             converter.add_exported_program(
-                graph.run_decompositions(get_decomp_table()),
+                once,
                 input_names=[port.name for port in signature.inputs],
                 output_names=[port.name for port in signature.outputs],
             )
-            converter.to_coreai().save_asset(target)
+            program = converter.to_coreai()
+            written_by_us(program)
+            program.save_asset(target)
     except (ModuleNotFoundError, WeighbridgeError):
         raise
     except Exception as error:
         pass_on_shortage(error)
         shutil.rmtree(target, ignore_errors=True)
+        if isinstance(error.__cause__, OSError):  # of the disk
+            raise error.__cause__ from None
         raise UnsupportedError(f"Core AI cannot hold the module: {first_line(error)}") from error
     return Asset(target)
+
+
+def written_by_us(program: Any) -> None:
+    """Let what PROGRAM is saved as come by memory, where the system has files in it.
+
+    Core AI's own writer ends the process where a disk is full or fails; of ours an ``OSError`` is heard.
+    """
+    if not hasattr(os, "memfd_create"):
+        return
+    own = program._save_bytecode
+
+    def save(path: Path, **how: Any) -> None:
+        with os.fdopen(os.memfd_create("program"), "r+b") as held:
+            own(Path(f"/proc/self/fd/{held.fileno()}"), **how)
+            held.seek(0)
+            with path.open("wb") as file:
+                shutil.copyfileobj(held, file)
+
+    program._save_bytecode = save
 
 
 def places_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from weighbridge.cli import main
+from weighbridge.converters import coreai_export
 from weighbridge.converters.checkpoints.formats.coreai import process
 from weighbridge.converters.checkpoints.formats.coreai.asset import Asset
 
@@ -69,6 +71,17 @@ def test_the_asset_says_nothing_of_the_machine_that_made_it(exported):
     content = b"".join(file.read_bytes() for file in Asset(exported[0]).files)
     for told in (b"/home", b"site-packages", b".py", b"creationDate"):
         assert told not in content
+
+
+def test_a_disk_that_fails_while_an_asset_is_written_leaves_one_line(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(coreai_export.shutil, "copyfileobj", full)
+    source = "weighbridge.tests.support.coreml.modules:conv1d"
+    output = invoke("export", "coreai", source, tmp_path / "a.aimodel", code=3)
+    assert "No space left on device" in output
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_dry_run_writes_nothing(tmp_path):

@@ -14,7 +14,6 @@ from weighbridge.tests.support.coreml.models import MORE
 
 pytest.importorskip("coreai", reason="Core AI has no package for this machine")
 GAPS = {
-    "Gemma 2": "runtime 1.0.0b3 fails on the mask of a window",
     "ResNet": "the converter folds batch norms into the weights of convolutions",
     "wav2vec2": "the converter folds the weight norm",
 }
