@@ -8,7 +8,8 @@ KEY := $(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d ' ' -f
 STAMP := $(VENV)/.installed-$(KEY)
 MAKING := $(VENV)/.making
 # The tests run on every core; one after another: make test WORKERS=
-WORKERS ?= --numprocesses logical --dist loadfile
+# Files with one slow test would come last by the number of their tests, and leave a core idle.
+WORKERS ?= --numprocesses logical --dist loadfile --no-loadscope-reorder
 HEAVY := $(if $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy-sample $(WEIGHBRIDGE_HEAVY_SAMPLE),--heavy)
 
 .DEFAULT_GOAL := help

@@ -93,10 +93,15 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_pairs_to_train_on(files, tiny_bert_dir, name, tmp_path, monkeypatch):
-    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path / "cache"))  # where bundled data would lie
-    words = ("--config", "minilm-lora", "--set", f"model={tiny_bert_dir}")
-    assert PAIRS[name] in refused("preflight", *words, "--set", f"data.train={name}")
+def test_pairs_to_train_on(files, tiny_bert_dir, name):
+    given = (
+        f"model={tiny_bert_dir}",
+        f"data.train={name}",
+        f"data.validation={name}",
+        "data.test=",
+    )
+    words = [word for pair in given for word in ("--set", pair)]
+    assert PAIRS[name] in refused("preflight", "--config", "minilm-lora", *words)
 
 
 @pytest.mark.parametrize("name", ["table.csv", "picture.png"])

@@ -52,7 +52,13 @@ def pairs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("way", ["to mlx", "to torch"])
-@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_next-bf16"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("llama", "qwen3_moe", "deepseek_v3", "lfm2"),
+        pytest.param("qwen3_next-bf16", marks=pytest.mark.heavy),
+    ],
+)
 def test_a_right_conversion_passes_both_ways(pairs, kind, way):
     torch, mlx = map(open_model, pairs(kind))
     verdict = compare(torch, mlx) if way == "to mlx" else compare(mlx, torch)

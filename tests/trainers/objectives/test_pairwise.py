@@ -63,8 +63,7 @@ def embedded(model, batch, kind=Embedding):
     return [side.detach() for side in sides]
 
 
-@pytest.mark.parametrize("negatives", [0, 2])
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(("negatives", "symmetric"), [(0, True), (2, False)])
 def test_info_nce_is_that_of_sentence_transformers(negatives, symmetric, both, agree, words):
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
     from sentence_transformers.util import cos_sim
@@ -107,8 +106,7 @@ def test_triplets_are_those_of_sentence_transformers(distance, both, agree, word
     )
 
 
-@pytest.mark.parametrize("top_k", [None, 3])
-@pytest.mark.parametrize("negatives", [0, 2])
+@pytest.mark.parametrize(("top_k", "negatives"), [(None, 0), (3, 2)])
 def test_late_interaction_is_that_of_sentence_transformers(top_k, negatives, both, agree, words):
     from sentence_transformers.multi_vector_encoder.scoring import colbert_scores, xtr_scores
 
