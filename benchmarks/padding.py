@@ -4,8 +4,8 @@
 
 Texts of this Python's standard library, coded by the tokenizer of the recipe `docstrings`: its docstrings with
 their functions as pairs, both alone, functions packed, and its source in paragraphs. The batches are those of an
-epoch. ``least`` is what batches of examples sorted by their length have, each padded to its longest: what no choice
-of lengths goes below without another choice of examples. Writes ``results/padding.json``.
+epoch. ``least`` is what batches of alike examples have, each padded to its longest: with one text an example, what no
+choice of lengths goes below; of pairs, what this division of them does not. Writes ``results/padding.json``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from weighbridge.converters.values import Array
 from weighbridge.tests.support.side_by_side import machine
 from weighbridge.trainers import bundled
 from weighbridge.trainers.config import load_config, validate
-from weighbridge.trainers.data.batches import Dataset, Order
+from weighbridge.trainers.data.batches import Dataset, Order, alike
 from weighbridge.trainers.data.context import Context
+from weighbridge.trainers.data.pairs import Pairs
 from weighbridge.trainers.data.reading import read_splits
 from weighbridge.trainers.data.stdlib_pairs import extract_pairs
 
@@ -63,9 +65,10 @@ def paragraphs() -> Iterable[str]:
         yield from (text for text in path.read_text(encoding="utf-8").split("\n\n") if text.strip())
 
 
-def least(lengths: list[int], size: int) -> float:
-    """Return padded over real tokens of batches of SIZE where examples lie sorted."""
-    whole = np.sort(lengths)[len(lengths) % size :].reshape(-1, size)
+def least(lengths: Array, size: int) -> float:
+    """Return padded over real tokens of batches of SIZE alike examples, of LENGTHS (examples, fields)."""
+    rows = alike(np.arange(len(lengths) // size * size), lengths, size)
+    whole = lengths[rows].reshape(-1, size, lengths.shape[1])
     return round(float(whole.max(1).sum() * size / whole.sum()), 4)
 
 
@@ -91,12 +94,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, dataset in datasets(Path(folder)):
             lengths = [dataset.length(row) for row in range(len(dataset))]
+            fields = dataset.ids.values() if isinstance(dataset, Pairs) else [map(range, lengths)]
+            each = np.array([[*map(len, texts)] for texts in fields]).T
             about = {"data": name, "examples": len(dataset)}
             about |= {"tokens": [int(np.quantile(lengths, part)) for part in (0, 0.5, 1)]}
             for size in SIZES:
                 found = padding(dataset, size, grouped=True)
                 shuffled = padding(dataset, size, grouped=False)["padding"]
-                found |= {"least": least(lengths, size)} if name != "pairs" else {}
+                found |= {"least": least(each, size)}
                 rows.append(about | {"batch": size, **found, "not grouped": shuffled})
                 print(rows[-1])
     worst = max(row["padding"] for row in rows)

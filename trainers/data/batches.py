@@ -74,6 +74,9 @@ class Order:
     def __init__(self, dataset: Dataset, size: int, seed: int, *, group_by_length: bool) -> None:
         self._dataset, self._size, self._seed = dataset, size, seed
         self._window = size * (WINDOW if group_by_length else 1)
+        width = getattr(dataset, "width", None) if group_by_length else None
+        widths = [np.atleast_1d(width(row)) for row in range(len(dataset))] if width else []
+        self._widths = np.stack(widths) if widths else None
         self._starts = [0]  # positions at which the epochs begin that were looked at
         self._kept: dict[int, list[list[int]]] = {}  # the batches of the last two of them
         self._lock = threading.Lock()  # threads that make batches ahead look at positions too
@@ -117,11 +120,41 @@ class Order:
 
     def _alike(self, rows: list[int]) -> list[int]:
         """Return ROWS with like ones together: of one padded length, or in windows by their lengths."""
-        if width := getattr(self._dataset, "width", None):
+        if self._widths is not None:
             whole = len(rows) - len(rows) % self._size  # what is left out is none of the longest
-            return sorted(rows[:whole] or rows, key=width)
+            found = alike(np.array(rows[:whole] or rows), self._widths, self._size)
+            return [*map(int, found)]
         windows = (rows[at : at + self._window] for at in range(0, len(rows), self._window))
         return [row for window in windows for row in sorted(window, key=self._dataset.length)]
+
+
+def alike(rows: Array, widths: Array, size: int) -> Array:
+    """Return ROWS so that every SIZE of them have like WIDTHS, which are padded to their largest.
+
+    They are divided in two, where one of the widths decides which go where and the padded lengths of
+    both sides are least, and each side likewise, down to batches. Rows of the same widths keep their order.
+
+    Args:
+        rows: numbers of rows.
+        widths: padded lengths, shape ``(all rows, fields)``.
+        size: rows of a batch.
+
+    >>> alike(np.arange(6), np.array([[9, 1], [1, 9], [2, 2], [9, 1], [1, 9], [2, 2]]), 2).tolist()
+    [1, 4, 2, 5, 0, 3]
+    """
+    found = widths[rows]
+    if len(rows) <= size or (found == found[0]).all():
+        return rows
+    cuts = np.arange(size, len(rows), size)
+    ways = []
+    for field in range(found.shape[1]):
+        order = found[:, field].argsort(kind="stable")
+        below = np.maximum.accumulate(found[order]).sum(1)[cuts - 1]
+        above = np.maximum.accumulate(found[order][::-1])[::-1].sum(1)[cuts]
+        cost = cuts * below + (len(rows) - cuts) * above
+        ways.append((int(cost.min()), int(cuts[cost.argmin()]), rows[order]))
+    _, cut, ordered = min(ways, key=lambda way: way[0])
+    return np.concatenate([alike(part, widths, size) for part in np.split(ordered, [cut])])
 
 
 def fill(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weighbridge.errors import BadInputError
-from weighbridge.trainers.data.batches import Order, fill
+from weighbridge.trainers.data.batches import Order, alike, fill
 
 
 class Numbers:
@@ -120,3 +120,23 @@ def test_rows_of_one_padded_length_meet_and_every_row_has_its_turn():
         for e in range(9)
     ]
     assert not set.intersection(*missed)  # least of all the longest, which stand last
+
+
+def test_rows_of_two_padded_lengths_meet_with_less_padding_than_sorted_ones():
+    generator = np.random.default_rng(0)
+    widths = generator.lognormal(3, 1, (400, 2)).astype(int)
+    widths[:, 1] *= 4
+    rows = generator.permutation(400)
+
+    def padded(ordered):
+        batches = widths[ordered].reshape(-1, 16, 2)
+        return batches.max(1).sum()
+
+    found = alike(rows, widths, 16)
+    assert sorted(found) == sorted(rows)
+    assert padded(found) < 0.95 * padded(
+        sorted(rows, key=lambda row: (widths[row, 1], widths[row, 0]))
+    )
+    one = alike(rows, widths[:, :1], 16)
+    assert padded(one) > padded(found)
+    assert widths[one, 0].reshape(-1, 16).max(1).sum() == np.sort(widths[:, 0])[15::16].sum()

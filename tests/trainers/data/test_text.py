@@ -16,6 +16,7 @@ from weighbridge.trainers.config import validate
 from weighbridge.trainers.data.context import Context
 from weighbridge.trainers.data.reading import read_splits
 from weighbridge.trainers.data.text import Text
+from weighbridge.trainers.data.tokens import buckets
 from weighbridge.trainers.data.tokens.forms import Coded
 from weighbridge.trainers.data.tokens.lengths import pieces
 
@@ -90,8 +91,8 @@ def test_lengths_are_chosen_from_the_data_where_none_are_given(read):
     data = read([{"text": "a" * count} for count in range(3, 60)])
     widths = [data.batch([row]).inputs["ids"].shape[1] for row in range(len(data))]
     lengths = [data.length(row) for row in range(len(data))]
-    assert 3 < len(set(widths)) <= 16
-    assert sum(widths) <= 1.08 * sum(lengths)
+    assert 3 < len(set(widths)) <= buckets.MOST
+    assert sum(widths) <= buckets.SPARE * sum(lengths)
     assert widths == [data.width(row) for row in range(len(data))]
 
 

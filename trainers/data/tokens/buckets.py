@@ -12,8 +12,8 @@ from ....converters.values import Array
 from ....errors import MismatchError
 from ..context import Context
 
-SPARE: Final = 1.08  # padded over real tokens, where lengths are chosen here; batches add to it
-MOST: Final = 16  # lengths that are chosen
+SPARE: Final = 1.03  # padded over real tokens, where lengths are chosen here; batches add to it
+MOST: Final = 32  # lengths that are chosen
 CANDIDATES: Final = 512  # lengths that are tried
 Ids = Sequence[int] | Array
 
