@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import subprocess
@@ -19,6 +20,7 @@ from weighbridge.cli import main
 __all__ = ["world_of"]  # a fixture
 PROGRAM = re.compile(r"(?:\$ )?(weighbridge|python -m weighbridge\.\S+) +([^#]*)")
 GIVEN = {"$MODEL": "all-MiniLM-L6-v2"}  # what the README's shell has set
+BASE = "MODEL"  # the base of an adapter that a page has trained, which the run names
 
 
 def lines(page: Path) -> list[tuple[str, str]]:
@@ -46,6 +48,9 @@ def enter(here: Path, world: Path | None, target: str) -> None:
 def words_of(line: str) -> tuple[list[str], str | None]:
     """Return the words of LINE, and the file that it writes to."""
     words = [GIVEN.get(word, word) for word in shlex.split(line)]
+    if BASE in words:
+        adapter = json.loads(Path(words[words.index(BASE) + 1], "adapter_config.json").read_text())
+        words[words.index(BASE)] = adapter["model"]
     return (words[:-2], words[-1]) if ">" in words else (words, None)
 
 

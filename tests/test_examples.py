@@ -22,6 +22,7 @@ from tests.conftest import SENTENCE_FILES, save_tokenizer, tiny_vocabulary
 from tests.converters.gguf.models import like_file, module, saved, tuned
 from weighbridge.cli import main
 from weighbridge.trainers.config import load_config
+from weighbridge.trainers.data.indicators.generated import write_market
 
 EXAMPLE = re.compile(r"Example: weighbridge (.*)", re.DOTALL)
 QWEN = {
@@ -165,11 +166,17 @@ def llamas(folder: Path) -> None:
     shutil.copytree(base, folder / "llama-hf")
     like_file(file, "llama", base)
     run(f"convert torch-to-mlx {base} {folder}/llama-mlx --check none")
-    small, how = folder / "small", "--group-size 32 --check none"
+    small, how = folder / "llama-4bit", "--group-size 32 --check none"
     run(f"quantize {base} {small} --bits 4 {how}")
     run(f"export gguf {small} {folder}/llama-q4_0.gguf --like {file} --check none")
     gptq = f"{folder}/llama-gptq --quant-method gptq --allow-lossy --check none"
     run(f"convert mlx-to-torch {small} {gptq}")
+
+
+def market(folder: Path) -> None:
+    """Prices of some symbols, and later ones."""
+    write_market(folder)
+    (folder / "validation.npz").rename(folder / "later.npz")
 
 
 def nothing(folder: Path) -> None:
@@ -190,7 +197,7 @@ def programs(folder: Path) -> None:
 
 
 WORLDS |= dict.fromkeys(("model.onnx", "model.mlpackage", "model.aimodel"), programs) | WORLDS
-WORLDS |= {"llama-": llamas, "gguf": ggufs, "my_port": ports}
+WORLDS |= {"llama-": llamas, "train.npz": market, "gguf": ggufs, "my_port": ports}
 
 
 def labelled(folder: Path) -> None:
