@@ -14,6 +14,7 @@ from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..base import Header
 from .onnx_codes import made_weights
+from .onnx_packed import packed_weights
 from .ranges import chunks
 
 SUFFIX = ".onnx"
@@ -26,7 +27,7 @@ class OnnxFile:
     Attributes:
         proto: the model, external data not loaded.
         headers: the initializers whose dtype a tensor file has, and the weights that the graph makes of
-            codes in place of these.
+            codes, or multiplies by, in place of these.
         others: those of other dtypes, such as 4-bit integers.
 
     Raises:
@@ -43,7 +44,12 @@ class OnnxFile:
         made = made_weights(self.proto.graph, self._tensors)
         shown = {name: it.header(self._tensors, self.part) for name, it in made.items()}
         self._made = {name: it for name, it in made.items() if shown[name]}
+        inside = packed_weights(self.proto.graph, self._tensors)
+        packed = {name: it.header(self._tensors) for name, it in inside.items()}
+        self._packed = {name: inside[name] for name, it in packed.items() if it}
+        shown |= packed
         parts = {name for made in self._made.values() for name in made.parts}
+        parts |= {name for it in self._packed.values() for name in it.names}
         self.headers: Mapping[str, Header] = {
             name: Header(code, tuple(self._tensors[name].dims))
             for name, code in codes.items()
@@ -59,7 +65,7 @@ class OnnxFile:
             BadInputError: its data is missing or damaged.
         """
         header = self.headers[name]
-        made = self._made.get(name)
+        made = self._made.get(name) or self._packed.get(name)
         try:
             array = made.values(self.part) if made else self.part(name)
             return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)

@@ -1,0 +1,63 @@
+"""Weights inside ``MatMulNBits`` nodes, as onnxruntime's own quantizer writes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from weighbridge.converters.checkpoints.formats import onnx_packed
+from weighbridge.converters.checkpoints.formats.onnx_model import OnnxFile
+
+onnxruntime = pytest.importorskip("onnxruntime")
+INPUTS, OUTPUTS = 80, 6  # no whole number of blocks of 32
+WEIGHT = np.random.default_rng(0).standard_normal((INPUTS, OUTPUTS)).astype(np.float32)
+
+
+def quantized(folder, bits, *, symmetric):
+    """Return the file that onnxruntime's quantizer makes of one product."""
+    from onnxruntime.quantization import matmul_nbits_quantizer as own
+
+    ports = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", size])
+        for name, size in (("x", INPUTS), ("y", OUTPUTS))
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "up.weight"], ["y"])],
+        "product",
+        ports[:1],
+        ports[1:],
+        [numpy_helper.from_array(WEIGHT, "up.weight")],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    job = own.MatMulNBitsQuantizer(model, bits=bits, block_size=32, is_symmetric=symmetric)
+    job.process()
+    path = folder / "quantized.onnx"
+    job.model.save_model_to_file(str(path))
+    return path
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_weight_is_what_onnxruntime_multiplies_by(bits, symmetric, tmp_path, monkeypatch):
+    path = quantized(tmp_path, bits, symmetric=symmetric)
+    file = OnnxFile(path)
+    assert {name: it.shape for name, it in file.headers.items()} == {"up.weight": (OUTPUTS, INPUTS)}
+    found = file.read("up.weight")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (ran,) = session.run(None, {"x": np.eye(INPUTS, dtype=np.float32)})
+    assert np.array_equal(found.T, ran)
+    assert np.abs(found.T - WEIGHT).max() < 8 / 2**bits
+    monkeypatch.setattr(onnx_packed, "AT_ONCE", 2 * INPUTS)
+    assert np.array_equal(file.read("up.weight"), found)
+
+
+def test_a_node_whose_constants_do_not_fit_is_no_weight(tmp_path):
+    path = quantized(tmp_path, 4, symmetric=False)
+    proto = onnx.load(path)
+    (node,) = proto.graph.node
+    next(it for it in node.attribute if it.name == "N").i += 1
+    onnx.save(proto, path)
+    assert "up.weight" not in OnnxFile(path).headers
