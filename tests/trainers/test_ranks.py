@@ -42,7 +42,7 @@ class Meeting:
     """Where the threads of a group add up what each has."""
 
     def __init__(self, size):
-        self.barrier, self.parts, self.sums = threading.Barrier(size, timeout=60), [None] * size, 0
+        self.barrier, self.parts, self.sums = threading.Barrier(size, timeout=600), [None] * size, 0
 
     def total(self, rank, array):
         self.parts[rank] = array
@@ -490,7 +490,7 @@ def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on(backend, launch, tmp
         if "weighbridge" in it.cmdline() and "-m" in it.cmdline()
     ]
     ranks[-1].send_signal(signal.SIGKILL)
-    _, said = started.communicate(timeout=120)
+    _, said = started.communicate(timeout=600)
     assert started.returncode is not None
     assert said.count("Error: another rank has ended") == 1 or "SIGTERM" in said
     assert str(Path(loop.__file__)) not in said

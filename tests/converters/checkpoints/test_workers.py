@@ -18,7 +18,7 @@ def test_each_task_is_done_once(count):
 
 
 def test_as_many_threads_work_at_once_as_there_are_workers():
-    together = threading.Barrier(3, timeout=5)
+    together = threading.Barrier(3, timeout=600)
     Workers(3).each(range(3), lambda _: together.wait())
 
 
