@@ -20,6 +20,7 @@ from ..converters.common.policy import Policy
 from ..converters.common.steps import step
 from ..converters.models import Model
 from ..converters.models.perturbed import perturbed
+from ..converters.models.towers import tower_names
 from ..converters.planning.adapter_names import carried, side_of
 from ..converters.planning.opening import fitted_to
 from ..converters.planning.view import converted_view, dense_view
@@ -27,6 +28,7 @@ from ..converters.runtimes import Runner, load
 from ..converters.runtimes.live import live_difference
 from ..errors import MismatchError, UnsupportedError, WeighbridgeError
 from ..parity.check.verdict import Stage, Verdict, decide
+from ..parity.probes.pictures import fitted
 from .options import CheckOptions
 from .provenance.base import Provenance, provenance_stage
 
@@ -147,29 +149,36 @@ def live_stage(figures: dict[str, Any]) -> Stage:
         )
     if error > limit:
         return Stage("live", "fail", detail, figures)
+    if unseen := figures.get("unseen"):
+        return Stage("live", "unverified", f"{detail}; {unseen}", figures)
     if not effect > NEEDED * max(error, floor):
         return Stage("live", "unverified", f"{detail}, too little to show a fault", figures)
     return Stage("live", "pass", detail, figures)
 
 
-def measured(it: Load, source: Runner, target: Runner, options: CheckOptions) -> dict[str, float]:
+def measured(it: Load, source: Runner, target: Runner, options: CheckOptions) -> dict[str, Any]:
     """Return the figures of SOURCE against TARGET, and of the bare base in both frameworks.
 
     An adapter can make a model more sensitive to rounding than the bare base is. How much, is
     measured where the difference is too large for the bare base: on the source's side alone, by
     moving every weight by as much as float32 rounds.
     """
-    probes = probes_of(it.model, options)
     bare = {
         side: load(converted_view(it.model, side, options.original), side, Policy())
         for side in ("torch", "mlx")
     }
     own = bare[it.adapter.framework]
-    figures = {
+    probes = probes_of(it.model, options)
+    updated = len(tower_names(it.adapter.updates))
+    seen, unseen = pictures_for(it.model, bare["torch"], options) if updated else ([], "")
+    probes += seen
+    figures: dict[str, Any] = {
         "conversion": distance(source, target, probes),
         "frameworks": distance(bare["torch"], bare["mlx"], probes),
         "effect": distance(own, source, probes),
     }
+    if unseen:
+        figures["unseen"] = f"{updated} updates of towers were not run: {unseen}"
     if max(BAR, NOISE * figures["frameworks"]) < figures["conversion"] < math.inf:
         moved = perturbed(it.model)
         there = load(
@@ -190,12 +199,26 @@ def distance(one: Runner, other: Runner, probes: list[Probe]) -> float:
         UnsupportedError: a library's own class fails on the inputs.
     """
     try:
-        return live_difference(one, other, probes)
+        pairs = ((fitted(one, probe), fitted(other, probe), [probe]) for probe in probes)
+        return max((live_difference(*it) for it in pairs), default=math.inf)
     except Exception as error:
         pass_on_shortage(error)
         raise UnsupportedError(
             f"{one.runtime} or {other.runtime} fails on these inputs: {type(error).__name__}: {error}"
         ) from error
+
+
+def pictures_for(model: Model, runner: Runner, options: CheckOptions) -> tuple[list[Probe], str]:
+    """Return a text with a picture that RUNNER, MODEL in PyTorch, takes; or none, and why."""
+    from ..parity.check.pictures import probe_for
+
+    if options.inputs:
+        return [], ""
+    module: Any = runner
+    try:
+        return [probe_for(model, module.module, quick=options.quick)], ""
+    except UnsupportedError as error:
+        return [], str(error)
 
 
 def probes_of(model: Model, options: CheckOptions) -> list[Probe]:

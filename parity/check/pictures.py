@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -21,7 +20,15 @@ from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..configuration.reach import Sides, not_at_hand
 from ..goldens.golden import Golden
-from ..probes.pictures import PICTURES, Arrays, mirrored, signature_with, tokens_of, with_picture
+from ..probes.pictures import (
+    PICTURES,
+    Arrays,
+    fitted,
+    mirrored,
+    signature_with,
+    tokens_of,
+    with_picture,
+)
 from ..probes.probes import Probe, make_probes
 from ..reference.floors import floor
 from .candidate import Candidate
@@ -83,9 +90,7 @@ def sides_of(golden: Golden, candidate: Candidate, storage: str) -> list[Candida
     """
     if reason := not_at_hand(golden, candidate, storage):
         raise UnsupportedError(reason)
-    kind = str(golden.model.config.get("model_type") if golden.model else "")
-    if kind not in PICTURES:
-        raise UnsupportedError(f"how pictures are given to {kind} is not known here")
+    require_known(golden.model)
     if golden.model is None or golden.framework != "mlx":
         return [candidate]
     return [Candidate(golden.model, "mlx", candidate.policy), candidate]
@@ -111,7 +116,8 @@ def seen_by(sides: Sides, *, quick: bool) -> Seen:
     from ..reference.several import in_one_run
 
     signature, single = sides.golden.signature, sides.modules["float32"]
-    probe = probe_for(sides, single, quick=quick)
+    model: Any = sides.golden.model
+    probe = probe_for(model, single, quick=quick)
     more = signature_with(signature, probe)
     try:
         [wanted] = float64_outputs(sides.modules["float64"], more, [probe])
@@ -134,8 +140,19 @@ def moves(wanted: Mapping[str, Array], other: Mapping[str, Array], own: Mapping[
     return any(distance(other[it], wanted[it]).whole > MOVES * own[it].whole for it in wanted)
 
 
-def probe_for(sides: Sides, module: Any, *, quick: bool) -> Probe:
-    """Return a text with a picture for MODULE, the source, of as many tokens as its size allows."""
+def require_known(model: Model | None) -> None:
+    """Refuse MODEL if nothing here says how its type is given pictures."""
+    kind = str(model.config.get("model_type") if model else "")
+    if kind not in PICTURES:
+        raise UnsupportedError(f"how pictures are given to {kind} is not known here")
+
+
+def probe_for(model: Model, module: Any, *, quick: bool) -> Probe:
+    """Return a text with a picture for MODULE, which runs MODEL in PyTorch, of as many tokens as its size allows.
+
+    Raises:
+        UnsupportedError: it takes no picture, or is too large for one.
+    """
     from ...converters.runtimes.streamed.together import together
 
     def count(pixels: Arrays) -> int:
@@ -146,9 +163,9 @@ def probe_for(sides: Sides, module: Any, *, quick: bool) -> Probe:
             [found] = together(module, [partial(module.get_image_features, **tensors)])
         return tokens_of(getattr(found, "pooler_output", found))
 
-    model: Model | None = sides.golden.model
-    weights = sum(math.prod(it.shape) for it in model.checkpoint.headers.values()) if model else 0
-    small, *_ = make_probes(sides.golden.signature, tokenizer=None, quick=True)
+    require_known(model)
+    weights = sum(math.prod(it.shape) for it in model.checkpoint.headers.values())
+    small, *_ = make_probes(model.signature, tokenizer=None, quick=True)
     if quick and weights > QUICK:
         raise UnsupportedError("the model is large; a full check runs pictures")
     try:
@@ -169,10 +186,8 @@ def judged(sides: Sides, seen: Seen, runner: Any) -> Stage:
     study = floor(*key, blas=about.get("blas", ""))
     if study is None:
         return unstudied(NAME, about)
-    other = copy.copy(runner)
-    other.signature = seen.signature
     try:
-        found = other.run(seen.probe.inputs)
+        found = fitted(runner, seen.probe).run(seen.probe.inputs)
     except Exception as error:
         pass_on_shortage(error)
         reason = f"{runner.name} does not take a picture as the source does: {described(error)}"

@@ -5,6 +5,7 @@ Sizes come from a model's own configuration; how many tokens stand for a picture
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -136,6 +137,13 @@ def mirrored(probe: Probe) -> Probe:
     """Return PROBE with another picture of the same size."""
     turned = np.ascontiguousarray(probe.inputs[PIXELS][..., ::-1])
     return probe._replace(inputs={**probe.inputs, PIXELS: turned})
+
+
+def fitted(runner: Any, probe: Probe) -> Any:
+    """Return RUNNER so that it takes all that PROBE has."""
+    other = copy.copy(runner)
+    other.signature = signature_with(runner.signature, probe)
+    return other
 
 
 def signature_with(signature: Signature, probe: Probe) -> Signature:
