@@ -24,9 +24,14 @@ def results(worlds):
     return Results(list(worlds.values()))
 
 
+# Results of ours that take seconds to make; the heavy test visits them with every command.
+DEAR = {f"{kind} of ours" for kind in ("a map", "a package", "an asset", "a run", "an adapter")}
+
+
 def test_no_byte_is_lost_in_any_folder_that_is_not_ours(worlds, results):
     assert all(results[command] for command in QUICK)  # made before their places are taken
-    visits = [visit(worlds[c], n, results) for n, c in zip(ANIMALS, cycle(QUICK), strict=False)]
+    names = [name for name in ANIMALS if name not in DEAR]
+    visits = [visit(worlds[c], n, results) for n, c in zip(names, cycle(QUICK), strict=False)]
     assert [one for one in visits if one.problems] == []
     assert len(visits) >= 30
 
