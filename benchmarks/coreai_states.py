@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from weighbridge.converters.captures.positional import bounds, quiet, record
+from weighbridge.converters.coreml.form import one_text
 from weighbridge.converters.coreml.stateful import Stateful
-from weighbridge.converters.coreml.texts import one_text
 from weighbridge.converters.models import open as open_model
 from weighbridge.jobs.export import merged_in_memory
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .. import __version__
@@ -15,7 +16,9 @@ from ..converters.captures.program_options import ProgramOptions
 from ..converters.common.repositories import recorded
 from ..converters.coreml.compression import Compression
 from ..converters.coreml.options import PackageOptions
+from ..converters.coreml.vision import Vision
 from ..converters.models import Model, Signature
+from ..converters.models.pictures import Picture
 from ..converters.planning.memory import require_memory
 from ..converters.planning.transcoding import quantized_view
 from ..converters.quantization import Dequantized
@@ -54,6 +57,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     upper: Mapping[str, int] | None = None,
     compression: Compression = Compression(),
     package: PackageOptions = PackageOptions(),
+    vision: Vision = Vision(),
     options: WriteOptions = WriteOptions(),
 ) -> Outcome:
     """Export SOURCE to a Core ML package at TARGET.
@@ -65,6 +69,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         upper: largest size of each named dimension.
         compression: how its weights are compressed; what that costs is in the facts of the outcome.
         package: see :class:`PackageOptions`.
+        vision: pictures and labels, see :class:`Vision`.
         options: see :class:`WriteOptions`.
     """
     from ..converters.coreml.export import export_coreml as write_package
@@ -73,11 +78,12 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     compression.require()
 
     def write(model: Model, path: Path) -> Written:
+        chosen = vision.for_model(package, model)
         module = merged_in_memory(model)
-        sized = package.sized(model.signature, upper or {})
-        trial = trial_of(model, sized) if compute == "mixed" or compression else []
+        sized = chosen.sized(model.signature, upper or {})
+        trial = trial_of(model, sized, chosen.images) if compute == "mixed" or compression else []
         ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
-        exported = write_package(module, model.signature, path, options=package, **ways)
+        exported = write_package(module, model.signature, path, options=chosen, **ways)
         facts = facts_of(model, "mlprogram", str(exported))
         return Written(facts | compressed(path, compression, model, trial))
 
@@ -192,8 +198,14 @@ def _export(
     return publish(place, "", partial(write, model), check if options.checks else None)
 
 
-def trial_of(model: Model, signature: Signature) -> list[Mapping[str, Any]]:
-    """Return inputs of SIGNATURE on which MODEL shows what float16 cannot hold; none where none can be made."""
+def trial_of(
+    model: Model, signature: Signature, pictures: Mapping[str, Picture] = MappingProxyType({})
+) -> list[Mapping[str, Any]]:
+    """Return inputs of SIGNATURE on which MODEL shows what float16 cannot hold; none where none can be made.
+
+    Inputs that are PICTURES are the numbers of some.
+    """
+    from ..converters.models.pictures import of_pictures
     from ..parity.goldens.recorder import text_folder
     from ..parity.probes.probes import make_probes
 
@@ -201,7 +213,7 @@ def trial_of(model: Model, signature: Signature) -> list[Mapping[str, Any]]:
         probes = make_probes(signature, tokenizer=text_folder(model), quick=True)
     except UnsupportedError:
         return []
-    return [probe.inputs for probe in probes]
+    return [of_pictures(pictures, probe.inputs) for probe in probes]
 
 
 def judged(

@@ -19,6 +19,7 @@ from ..errors import WeighbridgeError
 
 TEXT: Final = "Once upon a time"
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "tokenizer.model")
+OF_PICTURES: Final = 4  # axes
 PROCESSORS: Final = ("processor_config.json", "preprocessor_config.json")
 
 # What is there -> lines; {path} and {base} are quoted, {inputs} are named arguments, {named} a dict.
@@ -67,6 +68,10 @@ print(model({first}))""",
 import coremltools, numpy as np
 model = coremltools.models.MLModel({path})
 print(model.predict({named}))  # on macOS""",
+    "mlprogram of pictures": """\
+import coremltools, numpy as np; from PIL import Image
+model = coremltools.models.MLModel({path})
+print(model.predict({named}))  # on macOS""",
     "onnx": """\
 import numpy as np, onnxruntime
 session = onnxruntime.InferenceSession({path})
@@ -87,7 +92,18 @@ ARRAYS: Final[Mapping[str, Callable[[Array], str]]] = {
     "torch": lambda it: f"torch.ones({it.shape}, dtype=torch.{it.dtype})",
     "numpy": lambda it: f"np.ones({it.shape}, np.{it.dtype})",
     "numpy of 32 bits": lambda it: f"np.ones({it.shape}, np.{_narrow(it)})",
+    "pictures": lambda it: (
+        f"Image.new({'L' if it.shape[1] == 1 else 'RGB'!r}, {it.shape[:1:-1]})"
+        if it.ndim == OF_PICTURES
+        else f"np.ones({it.shape}, np.{_narrow(it)})"
+    ),
     "coreai": lambda it: f"NDArray(np.ones({it.shape}, np.{_narrow(it)}))",
+}
+
+DIALECTS: Final = {
+    "mlprogram": "numpy of 32 bits",
+    "mlprogram of pictures": "pictures",
+    "onnx": "numpy",
 }
 
 
@@ -101,7 +117,7 @@ def model_lines(spec: str, model: Model) -> list[str]:
         arrays = _arrays(model, generates=generates) if _asks(kind) else {}
     except WeighbridgeError:  # its inputs are unknown, or its files say nonsense
         return []
-    dialect = {"mlprogram": "numpy of 32 bits", "onnx": "numpy"}.get(kind, kind.split(" ")[0])
+    dialect = DIALECTS.get(kind, kind.split(" ")[0])
     return _filled(kind, arrays, dialect, path=repr(spec), **_names(model)) if kind else []
 
 
@@ -127,7 +143,7 @@ def gguf_lines(path: Path) -> list[str]:
 def kind_of(model: Model) -> str:
     """Return which of ``LINES`` loads MODEL; empty where none does."""
     if model.framework in PROGRAMS:
-        return model.framework
+        return f"{model.framework} of pictures" if _takes_pictures(model) else model.framework
     if model.framework == "torch":
         return "torch" if _class_name(model) else ""
     if model.framework != "mlx" or model.library is None:
@@ -138,6 +154,16 @@ def kind_of(model: Model) -> str:
     if _has(model, PROCESSORS if library == "mlx-vlm" else TOKENIZERS):
         return library
     return "mlx" if library == "mlx-embeddings" else "mlx ids"  # which the others call otherwise
+
+
+def _takes_pictures(model: Model) -> bool:
+    """Say whether MODEL is a package that takes pictures."""
+    if model.framework != "mlprogram":
+        return False
+    from ..converters.captures.mlprogram.contents import pictures
+    from ..converters.captures.mlprogram.package import read_package
+
+    return bool([*pictures(read_package(Path(str(model.path))))])
 
 
 def _asks(kind: str) -> bool:

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from tests.conftest import SENTENCE_FILES, save_tokenizer, tiny_vocabulary
 from tests.converters.gguf.models import like_file, module, saved, tuned
 from weighbridge.cli import main
+from weighbridge.tests.faults.commands import classifier_of_pictures
 from weighbridge.trainers.config import load_config
 from weighbridge.trainers.data.indicators.generated import write_market
 
@@ -196,6 +197,12 @@ def programs(folder: Path) -> None:
     run(f"export coreai {folder}/model {folder}/model.aimodel --check none")
 
 
+def pictures(folder: Path) -> None:
+    """A classifier of pictures."""
+    classifier_of_pictures(folder / "vit-tuned")
+
+
+WORLDS["vit-"] = pictures
 WORLDS |= dict.fromkeys(("model.onnx", "model.mlpackage", "model.aimodel"), programs) | WORLDS
 WORLDS |= {"llama-": llamas, "train.npz": market, "gguf": ggufs, "my_port": ports}
 

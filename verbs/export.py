@@ -35,6 +35,7 @@ OF_CODES = (
 SYSTEMS = ("iOS15", "iOS16", "iOS17", "iOS18", "iOS26")  # converters.coreml.options
 UNITS = ("cpu", "gpu", "ane", "all")
 ABOUT = ("author", "description", "license", "release")
+LAYOUTS = ("RGB", "BGR", "GRAY")  # converters.models.pictures
 
 
 upper_sizes = click.option(
@@ -124,6 +125,41 @@ packaging = together(
 )
 
 
+def numbers_of(_: Any, __: Any, text: str | None) -> tuple[float, ...]:
+    """Return the numbers of TEXT, parted by commas."""
+    try:
+        return tuple(float(it) for it in text.split(",")) if text else ()
+    except ValueError:
+        raise click.BadParameter(f"{text!r} should be numbers, such as 0.5,0.5,0.5") from None
+
+
+VISION = ("image", "mean", "std", "layout", "labels")
+picturing = together(
+    click.option("--image", metavar="PORT", help="An input takes pictures of 8 bits a channel."),
+    *(
+        click.option(
+            f"--image-{name}",
+            name,
+            metavar="NUMBER,...",
+            callback=numbers_of,
+            help=f"{does}, one a channel, of colours from 0 to 1.  [default: the image processor's]",
+        )
+        for name, does in (("mean", "Is subtracted"), ("std", "Is divided by"))
+    ),
+    click.option(
+        "--image-layout",
+        "layout",
+        type=click.Choice(LAYOUTS),
+        help="Order of the channels that the model wants.  [default: RGB, or GRAY of one]",
+    ),
+    click.option(
+        "--labels",
+        metavar="config|FILE",
+        help="Give a class label: the names in config.json, or a text file with one a line.",
+    ),
+)
+
+
 def pairs_of(items: tuple[str, ...], option: str) -> dict[str, str]:
     """Return what OPTION's ITEMS say, each KEY=VALUE."""
     if wrong := [item for item in items if not all(item.partition("=")[::2])]:
@@ -165,6 +201,7 @@ def export() -> None:
 @upper_sizes
 @compressing
 @packaging
+@picturing
 @writing
 def export_coreml(
     source: str,
@@ -182,15 +219,20 @@ def export_coreml(
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
 
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --quantize int4 --block 32
+
+    Example: weighbridge export coreml vit-tuned ViT.mlpackage --image pixel_values --labels config
     """
     prepare_mlx()
+    from ..converters.coreml.vision import Vision
     from ..jobs.export import export_coreml as export_package
     from ..jobs.options import WriteOptions
 
     package, compute = package_of(chosen), chosen.pop("compute")
     compression = Compression(**{name: chosen.pop(name) for name in OF_WEIGHTS})
+    vision = Vision(**{name: chosen.pop(name) for name in VISION})
     options, limits = options_of(WriteOptions, chosen), sizes_of(upper)
     ways: dict[str, Any] = {"upper": limits, "compression": compression, "package": package}
+    ways["vision"] = vision
     outcome = export_package(source, target, compute=compute, **ways, options=options)
     finish(outcome, as_json=as_json, accept=accept)
 

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import UnsupportedError
 from ..captures.mlprogram.contents import constants
 from ..captures.mlprogram.evaluator import constant_value
-from ..captures.mlprogram.names import names_of, renamed
+from ..captures.mlprogram.names import inward
 from ..captures.mlprogram.package import functions, read_package
 from ..captures.mlprogram.program import COMPRESSED, Program, load_program
 from ..captures.mlprogram.texts import run_program, text_of
@@ -122,7 +122,7 @@ def moved(old: Program, new: Program, trial: Sequence[Mapping[str, Array]]) -> d
     found: dict[str, float] = {}
     text = text_of(old.manifest)
     for given in trial:
-        inputs = renamed(given, names_of(old.manifest))
+        inputs = inward(old.manifest, given)
         ours, theirs = (run_program(it, text, inputs, dict) for it in (new, old))
         for name, array in theirs.items():
             if array.dtype.kind == "f":

@@ -16,7 +16,7 @@ import torch
 
 from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
 from ..captures.mlprogram.arithmetic import tensors
-from ..captures.mlprogram.names import renamed
+from ..captures.mlprogram.names import inward
 from ..captures.mlprogram.package import MANIFEST, census, functions, read_package
 from ..captures.mlprogram.program import load_body, load_program
 from ..captures.mlprogram.toolkit import coremltools, quiet
@@ -28,13 +28,14 @@ from ..common.users_code import fault_of, first_line
 from ..models.signature import Signature
 from ..values import Array
 from .compat import bound_constants, lower
-from .form import Form, form_of, tensor_types
+from .form import PROBABILITIES, Form, form_of, tensor_types
 from .made import Origins, constants_described
 from .manifest import sites
-from .naming import NAMING
+from .naming import FORGETTING, NAMING
 from .options import PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
 from .recurrent import any_length
+from .vision import Pictured, before_model, scores_of
 from .writing import files, save, write_metadata
 
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
@@ -90,6 +91,8 @@ def convert(graph: Any, form: Form, selection: Selection) -> Any:
     pipeline = coremltools.PassPipeline.DEFAULT
     pipeline.remove_passes(set(KEPT_APART))
     pipeline.insert_pass(0, NAMING)
+    if form.options.labels:
+        pipeline.append_pass(FORGETTING)
     try:
         with quiet():
             return coremltools.convert(
@@ -128,8 +131,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 ) -> ExportReport:
     """Write MODULE as an ``.mlpackage`` for macOS 14, iOS 17 and later.
 
-    Inputs and outputs are named as in SIGNATURE; integers are int32 and outputs float32. The package
-    carries a manifest, see ``constants_described`` and ``manifest.sites``.
+    Integers are int32 and outputs float32. Of its manifest see ``constants_described`` and ``sites``.
 
     Args:
         module: called with keyword arguments named as the inputs; put in evaluation mode.
@@ -151,7 +153,8 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     graph = lowered(recorded(module, form))
     if compute != "float32":
         bound_constants(graph)
-    selection = Selection(compute, Origins(graph, module).activations)
+    first = {*before_model(graph, form.pictured)}
+    selection = Selection(compute, Origins(graph, module).activations, first)
     model, selection = convert_within(graph, form, selection, (target.parent, trial))
     facts = (module, form._replace(signature=signature), graph, dict(metadata or {}), selection)
     return write_package(model, target, lambda package: describe(package, *facts))
@@ -160,13 +163,18 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 def recorded(module: torch.nn.Module, form: Form) -> Any:
     """Return the graph of MODULE, its keys and values in buffers where FORM has states."""
     step("recording in torch.export")
-    if not form.options.stateful:
-        return record_layers(any_length(module), module, form.signature, form.limits)
+    options, asked = form.options, (module, form.signature, form.limits)
+    if options.images or options.labels:
+        scores = scores_of(form.signature).name if options.labels else None
+        pictured = partial(Pictured, pictures=options.images, scores=scores)
+        return record_layers(any_length(module), *asked, torch.int32, pictured)
+    if not options.stateful:
+        return record_layers(any_length(module), *asked)
     from .stateful import Stateful
 
     length = str(form.signature.inputs[0].shape[1])
     wrapper = partial(Stateful, tokens=form.limits[length])
-    return record(module, form.signature, form.limits, wrapper=wrapper)
+    return record(*asked, wrapper=wrapper)
 
 
 def convert_within(
@@ -182,6 +190,7 @@ def convert_within(
     step("converting with coremltools")
     model = convert(graph, form, selection)
     if selection.compute == "mixed" and (outside := too_large(model, form, *trial)):
+        outside |= {*selection.outside}
         selection = Selection(selection.compute, selection.activations, outside)
         model = convert(graph, form, selection)
     return model, selection
@@ -209,7 +218,7 @@ def too_large(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".trial-") as place:
         save(model, Path(place) / "trial.mlpackage")
         program = load_program(Path(place) / "trial.mlpackage")
-        given = (renamed(inputs, form.options.names) for inputs in trial)
+        given = (inward(written_of(form), inputs) for inputs in trial)
         return {name for inputs in given for name in beyond_half(program, inputs, form.text)}
 
 
@@ -221,6 +230,20 @@ def require_package(target: Path, compute: str, options: PackageOptions) -> None
     options.require(compute)
     if target.exists():
         raise TargetExistsError(f"{target} exists")
+
+
+def written_of(form: Form) -> dict[str, Any]:
+    """Return what a manifest says of the inputs and outputs of FORM besides their signature."""
+    options = form.options
+    about: dict[str, Any] = {
+        "text": form.text._asdict() if form.text else {},
+        "names": dict(options.names),
+        "pictures": {name: it._asdict() for name, it in options.images.items()},
+    }
+    if options.labels:
+        scores = scores_of(form.signature).name
+        about["labels"] = {"scores": scores, "from": options.labelled}
+    return {key: value for key, value in about.items() if value}
 
 
 def describe(
@@ -239,12 +262,12 @@ def describe(
     found, made = rows["weights"], rows["made"]
     signature = form.options.sized(form.signature, form.limits)
     outputs = [form.name(port.name) for port in signature.outputs]
+    outputs += [PROBABILITIES] if form.options.labels else []
     manifest = {
         "version": 2,
         "compute": selection.compute,
         "signature": asdict(signature),
-        **({"text": form.text._asdict()} if form.text else {}),
-        **({"names": dict(form.options.names)} if form.options.names else {}),
+        **written_of(form),
         **rows,
         "sites": sites(graph, variables(body), outputs),
     }

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...errors import BadInputError
+from ...errors import BadInputError, UnsupportedError
 from ..captures.mlprogram.texts import Text
 from ..captures.mlprogram.toolkit import coremltools
 from ..captures.positional import bounds, example, example_sizes
 from ..models.signature import Port, Signature
+from ..runtimes.pieces import stepped
 from .options import PackageOptions, with_sizes
-from .texts import POSITION, one_text
+
+PROBABILITIES: Final = "probabilities"  # of the classes that a package names
+POSITION: Final = "position"
+LONGEST: Final = 2048  # tokens that are kept where nobody says how many
+COLORS: Final = {"GRAY": "GRAYSCALE"}  # ours -> coremltools'; others are called alike
 
 
 class Form(NamedTuple):
@@ -29,6 +35,11 @@ class Form(NamedTuple):
         """The inputs of a package that goes on with a text; ``None`` where it keeps nothing."""
         ids = self.signature.inputs[0].name
         return Text(self.name(ids), self.name(POSITION)) if self.options.stateful else None
+
+    @property
+    def pictured(self) -> list[bool]:
+        """Which of the inputs are pictures."""
+        return [port.name in self.options.images for port in self.signature.inputs]
 
     def name(self, port: str) -> str:
         """Return what the package calls an input or output that the model calls PORT."""
@@ -65,20 +76,30 @@ def problems_of(form: Form, upper: Mapping[str, int]) -> Iterator[str]:
         yield f"where a dimension has a list of sizes all need one: --sizes {ranges[0]}=1"
 
 
-def tensor_types(form: Form) -> dict[str, list[Any]]:
-    """Return coremltools' descriptions of inputs and outputs."""
+def tensor_types(form: Form) -> dict[str, Any]:
+    """Return coremltools' descriptions of inputs and outputs, and of labels."""
     sizes = example_sizes(form.limits)
-    inputs = [
-        coremltools.TensorType(
-            form.name(port.name), shape_of(form, port), dtype=example(port, sizes).numpy().dtype
-        )
-        for port in form.signature.inputs
-    ]
-    outputs = [
-        coremltools.TensorType(form.name(port.name), dtype=np.float32)
-        for port in form.signature.outputs
-    ]
-    return {"inputs": inputs, "outputs": outputs}
+    images, labels = form.options.images, form.options.labels
+
+    def described(port: Port) -> Any:
+        about: dict[str, Any] = {"name": form.name(port.name), "shape": shape_of(form, port)}
+        if port.name in images:
+            color = COLORS.get(images[port.name].layout, images[port.name].layout)
+            return coremltools.ImageType(
+                **about, color_layout=getattr(coremltools.colorlayout, color)
+            )
+        return coremltools.TensorType(**about, dtype=example(port, sizes).numpy().dtype)
+
+    names = [form.name(port.name) for port in form.signature.outputs]
+    given = [*names, *([PROBABILITIES] if labels else [])]
+    found = {
+        "inputs": [described(port) for port in form.signature.inputs],
+        "outputs": [coremltools.TensorType(name, dtype=np.float32) for name in given],
+    }
+    if not labels:
+        return found
+    made = {"predicted_probabilities_output": PROBABILITIES}
+    return {**found, "classifier_config": coremltools.ClassifierConfig([*labels], **made)}
 
 
 def shape_of(form: Form, port: Port) -> Any:
@@ -97,3 +118,26 @@ def shape_of(form: Form, port: Port) -> Any:
         for chosen in [dict(zip(named, combination, strict=True))]
     ]
     return coremltools.EnumeratedShapes(shapes) if len({*shapes}) > 1 else shapes[0]
+
+
+def one_text(signature: Signature) -> Signature:
+    """Return SIGNATURE as a stateful package has it: one text, and how much of it was read before.
+
+    Raises:
+        UnsupportedError: it is no signature of a model that continues a text.
+    """
+    port = stepped(signature)
+    if port is None or signature.inputs != (port,) or len(port.shape) != 2:
+        names = ", ".join(it.name for it in signature.inputs)
+        raise UnsupportedError(
+            f"a stateful package continues a text: its one input is token ids, not {names};"
+            " export it without --stateful"
+        )
+    batch, length = port.shape
+    limits = {**dict(port.upper), str(length): min(LONGEST, port.limit(str(length), LONGEST))}
+    alone = replace(port, shape=(1, length), upper=tuple(limits.items()))
+    outputs = (
+        replace(it, shape=tuple(1 if size == batch else size for size in it.shape))
+        for it in signature.outputs
+    )
+    return Signature((alone, Port(POSITION, "int32", (1,), "positions")), tuple(outputs))

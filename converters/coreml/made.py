@@ -1,7 +1,8 @@
 """How each constant that is no tensor of the source came about, for the package's manifest.
 
-A rule is ``{"fill": number}``; ``{"buffer": name}``, a tensor that the source computes itself; or
-``{"value": expression}``, arithmetic on tensors of the source (see ``mlprogram.arithmetic``).
+A rule is ``{"fill": number}``; ``{"numbers": them}``, one for each channel of a picture; ``{"buffer": name}``,
+a tensor that the source computes itself; or ``{"value": expression}``, arithmetic on tensors of the source
+(see ``mlprogram.arithmetic``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from ..captures.constants import match_weights
 from ..captures.mlprogram.arithmetic import FUNCTIONS, evaluate, rounds_to, tensors
 from ..captures.mlprogram.variables import scalars, weights
+from ..models.pictures import CHANNELS
 from ..values import Array
 from .manifest import match_scalars
 from .precision import before_rounding
@@ -154,11 +156,21 @@ def constants_described(
     rest = {name: array for name, array in constants.items() if name not in found}
     folded = {name: array for name, array in numbers.items() if name not in found}
     made = rules(rest, module, origins) | rules_of_tensors(folded, module, origins)
+    made |= of_channels({name: array for name, array in rest.items() if name not in made}, exact)
     return {
         "weights": found,
         "made": {name: made.get(name, {}) for name in sorted({*rest, *made})},
         "exact": exact_scalars(numbers, exact),
     }
+
+
+def of_channels(
+    constants: Mapping[str, Array], exact: Mapping[str, Array]
+) -> dict[str, dict[str, Any]]:
+    """Return the rules of those CONSTANTS that have a number for each channel of a picture."""
+    small = {name: it for name, it in constants.items() if 1 < it.size <= CHANNELS}
+    whole = {name: exact.get(before_rounding(name), it) for name, it in small.items()}
+    return {name: {"numbers": [float(n) for n in it.ravel()]} for name, it in whole.items()}
 
 
 def rules_of_tensors(

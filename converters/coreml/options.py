@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...errors import BadInputError
+from ..models.pictures import Picture
 from ..models.signature import Port, Signature
 
 TARGETS: Final = ("iOS15", "iOS16", "iOS17", "iOS18", "iOS26")
@@ -41,6 +42,9 @@ class PackageOptions:
         sizes: dimension -> the only sizes it may have, in place of a range.
         about: author, description, license and release, for whoever opens the package.
         units: where it should run, one of ``UNITS``, as a note for whoever loads it.
+        images: the inputs that are pictures, and what the program does to these first.
+        labels: names of the classes that the model scores; none for scores alone.
+        labelled: where the labels were taken from.
     """
 
     stateful: bool = False
@@ -49,6 +53,9 @@ class PackageOptions:
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)
     units: str | None = None
+    images: Mapping[str, Picture] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    labelled: str | None = None
 
     @property
     def oldest(self) -> str:

@@ -17,7 +17,7 @@ from ..captures.keeping import PARTS, Layer, sizes_of
 from ..captures.mlprogram.toolkit import quiet
 from ..captures.positional import Positional
 from ..models.signature import Signature
-from .texts import POSITION
+from .form import POSITION
 
 with quiet():
     from coremltools.converters.mil import Builder

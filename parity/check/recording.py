@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.common.policy import full_tokens
 from ...converters.models import PROGRAMS, Model
+from ...converters.models.pictures import of_pictures
 from ...converters.quantization import Dequantized
 from ..configuration.lengths import to_cross
 from ..probes import coverage
@@ -38,7 +39,7 @@ def record_for(
     reach = REACH if candidate.program else 0
     about: dict[str, Any] = {"quick": quick, "past": past, "reach": reach}
     about |= {"tokens": tokens_for(reference, candidate), "pad": pad_of(reference.config)}
-    chosen = probes or make_probes(signature, tokenizer=folder, **about)
+    chosen = probes or shown_to(candidate, make_probes(signature, tokenizer=folder, **about))
     precisions = {candidate.storage, candidate.shipped} - {"float32"}
     kept = storage_dtype(base_weights(reference))
     source = {"storage": kept, "adapter": reference.adapter}
@@ -46,6 +47,16 @@ def record_for(
     storages = storages if candidate.program is None else set()  # recorded where it is asked for
     recorder = Recorder(reference, chosen, outlives=False, once=cache is None)
     return recorder.record("verdict", tuple(sorted(precisions)), cache, tuple(sorted(storages)))
+
+
+def shown_to(candidate: Candidate, probes: Sequence[Probe]) -> Sequence[Probe]:
+    """Return PROBES; inputs that CANDIDATE takes as pictures are what the nearest pictures are."""
+    if candidate.program is None:
+        return probes
+    from ...converters.captures.mlprogram.names import pictures_of
+
+    known = pictures_of(candidate.program.manifest)
+    return [it._replace(inputs=of_pictures(known, it.inputs)) for it in probes]
 
 
 def tokens_for(reference: Model, candidate: Candidate) -> int | None:

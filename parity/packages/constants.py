@@ -16,6 +16,7 @@ from ...converters.captures.mlprogram.arithmetic import (
     rounded_once,
     rounds_to,
 )
+from ...converters.models.pictures import CHANNELS
 from ...converters.values import Array
 from ..weights.assembly import carried
 from ..weights.folding import agree
@@ -28,6 +29,7 @@ PARTIAL: Final = frozenset({"split", "cropped"})  # zeros are rows of any zeros
 HALVES: Final = frozenset(
     {"F16", "BF16"}
 )  # a reference in these is not what was exported in float32
+LITERAL: Final = frozenset({"fill", "numbers"})  # rules that need nothing of the source
 NEUTRAL: Final = (0.0, 1.0)  # adding the one or multiplying by the other changes nothing
 HIDDEN: Final = -1e4  # a score of this size is as good as none
 LEAST_HALF: Final = float(np.finfo(np.float16).min)  # sources hide by this number or a smaller one
@@ -143,6 +145,8 @@ def describe(rule: Mapping[str, Any]) -> str:
     """
     if "fill" in rule:
         return f"{rule['fill']:g} everywhere"
+    if "numbers" in rule:
+        return f"{', '.join(f'{float(it):g}' for it in rule['numbers'])} of channels"
     if "computed" in rule:
         return str(rule["computed"])
     return _words(rule.get("value", rule))
@@ -202,6 +206,9 @@ def bears_out(exact: Array, array: Array) -> bool:
 def _value(rule: Mapping[str, Any], source: SourceTensors | None) -> Array | None:
     if "fill" in rule:
         return np.asarray(float(rule["fill"]))
+    if "numbers" in rule:
+        given = np.asarray(rule["numbers"], np.float64)
+        return given if given.size <= CHANNELS else None
     if source is None:
         return None
     if "computed" in rule:
@@ -244,7 +251,7 @@ def contradictions(
         key = str(entries[name]["key"])
         own = source.own(key) if source else key
         yield from _wrong_key(found[name], own, entries[name], sketches)
-    known = {name for name, it in rules.items() if it and (source or "fill" in it)}
+    known = {name for name, it in rules.items() if it and (source or it.keys() & LITERAL)}
     for name in found.keys() & known:
         if exact_by_rule(weights.read(name), rules[name], source) is None:
             yield f"{name} is said to be {describe(rules[name])}, and is not"

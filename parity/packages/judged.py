@@ -19,6 +19,7 @@ from ..weights.weights import program_weights
 from .constants import Rules, bears_out, contradictions, explain_made, is_explained, rules_of
 from .exact import exact_constants, exact_scalars, likely_scalars
 from .likely import likely_rules
+from .pictures import contradicted
 from .source import SourceTensors
 
 if TYPE_CHECKING:
@@ -156,7 +157,9 @@ class JudgedPackage:
         numbers = exact_scalars(manifest, self.program.scalars())
         wrong = sorted(dict(manifest.get("exact") or {}).keys() - numbers.keys())
         others = [f"{name} is not rounded from what it is said to be" for name in wrong]
-        return [*self.program.contradictions(), *ours, *others]
+        origin = self.source.model if self.source else None
+        about = [*contradicted(self.program, origin)] if origin else []
+        return [*self.program.contradictions(), *ours, *others, *about]
 
     def exact(self, explained: Sequence[Explanation]) -> dict[str, Array]:
         """Return its constants as they were before rounding; none where not all are known."""

@@ -49,6 +49,7 @@ def _train(recipe: str, **settings: object) -> Command:
 
 
 UNCHECKED: Final = ("--check", "none")
+PICTURES: Final = ("--image", "pixel_values", "--labels", "config")
 COMMANDS: Final = {
     "torch-to-mlx": Command(("convert", "torch-to-mlx", "{s}/bert", "{t}", *UNCHECKED)),
     "mlx-to-torch": Command(("convert", "mlx-to-torch", "{s}/bert-mlx", "{t}", *UNCHECKED)),
@@ -69,6 +70,9 @@ COMMANDS: Final = {
     ),
     "coreml-compressed": Command(
         ("export", "coreml", "{s}/bert", "{t}", "--palettize", "2", *UNCHECKED), "out.mlpackage"
+    ),
+    "coreml-pictures": Command(
+        ("export", "coreml", "{s}/vit", "{t}", *PICTURES, *UNCHECKED), "out.mlpackage"
     ),
     "onnx": Command(("export", "onnx", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.onnx"),
     "onnx-folder": Command(
@@ -132,8 +136,11 @@ def make_sources(folder: Path, commands: Iterable[str] = COMMANDS) -> Path:
     _encoder(folder)
     _decoder(folder)
     _forecaster(folder)
-    if EXPORTED & {name for command in commands for name in COMMANDS[command].reads}:
+    read = {name for command in commands for name in COMMANDS[command].reads}
+    if EXPORTED & read:
         _exported(folder)
+    if "vit" in read:
+        classifier_of_pictures(folder / "vit")
     return folder
 
 
@@ -167,6 +174,26 @@ def _exported(folder: Path) -> None:
     options = WriteOptions(check="none", force=True)
     export_onnx(str(folder / "llama"), folder / "llama.onnx", options=options)
     export_coreml(str(folder / "bert"), folder / "bert.mlpackage", options=options)
+
+
+def classifier_of_pictures(folder: Path) -> Path:
+    """Write a small classifier of pictures and its image processor to FOLDER; return it."""
+    import torch
+    import transformers
+
+    from weighbridge.tests.support.coreml.models import lively
+
+    sizes = {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    names = dict(enumerate(("cat", "dog", "crane", "crane")))
+    config = transformers.ViTConfig(
+        image_size=12, patch_size=4, num_hidden_layers=1, id2label=names, **sizes
+    )
+    lively(transformers.ViTForImageClassification(config)).save_pretrained(folder)
+    moments = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+    square = {"height": 12, "width": 12}
+    transformers.ViTImageProcessorPil(size=square, **moments).save_pretrained(folder)
+    return folder
 
 
 def _encoder(folder: Path) -> None:

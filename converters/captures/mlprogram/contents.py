@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from . import messages
+from .names import CLASSIFY
 from .package import (
     Package,
     census,
@@ -29,6 +30,7 @@ SYSTEMS: Final[Mapping[int, str]] = {
     10: "iOS 26, macOS 26",
 }
 LARGEST: Final = 5  # tensors that are named
+SHOWN: Final = 5  # labels that are
 CONSTEXPR: Final = "constexpr_"
 CODES: Final = ("data", "quantized_data", "nonzero_data")  # inputs that hold codes of a grid
 TABLES: Final = ("indices", "indices_nonzero_data")
@@ -79,12 +81,36 @@ def described(path: Path) -> dict[str, Any]:
         "functions": list(names),
         "operations": {name: dict(census(package, name).most_common()) for name in names},
         "precisions": {name: dict(precisions(package, name)) for name in names},
+        "pictures": [*pictures(package)],
+        "labels": labels(package),
         "states": [f"{it.name}: {_port(it.type.stateType.arrayType)}" for it in states(package)],
         "constants": dict(_bytes_by_dtype(found)),
         "compressed": dict(ways),
         "largest": [f"{it.name}: {_words(it)}" for it in largest],
         "bytes": sum(file.stat().st_size for file in files),
     }
+
+
+def pictures(package: Package) -> Iterator[str]:
+    """Yield the inputs of PACKAGE that are pictures, in words."""
+    for it in package.spec.description.input:
+        if it.type.WhichOneof("Type") == "imageType":
+            image = it.type.imageType
+            color = image.ColorSpace.Name(image.colorSpace)
+            yield f"{it.name}: {color} of {image.width} x {image.height}"
+
+
+def labels(package: Package) -> str:
+    """Return the class labels that PACKAGE gives, in words; empty where it gives none."""
+    for operation in operations(function_block(package, functions(package)[0])):
+        if operation.type == CLASSIFY:
+            listed = operation.inputs["classes"].arguments[0].value.immediateValue.list.values
+            found = [it.immediateValue.tensor.strings.values[:1] for it in listed]
+            names = [name for row in found for name in row]
+            more = ", ..." if len(names) > SHOWN else ""
+            name = package.spec.description.predictedFeatureName
+            return f"{name}: {len(listed)} ({', '.join(names[:SHOWN])}{more})"
+    return ""
 
 
 def states(package: Package) -> list[Any]:

@@ -19,6 +19,7 @@ from ....errors import BadInputError
 from ...values import Array
 from .kernels.constexpr import CONSTEXPR, expand
 from .kernels.kernel import Kernel, kernel
+from .names import CLASSIFY, results
 from .toolkit import types
 
 NAMES: Final = (
@@ -118,12 +119,12 @@ class Evaluation:
         """Run all operations of BLOCK and return its outputs."""
         for operation in block.operations:
             self.operation(operation)
-        return [self.value(output) for output in block.outputs]
+        return [self.value(output) for output in results(block)]
 
     def operation(self, operation: Any) -> None:
         """Run OPERATION and keep its outputs; constants are computed when first asked for."""
         kind = operation.op_type
-        if kind == "const" or kind in CONSTEXPR:
+        if kind in ("const", CLASSIFY) or kind in CONSTEXPR:
             return
         run: Callable[..., Any] = CONTROL.get(kind, Evaluation.kernel)
         for variable, value in zip(operation.outputs, run(self, operation), strict=False):
@@ -179,7 +180,7 @@ CONTROL: Final[Mapping[str, Callable[[Evaluation, Any], Any]]] = {
     "while_loop": Evaluation.while_loop,
 }
 # The loader turns write_state into coreml_update_state.
-KNOWN: Final = frozenset({"const", "write_state", *KERNELS, *CONSTEXPR, *CONTROL})
+KNOWN: Final = frozenset({"const", CLASSIFY, "write_state", *KERNELS, *CONSTEXPR, *CONTROL})
 
 
 def released(value: Any, dtype: str) -> Array:

@@ -29,7 +29,7 @@ from .evaluator import (
 )
 from .features import Feature, check_inputs, flexible
 from .kernels.constexpr import CONSTEXPR
-from .names import names_of
+from .names import names_of, problems_of_labels, results
 from .package import (
     Package,
     census,
@@ -124,6 +124,9 @@ class Program:
             named |= {text.position} if text and side == "inputs" else set()
             if ports and named != there:
                 found.append(f"its {side} are said to be {sorted(named)}, and are {sorted(there)}")
+        if isinstance(labels := made.get("labels"), Mapping):
+            scores = str(labels.get("scores"))
+            found += problems_of_labels(self.body, names.get(scores, scores))
         return found
 
     @property
@@ -249,7 +252,7 @@ class Program:
             evaluation.values[variable] = settle(value, dtype_name(variable), precision)
         with torch.no_grad():
             values = evaluation.block(self.body)
-        pairs = zip(self.body.outputs, values, strict=True)
+        pairs = zip(results(self.body), values, strict=True)
         return {v.name: released(x, result_dtype(v, precision)) for v, x in pairs}
 
 
@@ -329,7 +332,7 @@ def features(package: Package, function: str, body: Any) -> tuple[dict[str, Feat
         return Feature(numpy_name(variable), shape)
 
     inputs = {k: feature(v) for k, v in body.inputs.items() if not types.is_state(v.sym_type)}
-    return inputs, {variable.name: feature(variable) for variable in body.outputs}
+    return inputs, {variable.name: feature(variable) for variable in results(body)}
 
 
 def load_program(path: Path, function: str | None = None) -> Program:

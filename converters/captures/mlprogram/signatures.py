@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ....errors import UnsupportedError
 from ...models.ports import role_of, signature_from_manifest
 from ...models.signature import Port, Signature
 from .features import Dimension, flexible
@@ -31,7 +32,7 @@ def read_signature(path: Path, function: str | None = None) -> Signature:
 
     Raises:
         BadInputError: not a package, or a damaged one.
-        UnsupportedError: not an ML program.
+        UnsupportedError: not an ML program, or pictures without a record of how they are normalised.
     """
     package = read_package(path)
     metadata = package.spec.description.metadata.userDefined
@@ -39,6 +40,11 @@ def read_signature(path: Path, function: str | None = None) -> Signature:
     if stored:
         return signature_from_manifest(stored, path)
     described = description(package, function or functions(package)[0])
+    if images := [it.name for it in described.input if it.type.HasField("imageType")]:
+        raise UnsupportedError(
+            f"{path}: {', '.join(images)} takes pictures, and no record says what is done to them first;"
+            " convert the model without an ImageType, or export it by `weighbridge export coreml --image`"
+        )
 
     def ports_of(features: Iterable[Any]) -> tuple[Port, ...]:
         return tuple(port_from_description(feature) for feature in features)

@@ -57,6 +57,6 @@ def scalars(body: Any) -> dict[str, Array]:
     return {
         name: np.asarray(variable.val)
         for name, variable in every_constant(body).items()
-        if variable.op.op_type == "const" and variable.rank == 0
-        if dtype_name(variable).startswith("fp")
+        if variable.op.op_type == "const" and dtype_name(variable).startswith("fp")
+        if variable.rank == 0
     }

@@ -25,6 +25,7 @@ from ..base import Arrays, Trace, widened
 if TYPE_CHECKING:
     from ...captures.mlprogram.texts import Text
     from ...models import Model
+    from ...models.pictures import Picture
 
 # policy.device -> coremltools' compute units. "gpu" lets Core ML fall back to the CPU, not to the
 # neural engine, whose arithmetic is float16 throughout.
@@ -34,6 +35,15 @@ UNITS: Final[Mapping[str, str]] = {
     "ane": "CPU_AND_NE",
     "all": "ALL",
 }
+
+
+def image_of(picture: Picture, numbers: Array) -> Any:
+    """Return what ``predict`` takes for a PICTURE with these NUMBERS, of one row: an image of PIL."""
+    from PIL import Image
+
+    planes = numbers[0].astype(np.uint8)
+    planes = planes[::-1] if picture.layout == "BGR" else planes
+    return Image.fromarray(planes[0] if len(planes) == 1 else np.moveaxis(planes, 0, -1))
 
 
 def feed(array: Array) -> Array:
@@ -52,6 +62,8 @@ class CoremlRunner:
     runtime = "coreml"
     text: Text | None = None
     names: Mapping[str, str] = MappingProxyType({})
+    manifest: Mapping[str, Any] = MappingProxyType({})
+    pictures: Mapping[str, Picture] = MappingProxyType({})
 
     def __init__(self, model: Model, policy: Policy) -> None:
         if platform.system() != "Darwin":
@@ -61,7 +73,7 @@ class CoremlRunner:
         if model.path is None or policy.device not in UNITS:
             known = ", ".join(UNITS)
             raise BadInputError(f"{model.spec} on {policy.device}: need a package, and {known}")
-        from ...captures.mlprogram.names import names_of
+        from ...captures.mlprogram.names import names_of, pictures_of
         from ...captures.mlprogram.package import manifest_in, read_package
         from ...captures.mlprogram.signatures import read_signature
         from ...captures.mlprogram.texts import text_of
@@ -71,7 +83,8 @@ class CoremlRunner:
         declared = package.spec.description.metadata.userDefined
         manifest = manifest_in(declared, model.path)
         compute = str(manifest.get("compute", "as declared"))
-        self.text, self.names = text_of(manifest), names_of(manifest)
+        self.manifest, self.names = manifest, names_of(manifest)
+        self.text, self.pictures = text_of(manifest), renamed(pictures_of(manifest), self.names)
         self.compute = "float16" if compute == "mixed" else compute
         self.signature = read_signature(model.path)
         self.version = str(coremltools.__version__)
@@ -86,9 +99,11 @@ class CoremlRunner:
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32; every row of a text has states of its own."""
+        from ...captures.mlprogram.names import inward
+
         if self.text:
             return self.run_in_pieces(inputs)
-        outputs = self.predict(renamed(inputs, self.names))
+        outputs = self.predict(inward(self.manifest, inputs))
         return renamed(outputs, turned(self.names))
 
     def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int] = ()) -> dict[str, Array]:
@@ -104,7 +119,7 @@ class CoremlRunner:
 
     def predict(self, inputs: Arrays, **state: Any) -> dict[str, Array]:
         """Return the outputs of one call, floats as float32."""
-        given = {name: feed(np.asarray(array)) for name, array in inputs.items()}
+        given = {name: self.fed(name, np.asarray(array)) for name, array in inputs.items()}
         try:
             outputs = self.model.predict(given, **state)
         except WeighbridgeError:
@@ -112,7 +127,13 @@ class CoremlRunner:
         except Exception as error:
             reason = first_line(error)
             raise BadInputError(f"Core ML cannot run on this input: {reason}") from error
-        return widened({name: np.asarray(array) for name, array in outputs.items()})
+        arrays = {n: it for n, it in outputs.items() if isinstance(it, np.ndarray)}  # no labels
+        return widened(arrays)
+
+    def fed(self, name: str, array: Array) -> Any:
+        """Return ARRAY as ``predict`` takes it for its input NAME."""
+        picture = self.pictures.get(name)
+        return feed(array) if picture is None else image_of(picture, array)
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run without sites: Core ML shows nothing of its inside; corrections are refused.

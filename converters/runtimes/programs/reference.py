@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import BadInputError
 from ...captures.mlprogram import load_program
-from ...captures.mlprogram.names import names_of, renamed, turned
+from ...captures.mlprogram.names import inward, names_of, renamed, turned
 from ...captures.mlprogram.signatures import read_signature
 from ...captures.mlprogram.texts import each_row, run_program, stacked, text_of
 from ...common.policy import Policy
@@ -86,8 +86,8 @@ class ReferenceRunner:
         return self.outward(run_program(self.program, self.text, given, lambda: how, sizes))
 
     def inward(self, inputs: Arrays) -> dict[str, Array]:
-        """Return INPUTS under the names of the package."""
-        return renamed(inputs, self.names)
+        """Return INPUTS as the package takes them."""
+        return inward(self.program.manifest, inputs)
 
     def outward(self, outputs: Arrays) -> dict[str, Array]:
         """Return OUTPUTS under the names of the model, floats as float32."""

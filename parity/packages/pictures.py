@@ -1,0 +1,27 @@
+"""What a package says of its pictures and labels, held against the checkpoint's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ...converters.coreml.vision import CONFIG, labels_in
+from ...converters.models import Model
+from ...converters.models.pictures import processor_of
+
+if TYPE_CHECKING:
+    from ...converters.captures.mlprogram.program import Program
+
+
+def contradicted(program: Program, source: Model) -> Iterator[str]:
+    """Yield where what PROGRAM does to pictures, or calls its classes, is not what SOURCE says."""
+    from ...converters.captures.mlprogram.names import classes_of, pictures_of
+
+    for name, picture in pictures_of(program.manifest).items():
+        own = processor_of(source.folder, len(picture.mean))
+        if own is not None and not picture.agrees(own):
+            yield f"{name} is said to be normalised otherwise than the source's image processor does"
+    labels = program.manifest.get("labels")
+    named = labels.get("from") if isinstance(labels, Mapping) else None
+    if named == CONFIG and classes_of(program.body) != labels_in(source.config):
+        yield "its labels are said to be those of config.json, and are others"
