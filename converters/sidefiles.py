@@ -33,6 +33,9 @@ SIDECAR = (
 )
 SKIPPED_FILES = frozenset(("weighbridge.json", SIDECAR))
 
+# How images and sound become numbers; transformers writes the first, its older versions the others.
+PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+
 
 class SideFiles(NamedTuple):
     """What a conversion did with the files beside the weights; paths relative to the model."""

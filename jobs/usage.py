@@ -14,13 +14,13 @@ from ..converters.libraries.target import OWN
 from ..converters.models import PROGRAMS, Model
 from ..converters.models import open as open_model
 from ..converters.models.specs import exists
+from ..converters.sidefiles import PROCESSORS
 from ..converters.values import Array
 from ..errors import WeighbridgeError
 
 TEXT: Final = "Once upon a time"
 TOKENIZERS: Final = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "tokenizer.model")
 OF_PICTURES: Final = 4  # axes
-PROCESSORS: Final = ("processor_config.json", "preprocessor_config.json")
 
 # What is there -> lines; {path} and {base} are quoted, {inputs} are named arguments, {named} a dict.
 LINES: Final[Mapping[str, str]] = {

@@ -15,6 +15,7 @@ from ...converters.models import PROGRAMS, Model
 from ...converters.runtimes import Runner, native_runtime
 from ..blame.blame import Fault
 from ..blame.locating import locate
+from ..configuration.processors import processor_stages
 from ..configuration.stage import (
     configuration_stage,
     shorter,
@@ -108,6 +109,7 @@ class Check(Runs):
         """Run the stages and decide."""
         stages = [self.text(), configuration_stage(self.golden, self.candidate)]
         stages += [self.fingerprints(), *self.layout_stages()]
+        stages += processor_stages(self.golden.model, self.candidate.model)
         towers = tower_stages(self.golden, self.candidate, self.explanations)
         self.unchecked += [stage.detail for stage in towers]
         stages += [*towers, auxiliary_stage(self.golden.signature, self.candidate.signature)]

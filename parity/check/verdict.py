@@ -25,6 +25,7 @@ STAGES: Final = (
     "configuration",
     "fingerprints",
     "layout",
+    "processor",
     "towers",
     "auxiliary",
     "outputs",

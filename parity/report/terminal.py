@@ -50,6 +50,7 @@ QUESTIONS: Final = {
     "configuration": "same settings, by what reads them",
     "fingerprints": "every weight explained",
     "layout": "independent layout check",
+    "processor": "same numbers of images and sound",
     "towers": "images and sound, where it takes any",
     "auxiliary": "same inputs",
     "outputs": "names, shapes, finite",
