@@ -9,6 +9,7 @@ from .source import Source
 from .translation import ABSENT
 
 Row = Callable[[Source], Any]
+SLIDES: Final = ("sliding_attention", "full_attention")
 
 
 def always(value: Any) -> Row:
@@ -55,8 +56,17 @@ def sectioned(source: Source) -> Any:
 
 
 def shared_rope(source: Source) -> Any:
-    """Return the rotary parameters that all layers that rotate have, not by layer."""
-    return source.rope("sliding_attention") or source.rope()
+    """Return the rotary parameters that all layers that rotate have, once; by layer where they differ."""
+    written = source.get("rope_parameters", {})
+    found = [written[kind] for kind in SLIDES if isinstance(written.get(kind), dict)]
+    alike = found and all(it == found[0] for it in found)
+    return dict(found[0]) if alike and written.get(SLIDES[0]) else written
+
+
+def all_rotate(source: Source) -> bool:
+    """Return whether layers of full attention rotate as well."""
+    written = source.get("rope_parameters", {})
+    return written.get(SLIDES[1]) is not None or SLIDES[0] not in written
 
 
 def initials(letters: dict[str, str]) -> Row:
@@ -164,7 +174,7 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         "moe_shared_expert_intermediate_size": same_as("moe_intermediate_size"),
     },
     "cohere2": {"sliding_window_pattern": period},
-    "cohere_compass_text": {"rope_on_all_layers": lambda source: bool(source.rope())},
+    "cohere_compass_text": {"rope_on_all_layers": all_rotate},
     "exaone4": {
         "sliding_window_pattern": initials({"sliding_attention": "L", "full_attention": "G"})
     },
@@ -182,6 +192,13 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         "partial_rotary_factor": always(ABSENT),  # the class reads rope_parameters
     },
     "glm_moe_dsa": {**NOAUX, "moe_layer_freq": always(1)},
+    "kimi_k25_vision": {
+        "depth": same_as("num_hidden_layers"),
+        "embed_dim": same_as("hidden_size"),
+        "num_heads": same_as("num_attention_heads"),
+        "init_pos_emb_height": same_as("pos_emb_height"),
+        "init_pos_emb_width": same_as("pos_emb_width"),
+    },
     "kimi_linear": {
         "linear_attn_config": linear_attention,
         "num_experts": same_as("num_local_experts"),

@@ -148,6 +148,7 @@ SEEING: Final[dict[str, Change]] = {
         headless,
     ),
     "granite4_vision": renamed(INNER),
+    "kimi_k25": CHANGES["kimi_k25"],
     "lfm2_vl": without_pooling,
     "llava": headless,
     "qwen3_vl_moe": turned,

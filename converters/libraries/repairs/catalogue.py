@@ -86,6 +86,7 @@ def tower_epsilon(key: str, *norms: str) -> Repair:
     return Repair("tower_epsilon", settings={"norms": norms, "epsilon": key})
 
 
+LINEAR_STEPS: Final = Repair("linear_steps")
 GLM4V: Final = (Repair("bicubic_positions"), tower_epsilon("rms_norm_eps", "norm1", "norm2"))
 ALIKE: Final = {"alike": True}  # all layers have the window
 # Model type -> file of mlx-lm whose class is mended, where its own for the type is of something else.
@@ -164,9 +165,12 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
         Repair("language_window", {"sliding_window": None}, ALIKE, given("sliding_window")),
     ),
     "internvl": (gelu({"projector.activation": "none", "activation_fn": "none"}),),
+    "kimi_k25": (gelu({"activation_fn": "tanh"}),),
     "llama4": (Repair("query_norm"), gelu({"activation_fn": "none"})),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), (gelu({"mlp.0.act": "none"}), LINEAR_STEPS)),
     "mistral3": (Repair("language_window", settings=ALIKE, when=alike),),
     "modernbert": (gelu({"mlp.act": "none"}),),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"), (LINEAR_STEPS,)),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
 }
 OF_LIBRARY: Final = {"mlx-lm": REPAIRS, "mlx-vlm": SEEING}

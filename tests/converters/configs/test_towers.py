@@ -30,6 +30,26 @@ def test_logits_that_transformers_does_not_scale_are_not_scaled():
     assert found.config["text_config"]["logit_scale"] == 1
 
 
+def test_pictures_are_scaled_by_the_size_of_the_text_part():
+    own, found = translated("paligemma", "mlx-vlm", text_config={"hidden_size": 48})
+    assert own["hidden_size"] != 48
+    assert found.config["hidden_size"] == 48
+
+
+def test_the_frame_of_a_picture_has_the_names_that_the_class_reads():
+    _, found = translated("glm4v", "mlx-vlm", image_start_token_id=5, image_end_token_id=6)
+    assert (found.config["vision_start_token_id"], found.config["vision_end_token_id"]) == (5, 6)
+
+
+def test_rotary_parameters_of_layers_that_are_alike_are_written_once():
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 2, 2]}
+    kinds = ["sliding_attention", "full_attention"] * 2
+    text = {"num_hidden_layers": 4, "layer_types": kinds}
+    text["rope_parameters"] = dict.fromkeys(kinds[:2], rope)
+    _, found = translated("cohere_compass", "mlx-vlm", text_config=text)
+    assert found.config["text_config"]["rope_parameters"] == rope
+
+
 def test_parts_whose_class_takes_no_other_key_have_no_other():
     _, found = translated("siglip", "mlx-embeddings")
     target = find(found.config, "mlx-embeddings")
@@ -39,7 +59,13 @@ def test_parts_whose_class_takes_no_other_key_have_no_other():
 
 @pytest.mark.parametrize(
     ("kind", "library"),
-    [("siglip", "mlx-embeddings"), ("glm_ocr", "mlx-vlm"), ("gemma3", "mlx-vlm")],
+    [
+        ("siglip", "mlx-embeddings"),
+        *(
+            (kind, "mlx-vlm")
+            for kind in ("cohere_compass", "gemma3", "glm4v", "glm_ocr", "kimi_k25", "paligemma")
+        ),
+    ],
 )
 def test_the_way_back_is_exact(kind, library):
     own, found = translated(kind, library)

@@ -17,7 +17,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 PADDING = 3  # tokens
 LEFT = frozenset({"qwen3", "qwen3_vl"})  # published with tokenizers that pad on this side
 # What is compared of an output: the first of these that it has, several side by side.
-OUTPUTS = (("logits",), ("last_hidden_state",), ("image_embeds", "text_embeds"))
+OUTPUTS = (("last_hidden_state",), ("logits",), ("image_embeds", "text_embeds"))
 
 
 def load(library: str, folder: Path) -> Any:
@@ -90,7 +90,7 @@ def native(model: Any, given: Arrays) -> logits.Logits:
     """Run an MLX MODEL on what it is GIVEN, as its library does."""
     import mlx.core as mx
 
-    arrays = {name: mx.array(value) for name, value in given.items()}
+    arrays = {name: mx.array(value) for name, value in pictures.as_named(model, given).items()}
     found = generated(model, arrays) if generates(model) else by_place(model, arrays)
     result = compared(found, lambda it: np.array(it.astype(mx.float32)), given)
     if not np.isfinite(result).all():
@@ -101,7 +101,8 @@ def native(model: Any, given: Arrays) -> logits.Logits:
 def generates(model: Any) -> bool:
     """Say whether mlx-vlm generates with MODEL."""
     parts = hasattr(model, "language_model") and hasattr(model, "get_input_embeddings")
-    return parts and any(it.__module__.startswith("mlx_vlm") for it in type(model).__mro__)
+    rooms = [it.__module__.partition(".")[0] for it in type(model).__mro__]
+    return parts and "mlx_vlm" in rooms and "mlx_embeddings" not in rooms
 
 
 def by_place(model: Any, arrays: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weighbridge.tests.support.atlas import logits
+from weighbridge.tests.support.atlas.tower_sizes import TOKENS
 
 Arrays = dict[str, npt.NDArray[Any]]
 BEFORE = 4  # tokens of text before a picture
@@ -164,8 +165,7 @@ def seen(kind: str, model: Any) -> Arrays:
     tensors = {name: torch.from_numpy(value) for name, value in visual.items()}
     with torch.no_grad():
         found = model.float().get_image_features(**tensors)
-    pooled = getattr(found, "pooler_output", None)
-    count = rows_of(getattr(found, "last_hidden_state", found) if pooled is None else pooled)
+    count = rows_of(features_of(found))
     ids = with_picture(model.config, count, 0 if kind in FIRST else BEFORE)
     parts = (ids == image_token(model.config)).astype(np.int64)
     kinds = {KINDS[kind]: parts} if kind in KINDS else text_kinds(kind, ids)
@@ -188,11 +188,50 @@ def with_picture(config: Any, count: int, before: int) -> npt.NDArray[np.int64]:
     return np.concatenate([words[:, :before], *picture, words[:, before:]], axis=1)
 
 
+def features_of(found: Any) -> Any:
+    """Return what of the output FOUND of a tower takes the place of tokens."""
+    if getattr(found, "pooler_output", None) is not None:
+        return found.pooler_output
+    if getattr(found, "last_hidden_state", None) is not None:
+        return found.last_hidden_state
+    [(_, features), *_] = getattr(found, "deepstack_features", [(0, found)])
+    return features
+
+
 def rows_of(found: Any) -> int:
     """Return how many tokens the features FOUND stand for."""
     if isinstance(found, (list, tuple)):
         return sum(rows_of(it) for it in found)
     return int(np.prod(found.shape[:-1]))
+
+
+def as_named(model: Any, given: Arrays) -> Arrays:
+    """Return what is GIVEN as the processor of an MLX MODEL's own library gives it."""
+    kind = str(getattr(getattr(model, "config", None), "model_type", ""))
+    if kind == "kimi_k25" and "image_grid_thw" in given:
+        return {**given, "image_grid_hws": given["image_grid_thw"][:, 1:]}
+    if kind == "hunyuan_vl" and "image_grid_thw" in given:
+        return {**given, "position_ids": rows_and_columns(given)}
+    if kind.startswith("minicpmv") and "target_sizes" in given:
+        places = np.flatnonzero(given["input_ids"][0] == TOKENS["image_token_id"])
+        bound = np.array([[[places[0], places[-1] + 1]]])
+        beside = {"tgt_sizes": given["target_sizes"][None], "image_bound": bound}
+        return {**given, **beside, "pixel_values": given["pixel_values"][None]}
+    return given
+
+
+def rows_and_columns(given: Arrays) -> npt.NDArray[np.int64]:
+    """Return four positions of each token of what is GIVEN, columns and rows of its picture's among them."""
+    height, width = given["image_grid_thw"][0, 1:] // 2
+    ids = given["input_ids"]
+    found = np.tile(np.arange(ids.shape[1]), (4, 1))
+    first, places = (
+        int(np.argmax(ids[0] == TOKENS["image_token_id"])) + 1,
+        np.arange(height * (width + 1)),
+    )
+    parts = np.stack([places % (width + 1), places // (width + 1), 0 * places])
+    found[1:, first : first + len(places)] = parts
+    return found[None]
 
 
 def another(given: Arrays) -> Arrays:

@@ -35,7 +35,9 @@ ROPE: dict[str, Any] = {
     "mrope_section": [2, 1, 1],
     "partial_rotary_factor": 0.5,
 }
-SECTIONED: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 2, 2]}
+# A tower of two layers inserts its merger within them.
+FIRST_LAYER: dict[str, Any] = {"insert_layer_id": 0, "vision_config": {"insert_layer_id": 0}}
+SECTIONED: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 2, 2]}
 ALPHA: dict[str, Any] = {
     **SECTIONED,
     "rope_type": "dynamic",
@@ -46,7 +48,10 @@ ALPHA: dict[str, Any] = {
 QWEN: dict[str, Any] = {"text_config": {"rope_parameters": ROPE}}
 
 # What an embedding model sets that a language model of its type does not.
-EMBEDDING: dict[str, dict[str, Any]] = {"gemma3_text": {"use_bidirectional_attention": True}}
+EMBEDDING: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"use_bidirectional_attention": True},
+    "qwen3_vl": {"yes_token_id": 5, "no_token_id": 6},  # the tokens by which it scores
+}
 GRID: dict[str, Any] = {
     "text_config": {"rope_parameters": {**ROPE, "mrope_section": [1, 1, 1]}, "eos_token_id": [2]}
 }
@@ -98,7 +103,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "deepstack_layer_map": [[0, 0]],
         "spatial_target_layers": [1],
         "image_grid_pinpoints": [[56, 56]],
-        "qformer_config": {"num_hidden_layers": 1},
+        "qformer_config": {"num_hidden_layers": 1, "intermediate_size": 3072},  # mlx-vlm reads none
         "vision_feature_select_strategy": "full",
         "vision_config": {
             **FOUR,
@@ -116,6 +121,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "llava": {"text_config": EVEN},
     "llava_next": {"text_config": EVEN, "image_grid_pinpoints": [[56, 56]]},
     "llava_onevision": {"image_grid_pinpoints": [[56, 56]]},
+    "minicpmv4_6": FIRST_LAYER,
+    "minicpmv4_7": FIRST_LAYER,
     "minimax_m3_vl": {
         "projector_hidden_size": HIDDEN
     },  # published with both alike; mlx-vlm reads one
