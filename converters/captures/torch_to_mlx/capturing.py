@@ -22,6 +22,7 @@ from .passes import table
 from .passes.draft import Draft
 from .ports import read_ports
 from .recording.arguments import Inputs, by_name
+from .recording.decisions import DECIDED
 from .recording.modes import Modes, Other, readers_of_mode
 from .recording.recorded import Recording
 from .recording.sources import sources, structure, user_inputs, writes
@@ -148,6 +149,7 @@ def _recording(
         constants={name: to_mlx(tensor) for name, tensor in draft.constants.items()},
         writes=positions,
         structure=structure(program, len(positions)),
+        decided=DECIDED in program.graph_module.meta,
     )
     verify(made.graph, draft.module, made.constants)
     return made

@@ -13,10 +13,11 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ....errors import UnsupportedError
-from .dispatch import overload, refused_arguments
+from .dispatch import overload, refused_arguments, schema_arguments
 from .dtypes import ABSENT
 from .operations.registry import SIZES, handlers
 from .recording.lifting import META, Lifted
+from .recording.strides import lies_in_order
 from .sites import module_path, sites_of
 
 # Higher-order operations whose body is a graph of its own -> the position of that graph.
@@ -110,6 +111,10 @@ def _unsupported(node: Node) -> str | None:
     refused = refused_arguments(node, operation)
     if refused:
         return f"{name}({', '.join(f'{key}={value}' for key, value in refused.items())})"
+    if name == "aten.as_strided.default" and not lies_in_order(
+        schema_arguments(node)["self"].meta["val"]
+    ):
+        return f"{name} (of a part of a tensor, or of one that was expanded)"
     value = node.meta.get("val")
     why = _unheld(value) if isinstance(value, torch.Tensor) else None
     return f"{name} ({why})" if why else None

@@ -19,12 +19,14 @@ from .operations.recurrent.recorded import check_packed, kept_whole
 from .recording.arguments import Inputs, by_name, leaves, mapped
 from .recording.blocks import detach_blocks, refused_in_autocast
 from .recording.cures import cured
+from .recording.decisions import as_the_example, held, is_decision
 from .recording.failures import refuse
 from .recording.functions import Use, functions_noted
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.lifting import lift
 from .recording.numbers import Counted, numbers_known
 from .recording.pure import made_pure
+from .recording.strides import order_as_stored
 
 Dynamic = Mapping[str, Mapping[int, str]]
 
@@ -87,7 +89,9 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     """Return PROGRAM, which is changed, without updates in place."""
     detach_blocks(program)
     # an empty table: functionalize and keep the rest
-    return decomposed(made_pure(program) or program.run_decompositions({}))
+    functional = decomposed(made_pure(program) or program.run_decompositions({}))
+    order_as_stored(functional)
+    return functional
 
 
 def functionalized(program: ExportedProgram) -> ExportedProgram:
@@ -108,16 +112,27 @@ def record(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> Exporte
 def _recorded(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
     refuse_hooks(module)
     inputs = by_name(module, inputs)
+    try:
+        return _exported(module, inputs, dynamic)
+    except Exception as error:
+        if is_decision(error, inputs):
+            with as_the_example():  # ERROR says what to do
+                program = _exported(module, inputs, dynamic)
+                if held(program):
+                    return program
+        refuse(error, type(module).__name__)
+
+
+def _exported(
+    module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram:
     tensors = example(inputs, dynamic)
     shapes = _shapes(module, tensors, dynamic)
-    try:
-        with recording(module, inputs) as uses:
-            program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
-            functional = _functional(program)
-        lift(functional, uses)
-        check_packed(functional.graph)
-    except Exception as error:
-        refuse(error, type(module).__name__)
+    with recording(module, inputs) as uses:
+        program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
+        functional = _functional(program)
+    lift(functional, uses)
+    check_packed(functional.graph)
     return functional
 
 

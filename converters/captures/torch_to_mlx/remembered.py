@@ -49,7 +49,8 @@ def capture_once(
     key = (*described(module), *shapes_of(inputs), json.dumps(dynamic, sort_keys=True), passes)
     if key not in KEPT:
         captured = capture_torch(module, inputs=inputs, dynamic=dynamic, passes=passes)
-        KEPT[key] = captured.recording, captured.other
+        if not captured.recording.decided:
+            KEPT[key] = captured.recording, captured.other
         while len(KEPT) > MOST:
             KEPT.popitem(last=False)
         return captured

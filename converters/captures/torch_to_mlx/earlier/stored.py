@@ -40,8 +40,8 @@ def recall(key: Any) -> Recording | None:
 
 
 def keep(recording: Recording, key: Any) -> None:
-    """Keep RECORDING for KEY, if it has a form in JSON."""
-    if key is not None:
+    """Keep RECORDING for KEY, if it has a form in JSON and depends on nothing else."""
+    if key is not None and not recording.decided:
         with suppress(UnwritableError):
             answers.keep(KIND, key, written(recording))
 

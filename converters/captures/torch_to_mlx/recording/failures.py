@@ -43,7 +43,7 @@ def refuse(error: Exception, what: str) -> NoReturn:
         UnsupportedError: with torch's reason, the lines that led to it and a cure.
     """
     pass_on_shortage(error)
-    chain = list(_chain(error))
+    chain = list(causes(error))
     for cause in chain:
         if isinstance(cause, WeighbridgeError):
             raise cause
@@ -57,7 +57,8 @@ def refuse(error: Exception, what: str) -> NoReturn:
     ) from error
 
 
-def _chain(error: BaseException | None) -> Iterator[Any]:
+def causes(error: BaseException | None) -> Iterator[Any]:
+    """Yield ERROR, what caused it, what caused that, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

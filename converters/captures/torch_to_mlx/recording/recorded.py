@@ -26,6 +26,7 @@ class Recording:
         writes: positions of the graph's outputs -> name of the buffer that they update.
         structure: the module's return value, with positions of the graph's outputs as leaves.
         mode: whether it was in train mode; ``None`` where its code never asks.
+        decided: whether it depends on the values of the example's masks (see ``decisions``).
         masters: name -> torch dtype in which the module has it, where the graph has another.
     """
 
@@ -37,6 +38,7 @@ class Recording:
     writes: Mapping[int, str]
     structure: Any
     mode: bool | None = None
+    decided: bool = False
     masters: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recording:

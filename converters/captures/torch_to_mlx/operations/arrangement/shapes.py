@@ -44,6 +44,10 @@ register(
         "diagonal diagonal_copy": lambda self, offset=0, dim1=0, dim2=1: mx.diagonal(
             self, offset, dim1, dim2
         ),
+        # of what is contiguous: the census refuses the rest
+        "as_strided": lambda self, size, stride, storage_offset=0: mx.as_strided(
+            self, size, stride, storage_offset or 0
+        ),
         "diag": lambda self, diagonal=0: mx.diag(self, diagonal),
         "tril": lambda self, diagonal=0: mx.tril(self, diagonal),
         "triu": lambda self, diagonal=0: mx.triu(self, diagonal),

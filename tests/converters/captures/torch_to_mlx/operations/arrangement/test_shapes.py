@@ -46,6 +46,8 @@ CASES = {
     "roll": lambda x: x.roll((1, -1), (0, 2)),
     "roll flat": lambda x: x.roll(2),
     "flip": lambda x: x.flip(0, -1),
+    "overlapping": lambda x: x.clone().as_strided((2, 3, 2), (6, 2, 1), 1),
+    "overlapping, transposed": lambda x: x.clone().transpose(0, 2).as_strided((4, 3), (2, 1)),
     "meshgrid": lambda x: torch.meshgrid(x[0, 0], x[1, 0], indexing="ij"),
     "pad": lambda x: functional.pad(x, (1, 2, 0, 1), value=0.5),
     "pad by cutting": lambda x: functional.pad(x, (-1, 1)),

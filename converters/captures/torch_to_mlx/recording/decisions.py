@@ -1,0 +1,129 @@
+"""Decisions by a mask, taken as they are with the example: another mask that decides otherwise gives NaN.
+
+Models ask of masks whether anything is hidden at all, or whether some tokens see everything. ``torch.export`` can go on
+from there with the example's values, and then records what it took for granted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any, Final, cast
+
+import torch
+from torch._functorch import config
+from torch._subclasses import fake_tensor
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from .arguments import leaves
+from .failures import causes
+from .sources import user_inputs
+
+DECIDED: Final = "decided"  # in the graph's meta
+_ATEN: Final = torch.ops.aten
+_COMPARED: Final = {
+    operator.eq: _ATEN.eq.Scalar,
+    operator.ne: _ATEN.ne.Scalar,
+    operator.lt: _ATEN.lt.Scalar,
+    operator.le: _ATEN.le.Scalar,
+    operator.gt: _ATEN.gt.Scalar,
+    operator.ge: _ATEN.ge.Scalar,
+}
+
+
+class _Undecided(Exception):  # noqa: N818 - never leaves this file
+    """A decision is made of something else than a mask."""
+
+
+def is_decision(error: BaseException, inputs: Mapping[str, Any]) -> bool:
+    """Tell whether recording failed by ERROR for a decision, where INPUTS have a mask that may decide."""
+    undecided = any(isinstance(cause, GuardOnDataDependentSymNode) for cause in causes(error))
+    return undecided and any(map(_is_mask, leaves(inputs)))
+
+
+def _is_mask(name: str) -> bool:
+    return name.endswith("mask")
+
+
+@contextlib.contextmanager
+def as_the_example() -> Iterator[None]:
+    """Let decisions be taken by the values of the example while ``torch.export`` records."""
+    disabled, fake_tensor.log.disabled = fake_tensor.log.disabled, True
+    try:
+        with config.patch(fake_tensor_propagate_real_tensors=True):
+            yield
+    finally:
+        fake_tensor.log.disabled = disabled
+
+
+def held(program: ExportedProgram) -> bool:
+    """Let PROGRAM give NaN where its decisions do not hold; tell whether all of them are by masks."""
+    graph = program.graph_module.graph
+    checks = [n for n in graph.nodes if n.target is _ATEN._assert_scalar.default]
+    specs = program.graph_signature.input_specs
+    masks = {name for name in user_inputs(program) if _is_mask(name)}
+    masks |= {spec.arg.name for spec in specs if spec.kind.name == "CONSTANT_TENSOR"}
+    results = next(iter(reversed(graph.nodes)))
+    try:
+        with graph.inserting_before(results):
+            conditions = [_value(node.args[0], masks) for node in checks]
+            holds = reduce(lambda a, b: _call(_ATEN.logical_and.default, a, b), conditions)
+            _blank(program, cast(Any, results), holds)
+    except _Undecided:
+        return False
+    program.graph_module.meta[DECIDED] = True
+    program.graph_module.recompile()
+    return True
+
+
+def _blank(program: ExportedProgram, results: Node, holds: Node) -> None:
+    """Return NaN for floating results of the module where HOLDS does not."""
+    for spec in program.graph_signature.output_specs:
+        node = next((n for n in results.all_input_nodes if n.name == spec.arg.name), None)
+        if spec.kind.name == "USER_OUTPUT" and node and node.meta["val"].is_floating_point():
+            held = _call(_ATEN.where.ScalarOther, holds, node, float("nan"))
+            results.replace_input_with(node, held)
+            program.graph_signature.replace_all_uses(node.name, held.name)
+
+
+def _call(target: Any, *args: Any, **kwargs: Any) -> Node:
+    """Return a new call, where the graph of its first argument inserts."""
+    made = args[0].graph.call_function(target, args, kwargs)
+    values = [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
+    with values[0].fake_mode:
+        made.meta["val"] = target(*values, **kwargs)
+    return cast(Node, made)
+
+
+def _value(node: Any, masks: set[str]) -> Node:
+    """Return the number or truth value of NODE, Python's, as a tensor of the graph.
+
+    Raises:
+        _Undecided: it is none of a mask, or computed in a way that is not known here.
+    """
+    if node.target is _ATEN.item.default and _origins(node) <= masks:
+        return _call(_ATEN.view.default, node.args[0], [])
+    if node.target is torch.sym_ite and tuple(node.args[1:]) == (1, 0):
+        return _call(_ATEN._to_copy.default, _value(node.args[0], masks), dtype=torch.int64)
+    if node.target is torch.sym_not:
+        return _call(_ATEN.logical_not.default, _value(node.args[0], masks))
+    compared = _COMPARED.get(node.target)
+    if compared is None or isinstance(node.args[1], Node):
+        raise _Undecided
+    return _call(compared, _value(node.args[0], masks), node.args[1])
+
+
+def _origins(node: Node) -> set[str]:
+    """Return the names of all inputs and constants that NODE is computed from."""
+    seen: set[Node] = set()
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if each not in seen:
+            seen.add(each)
+            waiting += each.all_input_nodes
+    return {each.name for each in seen if each.op in ("placeholder", "get_attr")}

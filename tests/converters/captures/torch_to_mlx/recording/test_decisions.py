@@ -1,0 +1,47 @@
+"""Decisions by masks hold for masks that decide as the example's does, and others give NaN; what else decides is refused.
+
+A recording that was kept of another mask would give NaN for the example itself.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+import torch
+
+from weighbridge.converters.captures import capture
+from weighbridge.converters.common.arrays import to_mlx, to_torch
+from weighbridge.errors import UnsupportedError
+
+NONE, SOME = torch.ones(2, 3, dtype=torch.long), torch.tensor([[1, 1, 1], [1, 1, 0]])
+
+
+class Hiding(torch.nn.Module):
+    def forward(self, x, attention_mask):
+        hidden = attention_mask == 0
+        if hidden.any().item() or attention_mask.sum() < 2:
+            x = x.masked_fill(hidden, 0)
+        return x * 2, hidden
+
+
+@pytest.mark.parametrize(("example", "other"), [(NONE, SOME), (SOME, NONE)])
+def test_other_decisions_by_masks_give_nan(example, other):
+    module, x = Hiding(), torch.randn(2, 3)
+    captured = capture(module, inputs={"x": x, "attention_mask": example})
+    found, hidden = captured(to_mlx(x), to_mlx(example))
+    expected = module(x, example)
+    assert torch.equal(to_torch(found), expected[0])
+    assert torch.equal(to_torch(hidden), expected[1])
+    assert mx.isnan(captured(to_mlx(x), to_mlx(other))[0]).all()
+    gradient = mx.grad(lambda x: captured(x, to_mlx(example))[0].sum())(to_mlx(x))
+    assert torch.equal(to_torch(gradient), 2.0 * (example != 0 if example is SOME else NONE))
+
+
+class Choosing(torch.nn.Module):
+    def forward(self, x, attention_mask):
+        return x * 2 if (x * attention_mask).sum() > 0 else x
+
+
+def test_decisions_by_anything_else_are_refused():
+    with pytest.raises(UnsupportedError, match="decides by a tensor's values"):
+        capture(Choosing(), inputs={"x": torch.ones(2, 3), "attention_mask": NONE})
