@@ -15,6 +15,19 @@ BACKENDS = ["mlx", "torch"]
 
 
 @pytest.fixture
+def pairs_task(pairs_config, tiny_bert_dir):
+    """Return a function that makes the task of a configuration; chunks are the same at any depth."""
+    from transformers import BertModel
+
+    def make(config=None):
+        sizes = {"add_pooling_layer": False, "num_hidden_layers": 1}
+        model = BertModel.from_pretrained(tiny_bert_dir, **sizes)
+        return build_task(config or pairs_config(), model, tiny_bert_dir)
+
+    return make
+
+
+@pytest.fixture
 def negatives_data(tmp_path):
     """Return the data of pairs of which each has two negatives."""
     row = (
