@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .options import MODEL, shards, writing
+from .options import MODEL, library, shards, writing
 from .running import finish, options_of, prepare_mlx
 
 TEXT = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -69,6 +69,7 @@ TEXT = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="TEXT",
     help="Compare outputs before and after on the file TEXT, and with those by mx.quantize.",
 )
+@library
 @shards
 @writing
 def quantize(
