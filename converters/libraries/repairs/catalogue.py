@@ -171,6 +171,7 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     "mistral3": (Repair("language_window", settings=ALIKE, when=alike),),
     "modernbert": (gelu({"mlp.act": "none"}),),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"), (LINEAR_STEPS,)),
+    "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
 }
 OF_LIBRARY: Final = {"mlx-lm": REPAIRS, "mlx-vlm": SEEING}

@@ -27,6 +27,7 @@ PLAIN = {
     ("mlx-embeddings", "modernbert"): ("AutoModelForMaskedLM",),
     ("mlx-embeddings", "qwen3_vl"): GENERATING,
     ("mlx-vlm", "bert"): BARE,
+    ("mlx-vlm", "openai_privacy_filter"): ("AutoModelForTokenClassification",),
     ("mlx-vlm", "llama4"): GENERATING[:1],
 }
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py

@@ -111,6 +111,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "hidden_size": 64,
         },  # a head of the projector has 64
     },
+    "hrm_text": {"num_key_value_heads": 4},  # published with as many as heads
     "hunyuan_vl": {"text_config": {"rope_parameters": ALPHA}},
     "idefics2": {"text_config": EVEN},
     "idefics3": {"text_config": EVEN, "vision_config": FOUR},
