@@ -42,7 +42,10 @@ def judge(
         return found, []
     source = SourceTensors(golden.model) if golden.model else None
     if candidate.program is None:
-        manifest, weights, sketches = candidate.manifest, candidate.weights, golden.sketches
+        weights, sketches = candidate.weights, golden.sketches
+        rules = rules_of(candidate.manifest)
+        likely = likely_of(None, rules, weights, found, (source, golden.probes))
+        manifest = {**candidate.manifest, "made": {**rules, **likely}}
         unused = partial(unused_of, golden)
         explained = explain_made(found, manifest, weights, sketches, source, unused)
         return explained, [*contradictions(manifest, explained, weights, sketches, source)]
@@ -55,6 +58,32 @@ def judge(
     explained = package.explain(found, partial(unused_of, golden))
     candidate.exact = package.exact(explained)
     return explained, package.contradictions(explained)
+
+
+def likely_of(
+    program: Program | None,
+    rules: Rules,
+    weights: Weights,
+    found: Sequence[Explanation],
+    against: tuple[SourceTensors | None, Sequence[Probe]],
+) -> Rules:
+    """Return likely rules for those of WEIGHTS that are not explained and that RULES say nothing of.
+
+    Args:
+        program: whose constants they are; ``None`` where the file is no ML program.
+        rules: of the manifest.
+        weights: of the file.
+        found: what is explained by values.
+        against: the source's tensors, if they are at hand, and inputs that fit.
+    """
+    source, probes = against
+    known = {name for name, rule in rules.items() if rule}
+    known |= {it.name for it in found if is_explained(it)}
+    unknown = [it.name for it in found if it.name in weights.headers.keys() - known]
+    if source is None or not unknown:
+        return {}
+    constants = {name: weights.read(name) for name in unknown}
+    return likely_rules(program, constants, source, probes)
 
 
 def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
@@ -135,13 +164,9 @@ class JudgedPackage:
 
     def with_likely(self, found: Sequence[Explanation], probes: Sequence[Probe]) -> JudgedPackage:
         """Return the same with rules for those constants that are not explained, FOUND being what is."""
-        known = {name for name, rule in rules_of(self.program.manifest).items() if rule}
-        known |= {it.name for it in found if is_explained(it)}
-        unknown = [it.name for it in found if it.name in self.weights.headers.keys() - known]
-        if self.source is None or not unknown:
-            return self
-        constants = {name: self.weights.read(name) for name in unknown}
-        return replace(self, likely=likely_rules(self.program, constants, self.source, probes))
+        rules = rules_of(self.program.manifest)
+        rest = (self.source, probes)
+        return replace(self, likely=likely_of(self.program, rules, self.weights, found, rest))
 
     def explain(
         self, found: Sequence[Explanation], unused: Callable[[], Collection[str]]

@@ -6,8 +6,9 @@ out, as those of a manifest's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.values import Array
 from ..probes.probes import Probe
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
     from ...converters.captures.mlprogram.program import Program
     from .source import SourceTensors
 
+MEAN: Final = ".running_mean"
+NORM, DIRECTION = ".original0", ".original1"  # of torch's parametrization
+PARTS: Final = ("running_mean", "running_var", "weight", "bias")  # of a batch norm
+
 
 def likely_rules(
-    program: Program,
+    program: Program | None,
     constants: Mapping[str, Array],
     source: SourceTensors,
     probes: Sequence[Probe],
@@ -28,16 +33,21 @@ def likely_rules(
     """Return rules that the values bear out, by constant.
 
     Args:
-        program: the package's.
+        program: the package's; ``None`` where the file is no ML program.
         constants: those that are not explained.
         source: its tensors.
         probes: inputs that fit the package.
     """
     found: dict[str, Mapping[str, Any]] = {}
-    for name, value in gates(program, source) if constants else ():
+    for name, value in gates(program, source) if constants and program else ():
         rule = {"value": value}
         if name in constants.keys() - found.keys() and holds(constants[name], rule, source):
             found[name] = rule
+    rules = [*folded(source)] if constants else []
+    for name in constants.keys() - found.keys():
+        fitting = (it for size, it in rules if size == constants[name].size)
+        if made := next((it for it in fitting if holds(constants[name], it, source)), None):
+            found[name] = made
     rest = {name: array for name, array in constants.items() if name not in found}
     return found | dict(_computed(rest, source, probes))
 
@@ -45,6 +55,25 @@ def likely_rules(
 def holds(array: Array, rule: Mapping[str, Any], source: SourceTensors) -> bool:
     """Say whether ARRAY has the values that RULE says."""
     return exact_by_rule(array, rule, source) is not None
+
+
+def folded(source: SourceTensors) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield rules for what converters make of batch norms and norms of weights in SOURCE, with its size.
+
+    The one is what a batch norm adds, once its factor is in the weights before it (Ioffe and Szegedy 2015,
+    algorithm 2); the other a weight times its norm, which is divided by its length as the program runs
+    (Salimans and Kingma 2016, equation 2).
+    """
+    for name, shape in source.shapes.items():
+        path = name.removesuffix(MEAN)
+        epsilon = source.epsilon(path) if name.endswith(MEAN) else None
+        if epsilon is not None:
+            mean, variance, gain, added = ({"key": f"{path}.{it}"} for it in PARTS)
+            factor = ["mul", gain, ["rsqrt", ["add", variance, epsilon]]]
+            yield math.prod(shape), {"value": ["sub", added, ["mul", mean, factor]]}
+        if name.endswith(DIRECTION):
+            norm = f"{name.removesuffix(DIRECTION)}{NORM}"
+            yield math.prod(shape), {"value": ["mul", {"key": name}, {"key": norm}]}
 
 
 def _computed(
