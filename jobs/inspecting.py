@@ -19,12 +19,12 @@ from ..converters.common.hints import command, dequantizing, unused
 from ..converters.common.repositories import recorded_path
 from ..converters.documents import RECORD
 from ..converters.documents.fields import TEXT, read_fields
-from ..converters.models import PROGRAMS, Model, Signature
+from ..converters.models import PROGRAMS, Model
 from ..converters.models.manifests import MANIFEST, read_manifest
 from ..converters.models.specs import ADAPTER_FILES, exists
 from ..converters.models.specs import open as open_model
 from ..converters.routes import ROUTES
-from ..errors import WeighbridgeError
+from ..errors import UnsupportedError, WeighbridgeError
 from .usage import adapter_lines, gguf_lines, model_lines
 
 Facts = dict[str, Any]
@@ -75,7 +75,7 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
         return {"path": spec, **gguf_facts(path), USAGE: gguf_lines(path)}
     model = open_model(spec, trust_code=trust_code, map=map_name)
     if model.framework == "mlprogram":
-        model = replace(model, declared=package_signature(model))
+        model = with_signature(model)
     facts = model_facts(model)
     if lines := model_lines(spec, model):
         facts[USAGE] = lines
@@ -191,11 +191,14 @@ def mlx_class(model: Model) -> str:
         return ""
 
 
-def package_signature(model: Model) -> Signature:
-    """Return the signature of the package that MODEL is."""
+def with_signature(model: Model) -> Model:
+    """Return the package MODEL with its signature; as it is where that is not all that it takes and gives."""
     from ..converters.captures.mlprogram import read_signature
 
-    return read_signature(Path(str(model.path)))
+    try:
+        return replace(model, declared=read_signature(Path(str(model.path))))
+    except UnsupportedError:  # pictures and labels of others, which are shown all the same
+        return model
 
 
 def architecture(model: Model) -> str:

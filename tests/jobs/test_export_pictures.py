@@ -16,8 +16,9 @@ from weighbridge.cli import main
 from weighbridge.converters.captures.mlprogram import load_program
 from weighbridge.converters.captures.mlprogram.names import classes_of
 from weighbridge.converters.captures.mlprogram.package import read_package
+from weighbridge.converters.captures.mlprogram.signatures import read_signature
 from weighbridge.converters.models.pictures import picture_of, processor_of
-from weighbridge.errors import BadInputError, MismatchError
+from weighbridge.errors import BadInputError, MismatchError, UnsupportedError
 from weighbridge.tests.faults.commands import classifier_of_pictures
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -152,6 +153,19 @@ def test_a_package_of_pictures_without_a_record_is_refused_by_name(source, packa
     bare = altered(package, tmp_path / "m.mlpackage", forget)
     code, told = run("parity", "check", source, bare)
     assert (code, "pixel_values takes pictures, and no record says" in told) == (3, True), told
+
+
+def test_a_package_that_gives_labels_alone_is_refused_by_name(package, tmp_path):
+    def forget(spec):
+        described = spec.description
+        described.metadata.userDefined.clear()
+        described.input[0].type.multiArrayType.shape.extend((1, 3, 12, 12))
+        scores = next(it for it in described.output if it.name == "logits")
+        described.output.remove(scores)
+
+    bare = altered(package, tmp_path / "m.mlpackage", forget)
+    with pytest.raises(UnsupportedError, match="class labels and no scores"):
+        read_signature(bare)
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,8 @@ def classifiers(body: Any) -> list[Any]:
 
 
 def results(body: Any) -> list[Any]:
-    """Return the variables that a function gives; where these are labels alone, what they are made from."""
-    given = [it for it in body.outputs if it.op is None or it.op.op_type != CLASSIFY]
-    return given or [it.inputs["probabilities"] for it in classifiers(body)]
+    """Return the variables that a function gives, labels aside."""
+    return [it for it in body.outputs if it.op is None or it.op.op_type != CLASSIFY]
 
 
 def classes_of(body: Any) -> tuple[str, ...]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ....errors import UnsupportedError
 from ...models.ports import role_of, signature_from_manifest
 from ...models.signature import Port, Signature
 from .features import Dimension, flexible
 from .package import description, functions, manifest_in, read_package
+
+LABELS: Final = ("stringType", "int64Type", "dictionaryType")  # what a classifier gives
 
 
 def port_from_description(feature: Any) -> Port:
@@ -49,4 +51,10 @@ def read_signature(path: Path, function: str | None = None) -> Signature:
     def ports_of(features: Iterable[Any]) -> tuple[Port, ...]:
         return tuple(port_from_description(feature) for feature in features)
 
-    return Signature(ports_of(described.input), ports_of(described.output))
+    scores = [it for it in described.output if it.type.WhichOneof("Type") not in LABELS]
+    if not scores and described.output:
+        raise UnsupportedError(
+            f"{path}: it gives class labels and no scores, which nothing can be compared with;"
+            " convert the model without a ClassifierConfig"
+        )
+    return Signature(ports_of(described.input), ports_of(scores))
