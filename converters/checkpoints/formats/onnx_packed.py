@@ -61,8 +61,8 @@ class PackedWeight(NamedTuple):
     def _rows(self, held: list[Array]) -> NDArray[np.float32]:
         codes = unpacked(held[0], self.bits).reshape(len(held[0]), self.blocks, -1)
         zeros = self._zeros(held[2]) if len(held) > 2 else np.float64(1 << (self.bits - 1))
-        worth = (codes[..., : self.block] - zeros) * held[1].astype(np.float64)[..., None]
-        return worth.reshape(len(worth), -1)[:, : self.shape[1]].astype(np.float32)
+        values = (codes[..., : self.block] - zeros) * held[1].astype(np.float64)[..., None]
+        return values.reshape(len(values), -1)[:, : self.shape[1]].astype(np.float32)
 
     def _zeros(self, part: Array) -> NDArray[np.float64]:
         """Return the zeros in PART of some rows: packed as codes are, or one number each."""
@@ -90,13 +90,13 @@ def packed_weights(graph: Any, constants: Mapping[str, Any]) -> dict[str, Packed
     for node in graph.node:
         given = dict(zip(INPUTS, node.input, strict=False))
         names = tuple(given[it] for it in INPUTS[1:4] if given.get(it))
-        told = {it.name: it.i for it in node.attribute}
-        bits = told.get("bits", 4)
+        settings = {it.name: it.i for it in node.attribute}
+        bits = settings.get("bits", 4)
         known = len(names) > 1 and all(it in constants for it in names)
         if node.op_type != NODE or given.get("order") or not known or bits not in BITS:
             continue
-        shape = (told["N"], told["K"])
+        shape = (settings["N"], settings["K"])
         found[names[0].removesuffix(f"_Q{bits}")] = PackedWeight(
-            shape, bits, told["block_size"], names
+            shape, bits, settings["block_size"], names
         )
     return found
