@@ -21,6 +21,7 @@ Features = Callable[[Arrays], int]
 NAME: Final = "picture"
 PIXELS: Final = "pixel_values"
 GRID: Final = np.array([[1, 4, 6]])  # parts of a picture along time, height and width
+MERGED: Final = 2  # of these along each axis that become one, where a configuration does not say
 TILES: Final = 5  # a small whole picture and its four quarters
 STANDS_FOR: Final = ("_token_id", "_token_index")  # how the names of special tokens end
 BEFORE: Final = 4  # tokens of text before a picture
@@ -77,7 +78,20 @@ def patches(vision: Any) -> Arrays:
     """Return the patches of a picture in rows, and how many of them lie along each axis."""
     depth = getattr(vision, "temporal_patch_size", 1)
     width = 3 * depth * vision.patch_size**2
-    return {PIXELS: drawn(int(GRID.prod()), width), "image_grid_thw": GRID}
+    grid = beyond_a_window(vision)
+    return {PIXELS: drawn(int(grid.prod()), width), "image_grid_thw": grid}
+
+
+def beyond_a_window(vision: Any) -> Array:
+    """Return how many parts of a picture lie along each axis, more than a window of attention has.
+
+    >>> from types import SimpleNamespace
+    >>> beyond_a_window(SimpleNamespace(patch_size=14, window_size=112)).tolist()
+    [[1, 12, 14]]
+    """
+    window = getattr(vision, "window_size", 0) // vision.patch_size
+    merged = getattr(vision, "spatial_merge_size", MERGED)
+    return np.array([[1, window + 2 * merged, window + 3 * merged]])
 
 
 # Model type -> what makes a picture for it. Others are not run: how theirs are given is not known here.
@@ -94,6 +108,8 @@ KINDS: Final[Mapping[str, str]] = {
     **{kind: "mm_token_type_ids" for kind, make in PICTURES.items() if make is patches},
     **dict.fromkeys(("gemma3", "paligemma"), "token_type_ids"),
 }
+# Types whose texts begin with a picture; 0 marks what it may see, which is all of a prompt.
+FIRST: Final = frozenset({"paligemma"})
 
 
 def with_picture(config: Any, text: Array, count: Features) -> Probe:
@@ -115,8 +131,11 @@ def with_picture(config: Any, text: Array, count: Features) -> Probe:
     ]
     special = [value for name, value in vars(config).items() if name.endswith(STANDS_FOR)]
     words = text[~np.isin(text, [it for it in special if isinstance(it, int)])][None]
-    ids = np.concatenate([words[:, :BEFORE], *middle, words[:, BEFORE:]], axis=1).astype(np.int64)
-    kinds = {KINDS[config.model_type]: (ids == token).astype(np.int64)} if config.model_type in KINDS else {}  # fmt: skip
+    first = config.model_type in FIRST
+    before = 0 if first else BEFORE
+    ids = np.concatenate([words[:, :before], *middle, words[:, before:]], axis=1).astype(np.int64)
+    marks = ((ids == token) & (not first)).astype(np.int64)
+    kinds = {KINDS[config.model_type]: marks} if config.model_type in KINDS else {}
     return Probe(NAME, {"input_ids": ids, "attention_mask": np.ones_like(ids), **kinds, **pixels})
 
 

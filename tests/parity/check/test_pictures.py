@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import transformers
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
@@ -18,7 +19,7 @@ from weighbridge.jobs.options import Options
 from weighbridge.parity.check.candidate import Candidate
 from weighbridge.parity.check.pictures import picture_stage
 from weighbridge.parity.check.recording import record_for
-from weighbridge.parity.probes.pictures import PICTURES
+from weighbridge.parity.probes.pictures import PICTURES, with_picture
 from weighbridge.tests.support.atlas import tiny
 
 
@@ -96,6 +97,22 @@ def test_what_is_not_known_to_take_pictures_says_so(golden, llava, monkeypatch):
     monkeypatch.setitem(golden.model.config, "model_type", "unheard-of")
     stage = seen(golden, llava[1])
     assert (stage.status, "is not known here" in stage.detail) == ("unverified", True)
+
+
+TEXT = np.arange(40, 60)[None]
+
+
+def test_a_picture_has_more_parts_than_a_window_of_its_tower():
+    config = transformers.Qwen2_5_VLConfig(image_token_id=7)
+    found = with_picture(config, TEXT, lambda pixels: len(pixels["pixel_values"]) // 4).inputs
+    window = config.vision_config.window_size // config.vision_config.patch_size
+    assert (found["image_grid_thw"][0, 1:] > window).all()
+
+
+def test_a_prompt_of_paligemma_is_seen_whole_as_its_processor_says():
+    found = with_picture(transformers.PaliGemmaConfig(), TEXT, lambda _: 5).inputs
+    assert not found["token_type_ids"].any()
+    assert len({*found["input_ids"][0, :5]}) == 1
 
 
 @pytest.mark.heavy
