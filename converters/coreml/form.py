@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...errors import BadInputError, UnsupportedError
+from ..captures.mlprogram.names import COLORS
 from ..captures.mlprogram.texts import Text
 from ..captures.mlprogram.toolkit import coremltools
 from ..captures.positional import bounds, example, example_sizes
@@ -20,7 +21,6 @@ from .options import PackageOptions, with_sizes
 PROBABILITIES: Final = "probabilities"  # of the classes that a package names
 POSITION: Final = "position"
 LONGEST: Final = 2048  # tokens that are kept where nobody says how many
-COLORS: Final = {"GRAY": "GRAYSCALE"}  # ours -> coremltools'; others are called alike
 
 
 class Form(NamedTuple):

@@ -130,6 +130,8 @@ def _described(file: Path, described: Mapping[str, Any], channels: int) -> Pictu
         raise BadInputError(
             f"{file}: rescale_offset is not known here; say what it comes to by --image-mean and --image-std"
         )
+    if described.get("do_normalize") and not all(described.get(it) for it in MOMENTS):
+        raise BadInputError(f"{file}: it normalizes by numbers that it does not name; add {' and '.join(MOMENTS)}")  # fmt: skip
     factor = 1.0 if described.get("do_rescale") is False else described.get("rescale_factor")
     unit = LARGEST * float(1 / LARGEST if factor is None else factor)
     plain = described.get("do_normalize") is False or "image_mean" not in described

@@ -17,6 +17,7 @@ def contradicted(program: Program, source: Model) -> Iterator[str]:
     """Yield where what PROGRAM does to pictures, or calls its classes, is not what SOURCE says."""
     from ...converters.captures.mlprogram.names import classes_of, pictures_of
 
+    yield from ill_described(program)
     for name, picture in pictures_of(program.manifest).items():
         own = processor_of(source.folder, len(picture.mean))
         if own is not None and not picture.agrees(own):
@@ -25,3 +26,18 @@ def contradicted(program: Program, source: Model) -> Iterator[str]:
     named = labels.get("from") if isinstance(labels, Mapping) else None
     if named == CONFIG and classes_of(program.body) != labels_in(source.config):
         yield "its labels are said to be those of config.json, and are others"
+
+
+def ill_described(program: Program) -> Iterator[str]:
+    """Yield which inputs of PROGRAM a device is told to give other pictures than its record says, or none."""
+    from ...converters.captures.mlprogram.contents import pictures
+    from ...converters.captures.mlprogram.names import COLORS, names_of, pictures_of
+    from ...converters.captures.mlprogram.package import read_package
+
+    names, wanted = names_of(program.manifest), set()
+    for name, picture in pictures_of(program.manifest).items():
+        there, color = names.get(name, name), COLORS.get(picture.layout, picture.layout)
+        *_, height, width = program.inputs[there].shape
+        wanted.add(f"{there}: {color} of {width} x {height}")
+    for told in sorted({*pictures(read_package(program.path))} ^ wanted):
+        yield f"it does not agree with its record about {told}"

@@ -122,6 +122,15 @@ def other_record(spec):
     metadata["weighbridge"] = metadata["weighbridge"].replace("123.675", "122.675")
 
 
+def other_order(spec):
+    image = spec.description.input[0].type.imageType
+    image.colorSpace = image.ColorSpace.Value("BGR")
+
+
+def other_size(spec):
+    spec.description.input[0].type.imageType.width = 24
+
+
 def other_label(spec):
     function = next(iter(spec.mlProgram.functions.values()))
     block = function.block_specializations[function.opset]
@@ -136,6 +145,8 @@ def other_label(spec):
         (other_mean, 1, "DIFFERS"),
         (other_record, 1, "DIFFERS"),
         (other_mean_and_record, 3, "normalised otherwise than the source's image processor"),
+        (other_order, 3, "about pixel_values: BGR of 12 x 12"),
+        (other_size, 3, "about pixel_values: RGB of 24 x 12"),
         (other_label, 3, "labels are said to be those of config.json, and are others"),
     ],
 )
@@ -218,4 +229,12 @@ def test_what_a_processor_does_that_no_mean_and_std_do_is_refused(tmp_path):
     file = tmp_path / "preprocessor_config.json"
     file.write_text('{"rescale_factor": 0.0078, "rescale_offset": true}', encoding="utf-8")
     with pytest.raises(BadInputError, match="rescale_offset"):
+        processor_of(tmp_path, 3)
+
+
+@pytest.mark.parametrize("left", [{}, {"image_mean": MEAN}])
+def test_a_processor_that_leaves_its_mean_or_std_to_its_class_is_refused(left, tmp_path):
+    described = {"do_normalize": True, "rescale_factor": 1 / 255, **left}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(described), encoding="utf-8")
+    with pytest.raises(BadInputError, match="add image_mean and image_std"):
         processor_of(tmp_path, 3)

@@ -15,6 +15,7 @@ from ...values import Array
 
 Value = TypeVar("Value")
 CLASSIFY: Final = "classify"  # gives the likeliest label, and a score by label
+COLORS: Final = {"GRAY": "GRAYSCALE"}  # ours -> Core ML's; others are called alike
 CARRYING: Final = frozenset({"cast", "identity"})
 
 
