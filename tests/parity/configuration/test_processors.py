@@ -69,6 +69,32 @@ def test_what_only_names_a_class_is_no_difference(sees, tmp_path):
     assert compared(sees, tmp_path / "named")[0][0] == "pass"
 
 
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"pad_size": None}, "pass"),
+        ({"do_rescale": True}, "unverified"),  # which may be what the class does by default
+        ({"size": {"height": 8, "width": 8}}, "unverified"),
+        ({"image_processor_type": "ViTImageProcessorFast"}, "unverified"),
+        ({"image_processor": {"resample": 2, "pad_size": None}}, "pass"),
+        ({"image_processor": {"resample": 3}}, "fail"),
+        ({"size": 9}, "fail"),
+        ({"image_mean": [0.5, 0.5, 0.51]}, "fail"),
+    ],
+)
+def test_only_what_cannot_mean_the_same_differs(sees, tmp_path, change, status):
+    (sees / NAME).write_text(json.dumps(SAYS | {"image_processor": {"resample": 2}}))
+    shutil.copytree(sees, tmp_path / "other")
+    said = SAYS | {"image_processor": {"resample": 2}} | change
+    (tmp_path / "other" / NAME).write_text(json.dumps(said))
+    assert compared(sees, tmp_path / "other")[0][0] == status
+
+
+def test_a_program_is_asked_for_none(sees):
+    program = Model("m.mlpackage", "mlprogram", sees, {})
+    assert processor_stages(Model(str(sees), "torch", sees, {}), program) == []
+
+
 def test_a_model_without_any_is_asked_for_none(sees):
     assert compared(VIT, sees) == []
 
