@@ -16,7 +16,7 @@ from ....errors import UnsupportedError
 from .dispatch import overload, refused_arguments, schema_arguments
 from .dtypes import ABSENT
 from .operations.registry import SIZES, handlers
-from .recording.lifting import META, Lifted
+from .recording.autograd.lifting import META, Lifted
 from .recording.strides import lies_in_order
 from .sites import module_path, sites_of
 

@@ -17,13 +17,13 @@ from ....errors import BadInputError, UnsupportedError
 from .operations.decompositions import decomposed
 from .operations.recurrent.recorded import check_packed, kept_whole
 from .recording.arguments import Inputs, by_name, leaves, mapped
+from .recording.autograd.functions import Use, functions_noted
+from .recording.autograd.lifting import lift
 from .recording.blocks import detach_blocks, refused_in_autocast
 from .recording.cures import cured
 from .recording.decisions import as_the_example, held, is_decision
 from .recording.failures import refuse
-from .recording.functions import Use, functions_noted
 from .recording.hooks import hooks_refused, refuse_hooks
-from .recording.lifting import lift
 from .recording.numbers import Counted, numbers_known
 from .recording.pure import made_pure
 from .recording.strides import order_as_stored

@@ -13,8 +13,8 @@ from torch.fx import GraphModule, Node
 from .census import WRAPPERS, body_of, live_nodes
 from .dispatch import Call, Environment, Reference, bind, closed, overload, resolve, template
 from .operations.registry import handlers
-from .recording.custom import Custom
-from .recording.lifting import META
+from .recording.autograd.custom import Custom
+from .recording.autograd.lifting import META
 from .sites import module_path, sites_of
 
 Run = Callable[[Environment], Any]

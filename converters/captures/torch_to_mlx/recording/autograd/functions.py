@@ -18,8 +18,8 @@ from torch.autograd.function import Function, _SingleLevelFunction
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointFunction
 
-from .....errors import UnsupportedError
-from .places import line_of_caller
+from ......errors import UnsupportedError
+from ..places import line_of_caller
 
 OPERATION: Final = "weighbridge.autograd_function.default"
 _LIBRARY: Final[Any] = cast(Any, torch.library.Library)("weighbridge", "FRAGMENT")

@@ -10,9 +10,9 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 
-from .....errors import UnsupportedError
-from ..operations.decompositions import decomposed
-from .failures import refuse
+from ......errors import UnsupportedError
+from ...operations.decompositions import decomposed
+from ..failures import refuse
 from .functions import OPERATION, Use
 
 META = "weighbridge_lifted"  # where a node keeps its programs

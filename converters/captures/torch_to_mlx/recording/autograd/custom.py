@@ -10,12 +10,12 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from .....errors import UnsupportedError
-from ..dispatch import Environment, resolve, template
-from ..dtypes import to_mlx
-from ..operations.gradients import Custom as Differentiated
+from ......errors import UnsupportedError
+from ...dispatch import Environment, resolve, template
+from ...dtypes import to_mlx
+from ...operations.gradients import Custom as Differentiated
+from ..sources import sources, user_inputs, writes
 from .lifting import META, Lifted
-from .sources import sources, user_inputs, writes
 
 Arrays = list[mx.array]
 Build = Callable[[GraphModule], Any]
