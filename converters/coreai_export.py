@@ -113,13 +113,10 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
     try:
         with quiet():
             from coreai_torch import TorchConverter, get_decomp_table
-            from torch.fx.passes.dialect.common.cse_pass import CSEPass
 
-            # Where two cumulative sums are equal, runtime 1.0.0b3 computes one and fails on the other.
-            once = graph.run_decompositions(get_decomp_table())._transform_do_not_use(CSEPass())
             converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # no paths of source code
             converter.add_exported_program(
-                once,
+                computed_once(graph.run_decompositions(get_decomp_table())),
                 input_names=[port.name for port in signature.inputs],
                 output_names=[port.name for port in signature.outputs],
             )
@@ -135,6 +132,18 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
             raise error.__cause__ from None
         raise UnsupportedError(f"Core AI cannot hold the module: {first_line(error)}") from error
     return Asset(target)
+
+
+def computed_once(graph: Any) -> Any:
+    """Return GRAPH without what it computes twice, unless outputs would become one, which Core AI refuses.
+
+    Where two cumulative sums are equal, runtime 1.0.0b3 computes one and fails on the other.
+    """
+    from torch.fx.passes.dialect.common.cse_pass import CSEPass
+
+    once = graph._transform_do_not_use(CSEPass())
+    before, after = (len({*it.graph_signature.user_outputs}) for it in (graph, once))
+    return once if before == after else graph
 
 
 def written_by_us(program: Any) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from weighbridge.cli import main
@@ -82,6 +83,26 @@ def test_a_disk_that_fails_while_an_asset_is_written_leaves_one_line(tmp_path, m
     output = invoke("export", "coreai", source, tmp_path / "a.aimodel", code=3)
     assert "No space left on device" in output
     assert [*tmp_path.iterdir()] == []
+
+
+class Twice(torch.nn.Module):
+    """Two outputs that are equal, if ALIKE, or of which one is used by the other."""
+
+    def __init__(self, *, alike: bool) -> None:
+        super().__init__()
+        self.alike = alike
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return sums of X along its last axis."""
+        return x.cumsum(-1), x.cumsum(-1) + (0 if self.alike else x)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's own exporter
+@pytest.mark.parametrize(("alike", "sums"), [(False, 1), (True, 2)])
+def test_equal_sums_are_computed_once_unless_they_are_outputs(alike, sums):
+    graph = torch.export.export(Twice(alike=alike), (torch.ones(2, 3),)).run_decompositions()
+    found = coreai_export.computed_once(graph).graph
+    assert sum("cumsum" in str(it.target) for it in found.nodes) == sums
 
 
 def test_a_dry_run_writes_nothing(tmp_path):

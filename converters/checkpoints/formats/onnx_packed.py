@@ -92,11 +92,10 @@ def packed_weights(graph: Any, constants: Mapping[str, Any]) -> dict[str, Packed
         names = tuple(given[it] for it in INPUTS[1:4] if given.get(it))
         settings = {it.name: it.i for it in node.attribute}
         bits = settings.get("bits", 4)
-        known = len(names) > 1 and all(it in constants for it in names)
+        rows, columns, block = (settings.get(it, 0) for it in ("N", "K", "block_size"))
+        known = len(names) > 1 and all(it in constants for it in names) and min(columns, block) > 0
         if node.op_type != NODE or given.get("order") or not known or bits not in BITS:
             continue
-        shape = (settings["N"], settings["K"])
-        found[names[0].removesuffix(f"_Q{bits}")] = PackedWeight(
-            shape, bits, settings["block_size"], names
-        )
+        name = names[0].removesuffix(f"_Q{bits}")
+        found[name] = PackedWeight((rows, columns), bits, block, names)
     return found

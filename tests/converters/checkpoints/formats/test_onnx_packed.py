@@ -54,10 +54,22 @@ def test_a_weight_is_what_onnxruntime_multiplies_by(bits, symmetric, tmp_path, m
     assert np.array_equal(file.read("up.weight"), found)
 
 
-def test_a_node_whose_constants_do_not_fit_is_no_weight(tmp_path):
+def more_rows(node):
+    next(it for it in node.attribute if it.name == "N").i += 1
+
+
+def no_blocks(node):
+    next(it for it in node.attribute if it.name == "block_size").i = 0
+
+
+def nothing_said(node):
+    del node.attribute[:]
+
+
+@pytest.mark.parametrize("damage", [more_rows, no_blocks, nothing_said])
+def test_a_node_whose_constants_do_not_fit_is_no_weight(damage, tmp_path):
     path = quantized(tmp_path, 4, symmetric=False)
     proto = onnx.load(path)
-    (node,) = proto.graph.node
-    next(it for it in node.attribute if it.name == "N").i += 1
+    damage(proto.graph.node[0])
     onnx.save(proto, path)
     assert "up.weight" not in OnnxFile(path).headers
