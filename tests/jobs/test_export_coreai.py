@@ -94,7 +94,8 @@ class Twice(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return sums of X along its last axis."""
-        return x.cumsum(-1), x.cumsum(-1) + (0 if self.alike else x)
+        first, second = x.cumsum(-1), x.cumsum(-1)
+        return first, second if self.alike else second + x
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's own exporter
