@@ -16,6 +16,7 @@ import torch
 from torch._functorch import config
 from torch._subclasses import fake_tensor
 from torch.export import ExportedProgram
+from torch.export.graph_signature import TensorArgument
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -81,13 +82,23 @@ def held(program: ExportedProgram) -> bool:
 
 
 def _blank(program: ExportedProgram, results: Node, holds: Node) -> None:
-    """Return NaN for floating results of the module where HOLDS does not."""
-    for spec in program.graph_signature.output_specs:
-        node = next((n for n in results.all_input_nodes if n.name == spec.arg.name), None)
-        if spec.kind.name == "USER_OUTPUT" and node and node.meta["val"].is_floating_point():
+    """Return NaN for floating results of the module where HOLDS does not.
+
+    Raises:
+        _Undecided: it has none, so that nothing would show it.
+    """
+    shown = False
+    for node in results.all_input_nodes:
+        specs = [it for it in program.graph_signature.output_specs if it.arg.name == node.name]
+        own = any(it.kind.name == "USER_OUTPUT" for it in specs)
+        if own and node.meta["val"].is_floating_point():
             held = _call(_ATEN.where.ScalarOther, holds, node, float("nan"))
             results.replace_input_with(node, held)
-            program.graph_signature.replace_all_uses(node.name, held.name)
+            for spec in specs:  # a result may be an input, which keeps its name
+                spec.arg = TensorArgument(name=held.name)
+            shown = True
+    if not shown:
+        raise _Undecided
 
 
 def _call(target: Any, *args: Any, **kwargs: Any) -> Node:

@@ -37,6 +37,33 @@ def test_other_decisions_by_masks_give_nan(example, other):
     assert torch.equal(to_torch(gradient), 2.0 * (example != 0 if example is SOME else NONE))
 
 
+class Passing(torch.nn.Module):
+    def forward(self, x, attention_mask):
+        if (attention_mask == 0).any():
+            x = x * 2
+        return x, x
+
+
+@pytest.mark.parametrize(("example", "other"), [(NONE, SOME), (SOME, NONE)])
+def test_a_result_that_is_an_input_gives_nan_too(example, other):
+    x = torch.randn(2, 3)
+    captured = capture(Passing(), inputs={"x": x, "attention_mask": example})
+    for found in captured(to_mlx(x), to_mlx(example)):
+        assert torch.equal(to_torch(found), Passing()(x, example)[0])
+    for found in captured(to_mlx(x), to_mlx(other)):
+        assert mx.isnan(found).all()
+
+
+class Pointing(torch.nn.Module):
+    def forward(self, x, attention_mask):
+        return (x if attention_mask.all() else -x).argmax(-1)
+
+
+def test_decisions_that_no_result_can_show_are_refused():
+    with pytest.raises(UnsupportedError, match="decides by a tensor's values"):
+        capture(Pointing(), inputs={"x": torch.randn(2, 3), "attention_mask": NONE})
+
+
 class Choosing(torch.nn.Module):
     def forward(self, x, attention_mask):
         return x * 2 if (x * attention_mask).sum() > 0 else x
