@@ -32,6 +32,10 @@ class NothingBefore:
         self.offset += keys.shape[2]
         return keys, values
 
+    def __getitem__(self, index: int) -> Any:
+        """Refuse a layer whose cache has parts: a state, or several caches."""
+        raise UnsupportedError("its layers have a cache of another kind, which begins at 0")
+
     def make_mask(
         self, length: int, *, return_array: bool = False, window_size: int | None = None
     ) -> Any:

@@ -289,6 +289,11 @@ def generate(row: Row, folder: Path, made: tiny.Tiny) -> None:
 
 
 def mends(row: Mapping[str, Any]) -> bool:
+    """Say whether the repaired directory computes what transformers does, comes back, and is kept."""
+    return runs_mended(row) and row.get("mended_check") != "DIFFERS"
+
+
+def runs_mended(row: Mapping[str, Any]) -> bool:
     """Say whether the repaired directory computes what transformers does, and comes back."""
     return computes(row, "mended_") and str(row["mended"]) == EXACT
 

@@ -11,7 +11,7 @@ from weighbridge.converters.libraries.repairs.catalogue import OF_LIBRARY
 from weighbridge.converters.libraries.repairs.writing import file_of
 from weighbridge.converters.libraries.resaved import change_for
 from weighbridge.tests.support.atlas.faults import Fault
-from weighbridge.tests.support.atlas.row import Row, agrees, mends
+from weighbridge.tests.support.atlas.row import Row, agrees, mends, runs_mended
 from weighbridge.tests.support.atlas.tower_faults import ALL
 
 # Types that have no pair of classes, so that there is nothing to convert.
@@ -74,6 +74,8 @@ def broken(row: Mapping[str, Any]) -> Iterator[str]:
             yield f"{step}: {row[step]}"
     if row["check"] == ("DIFFERS" if agrees(row) else "PASS"):
         yield f"the check says {row['check']}, and an independent forward says otherwise"
+    if runs_mended(row) and not mends(row):
+        yield "the check of the repaired directory says DIFFERS, and an independent forward does not"
     if row["greedy"] is not None and row["greedy"] > row["long_bar"]:
         yield f"a generated token is behind transformers' own by {row['greedy']:.1e}"
 
