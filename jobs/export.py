@@ -76,6 +76,10 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 
     package.require(compute)
     compression.require()
+    if vision.labels and compression:
+        raise BadInputError(
+            "coremltools 9.0 compresses no package that gives labels; leave --labels out, or the compression"
+        )
 
     def write(model: Model, path: Path) -> Written:
         chosen = vision.for_model(package, model)

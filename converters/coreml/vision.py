@@ -157,9 +157,17 @@ def labels_in(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return LABELS, those that are there twice with their numbers: Core ML keeps one score a label."""
-    times = Counter(labels)
-    return tuple(f"{it} ({number})" if times[it] > 1 else it for number, it in enumerate(labels))
+    """Return LABELS, those that are there twice with their numbers: Core ML keeps one score a label.
+
+    Where one has such a number already, all get theirs.
+
+    >>> distinct(["a", "b", "b"]), distinct(["b", "b", "b (1)"])
+    (('a', 'b (1)', 'b (2)'), ('b (0)', 'b (1)', 'b (1) (2)'))
+    """
+    times, numbered = Counter(labels), tuple(f"{it} ({n})" for n, it in enumerate(labels))
+    pairs = zip(labels, numbered, strict=True)
+    found = tuple(other if times[it] > 1 else it for it, other in pairs)
+    return found if len({*found}) == len(found) else numbered
 
 
 class Pictured(Positional):

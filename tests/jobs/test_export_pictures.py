@@ -188,6 +188,7 @@ def test_a_package_that_gives_labels_alone_is_refused_by_name(package, tmp_path)
             "leave --image-mean, --image-std and --image-layout out",
         ),
         (("--image-mean", "0.5"), "name its input by --image"),
+        (("--labels", "config", "--quantize", "int8"), "compresses no package that gives labels"),
         (("--labels", "config", "--stateful"), "takes no pictures, nor gives labels"),
     ],
 )
