@@ -76,13 +76,9 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 
     package.require(compute)
     compression.require()
-    if vision.labels and compression:
-        raise BadInputError(
-            "coremltools 9.0 compresses no package that gives labels; leave --labels out, or the compression"
-        )
 
     def write(model: Model, path: Path) -> Written:
-        chosen = vision.for_model(package, model)
+        chosen = vision.for_model(package, model, compressed=bool(compression))
         module = merged_in_memory(model)
         sized = chosen.sized(model.signature, upper or {})
         trial = trial_of(model, sized, chosen.images) if compute == "mixed" or compression else []

@@ -48,8 +48,10 @@ class Vision:
     def __bool__(self) -> bool:
         return bool(self.image or self.labels or self.mean or self.std or self.layout)
 
-    def for_model(self, package: PackageOptions, model: Model) -> PackageOptions:
-        """Return PACKAGE with pictures and labels of MODEL, one row at a time.
+    def for_model(
+        self, package: PackageOptions, model: Model, *, compressed: bool = False
+    ) -> PackageOptions:
+        """Return PACKAGE, perhaps COMPRESSED later, with pictures and labels of MODEL, one row at a time.
 
         Raises:
             BadInputError: what does not go together, or with MODEL.
@@ -59,6 +61,11 @@ class Vision:
         if package.stateful:
             raise BadInputError(
                 "a package that goes on with a text takes no pictures, nor gives labels"
+            )
+        if self.labels and compressed:
+            raise BadInputError(
+                "coremltools 9.0 compresses no package that gives labels; leave --labels out, or the"
+                " compression"
             )
         signature = model.signature
         images = {self.image: self.picture(signature, model.folder)} if self.image else {}

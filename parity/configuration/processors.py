@@ -65,7 +65,7 @@ def undecided(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[s
     """
     for key, (one, other) in unlike(wanted, found):
         if not comparable(key, one, other):
-            yield f"{key} is {_said(other)}, the reference has {_said(one)}"
+            yield f"{key} is {_shown(other)}, the reference has {_shown(one)}"
 
 
 def comparable(key: str, one: Any, other: Any) -> bool:
@@ -86,5 +86,5 @@ def unlike(
             yield key, pair
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "none" if value is None else repr(value)

@@ -29,7 +29,7 @@ def contradicted(program: Program, source: Model) -> Iterator[str]:
 
 
 def ill_described(program: Program) -> Iterator[str]:
-    """Yield which inputs of PROGRAM a device is told to give other pictures than its record says, or none."""
+    """Yield which inputs of PROGRAM ask a device for other pictures than its record has, or none."""
     from ...converters.captures.mlprogram.contents import pictures
     from ...converters.captures.mlprogram.names import COLORS, names_of, pictures_of
     from ...converters.captures.mlprogram.package import read_package
@@ -39,5 +39,5 @@ def ill_described(program: Program) -> Iterator[str]:
         there, color = names.get(name, name), COLORS.get(picture.layout, picture.layout)
         *_, height, width = program.inputs[there].shape
         wanted.add(f"{there}: {color} of {width} x {height}")
-    for told in sorted({*pictures(read_package(program.path))} ^ wanted):
-        yield f"it does not agree with its record about {told}"
+    for words in sorted({*pictures(read_package(program.path))} ^ wanted):
+        yield f"it does not agree with its record about {words}"
