@@ -51,10 +51,11 @@ def _log_of_sums(x: mx.array, axis: int) -> mx.array:
     """Sum exponents; the gradient goes back from each element to the one before it, by shares of the sums."""
 
     def gradient(cotangent: mx.array, _: mx.array, x: mx.array) -> mx.array:
+        if not x.size:
+            return cotangent
         largest = mx.max(x, axis=axis, keepdims=True)
-        x = x - mx.where(
-            mx.isfinite(largest), largest, 0
-        )  # numbers far from zero are spaced widely
+        largest = mx.where(mx.isfinite(largest), largest, 0)
+        x = x - largest  # numbers far from zero are spaced widely
         before = _moved(_log_sums(x, axis), axis, 1, -math.inf)
         passed = _moved(mx.sigmoid(before - x), axis, -1, 0)
         step = 1

@@ -137,8 +137,9 @@ def test_places_in_a_sorted_sequence(agree):
         (10_000 + torch.rand(4, 5), 0),
         (10_000 + torch.rand(4, 5), 1),
         (torch.arange(3000.0).reshape(1000, 3) % 1500 - 750, 0),
+        (torch.rand(2, 0), 1),
     ],
-    ids=["far", "far along rows", "ramps"],
+    ids=["far", "far along rows", "ramps", "nothing"],
 )
 def test_sums_of_exponents_far_from_zero_keep_their_gradient(x, axis):
     weight = torch.randn(x.shape)
