@@ -190,7 +190,8 @@ def judged(sides: Sides, seen: Seen, runner: Any) -> Stage:
         found = fitted(runner, seen.probe).run(seen.probe.inputs)
     except Exception as error:
         pass_on_shortage(error)
-        reason = f"{runner.name} does not take a picture as the source does: {described(error)}"
+        name = getattr(runner, "name", type(runner.module).__name__)
+        reason = f"{name} does not take a picture as the source does: {described(error)}"
         raise UnsupportedError(reason) from error
     finite = outputs_stage(sides.golden, [seen.probe], [found], [seen.wanted])
     if finite.status == "fail":

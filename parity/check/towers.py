@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from ...converters.models.towers import parts_of, tower_names
 from ..goldens.golden import Golden
@@ -14,6 +14,10 @@ from .verdict import Stage
 NAME: Final = "towers"
 # Parts that a picture runs.
 SHOWN: Final = frozenset({"vision_config", "perceiver_config", "projector_config"})
+# Settings of a whole model that change none of its numbers, whatever its towers are.
+NOTES: Final = frozenset(
+    {"transformers_version", "_name_or_path", "architectures", "dtype", "torch_dtype", "auto_map"}
+)
 SEEN: Final = frozenset({"pixels", "spectrogram", "waveform"})  # roles of inputs that are not text
 
 
@@ -34,7 +38,7 @@ def tower_stages(
     if not parts or not names or any(it.role in SEEN for it in golden.signature.inputs):
         return []
     same = {it.source for it in explanations if it.kind == "equal" and it.source == it.name}
-    alike = parts == dict(parts_of(candidate.model.config))
+    alike = around(known) == around(candidate.model.config)
     if golden.framework == candidate.model.framework and alike and names <= same:
         return []
     found = {it.source or it.name for it in explanations if it.kind != "unused"}
@@ -48,6 +52,17 @@ def tower_stages(
             {"parts": sorted(parts)},
         )
     ]
+
+
+def around(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of CONFIG, and the settings beside them, which say how towers and text meet.
+
+    >>> around({"text_config": {}, "vision_config": {"depth": 2}, "image_token_id": 3, "dtype": "float32"})
+    {'image_token_id': 3, 'vision_config': {'depth': 2}}
+    """
+    outer = {key: it for key, it in config.items() if not isinstance(it, Mapping)}
+    own = {key: it for key, it in outer.items() if key not in NOTES and it is not None}
+    return own | dict(parts_of(config))
 
 
 def completed(text: Stage, seen: Stage) -> Stage:

@@ -57,3 +57,19 @@ def test_another_activation_of_a_tower_does_not_pass(kind, tmp_path):
     code, verdict = run("parity", "check", source, tmp_path / "other")
     assert code != 0
     assert not verdict["status"].startswith("PASS")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "change", [{"vision_feature_select_strategy": "full"}, {"image_token_index": 131}]
+)
+def test_towers_that_meet_the_text_otherwise_do_not_pass(change, tmp_path):
+    source = make("llava", tmp_path / "source", library="mlx-vlm").folder
+    shutil.copytree(source, tmp_path / "other")
+    file = tmp_path / "other" / "config.json"
+    config = json.loads(file.read_text())
+    assert not config.items() >= change.items()
+    file.write_text(json.dumps(config | change))
+    code, verdict = run("parity", "check", source, tmp_path / "other", "--quick")
+    assert code != 0
+    assert not verdict["status"].startswith("PASS")
