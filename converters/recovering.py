@@ -149,6 +149,18 @@ def recover(
     return found
 
 
+def count(constants: Checkpoint, manifest: Mapping[str, Any], wanted: Mapping[str, Header]) -> int:
+    """Return how many tensors WANTED have a name that leads to one of CONSTANTS; see ``recover``."""
+    if manifest:
+        entries = dict(manifest.get("weights") or {}).values()
+        return len(
+            wanted.keys() & {key for it in entries for key in (it["key"], *it.get("also", ()))}
+        )
+    found = Recovered()
+    _named(found, constants, wanted)
+    return len(found.arrays)
+
+
 def _recorded(
     found: Recovered,
     constants: Checkpoint,

@@ -9,8 +9,10 @@ from typing import Any, Final, Literal
 
 from ...errors import BadInputError, UnsupportedError
 from ..checkpoints.base import Header
+from ..common.arrays import from_torch, to_torch
 from ..common.memory import pass_on_shortage
 from ..common.users_code import described
+from ..values import Array
 from .floats import decoded
 from .hub import FUSED, HUB
 
@@ -198,6 +200,22 @@ def saved_state(model: Any, *, fused: bool = False) -> dict[str, Any]:
     if fused:
         model._weight_conversions = renamings(model)
     return dict(revert_weight_conversion(model, state))
+
+
+def own_headers(model: Any) -> Headers:
+    """Return the tensors of MODEL by its own names, which those of its checkpoints may differ from."""
+    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+    state = remove_tied_weights_from_state_dict(model.state_dict(), model)
+    return {name: header(tensor, "F32") for name, tensor in state.items()}
+
+
+def as_saved(model: Any, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return ARRAYS, by the names of MODEL, under the names and in the shapes of its checkpoints."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    state = revert_weight_conversion(model, {name: to_torch(it) for name, it in arrays.items()})
+    return {name: from_torch(tensor) for name, tensor in state.items()}
 
 
 def renamings(model: Any) -> list[Any]:

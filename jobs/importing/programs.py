@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...converters.checkpoints import Checkpoint
+from ...converters.checkpoints import Checkpoint, Header
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.checkpoints.open import refuse_coreml
 from ...converters.common.dtypes import CODE
+from ...converters.libraries.transformers import as_saved, meta_model, own_headers
 from ...converters.models import Model
 from ...converters.models.families import known_family
 from ...converters.models.program_files import CODES, open_program, program_in, recorded
@@ -20,7 +21,7 @@ from ...converters.quantization import Blocks, Dequantized
 from ...converters.quantization.mlx import part_name
 from ...converters.quantization.recipe import KEY
 from ...converters.values import Array
-from ...errors import BadInputError, MismatchError
+from ...errors import BadInputError, MismatchError, WeighbridgeError
 from ...parity.check.verdict import Verdict
 from ..converting import compared, move
 from ..options import Options
@@ -100,15 +101,36 @@ def recovered(
     """Return the model whose weights CONTENTS hold, and how they were found."""
     from ...converters.recovering import Held, recover
 
-    found = recover(contents.constants, contents.manifest, like.headers, str(source))
+    wanted, module = named_by(contents, like)
+    found = recover(*contents, wanted, str(source))
     if family := known_family(like.config, like.headers):
         found.leave_out(family.optional)
+    if module is not None:
+        found.arrays = as_saved(module, found.arrays)
     tensors: Checkpoint = Held(source, found.arrays)
     if CODES in contents.manifest and isinstance(contents.constants, OnnxFile):
         coded = blocks_in(contents.constants, contents.manifest)
         own = {name: it for name, it in coded.items() if name in found.arrays}
         tensors = with_codes(source, found.arrays, own)
     return model_like(source, like, tensors, options), found.lines()
+
+
+def named_by(contents: Contents, like: Like) -> tuple[Mapping[str, Header], Any]:
+    """Return the tensors of LIKE by the names that CONTENTS use, and the class whose names they are.
+
+    An exporter sees a module, whose names may be others than those of its checkpoints, which the
+    second is ``None`` for.
+    """
+    from ...converters.recovering import count
+
+    try:
+        module = meta_model(like.config)
+    except WeighbridgeError:  # no class of transformers
+        return like.headers, None
+    own = own_headers(module)
+    if own.keys() <= like.headers.keys() or count(*contents, own) <= count(*contents, like.headers):
+        return like.headers, None
+    return own, module
 
 
 def with_codes(

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from weighbridge.cli import main
 from weighbridge.converters.models.manifests import MANIFEST
+from weighbridge.tests.support.coreml.families import source as family
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 SUFFIX = {"coreml": ".mlpackage", "onnx": ".onnx"}
@@ -71,6 +72,21 @@ def test_float32_weights_come_back_bit_for_bit(exported, folder, tmp_path, form,
     assert wanted.keys() - found.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
     for name, array in found.items():
         assert array.tobytes() == wanted[name].tobytes()
+
+
+@pytest.mark.parametrize("name", ["vit", pytest.param("Mixtral", marks=pytest.mark.heavy)])
+def test_weights_that_the_class_calls_otherwise_than_its_checkpoint_come_back(name, tmp_path):
+    source = FIXTURES / name / "model" if name == "vit" else family(name, tmp_path)
+    like = tmp_path / "like"
+    like.mkdir()
+    shutil.copy(Path(source) / "config.json", like)
+    invoke("export", "onnx", source, tmp_path / "m.onnx", "--check", "none")
+    invoke("convert", "onnx-to-torch", tmp_path / "m.onnx", tmp_path / "back", "--like", like)
+    found = load_file(tmp_path / "back/model.safetensors")
+    wanted = load_file(Path(source) / "model.safetensors")
+    assert found.keys() <= wanted.keys()
+    assert {key.partition(".")[0] for key in wanted.keys() - found.keys()} <= {"pooler"}
+    assert all(found[key].tobytes() == wanted[key].tobytes() for key in found)
 
 
 def test_a_head_that_the_outputs_do_not_need_is_left_out_though_its_bias_equals_another(tmp_path):
