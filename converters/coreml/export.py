@@ -21,6 +21,7 @@ from ..captures.mlprogram.package import MANIFEST, census, functions, read_packa
 from ..captures.mlprogram.program import load_body, load_program
 from ..captures.mlprogram.toolkit import coremltools, quiet
 from ..captures.mlprogram.variables import variables, weights
+from ..captures.pictured import Pictured, before_model
 from ..captures.positional import record, record_layers
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -35,7 +36,7 @@ from .naming import FORGETTING, NAMING
 from .options import PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
 from .recurrent import any_length
-from .vision import Pictured, before_model, scores_of
+from .vision import scores_of
 from .writing import files, save, write_metadata
 
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.

@@ -7,16 +7,12 @@ becomes the program's first operations. Labels are those of ``config.json`` or o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from torch import Tensor
-
 from ...errors import BadInputError
-from ..captures.positional import Positional
 from ..documents import Kind, read_text
 from ..models import Model
 from ..models.pictures import LAYOUTS, Picture, picture_of, processor_of
@@ -175,49 +171,3 @@ def distinct(labels: Sequence[str]) -> tuple[str, ...]:
     pairs = zip(labels, numbered, strict=True)
     found = tuple(other if times[it] > 1 else it for it, other in pairs)
     return found if len({*found}) == len(found) else numbered
-
-
-class Pictured(Positional):
-    """A module that is given pictures, 0 to 255; see ``Positional``.
-
-    With SCORES, an output, it gives their softmax besides.
-    """
-
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        signature: Signature,
-        pictures: Mapping[str, Picture],
-        scores: str | None = None,
-    ) -> None:
-        super().__init__(module, signature)
-        self.pictures, self.scores = dict(pictures), scores
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Call the module by name and return its outputs in the order of the signature."""
-        given = dict(zip(self.names, inputs, strict=True))
-        given |= {name: numbers(it, given[name]) for name, it in self.pictures.items()}
-        outputs = super().forward(*given.values())
-        if self.scores is None:
-            return outputs
-        scores = outputs[self.outputs.index(self.scores)]
-        return (*outputs, torch.softmax(scores, -1))
-
-
-def numbers(picture: Picture, given: Tensor) -> Tensor:
-    """Return what a model is given of a PICTURE with the numbers GIVEN, 0 to 255."""
-    mean, scale = (
-        torch.tensor(it, dtype=torch.float32).reshape(1, -1, 1, 1)
-        for it in (picture.mean, [1 / std for std in picture.std])
-    )
-    return (given - mean) * scale
-
-
-def before_model(graph: Any, taken: Sequence[bool]) -> Iterator[str]:
-    """Yield the nodes of GRAPH that make numbers of pictures; TAKEN says which of its inputs are some."""
-    own = zip(graph.graph_signature.user_inputs, taken, strict=True)
-    pictures = {name for name, is_picture in own if is_picture}
-    for node in (it for it in graph.graph.nodes if it.name in pictures):
-        for first in node.users:
-            yield first.name
-            yield from (second.name for second in first.users)

@@ -24,7 +24,7 @@ def chosen(lengths: Ids, limit: int) -> tuple[int, ...]:
     Of so many lengths those with the least padding, by dynamic programming over where one ends.
 
     >>> chosen([3, 5, 9, 30, 31, 100], limit=64)
-    (9, 31, 64)
+    (5, 9, 31, 64)
     """
     cut = np.minimum(np.asarray(lengths), limit)
     step = -(-int(cut.max()) // CANDIDATES)
