@@ -109,9 +109,9 @@ class Recovered:
     def leave_out(self, heads: Iterable[str]) -> None:
         """Leave out the HEADS of which a tensor is absent: a bias may equal one that the file needs."""
         for head in heads:
-            part = {name for name in self.absent if name.startswith(f"{head}.")}
+            part = {name for name in self.absent if name.partition(".")[0] == head}
             if part:
-                part |= {name for name in self.arrays if name.startswith(f"{head}.")}
+                part |= {name for name in self.arrays if name.partition(".")[0] == head}
                 self.absent = tuple(sorted({*self.absent, *part}))
                 self.arrays = {name: it for name, it in self.arrays.items() if name not in part}
                 self.ways = {name: it for name, it in self.ways.items() if name not in part}

@@ -54,7 +54,7 @@ class Family(NamedTuple):
             the bare model.
         torch_class: class in transformers that runs it.
         signature: makes the Signature from the config.
-        optional: submodules that a checkpoint may lack.
+        optional: submodules and parameters that a checkpoint may lack.
         native: the MLX library whose own loader and ``sanitize`` the table is tested against.
         prefix: what torch puts before the base's names once there is a head on it.
         keeps_prefix: whether MLX does too.
@@ -345,6 +345,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         wav2vec2_signature,
         prefix="wav2vec2.",
         keeps_prefix=False,
+        optional=("masked_spec_embed",),  # replaces frames in training alone
         heads=WAV2VEC2_HEADS,
         spellings=OLD_WEIGHT_NORM,
     ),

@@ -110,9 +110,10 @@ def require_fitting(
 
 
 def drop_absent(module: nn.Module, arrays: Iterable[str], optional: Collection[str]) -> None:
-    """Remove OPTIONAL heads that the checkpoint does not carry, so that nothing runs at random."""
+    """Remove OPTIONAL parts that the checkpoint does not carry, so that nothing runs at random."""
+    carried = {name.partition(".")[0] for name in arrays}
     for head in optional:
-        if hasattr(module, head) and not any(name.startswith(f"{head}.") for name in arrays):
+        if hasattr(module, head) and head not in carried:
             setattr(module, head, None)
 
 
