@@ -106,8 +106,14 @@ def agree(found: Array, wanted: Array, u: float) -> bool:
     True
     >>> agree(np.float16([1, 2e-3]), np.array([1, 1e-3]), 2**-11)
     False
+    >>> agree(np.float32([1, -3e38]), np.array([1, -1e308]), 2**-24)
+    False
     """
-    gap, size = np.abs(found.astype(np.float64) - wanted), np.linalg.norm(wanted)
+    with np.errstate(over="ignore"):
+        size = np.linalg.norm(wanted)
+    if not np.isfinite(size):  # a mask in float64, say: nothing that float32 has is near
+        return False
+    gap = np.abs(found.astype(np.float64) - wanted)
     least = LEAST if found.dtype == np.float16 else 0.0
     each = CLOSE * (u * np.abs(wanted) + roundoff("F32") * size) + least
     return bool(np.linalg.norm(gap) <= CLOSE * u * size and (gap <= each).all())
