@@ -198,7 +198,8 @@ def error_of(folder, made, shape):
 )
 def test_every_part_mends_what_it_is_for(kind, tmp_path):
     made = make(kind, tmp_path / "hub", OWN.get(kind))
-    words = ("convert", "torch-to-mlx", made.folder, "--check", "none")
+    how = ("--check", "none", "--library", "mlx-lm")  # the parts are of its classes
+    words = ("convert", "torch-to-mlx", made.folder, *how)
     said = invoke(*words, tmp_path / "plain", code=3 if kind in INSTEAD else 0)
     invoke(*words, tmp_path / "mended", "--repair")
     if kind in INSTEAD:

@@ -108,8 +108,7 @@ def make(
 
     logging.disable_progress_bar()
     folder, own = Path(folder), own or {}
-    if library == "mlx-embeddings":
-        own = merged(tower_sizes.EMBEDDING.get(model_type, {}), own)
+    own = merged(tower_sizes.OF_LIBRARY.get(library, {}).get(model_type, {}), own)
     if layout == "hub":
         own = merged(hub.SIZES.get(model_type, {}), own)
     if model_type in sizes.BORROWED:

@@ -52,6 +52,16 @@ EMBEDDING: dict[str, dict[str, Any]] = {
     "gemma3_text": {"use_bidirectional_attention": True},
     "qwen3_vl": {"yes_token_id": 5, "no_token_id": 6},  # the tokens by which it scores
 }
+# What a tower needs that mlx-lm, which leaves it out, does not.
+SEEING: dict[str, dict[str, Any]] = {
+    "kimi_k25": {"projection_hidden_size": 32},
+    "llama4": {"vision_config": {"vision_output_dim": 44}},
+    "muse_glimmer": {
+        "out_hidden_size": 128,
+        "vision_config": {"pos_emb_height": 3, "pos_emb_width": 5},
+    },
+}
+OF_LIBRARY = {"mlx-embeddings": EMBEDDING, "mlx-vlm": SEEING}
 GRID: dict[str, Any] = {
     "text_config": {"rope_parameters": {**ROPE, "mrope_section": [1, 1, 1]}, "eos_token_id": [2]}
 }
@@ -117,8 +127,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "idefics3": {"text_config": EVEN, "vision_config": FOUR},
     "internvl": {"text_config": {"model_type": "qwen3"}},
     "lfm2_vl": {"text_config": {"layer_types": ["conv", "full_attention"] * 2}},
-    "kimi_k25": {"projection_hidden_size": 32},
-    "llama4": {"vision_config": {"intermediate_size": 128, "vision_output_dim": 44}},
+    "llama4": {"vision_config": {"intermediate_size": 128}},
     "llava": {"text_config": EVEN},
     "llava_next": {"text_config": EVEN, "image_grid_pinpoints": [[56, 56]]},
     "llava_onevision": {"image_grid_pinpoints": [[56, 56]]},
@@ -139,10 +148,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "intermediate_size": 56,
             "text_hidden_size": HIDDEN,
         },
-    },
-    "muse_glimmer": {
-        "out_hidden_size": 128,
-        "vision_config": {"pos_emb_height": 3, "pos_emb_width": 5},
     },
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
     "paddleocr_vl": {

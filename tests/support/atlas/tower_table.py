@@ -29,7 +29,7 @@ checkpoint as `save_pretrained` of transformers {transformers} writes it, matric
 | text | largest error of {library} on our directory against transformers in float64, relative to the largest {output}, and the bar: {times:g} times the error of transformers in float32, at least {floor:g}{padding} |
 | long | the same for {long} tokens, past every window |
 | picture | the same with a picture, as arrays that transformers' processor would give, through `{way}` |
-| check | what `convert` says at its defaults, its probes are text: UNVERIFIED where there is a tower |
+| check | what `convert` says at its defaults: UNVERIFIED where it ran no picture through a tower, as in rows from before it could |
 
 A row is **repaired** if the class computes wrongly, and the directory that `--repair` writes does not, and comes home byte
 for byte, trained or not; its figures are those of that directory. A directory **runs right** if {library}'s own loader, strict, takes it and all that was measured is within its bar.
