@@ -13,6 +13,7 @@ import xxhash
 
 WORK = Path("work") / "here"  # ``..`` and ``../away`` lie within the input's folder
 LARGE = 1 << 26  # bytes; nothing that is made here is near it
+COMPILED = b"__pycache__"  # Python's own, beside each module of the user's that it imports
 
 
 class Entry(NamedTuple):
@@ -46,13 +47,15 @@ def surroundings(root: Path) -> dict[str, str]:
 
 
 def snapshot(root: Path) -> dict[str, Entry]:
-    """Return everything in ROOT by its path; links are not followed."""
+    """Return everything in ROOT by its path but compiled modules; links are not followed."""
     return dict(walk(os.fsencode(root), b""))
 
 
 def walk(root: bytes, inner: bytes) -> Iterable[tuple[str, Entry]]:
     """Yield what lies in the folder INNER of ROOT, and below."""
     for item in os.scandir(b"/".join((root, inner)) if inner else root):
+        if item.name == COMPILED:
+            continue
         name = b"/".join((inner, item.name)) if inner else item.name
         mode = item.stat(follow_symlinks=False).st_mode
         yield os.fsdecode(name), Entry(mode, held(item.path, mode))
