@@ -1,5 +1,6 @@
 """Kernels that work element by element: arithmetic, comparison, activations, casts."""
 
+# ruff: noqa: PLW0108  (a kernel has the names of its MIL operation's inputs)
 from __future__ import annotations
 
 import math
@@ -55,31 +56,6 @@ def power(x: Tensor, y: Tensor) -> Tensor:
     return torch.pow(x.double(), y.double()).trunc()
 
 
-def log(x: Tensor, epsilon: float = 1e-45) -> Tensor:
-    """Return ``log(x + epsilon)``."""
-    return torch.log(x + epsilon)
-
-
-def inverse(x: Tensor, epsilon: float = 1e-4) -> Tensor:
-    """Return ``1 / (x + epsilon)``."""
-    return 1 / (x + epsilon)
-
-
-def rsqrt(x: Tensor, epsilon: float = 1e-12) -> Tensor:
-    """Return ``1 / sqrt(x + epsilon)``."""
-    return torch.rsqrt(x + epsilon)
-
-
-def clip(x: Tensor, alpha: float = -math.inf, beta: float = math.inf) -> Tensor:
-    """Limit to the range from ALPHA to BETA."""
-    return x.clamp(alpha, beta)
-
-
-def threshold(x: Tensor, alpha: float) -> Tensor:
-    """Return ``max(x, alpha)``."""
-    return x.clamp(min=alpha)
-
-
 def cast(x: Tensor, dtype: str) -> Tensor:
     """Convert to DTYPE; floats become integers by truncation. The evaluator rounds floats itself."""
     if dtype == "bool":
@@ -87,41 +63,6 @@ def cast(x: Tensor, dtype: str) -> Tensor:
     if dtype.startswith("fp"):
         return x.float()
     return x.trunc().long() if x.is_floating_point() else x.long()
-
-
-def clamped_relu(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """Return ``min(beta, x if x >= 0 else alpha * x)``."""
-    return torch.where(x >= 0, x, x * alpha).clamp(max=beta)
-
-
-def elu(x: Tensor, alpha: float) -> Tensor:
-    """Return ``x if x >= 0 else alpha * (exp(x) - 1)``."""
-    return F.elu(x, alpha)
-
-
-def leaky_relu(x: Tensor, alpha: float) -> Tensor:
-    """Return ``x if x >= 0 else alpha * x``."""
-    return F.leaky_relu(x, alpha)
-
-
-def linear_activation(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """Return ``alpha * x + beta``."""
-    return x * alpha + beta
-
-
-def scaled_tanh(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """Return ``alpha * tanh(beta * x)``."""
-    return alpha * torch.tanh(x * beta)
-
-
-def sigmoid_hard(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """Return ``min(max(alpha * x + beta, 0), 1)``."""
-    return (x * alpha + beta).clamp(0, 1)
-
-
-def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
-    """Return ``x if x >= alpha else 0``."""
-    return torch.where(x >= alpha, x, torch.zeros_like(x))
 
 
 def prelu(x: Tensor, alpha: Tensor) -> Tensor:
@@ -139,11 +80,6 @@ def gelu(x: Tensor, mode: str = "EXACT") -> Tensor:
     if mode == "SIGMOID_APPROXIMATION":
         return x * torch.sigmoid(1.702 * x)
     return F.gelu(x, approximate="none" if mode == "EXACT" else "tanh")
-
-
-def select(cond: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Take A where COND holds, B elsewhere."""
-    return torch.where(cond.bool(), a, b)
 
 
 UNARY: Final[Mapping[str, Function]] = {
@@ -200,20 +136,20 @@ KERNELS: Final[Mapping[str, Function]] = {
     **{name: unary(function) for name, function in UNARY.items()},
     **{name: binary(function) for name, function in BINARY.items()},
     "cast": cast,
-    "clamped_relu": clamped_relu,
-    "clip": clip,
-    "elu": elu,
+    "clamped_relu": lambda x, alpha, beta: torch.where(x >= 0, x, x * alpha).clamp(max=beta),
+    "clip": lambda x, alpha=-math.inf, beta=math.inf: x.clamp(alpha, beta),
+    "elu": lambda x, alpha: F.elu(x, alpha),
     "gelu": gelu,
-    "inverse": inverse,
-    "leaky_relu": leaky_relu,
-    "linear_activation": linear_activation,
-    "log": log,
+    "inverse": lambda x, epsilon=1e-4: 1 / (x + epsilon),
+    "leaky_relu": lambda x, alpha: F.leaky_relu(x, alpha),
+    "linear_activation": lambda x, alpha, beta: x * alpha + beta,
+    "log": lambda x, epsilon=1e-45: torch.log(x + epsilon),
     "prelu": prelu,
-    "rsqrt": rsqrt,
-    "scaled_tanh": scaled_tanh,
-    "select": select,
-    "sigmoid_hard": sigmoid_hard,
+    "rsqrt": lambda x, epsilon=1e-12: torch.rsqrt(x + epsilon),
+    "scaled_tanh": lambda x, alpha, beta: alpha * torch.tanh(x * beta),
+    "select": lambda cond, a, b: torch.where(cond.bool(), a, b),
+    "sigmoid_hard": lambda x, alpha, beta: (x * alpha + beta).clamp(0, 1),
     "softplus_parametric": softplus_parametric,
-    "threshold": threshold,
-    "thresholded_relu": thresholded_relu,
+    "threshold": lambda x, alpha: x.clamp(min=alpha),
+    "thresholded_relu": lambda x, alpha: torch.where(x >= alpha, x, torch.zeros_like(x)),
 }

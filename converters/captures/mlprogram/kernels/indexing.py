@@ -1,6 +1,6 @@
 """Kernels that read or write at positions: slices, gathers, scatters."""
 
-# ruff: noqa: ARG001, PLR0913, PLR0917  (a kernel has the inputs of its MIL operation)
+# ruff: noqa: ARG001, PLR0913, PLR0917, PLW0108  (a kernel has the inputs of its MIL operation)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -234,24 +234,21 @@ def one_hot(
     return torch.where(marks, on, off).movedim(-1, axis)
 
 
-def non_zero(x: Tensor) -> Tensor:
-    """Return the coordinates of everything that is not zero, one row each."""
-    return torch.nonzero(x)
-
-
 KERNELS: Final[Mapping[str, Function]] = {
-    function.__name__: function
-    for function in (
-        gather,
-        gather_along_axis,
-        gather_nd,
-        non_zero,
-        one_hot,
-        scatter,
-        scatter_along_axis,
-        scatter_nd,
-        slice_by_index,
-        slice_by_size,
-        slice_update,
-    )
+    "non_zero": lambda x: torch.nonzero(x),
+    **{
+        function.__name__: function
+        for function in (
+            gather,
+            gather_along_axis,
+            gather_nd,
+            one_hot,
+            scatter,
+            scatter_along_axis,
+            scatter_nd,
+            slice_by_index,
+            slice_by_size,
+            slice_update,
+        )
+    },
 }

@@ -1,11 +1,13 @@
 """What a kernel is: a function of MIL's input names, whose annotations say how it wants each one.
 
 ``Tensor`` gets a torch tensor, ``Tensors`` a list of them; ``int``, ``float``, ``bool``, ``str`` and
-tuples of them get plain Python values. Tensors of floats arrive in float32, integers in int32.
+tuples of them get plain Python values; so do ``NAMED`` inputs without an annotation, as a ``lambda`` has
+them. Tensors of floats arrive in float32, integers in int32.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +46,19 @@ PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
+NAMED: Final[Mapping[str, str]] = {
+    name: kind
+    for kind, names in {
+        "int": "axis downscale_factor index size upscale_factor",
+        "float": "alpha beta epsilon k",
+        "bool": "ascending",
+        "str": "equation",
+        "Ints": "axes indices perm reps shape",
+    }.items()
+    for name in names.split()
+}
+
+
 class Kernel(NamedTuple):
     """A function, the inputs that it knows, and the conversions that its annotations ask for."""
 
@@ -61,14 +76,15 @@ class Kernel(NamedTuple):
 
 
 def kernel(function: Function) -> Kernel:
-    """Read the annotations of FUNCTION.
+    """Read what FUNCTION wants of its inputs.
 
     >>> def scaled(x: Tensor, axis: int, factor: float | None = None): ...
     >>> sorted(kernel(scaled).plain)
     ['axis', 'factor']
     """
+    parameters, stated = inspect.signature(function).parameters, function.__annotations__
     kinds = {
-        name: str(kind).removesuffix(" | None") for name, kind in function.__annotations__.items()
+        name: str(stated.get(name, NAMED.get(name))).removesuffix(" | None") for name in parameters
     }
     plain = {name: PLAIN[kind] for name, kind in kinds.items() if kind in PLAIN}
-    return Kernel(function, frozenset(kinds) - {"return"}, plain)
+    return Kernel(function, frozenset(kinds), plain)

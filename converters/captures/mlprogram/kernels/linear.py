@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from .kernel import Function, Tensors
+from .kernel import Function
 
 
 def alike(*operands: Tensor) -> tuple[Tensor, ...]:
@@ -31,17 +31,6 @@ def matmul(x: Tensor, y: Tensor, transpose_x: bool = False, transpose_y: bool = 
     return torch.matmul(*alike(x, y))
 
 
-def einsum(values: Tensors, equation: str) -> Tensor:
-    """Contract as EQUATION says."""
-    result: Tensor = torch.einsum(equation, *values)
-    return result
-
-
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """Return ``exp(x) / sum(exp(x))`` along AXIS."""
-    return torch.softmax(x, axis)
-
-
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
 ) -> Tensor:
@@ -55,9 +44,9 @@ def scaled_dot_product_attention(
 
 
 KERNELS: Final[Mapping[str, Function]] = {
-    "einsum": einsum,
+    "einsum": lambda values, equation: torch.einsum(equation, *values),
     "linear": linear,
     "matmul": matmul,
     "scaled_dot_product_attention": scaled_dot_product_attention,
-    "softmax": softmax,
+    "softmax": lambda x, axis=-1: torch.softmax(x, axis),
 }

@@ -46,36 +46,11 @@ def make_list(
     return TensorList((None,) * init_length, shape)
 
 
-def list_write(ls: TensorList, index: int, value: Tensor) -> TensorList:
-    """Put VALUE at INDEX."""
-    return ls.replaced({index: value})
-
-
-def list_scatter(ls: TensorList, indices: Ints, value: Tensor) -> TensorList:
-    """Put the rows of VALUE at INDICES."""
-    return ls.replaced(dict(zip(indices, value, strict=True)))
-
-
-def list_read(ls: TensorList, index: int) -> Tensor:
-    """Return the entry at INDEX."""
-    return ls.filled((index,))[0]
-
-
-def list_gather(ls: TensorList, indices: Ints) -> Tensor:
-    """Stack the entries at INDICES."""
-    return torch.stack(ls.filled(indices))
-
-
-def list_length(ls: TensorList) -> Tensor:
-    """Count the entries."""
-    return torch.tensor(len(ls.entries))
-
-
 KERNELS: Final[Mapping[str, Function]] = {
-    "list_gather": list_gather,
-    "list_length": list_length,
-    "list_read": list_read,
-    "list_scatter": list_scatter,
-    "list_write": list_write,
+    "list_gather": lambda ls, indices: torch.stack(ls.filled(indices)),
+    "list_length": lambda ls: torch.tensor(len(ls.entries)),
+    "list_read": lambda ls, index: ls.filled((index,))[0],
+    "list_scatter": lambda ls, indices, value: ls.replaced(dict(zip(indices, value, strict=True))),
+    "list_write": lambda ls, index, value: ls.replaced({index: value}),
     "make_list": make_list,
 }

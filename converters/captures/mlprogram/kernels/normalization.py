@@ -61,22 +61,14 @@ def layer_norm(
     return affine(standardize(x, sorted(over), epsilon), scale, shift)
 
 
-def l2_norm(x: Tensor, epsilon: float = 1e-6) -> Tensor:
-    """Divide by the root of the sum of squares over the last three axes, plus EPSILON inside."""
-    return x / torch.sqrt(x.square().sum((-3, -2, -1), keepdim=True) + epsilon)
-
-
-def local_response_norm(
-    x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
-) -> Tensor:
-    """Divide by ``(k + alpha / size * sum of squares of SIZE neighbouring channels) ** beta``."""
-    return F.local_response_norm(x, size, alpha, beta, k)
-
-
 KERNELS: Final[Mapping[str, Function]] = {
     "batch_norm": batch_norm,
     "instance_norm": instance_norm,
-    "l2_norm": l2_norm,
+    "l2_norm": lambda x, epsilon=1e-6: (
+        x / torch.sqrt(x.square().sum((-3, -2, -1), keepdim=True) + epsilon)
+    ),
     "layer_norm": layer_norm,
-    "local_response_norm": local_response_norm,
+    "local_response_norm": lambda x, size, alpha=1e-4, beta=0.75, k=1.0: F.local_response_norm(
+        x, size, alpha, beta, k
+    ),
 }

@@ -37,24 +37,15 @@ def product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     return x
 
 
-def reduce_argmax(
-    x: Tensor,
-    axis: int = -1,
-    keep_dims: bool = False,
-    output_dtype: str = "int32",
-) -> Tensor:
-    """Return the position of the first maximum."""
-    return torch.argmax(x, axis, keep_dims)
+def position(function: Callable[[Tensor, int, bool], Tensor]) -> Function:
+    """Return a kernel that finds the first place of an extreme."""
 
+    def apply(
+        x: Tensor, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
+    ) -> Tensor:
+        return function(x, axis, keep_dims)
 
-def reduce_argmin(
-    x: Tensor,
-    axis: int = -1,
-    keep_dims: bool = False,
-    output_dtype: str = "int32",
-) -> Tensor:
-    """Return the position of the first minimum."""
-    return torch.argmin(x, axis, keep_dims)
+    return apply
 
 
 def cumsum(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
@@ -62,11 +53,6 @@ def cumsum(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = Fa
     y = x.flip(axis) if reverse else x
     total = torch.cumsum(y, axis) - (y if exclusive else 0)
     return total.flip(axis) if reverse else total
-
-
-def argsort(x: Tensor, axis: int = -1, ascending: bool = False) -> Tensor:
-    """Return the positions that sort X along AXIS."""
-    return torch.argsort(x, dim=axis, descending=not ascending, stable=True)
 
 
 def topk(
@@ -98,9 +84,11 @@ REDUCTIONS: Final[Mapping[str, Reduce]] = {
 }
 KERNELS: Final[Mapping[str, Function]] = {
     **{name: reduction(function) for name, function in REDUCTIONS.items()},
-    "argsort": argsort,
+    "argsort": lambda x, axis=-1, ascending=False: torch.argsort(
+        x, dim=axis, descending=not ascending, stable=True
+    ),
     "cumsum": cumsum,
-    "reduce_argmax": reduce_argmax,
-    "reduce_argmin": reduce_argmin,
+    "reduce_argmax": position(torch.argmax),
+    "reduce_argmin": position(torch.argmin),
     "topk": topk,
 }

@@ -1,9 +1,10 @@
 """Kernels that move, join, split or make elements without looking at them."""
 
+# ruff: noqa: PLW0108  (a kernel has the names of its MIL operation's inputs)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -34,11 +35,6 @@ def reshape_like(
     return x.reshape(shape)
 
 
-def transpose(x: Tensor, perm: Ints) -> Tensor:
-    """Permute the axes."""
-    return x.permute(perm)
-
-
 def expand_dims(x: Tensor, axes: Ints) -> Tensor:
     """Insert axes of size 1, counted in the result."""
     for axis in sorted(axis % (x.dim() + len(axes)) for axis in axes):
@@ -54,11 +50,6 @@ def squeeze(x: Tensor, axes: Ints | None = None) -> Tensor:
     return x
 
 
-def shape(x: Tensor) -> Tensor:
-    """Return the sizes as a vector."""
-    return torch.tensor(x.shape, dtype=torch.int32)
-
-
 def concat(values: Tensors, axis: int, interleave: bool = False) -> Tensor:
     """Join along AXIS; interleaved, the first of each comes first, then the second of each."""
     values = [value.reshape(1) if value.dim() == 0 else value for value in values]
@@ -68,41 +59,11 @@ def concat(values: Tensors, axis: int, interleave: bool = False) -> Tensor:
     return torch.stack(values, axis + 1).flatten(axis, axis + 1)
 
 
-def stack(values: Tensors, axis: int) -> Tensor:
-    """Join along a new axis."""
-    return torch.stack(values, axis)
-
-
 def split(
     x: Tensor, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None
 ) -> tuple[Tensor, ...]:
     """Cut along AXIS into equal parts or into parts of the given sizes."""
     return torch.split(x, list(split_sizes or ()) or x.shape[axis] // (num_splits or 1), axis)
-
-
-def tile(x: Tensor, reps: Ints) -> Tensor:
-    """Repeat along every axis."""
-    return x.repeat(reps)
-
-
-def fill(shape: Ints, value: Any = 0.0) -> Tensor:
-    """Make a tensor of one value."""
-    return torch.full(shape, scalar(value))
-
-
-def fill_like(ref_tensor: Tensor, value: Any = 0.0) -> Tensor:
-    """Make a tensor of one value in the shape of another."""
-    return torch.full(ref_tensor.shape, scalar(value))
-
-
-def range_1d(end: Any, start: Any, step: Any) -> Tensor:
-    """Count from START to before END by STEP."""
-    return torch.arange(scalar(start), scalar(end), scalar(step))
-
-
-def reverse(x: Tensor, axes: Ints | None = None) -> Tensor:
-    """Flip along AXES, all of them where none are given."""
-    return x.flip(axes or tuple(range(x.dim())))
 
 
 def reverse_sequence(x: Tensor, lengths: Ints, seq_axis: int = 0, batch_axis: int = 0) -> Tensor:
@@ -111,11 +72,6 @@ def reverse_sequence(x: Tensor, lengths: Ints, seq_axis: int = 0, batch_axis: in
     for example, length in zip(y, lengths, strict=True):
         example[:length] = example[:length].flip(0)
     return y.movedim((0, 1), (batch_axis, seq_axis))
-
-
-def flatten2d(x: Tensor, axis: int = 1) -> Tensor:
-    """Join the axes before AXIS, and those from it on."""
-    return x.reshape(x.shape[:axis].numel(), -1)
 
 
 def band_part(x: Tensor, lower: int = -1, upper: int = -1) -> Tensor:
@@ -143,16 +99,6 @@ def pad(x: Tensor, pad: Ints, mode: str = "constant", constant_val: float = 0.0)
         edge = mirror(positions, size) if mode == "reflect" else positions.clamp(0, size - 1)
         x = x.index_select(axis, edge)
     return x
-
-
-def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
-    """Move channels into space (Shi et al. 2016)."""
-    return F.pixel_shuffle(x, upscale_factor)
-
-
-def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
-    """Move space into channels; undoes ``pixel_shuffle``."""
-    return F.pixel_unshuffle(x, downscale_factor)
 
 
 def space_to_depth(x: Tensor, block_size: int) -> Tensor:
@@ -195,32 +141,34 @@ def sliding_windows(x: Tensor, axis: int, size: int, stride: int = 1) -> Tensor:
 
 
 KERNELS: Final[Mapping[str, Function]] = {
-    function.__name__: function
-    for function in (
-        band_part,
-        batch_to_space,
-        concat,
-        depth_to_space,
-        expand_dims,
-        fill,
-        fill_like,
-        flatten2d,
-        pad,
-        pixel_shuffle,
-        pixel_unshuffle,
-        range_1d,
-        reshape,
-        reshape_like,
-        reverse,
-        reverse_sequence,
-        shape,
-        sliding_windows,
-        space_to_batch,
-        space_to_depth,
-        split,
-        squeeze,
-        stack,
-        tile,
-        transpose,
-    )
+    "fill": lambda shape, value=0.0: torch.full(shape, scalar(value)),
+    "fill_like": lambda ref_tensor, value=0.0: torch.full(ref_tensor.shape, scalar(value)),
+    "flatten2d": lambda x, axis=1: x.reshape(x.shape[:axis].numel(), -1),
+    "pixel_shuffle": lambda x, upscale_factor: F.pixel_shuffle(x, upscale_factor),
+    "pixel_unshuffle": lambda x, downscale_factor: F.pixel_unshuffle(x, downscale_factor),
+    "range_1d": lambda end, start, step: torch.arange(scalar(start), scalar(end), scalar(step)),
+    "reverse": lambda x, axes=None: x.flip(axes or tuple(range(x.dim()))),
+    "shape": lambda x: torch.tensor(x.shape, dtype=torch.int32),
+    "stack": lambda values, axis: torch.stack(values, axis),
+    "tile": lambda x, reps: x.repeat(reps),
+    "transpose": lambda x, perm: x.permute(perm),
+    **{
+        function.__name__: function
+        for function in (
+            band_part,
+            batch_to_space,
+            concat,
+            depth_to_space,
+            expand_dims,
+            pad,
+            reshape,
+            reshape_like,
+            reverse_sequence,
+            sliding_windows,
+            space_to_batch,
+            space_to_depth,
+            split,
+            squeeze,
+        )
+    },
 }
