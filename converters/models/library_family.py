@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,12 +17,14 @@ from ...errors import BadInputError
 from ..libraries import Target, find
 from ..libraries.packages import assigned
 from .families import Family, encoder_signature
-from .signature import Signature, causal_signature, headless
-from .signatures import siglip_signature
+from .signature import Port, Signature, causal_signature, headless
+from .signatures import TOKENS, siglip_signature
 
 Config = Mapping[str, Any]
 MAPPING: Final = "models/auto/auto_mappings.py"  # model_type -> class, in transformers' sources
 BARE: Final = "models/auto/modeling_auto.py"  # model_type -> class without a head
+# Types whose texts begin with a prompt that is seen whole, and the input that is 0 for its tokens.
+PROMPTED: Final = {"paligemma": "token_type_ids"}
 INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
 
 
@@ -58,7 +61,19 @@ def signature_in(target: Target, config: Config) -> Signature:
         return siglip_signature(config)
     usual = headless if is_bare(config) else causal_signature
     makes = encoder_signature if target.library == "mlx-embeddings" else usual
-    return makes(text_config(config))  # a wrapper's sizes are those of its inner model
+    made = makes(text_config(config))  # a wrapper's sizes are those of its inner model
+    name = PROMPTED.get(target.model_type)
+    return with_prompt(made, name) if name else made
+
+
+def with_prompt(made: Signature, name: str) -> Signature:
+    """Return MADE with the input NAME, which says of each token that it belongs to a prompt.
+
+    >>> with_prompt(causal_signature({"vocab_size": 7}), "kinds").inputs[1].role
+    'prompt'
+    """
+    port = Port(name, "int64", TOKENS, "prompt", made.inputs[0].upper)
+    return replace(made, inputs=(*made.inputs, port))
 
 
 def is_bare(config: Config) -> bool:

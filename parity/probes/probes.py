@@ -81,12 +81,13 @@ def _fit(length: int, texts: Iterator[list[int]]) -> list[int]:
     return [*ids[: length - 1], ids[-1]]
 
 
-# What a row of so many tokens holds, by role: text, ones, halves of a pair, a count from 0.
+# What a row of so many tokens holds, by role: text, ones, halves of a pair, a count from 0, zeros.
 OF_TOKENS: Final[Mapping[str, Callable[[Context, int], Any]]] = {
     "token_ids": lambda context, length: _fit(length, context.texts),
     "attention_mask": lambda _, __: 1,
     "token_types": lambda _, length: np.arange(length) * 2 // length,
     "positions": lambda _, length: np.arange(length),
+    "prompt": lambda _, __: 0,
 }
 TOKEN_ROLES: Final = frozenset(OF_TOKENS)
 

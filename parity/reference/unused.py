@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import re
 from collections.abc import Callable, Collection, Iterator
+from typing import Final
 
 import torch
 from torch import nn
@@ -11,9 +14,13 @@ from torch import nn
 from ...converters.models import Model, Signature
 from ...converters.runtimes.streamed.modules import opened, tensors_of
 from ...converters.runtimes.torch import call
+from ...converters.runtimes.torch_adapters import Places
 from ..probes.probes import Probe
 from ..weights.weights import own_copy
 from .reference import feed
+
+EXPERT: Final = re.compile(r"\.experts\.(\d+)\.")
+STACKED: Final = 3  # axes of the weights of all experts of a layer
 
 
 def unneeded(model: Model, probe: Probe) -> set[str]:
@@ -27,7 +34,8 @@ def unneeded(model: Model, probe: Probe) -> set[str]:
     """
     module, found = opened(own_copy(model), "float32")
     unused = {*unused_weights(module, model.signature, probe)}
-    return {name for name, weight in found.items() if weight is None or weight in unused}
+    needless = {name for name, weight in found.items() if weight is None or weight in unused}
+    return needless | {*passing_on(module, found)}
 
 
 def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> list[str]:
@@ -41,18 +49,9 @@ def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> lis
         probe: one is enough, since dependence is on the graph and not on values.
     """
     names = tuple(port.name for port in signature.outputs)
-    leaves: dict[str, torch.Tensor] = dict(module.named_parameters())
-    for name, tensor in tensors_of(module).items():
-        tensor.mark = leaves[name] = torch.zeros((), requires_grad=True)
-    module.requires_grad_(requires_grad=True)
-    nothing = torch.empty(0)
-    forget = torch.autograd.graph.saved_tensors_hooks(lambda _: nothing, lambda _: nothing)
-    with torch.enable_grad(), forget, calls_of(module) as called:
+    with marked(module) as leaves, calls_of(module) as called:
         results = call(module, feed(signature, probe, "float32"), names)
-    reached = {*map(id, sources(results.values()))}
-    module.requires_grad_(requires_grad=False)
-    for tensor in tensors_of(module).values():
-        tensor.mark = None
+        reached = {*map(id, sources(results.values()))}
     there = {name for name, it in leaves.items() if id(it) in reached}
     buffers = dict(module.named_buffers())
     counters = [name for name, it in buffers.items() if not it.is_floating_point()]
@@ -60,6 +59,56 @@ def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> lis
     resting = idle(unused, there, called)
     others = (name for name in buffers.keys() - {*counters} if not resting.isdisjoint(above(name)))
     return unused + counters + sorted(others)
+
+
+@contextlib.contextmanager
+def marked(module: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield what stands for each parameter of MODULE, by name, in the graphs that are made meanwhile."""
+    leaves: dict[str, torch.Tensor] = dict(module.named_parameters())
+    for name, tensor in tensors_of(module).items():
+        tensor.mark = leaves[name] = torch.zeros((), requires_grad=True)
+    module.requires_grad_(requires_grad=True)
+    nothing = torch.empty(0)
+    forget = torch.autograd.graph.saved_tensors_hooks(lambda _: nothing, lambda _: nothing)
+    with torch.enable_grad(), forget:
+        yield leaves
+    module.requires_grad_(requires_grad=False)
+    for tensor in tensors_of(module).values():
+        tensor.mark = None
+
+
+def passing_on(module: nn.Module, places: Places) -> Iterator[str]:
+    """Yield the names in PLACES of weights of experts that give back what they get, whatever the weights.
+
+    Such experts of MODULE have a row in one stack of a layer and none in another, and what a layer
+    gives where they alone are chosen depends on none of its weights.
+
+    Args:
+        module: built in float32.
+        places: the parameter of MODULE that each tensor is in.
+    """
+    experts = {name: found for name in places if (found := EXPERT.search(name))}
+    layers: dict[str, dict[int, list[str]]] = {}
+    for name, found in experts.items():
+        layer = str(places[name]).rpartition(".")[0]
+        layers.setdefault(layer, {}).setdefault(int(found[1]), []).append(name)
+    for layer, numbers in layers.items():
+        inner = module.get_submodule(layer)
+        rows = [it.shape[0] for it in inner.parameters(recurse=False) if it.ndim == STACKED]
+        if rows and "top_k_index" in inspect.signature(inner.forward).parameters:
+            for number in range(min(rows), max(rows)):
+                yield from numbers.get(number, ()) if gives_back(inner, number) else ()
+
+
+def gives_back(experts: nn.Module, number: int) -> bool:
+    """Say whether the output of EXPERTS depends on no weight where the expert NUMBER alone is chosen."""
+    widest = max(experts.parameters(recurse=False), key=len)
+    tokens, chosen = torch.zeros((2, widest.shape[-1])), torch.full((2, 2), number)
+    shares = torch.ones((2, 2), requires_grad=True)
+    with marked(experts) as leaves, contextlib.suppress(RuntimeError):
+        reached = {*map(id, sources([experts(tokens, chosen, shares)]))}
+        return id(shares) in reached and not reached & {*map(id, leaves.values())}
+    return False
 
 
 @contextlib.contextmanager
