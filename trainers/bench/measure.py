@@ -44,9 +44,9 @@ def _measured(config: TrainConfig, backend: str, updates: int, *, lazy: bool) ->
         found["peak_memory_mb"] = round(step.peak_memory() / MEGABYTE, 1)
         batch = trained.batch
     found |= _inference(step, batch, updates)
-    found["phases"], whole = phases(step, batch, rate, updates)
-    share = 100 * sum(found["phases"].values()) / whole
-    return found | {"phases_percent": round(share, 1), "device": step.device}
+    apart = phases(step, batch, rate, updates)
+    found |= {"phases": apart.milliseconds, "phases_percent": apart.percent}
+    return found | {"device": step.device}
 
 
 class Trained:
@@ -65,17 +65,19 @@ class Trained:
         for _ in range(WARM):
             self._update()
         seconds, rows = [], 0
+        worked = -time.process_time()
         begin = mark = time.perf_counter()
         for _ in range(updates):
             rows += self._update()
             seconds.append(time.perf_counter() - mark)
             mark = time.perf_counter()
         self._finish()
-        took = time.perf_counter() - begin
+        took, worked = time.perf_counter() - begin, worked + time.process_time()
         return {
             "batch_size": self._size,
             "step_ms": round(1000 * statistics.median(seconds), 3),
             "samples_per_second": round(rows / took, 2),
+            "samples_per_processor_second": round(rows / worked, 2),
             "final_loss": round(self._loss, 6),
         }
 

@@ -5,22 +5,46 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
 
 from ...converters.values import Array
 from ..data.batches import Batch
 from ..steps.base import Step
 
 SIDES: Final = ("query", "document")
+WHOLE: Final = "whole"
+PASSES: Final = {"forward": "forward", "backward": "backward", "update": "update"}
+WITH_SIDES: Final = {
+    "query": "query forward",
+    "document": "document forward",
+    **PASSES,
+    "forward": "scoring and loss",
+}
 Work = Callable[[], object]
+Clock = Callable[[], float]
 
 
-def phases(step: Step, batch: Batch, rate: float, rounds: int) -> tuple[dict[str, float], float]:
-    """Return the milliseconds of every phase of an update on BATCH, medians of ROUNDS, and of a whole one.
+class Phases(NamedTuple):
+    """An update taken apart.
 
-    A forward pass, a forward and backward pass, and a whole update are timed in turns; a phase is what
-    one takes longer than the one before. The whole update is timed once more in every turn, apart. Where the objective embeds queries and documents, these are
-    phases of the forward pass, and scores with the loss are the rest of it.
+    Attributes:
+        milliseconds: of every phase, by its name.
+        percent: what they add up to, of updates that were timed apart from them.
+    """
+
+    milliseconds: dict[str, float]
+    percent: float
+
+
+def phases(step: Step, batch: Batch, rate: float, rounds: int) -> Phases:
+    """Return the phases of an update on BATCH, medians of ROUNDS.
+
+    A forward pass, a forward and backward pass, and a whole update are timed in turns, and the whole
+    update once more; a phase is what one takes longer than the one before, as a part of that turn's
+    update. On a CPU it is the time of this process's processors that counts, so that other programs
+    change nothing. Where the objective embeds queries and documents, these are phases of the forward
+    pass, and scores with the loss are the rest of it.
 
     Args:
         step: the model; it is trained on.
@@ -32,44 +56,56 @@ def phases(step: Step, batch: Batch, rate: float, rounds: int) -> tuple[dict[str
     def advance() -> None:
         step.advance([batch], rate)()
 
-    works: dict[str, Work] = passes(step, batch) | {"update": advance, "whole": advance}
+    forward, backward = step.passes(batch)
+    works = {"forward": forward, "backward": backward, "update": advance, WHOLE: advance}
     sides = {name: given for name in SIDES if (given := _side(name, batch.inputs))}
     if len(sides) == len(SIDES):
         works = {name: _embedding(step, given) for name, given in sides.items()} | works
-    times = _interleaved(works, rounds)
-    forward, backward = times["forward"], max(0.0, times["backward"] - times["forward"])
-    update = max(0.0, times["update"] - max(times["backward"], forward))
-    parts = {f"{name} forward": times[name] for name in sides if name in times}
-    rest = max(0.0, forward - sum(parts.values()))
-    begin = parts | {"scoring and loss": rest} if parts else {"forward": forward}
-    found = begin | {"backward": backward, "update": update}
-    rounded = {name: round(1000 * seconds, 3) for name, seconds in found.items()}
-    return rounded, round(1000 * times["whole"], 3)
+    return taken_apart(in_turns(works, rounds, clock_of(step.device)))
 
 
-def passes(step: Step, batch: Batch) -> dict[str, Work]:
-    """Return a forward pass and a forward and backward pass of STEP, each complete when it returns."""
-    whole = step.backend == "mlx" and not step.chunked
-    return _in_mlx(step, batch) if whole else _by_the_step(step, batch)
+def clock_of(device: str) -> Clock:
+    """Return what tells the seconds of work on DEVICE: processor time on a CPU.
+
+    >>> clock_of("cpu") is time.process_time, clock_of("cuda") is time.perf_counter
+    (True, True)
+    """
+    return time.process_time if device == "cpu" else time.perf_counter
 
 
-def _in_mlx(step: Any, batch: Batch) -> dict[str, Work]:
-    import mlx.core as mx
-    from mlx import nn
+def taken_apart(turns: Mapping[str, list[float]]) -> Phases:
+    """Return the phases by the seconds that every pass took in each turn.
 
-    fed = {name: mx.array(array) for name, array in batch.inputs.items()}
-    differentiate: Any = nn.value_and_grad(step.model, lambda: step.model(**fed))
-    return {
-        "forward": lambda: mx.eval(step.model(**fed)),
-        "backward": lambda: mx.eval(differentiate()),
+    >>> taken_apart({"forward": [1, 2], "backward": [3, 6], "update": [4, 8], "whole": [4, 8]})
+    Phases(milliseconds={'forward': 1500.0, 'backward': 3000.0, 'update': 1500.0}, percent=100.0)
+    """
+    whole = turns[WHOLE]
+    share = {
+        name: statistics.median(own / all_ for own, all_ in zip(each, whole, strict=True))
+        for name, each in turns.items()
     }
+    names = WITH_SIDES if SIDES[0] in share else PASSES
+    sides = [*accumulate(share[name] for name in SIDES if name in share)]
+    passes = [share[name] for name in PASSES]
+    ends = [*accumulate([0.0, *sides, *passes], max)]  # no phase takes less than nothing
+    took = 1000 * statistics.median(whole)
+    parts = zip(names.values(), pairwise(ends), strict=True)
+    return Phases(
+        {name: round(took * (end - begin), 3) for name, (begin, end) in parts},
+        round(100 * ends[-1], 1),
+    )
 
 
-def _by_the_step(step: Any, batch: Batch) -> dict[str, Work]:
-    return {
-        "forward": lambda: step.loss(batch.inputs),
-        "backward": lambda: step.gradients(batch),
-    }
+def in_turns(works: Mapping[str, Work], rounds: int, clock: Clock) -> dict[str, list[float]]:
+    """Return the seconds of CLOCK that each of WORKS took in ROUNDS turns, after one that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name, work in works.items():
+            begin = clock()
+            work()
+            if number:
+                seconds[name].append(clock() - begin)
+    return seconds
 
 
 def _side(name: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -79,15 +115,3 @@ def _side(name: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def _embedding(step: Step, inputs: Mapping[str, Array]) -> Work:
     return lambda: step.embed(inputs)
-
-
-def _interleaved(works: Mapping[str, Work], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each of WORKS, timed in turns after one that is not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(rounds + 1):
-        for name, work in works.items():
-            begin = time.perf_counter()
-            work()
-            if number:
-                seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(them) for name, them in seconds.items()}

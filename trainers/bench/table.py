@@ -20,15 +20,24 @@ COLUMNS: Final = {
     "step ms": "step_ms",
     "samples/s": "samples_per_second",
     "ratio": "ratio",
+    "samples/CPU s": "samples_per_processor_second",
+    "its ratio": "processor_ratio",
     "forward/s": "inference_samples_per_second",
     "peak MB": "peak_memory_mb",
     "final loss": "final_loss",
+}
+RATIOS: Final = {
+    "ratio": "samples_per_second",
+    "processor_ratio": "samples_per_processor_second",
 }
 Row = dict[str, Any]
 
 
 def measured(config: TrainConfig, entries: Sequence[Entry], updates: int, small: str) -> list[Row]:
-    """Return a row for every one of CASES of CONFIG, with its ratio to the baseline's samples a second.
+    """Return a row for every one of ENTRIES of CONFIG, with its ratios to the baseline's samples a second.
+
+    One is of the time that passes, the other of the time that this process's processors work: other
+    programs change the former alone.
 
     Args:
         config: the recipe.
@@ -37,11 +46,12 @@ def measured(config: TrainConfig, entries: Sequence[Entry], updates: int, small:
         small: the model with weights of 4 bits; empty where there is none.
     """
     rows = [_row(config, entry, updates, small) for entry in entries]
-    speeds = {row["row"]: row.get("samples_per_second") for row in rows}
-    for row in rows:
-        base = speeds.get(f"{row['backend']} {BASELINE}")
-        if base and row.get("samples_per_second"):
-            row["ratio"] = round(row["samples_per_second"] / base, 3)
+    for ratio, speed in RATIOS.items():
+        base = {row["row"]: row.get(speed) for row in rows}
+        for row in rows:
+            before = base.get(f"{row['backend']} {BASELINE}")
+            if before and row.get(speed):
+                row[ratio] = round(row[speed] / before, 3)
     return rows
 
 

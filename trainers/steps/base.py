@@ -71,6 +71,13 @@ class Step(Protocol):
         """
         ...
 
+    def passes(self, batch: Batch) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Return a forward pass on BATCH as an update has it, and one with its backward pass, to be timed.
+
+        Each is complete when it returns, and no parameter changes.
+        """
+        ...
+
     def loss(self, inputs: Arrays) -> float:
         """Return the loss of a batch in eval mode."""
         ...

@@ -17,6 +17,7 @@ from ...converters.captures import capture
 from ...converters.common.modes import in_mode
 from ...converters.values import Array
 from ...errors import UnsupportedError
+from ..checks.decisions import require_held
 from ..config import TrainConfig
 from ..data.batches import Batch
 from ..ranks import ALONE, RANDOM, Ranks
@@ -110,7 +111,14 @@ class MlxStep:
             figures = self._finish(total, gradients, buffers)
         changed = self.model.trainable_parameters(), self._buffers(), self._optimizer.state
         mx.async_eval(*figures, changed, self._extras.state, _random_state())
-        return lambda: measures(*map(_number, figures))
+
+        def read() -> Measures:
+            found = measures(*map(_number, figures))
+            for batch in batches:
+                self._require_held(batch.inputs, found.loss)
+            return found
+
+        return read
 
     def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         """Return the loss of BATCH and the gradient of every parameter that MLX would train."""
@@ -121,6 +129,7 @@ class MlxStep:
         with self._unchanged():
             self._enter(self._training and not self._draws(inputs))
             loss, gradients = nn.value_and_grad(self.model, self._call)(inputs)
+            require_held(self.model, inputs, _number(loss))
             return _number(loss), _flat(gradients)
 
     def loss(self, inputs: Arrays) -> float:
@@ -128,6 +137,7 @@ class MlxStep:
         self._enter(False)
         with self._averaged():
             loss = self._cached.loss(inputs) if self._cached else self._call(_feed(inputs))
+            self._require_held(inputs, _number(loss))
             return _number(loss)
 
     def embed(self, inputs: Arrays) -> Array:
@@ -142,7 +152,9 @@ class MlxStep:
                 )
             self._evaluated.share(self.model)
         with self._averaged():
-            return np.array(self._evaluated(**_feed(inputs)).astype(mx.float32))
+            found = np.array(self._evaluated(**_feed(inputs)).astype(mx.float32))
+            require_held(self._evaluated, inputs, found)
+            return found
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""
@@ -187,17 +199,31 @@ class MlxStep:
         """Return the most bytes in use beyond what there was at the start."""
         return self._memory.peak()
 
+    def passes(self, batch: Batch) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Return a forward pass on BATCH and one with its backward pass, compiled as an update is."""
+        forward = self._cached.loss if self._cached else self._forward
+        return (
+            lambda: mx.eval(forward(batch.inputs)),
+            lambda: mx.eval(self._gradient(batch.inputs)),
+        )
+
     def _build(self, *, compiled: bool) -> None:
         """Set the functions of an update, compiled with everything that they change."""
         state = [self.model.state, self._optimizer.state, self._extras.state, _random_state()]
         wrap = (lambda f: mx.compile(f, inputs=state, outputs=state)) if compiled else (lambda f: f)
         self._update = wrap(self._update_whole)
-        differentiate = wrap(self._differentiate)
+        forward, differentiate = wrap(self._scaled), wrap(self._differentiate)
+        self._forward: Any = lambda inputs: forward(_feed(inputs))
         self._gradient: Any = lambda inputs: differentiate(_feed(inputs))
         self._finish.build(wrap)
         if self._cached:
             self._cached.build(wrap)
             self._gradient = partial(self._cached.gradient, ranks=self.ranks)
+
+    def _require_held(self, inputs: Arrays, loss: float) -> None:
+        """Refuse INPUTS of LOSS where the model would decide otherwise than recorded."""
+        if not self._cached:  # that looks itself, at every part
+            require_held(self.model, inputs, loss)
 
     def _call(self, inputs: dict[str, mx.array]) -> mx.array:
         loss: mx.array = self.model(**inputs).astype(mx.float32)

@@ -13,6 +13,7 @@ from mlx.utils import tree_map
 from ...converters.captures import capture
 from ...converters.common.modes import in_mode
 from ...converters.values import Array
+from ..checks.decisions import require_held
 from ..ranks import ALONE, Ranks
 from ..tasks import Task
 from .base import EXAMPLE_ROWS, Arrays
@@ -65,7 +66,9 @@ class MlxCached:
         return (loss * self._scale(), loss), total
 
     def _numbers(self, part: Arrays) -> Array:
-        return np.array(self._forward(_feed(part)))
+        found = np.array(self._forward(_feed(part)))
+        require_held(self._model, part, found)
+        return found
 
     def _embed(self, part: dict[str, mx.array]) -> mx.array:
         embeddings: mx.array = self._model(**part).astype(mx.float32)

@@ -127,6 +127,18 @@ class TorchStep:
         self._optimizer.zero_grad()
         return loss, found
 
+    def passes(self, batch: Batch) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Return a forward pass on BATCH as an update has it, and one with its backward pass."""
+        inputs = batch.inputs
+
+        def backward() -> None:
+            self._optimizer.zero_grad()
+            self._backward(inputs)
+
+        if self.chunked:
+            return lambda: self.loss(inputs), backward
+        return lambda: self._run(self._loss, inputs).item(), backward
+
     @torch.no_grad()
     def loss(self, inputs: Arrays) -> float:
         """Return the loss of a batch in eval mode."""

@@ -102,14 +102,26 @@ class Captured(Branch):
 
     def _run(self, inputs: Mapping[str, mx.array], tap: Tap | None) -> Output:
         recording = self.in_mode(self.training)
-        values = self._wiring.values(recording)
-        values.update(accept(recording.ports, inputs))
-        graph = self._wiring.graph(recording, whole=tap is not None)
-        results = graph.run(values, tap)
+        results = self._results(recording, inputs, tap)
         for position, name in recording.writes.items():
             location = self._wiring.location(name)
             location.set(cast(mx.stop_gradient(results[position]), location.get().dtype))
         return _arranged(recording.structure, results)
+
+    def _results(
+        self, recording: Recording, inputs: Mapping[str, mx.array], tap: Tap | None = None
+    ) -> Any:
+        values = self._wiring.values(recording)
+        values.update(accept(recording.ports, inputs))
+        return self._wiring.graph(recording, whole=tap is not None).run(values, tap)
+
+    def holds(self, inputs: Mapping[str, mx.array]) -> bool:
+        """Tell whether what the module decided by the example's masks is what it would decide for INPUTS.
+
+        Where it is not, all floating results are NaN. Of all the computation only that of the decisions is done.
+        """
+        recording = self.in_mode(self.training)
+        return not recording.decided or bool(self._results(recording, inputs)[-1].item())
 
     def save(self, path: str | Path, *, sizes: saving.Sizes = ()) -> None:
         """Write the computation with its weights to ``PATH.mlxfn``, which runs in MLX alone.
@@ -127,12 +139,9 @@ class Captured(Branch):
             UnsupportedError: the module draws random numbers, or MLX cannot write it.
         """
         recording = self.in_mode(self.training)
-        graph = self._wiring.graph(recording)
 
         def run(inputs: dict[str, mx.array]) -> list[mx.array]:
-            values = self._wiring.values(recording)
-            values.update(accept(recording.ports, inputs))
-            leaves = saving.flat(_arranged(recording.structure, graph.run(values)))
+            leaves = saving.flat(_arranged(recording.structure, self._results(recording, inputs)))
             return [leaf for leaf in leaves if isinstance(leaf, mx.array)]
 
         mx.eval(self.state)

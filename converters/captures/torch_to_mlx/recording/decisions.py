@@ -1,5 +1,7 @@
 """Decisions by a mask, taken as they are with the example: another mask that decides otherwise gives NaN.
 
+Whether they hold is the last output of such a graph, behind those of the module.
+
 Models ask of masks whether anything is hidden at all, or whether some tokens see everything. ``torch.export`` can go on
 from there with the example's values, and then records what it took for granted.
 """
@@ -74,6 +76,7 @@ def held(program: ExportedProgram) -> bool:
             conditions = [_value(node.args[0], masks) for node in checks]
             holds = reduce(lambda a, b: _call(_ATEN.logical_and.default, a, b), conditions)
             _blank(program, cast(Any, results), holds)
+            results.args = ((*cast(Any, results.args[0]), holds),)
     except _Undecided:
         return False
     program.graph_module.meta[DECIDED] = True
