@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
+from itertools import accumulate, product
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from ...dtypes import is_float
 from ..axes import at, repeated
+from ..gradients import with_gradient, zero_where
 from ..registry import register
 from .pooling import padded_axis, window_count
 
@@ -115,6 +117,52 @@ def _max_along(x: mx.array, axis: int, window: _Window, ceil_mode: bool) -> mx.a
     return reduce(_larger, parts).values
 
 
+def _side_by_side(x: mx.array, first: int, windows: list[_Window]) -> bool:
+    """Tell whether every element of X is in one window at most, of few elements, and none beyond X."""
+    axes = zip(x.shape[first:], windows, strict=False)
+    whole = (w.stride == w.kernel <= n and not w.padding and w.dilation == 1 for n, w in axes)
+    return all(whole) and 1 < math.prod(w.kernel for w in windows) <= MOST
+
+
+def _tiles(x: mx.array, first: int, kernels: Sequence[int]) -> mx.array:
+    """Split axes of X, from FIRST on, into windows and their elements; what is left over is cut off."""
+    for axis, kernel in reversed(list(enumerate(kernels, first))):
+        whole = x.shape[axis] // kernel
+        x = mx.unflatten(x[at(x, axis, slice(whole * kernel))], axis, (whole, kernel))
+    return x
+
+
+def _max_of_tiles(x: mx.array, first: int, kernels: Sequence[int]) -> mx.array:
+    tiles = _tiles(x, first, kernels)
+    for axis, kernel in enumerate(kernels, first + 1):
+        parts = [tiles[at(tiles, axis, k)] for k in range(kernel)]
+        tiles = reduce(lambda one, later: mx.maximum(later, one), parts)
+    return tiles
+
+
+def _tiles_gradient(
+    g: mx.array, top: mx.array, x: mx.array, first: int, kernels: Sequence[int]
+) -> mx.array:
+    """Give G to the first element of each window that is its largest; the last if that is nan."""
+    tiles = _tiles(x, first, kernels)
+    elements = list(product(*([(slice(None), k) for k in range(kernel)] for kernel in kernels)))
+    keys = [(*[slice(None)] * first, *sum(element, ())) for element in elements[:-1]]
+    below = [tiles[key] != top for key in keys]
+    all_below = list(accumulate(below, mx.logical_and))
+    later = (one >= before for one, before in zip(below[1:], all_below, strict=False))
+    hidden = [below[0], *later, mx.logical_not(all_below[-1])]
+    for axis, kernel in reversed(list(enumerate(kernels, first + 1))):
+        rows = range(0, len(hidden), kernel)
+        hidden = [mx.stack(hidden[i : i + kernel], axis=axis) for i in rows]
+    wide = mx.expand_dims(g, [first + 2 * i + 1 for i in range(len(kernels))])
+    found = zero_where(hidden[0], mx.broadcast_to(wide, hidden[0].shape))
+    for axis in range(first, first + len(kernels)):
+        found = mx.flatten(found, axis, axis + 1)
+        if found.shape[axis] < x.shape[axis]:
+            found = padded_axis(found, axis, 0, x.shape[axis], 0)
+    return found
+
+
 def _windows(axes: int, *sizes: Sizes) -> list[_Window]:
     return [_Window(*each) for each in zip(*(repeated(s, axes) for s in sizes), strict=True)]
 
@@ -131,6 +179,12 @@ def _max_pool(axes: int) -> Callable[..., mx.array]:
         windows = _windows(axes, kernel_size, stride or kernel_size, padding, dilation)
         channels = self.ndim - axes - 1
         moved = mx.moveaxis(self, channels, -1)  # as convolutions leave them in memory
+        if _side_by_side(moved, channels, windows) and not ceil_mode:
+            kernels = {"first": channels, "kernels": [w.kernel for w in windows]}
+            tops = with_gradient(
+                partial(_max_of_tiles, **kernels), partial(_tiles_gradient, **kernels)
+            )
+            return mx.moveaxis(tops(moved), -1, channels)
         for axis, window in reversed(list(enumerate(windows, channels))):  # the last axis first
             moved = _max_along(moved, axis, window, ceil_mode)
         return mx.moveaxis(moved, -1, channels)

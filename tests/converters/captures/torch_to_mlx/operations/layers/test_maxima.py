@@ -10,6 +10,8 @@ from torch.nn import functional
 EQUALS = torch.randint(0, 3, (2, 3, 7, 8), generator=torch.Generator().manual_seed(0)).float()
 WINDOWS = {
     "side by side": {"kernel_size": 2},
+    "oblong": {"kernel_size": (3, 4)},
+    "row": {"kernel_size": (1, 3), "stride": (1, 3)},
     "overlapping": {"kernel_size": 3, "stride": 2, "padding": 1},
     "dilated": {"kernel_size": 3, "stride": 1, "dilation": 2, "padding": 1},
     "uneven": {"kernel_size": (3, 2), "stride": 2, "ceil_mode": True},
@@ -25,6 +27,16 @@ def test_of_equal_elements_the_first_is_found_and_gets_the_gradient(agree):
         for n, k in WINDOWS.items()
     }
     agree(values | places)
+
+
+def test_it_is_the_first_in_order_of_memory_of_volumes_and_lines_too(agree):
+    lines, volumes = EQUALS[0], EQUALS.reshape(1, 2, 3, 7, 8)
+    agree(
+        {
+            "lines": (partial(functional.max_pool1d, kernel_size=3), lines),
+            "volumes": (partial(functional.max_pool3d, kernel_size=(1, 3, 2)), volumes),
+        }
+    )
 
 
 def test_long_windows_are_gathered(agree):
