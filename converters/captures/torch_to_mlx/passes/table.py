@@ -14,6 +14,7 @@ from .common import merge_common
 from .constants import fold_constants
 from .copies import remove_copies
 from .draft import Draft
+from .layer_norm import fuse_layer_norm
 from .lookups import shorten_lookups
 from .rms_norm import fuse_rms_norm
 from .rope import fuse_rope
@@ -23,6 +24,7 @@ PASSES: Final[dict[str, Callable[[Draft], None]]] = {
     "attention": fuse_attention,
     "gelu": fuse_gelu,
     "rms_norm": fuse_rms_norm,
+    "layer_norm": fuse_layer_norm,
     "rope": fuse_rope,
     "common": merge_common,
     "constants": fold_constants,
