@@ -180,7 +180,7 @@ def _max_pool(axes: int) -> Callable[..., mx.array]:
         channels = self.ndim - axes - 1
         moved = mx.moveaxis(self, channels, -1)  # as convolutions leave them in memory
         if _side_by_side(moved, channels, windows) and not ceil_mode:
-            kernels = {"first": channels, "kernels": [w.kernel for w in windows]}
+            kernels: dict[str, Any] = {"first": channels, "kernels": [w.kernel for w in windows]}
             tops = with_gradient(
                 partial(_max_of_tiles, **kernels), partial(_tiles_gradient, **kernels)
             )
