@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInputError, UnsupportedError, WeighbridgeError
-from .captures.constants import described
+from .captures.constants import UNREAD, described, unread
 from .captures.positional import (
     Positional,
     bounded,
@@ -93,7 +93,8 @@ def export_coreai(
     step("writing the Core AI asset")
     asset = saved(graph, signature, target)
     sites = places_of(asset, wrapper(own, signature), signature, limits)
-    weights = sign(asset, module, bounded(signature, limits), sites)
+    about = {"signature": asdict(bounded(signature, limits)), "sites": sites, UNREAD: unread(graph)}
+    weights = sign(asset, module, about)
     return CoreaiReport(
         path=target,
         weights={name: entry["key"] for name, entry in weights.items()},
@@ -212,23 +213,17 @@ def nearest(wanted: Array, values: Mapping[int, Array]) -> int | None:
     return next(at for at, it in off.items() if it <= 2 * least)
 
 
-def sign(
-    asset: Asset, module: torch.nn.Module, signature: Signature, sites: Mapping[str, int]
-) -> dict[str, Any]:
-    """Write into ASSET what it takes and gives and which of its constants is what; return the latter.
-
-    SITES are the operations that end its submodules.
-    """
+def sign(asset: Asset, module: torch.nn.Module, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Write into ASSET what is to be said ABOUT it and which of its constants is what; return the latter."""
     constants = {name: asset.read(name) for name, it in asset.headers.items() if it.dtype in FLOATS}
     weights, made = described(constants, module)
     names = dict(named(weights))
     entries = {names[name]: entry for name, entry in weights.items()}
     manifest = {
         "version": 1,
-        "signature": asdict(signature),
+        **about,
         "weights": entries,
         "made": made,
-        "sites": dict(sites),
         "names": {str(asset.numbers[name]): new for name, new in names.items()},
     }
     file = asset.path / METADATA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 
 from ..errors import MismatchError
+from .captures.constants import UNREAD
 from .captures.mlprogram.arithmetic import evaluate, in_order, rounds_to, tensors
 from .checkpoints import Checkpoint, Header
 from .checkpoints.formats.ranges import chunks
@@ -88,12 +89,14 @@ class Recovered:
         arrays: the tensors.
         ways: how each was found: ``proven`` (the hash of the source's bytes), ``rounded``, ``changed since
             the export``, ``computed back``, ``by name`` or ``by shape``.
-        absent: tensors of the model that the file does not need.
+        absent: tensors of the model that are not in the file.
+        unneeded: whether the file's record says that its outputs do not need them.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
+    unneeded: bool = True
 
     def lines(self) -> list[str]:
         """Return the counts in words, a line each."""
@@ -101,9 +104,8 @@ class Recovered:
         found = ", ".join(f"{count} {way}" for way, count in counts.most_common())
         lines = [f"{len(self.arrays)} tensors found: {found}"]
         if self.absent:
-            lines.append(
-                f"not in the file, whose outputs do not need them: {', '.join(self.absent)}"
-            )
+            known = "whose outputs do not need them" if self.unneeded else "which does not say why"
+            lines.append(f"not in the file, {known}: {', '.join(self.absent)}")
         return lines
 
     def leave_out(self, heads: Iterable[str]) -> None:
@@ -118,7 +120,11 @@ class Recovered:
 
 
 def recover(
-    constants: Checkpoint, manifest: Mapping[str, Any], wanted: Mapping[str, Header], where: str
+    constants: Checkpoint,
+    manifest: Mapping[str, Any],
+    wanted: Mapping[str, Header],
+    where: str,
+    known: Collection[str] = (),
 ) -> Recovered:
     """Return the tensors WANTED, found among CONSTANTS.
 
@@ -128,9 +134,11 @@ def recover(
             constants are then found by their names, and by their shapes where only one has it.
         wanted: the model's tensors by PyTorch's names.
         where: what to call the file.
+        known: tensors that the model has besides, and its checkpoints do not.
 
     Raises:
-        MismatchError: tensors that are not found, or have other shapes; all of them.
+        MismatchError: tensors that are not found though outputs need them, or have other shapes, or
+            are no tensors of the model; all of them.
     """
     found = Recovered()
     problems = [*_recorded(found, constants, manifest, wanted)]
@@ -139,7 +147,8 @@ def recover(
         _shaped(found, constants, wanted)
     missing = [name for name in wanted if name not in found.arrays]
     if manifest:
-        found.absent = tuple(missing)
+        found.absent, found.unneeded = tuple(missing), UNREAD in manifest
+        problems += [*_lost(missing, manifest), *_strange(manifest, {*wanted, *known})]
     else:
         problems += [f"{name}{list(wanted[name].shape)} is not found" for name in missing]
     if problems or not found.arrays:
@@ -182,6 +191,25 @@ def _recorded(
             continue
         if (back := undone(rule["value"], constants.read(name))) is not None:
             yield from _put(found, keys[0], back, "computed back", wanted)
+
+
+def _lost(missing: Iterable[str], manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Say which of the MISSING tensors the outputs need, by all that MANIFEST says."""
+    rules = dict(manifest.get("made") or {})
+    used = {key: name for name, it in rules.items() for key in tensors(dict(it or {}).get("value"))}
+    unread = manifest.get(UNREAD)
+    for name in missing:
+        if name in used:
+            yield f"{name} went into {used[name]}, from which it cannot be computed back"
+        elif unread is not None and name not in unread:
+            yield f"{name} is not in the file, whose outputs need it"
+
+
+def _strange(manifest: Mapping[str, Any], known: set[str]) -> Iterator[str]:
+    """Say which tensors MANIFEST names that are none of those KNOWN, whatever else they may be called."""
+    for entry in dict(manifest.get("weights") or {}).values():
+        if known.isdisjoint((entry["key"], *entry.get("also", ()))):
+            yield f"{entry['key']} is in the file, and no tensor of the model"
 
 
 def _put(

@@ -14,6 +14,7 @@ from ..quantization import Dequantized
 from ..values import Array
 from .mlprogram.arithmetic import evaluate, rounds_to
 
+UNREAD: Final = "unread"  # in a record: tensors of the source that no output depends on
 # coremltools lifts weights that float16 would flush to zero to its smallest number.
 FEW: Final = 3  # numbers; fewer are any tensor times something
 SMALLEST: Final = float(np.nextafter(np.float16(0), np.float16(1)))
@@ -24,6 +25,24 @@ def values_of(tensor: Tensor) -> Array:
     plain = tensor.detach().cpu()
     array: Array = (plain.float() if plain.is_floating_point() else plain).numpy()
     return array
+
+
+def unread(program: Any) -> list[str]:
+    """Return the tensors of the module in PROGRAM, an ``ExportedProgram``, that no output depends on.
+
+    They are what :class:`~weighbridge.converters.captures.positional.Positional` calls ``module.NAME``.
+    """
+    signature, seen = program.graph_signature, set[Any]()
+    left = [it for it in program.graph.nodes if it.op == "output"]
+    while left:
+        node = left.pop()
+        if node not in seen:
+            seen.add(node)
+            left += node.all_input_nodes
+    held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    read = {held[node.name] for node in seen if node.name in held}
+    names = (name.partition("module.") for name in program.state_dict if name not in read)
+    return sorted(name for _, inside, name in names if inside)
 
 
 def source_hash(tensor: Tensor) -> str:
@@ -86,6 +105,42 @@ def of_codes(
         dense = tensors.read(weight)
         names = [it for dtype in dtypes for it in known.get((dtype, digest(dense, dtype)), ())]
         yield weight, dense, [it for it in names if matrices[it].shape == dense.shape]
+
+
+def joined(
+    constants: Mapping[str, Array], tensors: Dequantized, weights: Sequence[str]
+) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    """Yield each of CONSTANTS whose rows are those of whole matrices of WEIGHTS, one after another.
+
+    And of which weights they are, with their number: a weight of three axes, as of experts, is several.
+    """
+    known: dict[Any, tuple[str, int]] = {}
+    dtypes = {array.dtype for array in constants.values()}
+    for weight in weights:
+        dense = tensors.read(weight)
+        for at, matrix in enumerate(dense.reshape(-1, *dense.shape[-2:])):
+            for dtype in dtypes:
+                known.setdefault((dtype, matrix.shape, digest(matrix, dtype)), (weight, at))
+    heights = sorted({shape[0] for _, shape, _ in known if shape[0]})
+    for name, array in constants.items():
+        if found := _in_turn(array.reshape(-1, array.shape[-1]), known, heights):
+            yield name, found
+
+
+def _in_turn(
+    rows: Array, known: Mapping[Any, tuple[str, int]], heights: Sequence[int]
+) -> list[tuple[str, int]]:
+    """Return what of the KNOWN matrices follow each other in ROWS; empty where anything else does."""
+    found, at = list[tuple[str, int]](), 0
+    while at < len(rows):
+        pieces = (rows[at : at + size] for size in heights)
+        keys = ((it.dtype, it.shape, digest(it, it.dtype)) for it in pieces)
+        key = next((it for it in keys if it in known), None)
+        if key is None:
+            return []
+        found.append(known[key])
+        at += key[1][0]
+    return found
 
 
 def entry(sources: Sequence[tuple[str, bool]], state: Mapping[str, Tensor]) -> dict[str, Any]:

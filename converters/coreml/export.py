@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
+from ..captures.constants import UNREAD, unread
 from ..captures.mlprogram.arithmetic import tensors
 from ..captures.mlprogram.names import inward
 from ..captures.mlprogram.package import MANIFEST, census, functions, read_package
@@ -270,6 +271,7 @@ def describe(
         "signature": asdict(signature),
         **written_of(form),
         **rows,
+        UNREAD: unread(graph),
         "sites": sites(graph, variables(body), outputs),
     }
     write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)}, form.options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from ...errors import BadInputError, UnsupportedError
-from ..captures.constants import of_codes
+from ..captures.constants import joined, of_codes
 from ..common.steps import step
 from ..quantization import Blocks, Dequantized, Scheme
 from ..quantization.constants.onnx import Linear, linear, packed
@@ -60,22 +60,59 @@ def keep_codes(proto: Any, constants: Mapping[str, Array], tensors: Dequantized)
     Each weight is ``DequantizeLinear(codes, scales)`` and an ``Add`` of the biases, by blocks of a row.
     """
     step("keeping the codes of the source")
-    found, nodes, added = Kept(), list[Any](), list[Any]()
-    for weight, _, names in of_codes(constants, tensors):
-        scheme = tensors.schemes[weight]
+    found, nodes, added = (
+        Kept(dense=dict.fromkeys(tensors.schemes, CHANGED)),
+        list[Any](),
+        list[Any](),
+    )
+    for name, weights, blocks in on_codes(constants, tensors):
         try:
-            made = linear(Blocks(tensors.parts(weight), scheme))
+            made = linear(blocks)
         except UnsupportedError as error:
-            found.dense[weight] = str(error)
+            found.dense |= dict.fromkeys(weights, str(error))
             continue
-        exact = [name for name in names if computes(made, constants[name])]
-        if not exact:
-            found.dense[weight] = TOO_FINE if names else CHANGED
-        for name in exact:
-            found.codes[name] = recorded(scheme, tensors.parts(weight)["scales"].dtype)
-            added += parts_of(name, made)
-            nodes += nodes_of(name, made, constants[name].dtype)
+        if not computes(made, constants[name]):
+            found.dense |= {it: TOO_FINE for it in weights if it in found.dense}
+            continue
+        found.dense = {it: why for it, why in found.dense.items() if it not in weights}
+        found.codes[name] = recorded(blocks.scheme, blocks.parts["scales"].dtype)
+        added += parts_of(name, made, constants[name].shape)
+        nodes += nodes_of(name, made, constants[name].dtype)
     _replace(proto.graph, found.codes, added, nodes)
+    return found
+
+
+def on_codes(
+    constants: Mapping[str, Array], tensors: Dequantized
+) -> Iterator[tuple[str, list[str], Blocks]]:
+    """Yield each of CONSTANTS that is made of quantized weights of TENSORS, these, and its rows on codes."""
+    found = set[str]()
+    for weight, _, names in of_codes(constants, tensors):
+        found |= {weight, *names} if names else set()
+        blocks = Blocks(tensors.parts(weight), tensors.schemes[weight])
+        yield from ((name, [weight], blocks) for name in names)
+    rest = {name: it for name, it in constants.items() if it.ndim > 1 and name not in found}
+    left = [it for it in tensors.schemes if it not in found]
+    for name, matrices in joined(rest, tensors, left):
+        weights = sorted({weight for weight, _ in matrices})
+        kinds = {(tensors.schemes[it], tensors.parts(it)["scales"].dtype) for it in weights}
+        if len(kinds) == 1 and tensors.schemes[weights[0]].affine:
+            yield name, weights, _joined(matrices, tensors)
+
+
+def _joined(matrices: Sequence[tuple[str, int]], tensors: Dequantized) -> Blocks:
+    """Return the codes of MATRICES of TENSORS, which have one scheme, as rows one after another."""
+    held = {weight: tensors.parts(weight) for weight, _ in matrices}
+    parts = {
+        part: np.concatenate([_matrix(held[weight][part], at) for weight, at in matrices])
+        for part in held[matrices[0][0]]
+    }
+    return Blocks(parts, tensors.schemes[matrices[0][0]])
+
+
+def _matrix(array: Array, at: int) -> Array:
+    """Return matrix number AT of ARRAY, of two axes or more."""
+    found: Array = array.reshape(-1, *array.shape[-2:])[at]
     return found
 
 
@@ -106,15 +143,15 @@ def part(name: str, kind: str) -> str:
     return f"{name}/{kind}"
 
 
-def parts_of(name: str, made: Linear) -> Iterator[Any]:
-    """Yield the initializers of the weight NAME."""
+def parts_of(name: str, made: Linear, shape: Sequence[int]) -> Iterator[Any]:
+    """Yield the initializers of the weight NAME of SHAPE."""
     bits = max(4, made.bits)
     raw = packed(made.x, bits).tobytes()
     rows, columns = made.x.shape
     groups = columns // made.block_size
     yield helper.make_tensor(part(name, "codes"), HELD[bits], made.x.shape, raw, raw=True)
     scales, biases = made.scales.astype(np.float32), made.biases.astype(np.float32)[..., None]
-    sizes = np.array([rows, groups, made.block_size]), np.array([rows, columns])
+    sizes = np.array([rows, groups, made.block_size]), np.array(shape)
     kinds = {"scales": scales, "biases": biases, "blocks": sizes[0], "shape": sizes[1]}
     for kind, array in kinds.items():
         yield numpy_helper.from_array(array, part(name, kind))

@@ -12,7 +12,7 @@ import onnx
 import torch
 
 from ...errors import UnsupportedError, WeighbridgeError
-from ..captures.constants import described
+from ..captures.constants import UNREAD, described, unread
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
 from ..common.memory import pass_on_shortage
@@ -81,10 +81,11 @@ def export_onnx(
     opset = opset_for(codes, options.opset, OPSET)
     require_place(target, () if codes else (module,), narrow=narrow, apart=apart)
     limits = bounds(signature, options.upper)
-    proto = graph_of(module, signature, limits, options.precision, opset)
+    proto, unneeded = graph_of(module, signature, limits, options.precision, opset)
     constants = constants_of(proto.graph)
     kept = keep_codes(proto, constants, codes) if codes else Kept()
-    weights = sign(proto, (constants, kept), module, bounded(signature, limits))
+    about = {"signature": asdict(bounded(signature, limits)), UNREAD: unneeded}
+    weights = sign(proto, (constants, kept), module, about)
     file = write(proto, target, apart=apart)
     return OnnxReport(
         path=file,
@@ -101,8 +102,11 @@ def graph_of(
     limits: Mapping[str, int],
     precision: str,
     opset: int,
-) -> Any:
-    """Return MODULE in PRECISION as an ONNX model whose sizes vary up to LIMITS, with its own names."""
+) -> tuple[Any, list[str]]:
+    """Return MODULE in PRECISION as an ONNX model whose sizes vary up to LIMITS, with its own names.
+
+    And the tensors of MODULE that no output depends on.
+    """
     step("recording the module")
     own, wrapper = in_precision(module, precision)
     graph = record_layers(any_length(own), own, signature, limits, torch.int64, wrapper)
@@ -110,7 +114,7 @@ def graph_of(
     proto = translated(graph, signature, opset)
     rename(proto.graph)
     exact_tanh(proto.graph)
-    return proto
+    return proto, unread(graph)
 
 
 def translated(graph: Any, signature: Signature, opset: int) -> Any:
@@ -179,12 +183,12 @@ def sign(
     proto: Any,
     found: tuple[Mapping[str, Array], Kept],
     module: torch.nn.Module,
-    signature: Signature,
+    about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write into PROTO what it takes and gives and which constant FOUND is what; return the latter."""
+    """Write into PROTO what is to be said ABOUT it and which constant FOUND is what; return the latter."""
     constants, kept = found
     weights, made = described(constants, module)
-    manifest = {"version": 1, "signature": asdict(signature), "weights": weights, "made": made}
+    manifest = {"version": 1, **about, "weights": weights, "made": made}
     manifest |= {CODES: kept.codes} if kept.codes else {}
     proto.metadata_props.append(
         onnx.StringStringEntryProto(key=MANIFEST, value=to_metadata(manifest))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from ...converters.libraries.transformers import as_saved, meta_model, own_heade
 from ...converters.models import Model
 from ...converters.models.families import known_family
 from ...converters.models.program_files import CODES, open_program, program_in, recorded
-from ...converters.onnx_export.reading import blocks_in
+from ...converters.onnx_export.reading import blocks_in, under_other_names
 from ...converters.planning.transcoding import DTYPES, is_quantized, section_of
 from ...converters.quantization import Blocks, Dequantized
 from ...converters.quantization.mlx import part_name
@@ -101,36 +102,49 @@ def recovered(
     """Return the model whose weights CONTENTS hold, and how they were found."""
     from ...converters.recovering import Held, recover
 
-    wanted, module = named_by(contents, like)
-    found = recover(*contents, wanted, str(source))
+    wanted, besides, module = named_by(contents, like)
+    found = recover(*contents, wanted, str(source), besides)
     if family := known_family(like.config, like.headers):
         found.leave_out(family.optional)
-    if module is not None:
-        found.arrays = as_saved(module, found.arrays)
-    tensors: Checkpoint = Held(source, found.arrays)
+    coded: dict[str, Blocks] = {}
     if CODES in contents.manifest and isinstance(contents.constants, OnnxFile):
-        coded = blocks_in(contents.constants, contents.manifest)
-        own = {name: it for name, it in coded.items() if name in found.arrays}
-        tensors = with_codes(source, found.arrays, own)
+        held = blocks_in(contents.constants, contents.manifest)
+        coded = {name: it for name, it in held.items() if name in found.arrays}
+    if module is not None:
+        dense, found.arrays = found.arrays, as_saved(module, found.arrays)
+        coded = under_other_names(coded, dense, found.arrays, partial(as_saved, module))
+    tensors = with_codes(source, found.arrays, coded) if coded else Held(source, found.arrays)
     return model_like(source, like, tensors, options), found.lines()
 
 
-def named_by(contents: Contents, like: Like) -> tuple[Mapping[str, Header], Any]:
-    """Return the tensors of LIKE by the names that CONTENTS use, and the class whose names they are.
+class Names(NamedTuple):
+    """The tensors of a model by the names that a file uses.
 
-    An exporter sees a module, whose names may be others than those of its checkpoints, which the
-    second is ``None`` for.
+    An exporter sees a module, whose names may be others than those of its checkpoints.
+
+    Attributes:
+        wanted: what the file may hold.
+        known: names of what it may hold besides.
+        module: the class whose names they are; ``None`` for those of checkpoints.
     """
+
+    wanted: Mapping[str, Header]
+    known: Collection[str] = ()
+    module: Any = None
+
+
+def named_by(contents: Contents, like: Like) -> Names:
+    """Return the tensors of LIKE by the names that CONTENTS use."""
     from ...converters.recovering import count
 
     try:
         module = meta_model(like.config)
     except WeighbridgeError:  # no class of transformers
-        return like.headers, None
+        return Names(like.headers)
     own = own_headers(module)
     if own.keys() <= like.headers.keys() or count(*contents, own) <= count(*contents, like.headers):
-        return like.headers, None
-    return own, module
+        return Names(like.headers, own.keys())
+    return Names(own, (), module)
 
 
 def with_codes(

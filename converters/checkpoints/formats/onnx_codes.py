@@ -64,13 +64,14 @@ class MadeWeight(NamedTuple):
         if not self._by_rows(held):
             return self._values(held)
         codes = held[self.nodes[0].input[0]]
-        sizes = {node.input[1] for node in self.nodes if node.op_type == "Reshape"}
+        blocks, shape = (node.input[1] for node in self.nodes if node.op_type == "Reshape")
         each = max(1, AT_ONCE // max(1, codes.shape[1]))
         pieces = [np.empty((0, codes.shape[1]), np.float32)]
         for start in range(0, len(codes), each):
-            some = {n: it if n in sizes else it[start : start + each] for n, it in held.items()}
+            some = {name: it[start : start + each] for name, it in held.items()}
             count = min(each, len(codes) - start)
-            some |= {name: np.array([count, *held[name][1:]]) for name in sizes}
+            some[blocks] = np.array([count, *held[blocks][1:]])
+            some[shape] = np.array([count, codes.shape[1]])
             pieces.append(self._values(some))
         return np.concatenate(pieces)
 
@@ -81,7 +82,7 @@ class MadeWeight(NamedTuple):
         first, blocks, add, shape = self.nodes[: len(OURS)]
         arrays = [held[name] for name in (*first.input, add.input[1]) if name in held]
         sizes = [held[node.input[1]].tolist() for node in (blocks, shape) if node.input[1] in held]
-        rows = {len(it) for it in arrays if it.ndim} | {size[0] for size in sizes if size}
+        rows = {len(it) for it in arrays if it.ndim} | {size[0] for size in sizes[:1] if size}
         shapes = [it.ndim for it in arrays] == [2, 2, 3] and dict(_settings(first)).get("axis") == 1
         return shapes and len(rows) == 1 and len(sizes) == 2 and all(sizes)
 

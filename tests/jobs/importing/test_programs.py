@@ -89,6 +89,108 @@ def test_weights_that_the_class_calls_otherwise_than_its_checkpoint_come_back(na
     assert all(found[key].tobytes() == wanted[key].tobytes() for key in found)
 
 
+@pytest.mark.heavy
+def test_codes_of_experts_come_back_as_they_were(tmp_path):
+    """The class of transformers has the experts of a layer in one tensor, gate and up joined."""
+    from weighbridge.tests.converters.gguf.models import module, saved
+
+    saved(module("qwen3_moe"), tmp_path / "dense")
+    words = ("--bits", "4", "--group-size", "32", "--check", "none")
+    invoke("quantize", tmp_path / "dense", tmp_path / "q4", *words)
+    document = json.loads(invoke("export", "onnx", tmp_path / "q4", tmp_path / "m.onnx", "--json"))
+    assert document["facts"]["codes"]["dense"] == {}
+    words = ("--like", tmp_path / "dense", "--check", "none")
+    invoke("convert", "onnx-to-mlx", tmp_path / "m.onnx", tmp_path / "back", *words)
+    was, now = (load_file(tmp_path / it / "model.safetensors") for it in ("q4", "back"))
+    assert was.keys() == now.keys()
+    assert all(was[key].tobytes() == now[key].tobytes() for key in was)
+
+
+@pytest.mark.heavy
+def test_codes_come_back_though_the_class_calls_weights_otherwise(tmp_path):
+    import torch
+    from transformers import ViTConfig, ViTModel
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "image_size": 8, "patch_size": 4}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    ViTModel(ViTConfig(**sizes, **layers)).save_pretrained(tmp_path / "dense")
+    words = ("--bits", "4", "--group-size", "32", "--check", "none")
+    invoke("quantize", tmp_path / "dense", tmp_path / "q4", *words)
+    invoke("export", "onnx", tmp_path / "q4", tmp_path / "m.onnx", "--check", "none")
+    words = ("--like", tmp_path / "dense", "--check", "none")
+    invoke("convert", "onnx-to-mlx", tmp_path / "m.onnx", tmp_path / "back", *words)
+    was, now = (load_file(tmp_path / it / "model.safetensors") for it in ("q4", "back"))
+    assert {name.split(".")[0] for name in was.keys() - now.keys()} <= {"pooler"}
+    assert sum(name.endswith("scales") for name in now) == 6
+    assert all(was[key].tobytes() == now[key].tobytes() for key in now)
+
+
+def with_record(source, target, change):
+    """Copy the ONNX file SOURCE with CHANGE done to its graph and record."""
+    proto = onnx.load(source)
+    stored = next(it for it in proto.metadata_props if it.key == MANIFEST)
+    record = json.loads(stored.value)
+    change(proto.graph, record)
+    stored.value = json.dumps(record)
+    onnx.save(proto, target)
+    return target
+
+
+QUERY = "encoder.layer.0.attention.self.query.weight"
+
+
+def lose(graph, record):
+    """Put the query's weight where nobody looks for it: in a constant that the record does not name."""
+    del record["weights"][QUERY]
+    tensor = next(it for it in graph.initializer if it.name == QUERY)
+    tensor.name = "folded"
+    for node in graph.node:
+        node.input[:] = ["folded" if name == QUERY else name for name in node.input]
+
+
+def make(graph, record):
+    """Let the record say that the query's weight went into a sum, which hides it."""
+    lose(graph, record)
+    record["made"]["folded"] = {"value": ["add", {"key": QUERY}, {"key": "no.weight"}]}
+
+
+def stranger(_, record):
+    """Let the record name what no model of this kind has."""
+    record["weights"][QUERY] = {**record["weights"][QUERY], "key": "decoder.weight"}
+    record["weights"][QUERY].pop("also", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lose, f"{QUERY} is not in the file, whose outputs need it"),
+        (make, f"{QUERY} went into folded, from which it cannot be computed back"),
+        (stranger, "decoder.weight is in the file, and no tensor of the model"),
+    ],
+)
+def test_a_weight_that_the_outputs_need_and_the_file_lost_is_an_error(
+    exported, folder, tmp_path, change, message
+):
+    file = with_record(exported("bert", "onnx"), tmp_path / "m.onnx", change)
+    words = ("--like", folder / "bert", "--check", "none")
+    output = invoke("convert", "onnx-to-torch", file, tmp_path / "back", *words, code=3)
+    assert message in " ".join(output.split())
+    assert not (tmp_path / "back").exists()
+
+
+def test_a_record_that_does_not_know_what_outputs_need_is_not_taken_to_know_it(
+    exported, folder, tmp_path
+):
+    """As files of earlier versions."""
+    file = with_record(
+        exported("bert", "onnx"), tmp_path / "m.onnx", lambda _, record: record.pop("unread")
+    )
+    words = ("--like", folder / "bert", "--check", "none")
+    output = invoke("convert", "onnx-to-torch", file, tmp_path / "back", *words)
+    assert "not in the file, which does not say why: pooler.dense.bias" in output
+
+
 def test_a_head_that_the_outputs_do_not_need_is_left_out_though_its_bias_equals_another(tmp_path):
     model, file = tmp_path / "bert", tmp_path / "bert.onnx"
     shutil.copytree(FIXTURES / "bert" / "model", model)
