@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from weighbridge.parity.configuration.reach import STANDS_FOR
 
 Logits = npt.NDArray[np.float64]
 
@@ -60,19 +63,46 @@ def native(model: Any, shape: tuple[int, int] = SHORT) -> Logits:
     return np.array(found.astype(mx.float32)).astype(np.float64)
 
 
-def greedy(model: Any, prompt: npt.NDArray[np.int64], count: int = 64) -> npt.NDArray[np.int64]:
-    """Return the COUNT tokens that mlx-lm generates after PROMPT, with the cache that it makes."""
+def placeholders(config: Any) -> list[int]:
+    """Return the ids of CONFIG, of transformers, that stand for pictures and sound.
+
+    In a text alone they mean nothing: transformers looks up no embedding of theirs, other classes do.
+    """
+    whole = config.to_dict()
+    parts = [whole, *(it for it in whole.values() if isinstance(it, dict))]
+    named = {value for it in parts for key, value in it.items() if STANDS_FOR.fullmatch(str(key))}
+    return sorted(it for it in named if isinstance(it, int))
+
+
+def greedy(
+    model: Any, prompt: npt.NDArray[np.int64], without: Sequence[int] = (), count: int = 64
+) -> npt.NDArray[np.int64]:
+    """Return the COUNT tokens that mlx-lm generates after PROMPT, with the cache that it makes.
+
+    Those WITHOUT which it is to do are never chosen.
+    """
     import mlx.core as mx
     from mlx_lm.generate import generate_step
 
-    found = generate_step(mx.array(prompt), model, max_tokens=count)
+    def barred(_: mx.array, logits: mx.array) -> mx.array:
+        logits[..., mx.array(without)] = -mx.inf
+        return logits
+
+    how = {"logits_processors": [barred]} if without else {}
+    found = generate_step(mx.array(prompt), model, max_tokens=count, **how)
     return np.array([token for token, _ in found], np.int64)
 
 
-def behind(model: Any, prompt: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]) -> float:
+def behind(
+    model: Any,
+    prompt: npt.NDArray[np.int64],
+    chosen: npt.NDArray[np.int64],
+    without: Sequence[int] = (),
+) -> float:
     """Return how far the worst of the tokens CHOSEN is behind the torch MODEL's own choice, in float64.
 
     0 where all are its own; a tie is behind by no more than rounding, relative to the largest logit.
+    Those WITHOUT which it is to do as well are nobody's choice.
     """
     import torch
 
@@ -80,7 +110,8 @@ def behind(model: Any, prompt: npt.NDArray[np.int64], chosen: npt.NDArray[np.int
     with torch.no_grad():
         logits = model.double()(ids, use_cache=False).logits[0, len(prompt) - 1 : -1].numpy()
     own = np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
-    return float((logits.max(axis=1) - own).max() / np.abs(logits).max())
+    best = np.delete(logits, without, axis=1).max(axis=1)
+    return float((best - own).max() / np.abs(logits).max())
 
 
 def mlx_lm(folder: Path) -> Any:

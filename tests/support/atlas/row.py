@@ -284,8 +284,9 @@ def generate(row: Row, folder: Path, made: tiny.Tiny) -> None:
     source = "mlx" if agrees(vars(row)) else "mended" if mends(vars(row)) else ""
     if source:
         prompt = logits.tokens(logits.LONG)[0]
-        chosen = logits.greedy(logits.mlx_lm(folder / source), prompt)
-        row.greedy = logits.behind(made.model, prompt, chosen)
+        barred = logits.placeholders(made.model.config)
+        chosen = logits.greedy(logits.mlx_lm(folder / source), prompt, barred)
+        row.greedy = logits.behind(made.model, prompt, chosen, barred)
 
 
 def mends(row: Mapping[str, Any]) -> bool:

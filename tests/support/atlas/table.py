@@ -23,7 +23,7 @@ no two sizes alike, matrices with a gain of {gain:g}, goes to MLX and back. Writ
 | logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g} |
 | long | the same for {long} tokens, past every window, chunk and number of keys that the configurations name |
 | check | what `convert` says at its defaults; a row whose check contradicts the two forwards is a gap |
-| greedy | 64 tokens that mlx-lm generates with its own cache after the long text: *equal* to transformers' choice in float64, ties apart; a tie is behind by less than the bar of *long*; *-*: the directory does not run |
+| greedy | 64 tokens that mlx-lm generates with its own cache after the long text: *equal* to transformers' choice in float64, ties apart; a tie is behind by less than the bar of *long*; tokens that stand for pictures or sound are never chosen, as in a text they mean nothing; *-*: the directory does not run |
 
 A row is **repaired** if mlx-lm's class computes wrongly, and the directory that `--repair` writes loads in mlx-lm,
 agrees with transformers on both texts within the same bar, and comes home byte for byte, trained or not.
