@@ -143,17 +143,17 @@ def _in_turn(
     return found
 
 
+def origin_of(tensor: Tensor) -> dict[str, str]:
+    """Return what a manifest says of a TENSOR of the source."""
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "xxh3": source_hash(tensor)}
+
+
 def entry(sources: Sequence[tuple[str, bool]], state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Describe a constant that equals SOURCES, tensors as they are before swapped ones."""
     ordered = sorted(sources, key=lambda source: source[1])
     key, swapped = ordered[0]
     also = [name for name, _ in ordered if name != key]
-    tensor = state[key]
-    described: dict[str, Any] = {
-        "key": key,
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "xxh3": source_hash(tensor),
-    }
+    described: dict[str, Any] = {"key": key, **origin_of(state[key])}
     if also:
         described["also"] = sorted(set(also))
     if swapped:

@@ -16,7 +16,7 @@ import torch
 
 from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
 from ..captures.constants import UNREAD, unread
-from ..captures.mlprogram.arithmetic import tensors
+from ..captures.mlprogram.arithmetic import tensors_of
 from ..captures.mlprogram.names import inward
 from ..captures.mlprogram.package import MANIFEST, census, functions, read_package
 from ..captures.mlprogram.program import load_body, load_program
@@ -276,7 +276,7 @@ def describe(
     }
     write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)}, form.options)
     keys = {key for entry in found.values() for key in (entry["key"], *entry.get("also", ()))}
-    keys |= {key for rule in made.values() for key in tensors(rule.get("value"))}
+    keys |= {key for rule in made.values() for key in tensors_of(rule)}
     return ExportReport(
         path=staged,
         census=dict(census(package, function)),

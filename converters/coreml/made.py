@@ -2,7 +2,7 @@
 
 A rule is ``{"fill": number}``; ``{"numbers": them}``, one for each channel of a picture; ``{"buffer": name}``,
 a tensor that the source computes itself; or ``{"value": expression}``, arithmetic on tensors of the source
-(see ``mlprogram.arithmetic``).
+(see ``mlprogram.arithmetic``), with ``"also"`` for what else has the same value.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ..captures.constants import match_weights
-from ..captures.mlprogram.arithmetic import FUNCTIONS, evaluate, rounds_to, tensors
+from ..captures.constants import match_weights, origin_of
+from ..captures.mlprogram.arithmetic import FUNCTIONS, evaluate, rounds_to, tensors_of
 from ..captures.mlprogram.variables import scalars, weights
 from ..models.pictures import CHANNELS
 from ..values import Array
 from .manifest import match_scalars
 from .precision import before_rounding
+from .recurrent import recurrent_parts
 
 MODULE: Final = "module."  # what the exporter's wrapper puts before every name
 # Operations that change the shape or the dtype of a tensor and none of its numbers.
@@ -101,7 +102,28 @@ def rules(
         found: Array = tensor.detach().cpu().double().numpy()
         return found
 
-    return dict(_rules(constants, buffers, origins, read))
+    gates = rules_of_gates(constants, recurrent_parts(module), read)
+    rest = {name: array for name, array in constants.items() if name not in gates}
+    return gates | dict(_rules(rest, buffers, origins, read))
+
+
+def rules_of_gates(
+    constants: Mapping[str, Array], parts: Iterable[Any], read: Callable[[str, str], Array]
+) -> dict[str, dict[str, Any]]:
+    """Return the rules of those CONSTANTS that are PARTS of recurrent layers: arithmetic on tensors.
+
+    Of equal constants each has a part of its own, as far as they go; where a converter kept one of equal
+    ones, the rule says what it is ``also``.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        exact = evaluate(part, read)
+        alike = [name for name, array in constants.items() if rounds_to(exact, array)]
+        if name := next((it for it in alike if it not in found), None):
+            found[name] = {"value": part}
+        elif alike:
+            found[alike[0]].setdefault("also", []).append(part)
+    return found
 
 
 def _rules(
@@ -157,9 +179,11 @@ def constants_described(
     folded = {name: array for name, array in numbers.items() if name not in found}
     made = rules(rest, module, origins) | rules_of_tensors(folded, module, origins)
     made |= of_channels({name: array for name, array in rest.items() if name not in made}, exact)
+    keys = {key for rule in made.values() for key in tensors_of(rule)}
     return {
         "weights": found,
         "made": {name: made.get(name, {}) for name in sorted({*rest, *made})},
+        "origins": {key: origin_of(state[key]) for key in sorted(keys)},
         "exact": exact_scalars(numbers, exact),
     }
 
@@ -178,7 +202,7 @@ def rules_of_tensors(
 ) -> dict[str, dict[str, Any]]:
     """Return the rules of those NUMBERS, constants without axes, that are made of tensors."""
     found = rules(numbers, module, origins)
-    return {name: rule for name, rule in found.items() if any(tensors(rule.get("value")))}
+    return {name: rule for name, rule in found.items() if any(tensors_of(rule))}
 
 
 def exact_scalars(numbers: Mapping[str, Array], exact: Mapping[str, Array]) -> dict[str, float]:

@@ -1,16 +1,20 @@
 """Recurrent layers as Core ML's own operations and loops, of any length.
 
 torch.export writes a layer out step by step, which fixes its length; ``kept_whole`` makes each one operation of
-the graph, which coremltools' own translations of traced layers take.
+the graph, which coremltools' own translations of traced layers take. Its LSTM has the gates in the order input,
+forget, output, cell, PyTorch's has them in the order input, forget, cell, output; each layer has one bias, the sum
+of PyTorch's two. A GRU is a loop of products by gate.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any, Final
 
 from torch import nn
 
+from ..captures.mlprogram.arithmetic import GATES
 from ..captures.mlprogram.toolkit import quiet
 from ..captures.torch_to_mlx.operations.recurrent.recorded import LAYERS
 
@@ -46,3 +50,25 @@ def any_length(module: nn.Module) -> bool:
     """Say whether MODULE has recurrent layers, and coremltools translates them all."""
     layers = [it for it in module.modules() if isinstance(it, nn.RNNBase)]
     return bool(layers) and all(map(translated, layers))
+
+
+def recurrent_parts(module: nn.Module) -> Iterator[Any]:
+    """Yield what constants may be made of the recurrent layers in MODULE, as arithmetic on its tensors.
+
+    >>> next(recurrent_parts(nn.Sequential(nn.LSTM(3, 4))))
+    ['order', {'key': '0.weight_ih_l0'}, 0, 1, 3, 2]
+    """
+    for path, layer in module.named_modules():
+        for names in layer._all_weights if isinstance(layer, nn.RNNBase) else ():
+            keys = [{"key": f"{path}.{name}" if path else name} for name in names]
+            if isinstance(layer, nn.GRU):
+                yield from (rows for key in keys for rows in by_gate(key, layer.hidden_size))
+            else:
+                order = GATES["lstm" if isinstance(layer, nn.LSTM) else "rnn"]
+                parts = [*keys[:2], *([["add", *keys[2:4]]] if layer.bias else [])]
+                yield from (["order", part, *order] if order else part for part in parts)
+
+
+def by_gate(key: Any, size: int) -> Iterator[list[Any]]:
+    """Yield the rows of each gate of a GRU in the tensor KEY, SIZE of them."""
+    yield from (["rows", key, float(start), float(start + size)] for start in (0, size, 2 * size))

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from ...converters.checkpoints import Checkpoint, Header
 from ...converters.checkpoints.open import FORMATS
+from ...converters.common.arrays import from_torch
+from ...converters.common.dtypes import CODE
 from ...converters.libraries.transformers import hub_headers
 from ...converters.maps.sources.torch_side import torch_side, with_torch_side
 from ...converters.models import Model
 from ...converters.models.config_fields import read_config
-from ...converters.models.specs import map_text
+from ...converters.models.specs import map_text, with_factory
 from ...converters.planning.opening import open as open_model
 from ...converters.planning.transcoding import DTYPES, is_quantized
 from ...converters.quantization import Dequantized
@@ -82,7 +84,10 @@ def gguf_model(source: Path, like: Path, options: Options) -> Model:
 
 
 def model_like(source: Path, like: Like, tensors: Checkpoint, options: Options) -> Model:
-    """Return the model of LIKE with the TENSORS, by PyTorch's names, that were found in SOURCE."""
+    """Return the model of LIKE with the TENSORS, by PyTorch's names, that were found in SOURCE.
+
+    Code that ``options`` trust builds it.
+    """
     model = Model(
         spec=str(source),
         framework="torch",
@@ -91,11 +96,16 @@ def model_like(source: Path, like: Like, tensors: Checkpoint, options: Options) 
         map_text=map_text(options.map, {}),
         tensors=tensors,
     )
-    return with_torch_side(model)
+    code = options.trust_code
+    return with_torch_side(with_factory(model, code) if code else model)
 
 
-def known_from(like: Path) -> Like:
+def known_from(like: Path, code: str | None = None) -> Like:
     """Return what the directory LIKE tells; that of an MLX model is brought to PyTorch's names.
+
+    Args:
+        like: the directory.
+        code: ``module:function`` that builds the model, where no library does.
 
     Raises:
         BadInputError: it has no ``config.json``.
@@ -105,7 +115,24 @@ def known_from(like: Path) -> Like:
         raise BadInputError(f"{like}: no config.json; name the model's directory with --like")
     if not any(path.name.endswith(tuple(FORMATS)) for path in like.iterdir()):
         config = read_config(like)
-        return Like(like, config, None, hub_headers(config, "F16"))
-    model = open_model(str(like))
+        headers = headers_built_by(code) if code else hub_headers(config, "F16")
+        return Like(like, config, None, headers)
+    model = open_model(str(like), trust_code=code)
     found = torch_side(model).arrays.checkpoint if model.framework == "mlx" else model.checkpoint
     return Like(like, torch_config(model), found, dict(found.headers))
+
+
+def headers_built_by(code: str) -> dict[str, Header]:
+    """Return the tensors of the module that CODE builds.
+
+    Raises:
+        BadInputError: it is none of PyTorch.
+    """
+    built = open_model(code)
+    if built.framework != "torch":
+        raise BadInputError(
+            f"{code} builds a module of MLX; name a function that builds PyTorch's, whose names the"
+            " weights come back under"
+        )
+    arrays = {name: from_torch(tensor) for name, tensor in built.factory.state_dict().items()}
+    return {name: Header(CODE[it.dtype], it.shape) for name, it in arrays.items()}

@@ -49,7 +49,8 @@ def convert_program(
         source: ``*.mlpackage``, ``*.onnx`` or a folder with one, or ``*.aimodel``.
         target: a new directory.
         to: ``mlx`` or ``torch``.
-        like: the model's directory: ``config.json`` and tokenizer. Weights there are not read.
+        like: the model's directory: ``config.json`` and tokenizer. Weights there only tell tensors from
+            their sum.
         options: see :class:`Options`.
 
     Raises:
@@ -58,7 +59,7 @@ def convert_program(
         WeighbridgeError: other bad input; nothing is left behind.
     """
     place = options.begin(target, "model", source, like)
-    contents, known = opened(source), known_from(like)
+    contents, known = opened(source), known_from(like, options.trust_code)
     model, lines = recovered(source, contents, known, options)
     ran = None if options.dry_run or not options.checks else require_same(model, source, options)
     limited = (lambda verdict: verdict.after(ran, "source file")) if ran else None
@@ -88,7 +89,7 @@ def opened(source: Path) -> Contents:
             " asset (*.aimodel)"
         )
     from ...converters.captures.mlprogram import load_program
-    from ...converters.recovering import Held
+    from ...converters.recovering.weights import Held
 
     program = load_program(source)
     constants = {**program.scalars(), **program.constants()}
@@ -100,10 +101,10 @@ def recovered(
     source: Path, contents: Contents, like: Like, options: Options
 ) -> tuple[Model, list[str]]:
     """Return the model whose weights CONTENTS hold, and how they were found."""
-    from ...converters.recovering import Held, recover
+    from ...converters.recovering.weights import Held, recover
 
     wanted, besides, module = named_by(contents, like)
-    found = recover(*contents, wanted, str(source), besides)
+    found = recover(*contents, wanted, str(source), besides, like.values)
     if family := known_family(like.config, like.headers):
         found.leave_out(family.optional)
     coded: dict[str, Blocks] = {}
@@ -135,7 +136,7 @@ class Names(NamedTuple):
 
 def named_by(contents: Contents, like: Like) -> Names:
     """Return the tensors of LIKE by the names that CONTENTS use."""
-    from ...converters.recovering import count
+    from ...converters.recovering.weights import count
 
     try:
         module = meta_model(like.config)
@@ -151,7 +152,7 @@ def with_codes(
     source: Path, arrays: Mapping[str, Array], coded: Mapping[str, Blocks]
 ) -> Dequantized:
     """Return ARRAYS of SOURCE, those that are CODED as their codes, seen dense."""
-    from ...converters.recovering import Held
+    from ...converters.recovering.weights import Held
 
     parts = {
         part_name(name, part): array

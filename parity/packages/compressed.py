@@ -16,7 +16,7 @@ import numpy as np
 from ...converters.captures.mlprogram.arithmetic import tensors
 from ...converters.checkpoints.derived import Overlay
 from ...converters.models import Model
-from ...converters.recovering import Share, shares
+from ...converters.recovering.undoing import Share, shares
 from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..check.verdict import Stage

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...converters.captures.mlprogram.arithmetic import (
     evaluate,
+    expressions_of,
     only_moves,
     rounded_once,
     rounds_to,
@@ -163,7 +164,13 @@ def _words(expression: Any) -> str:
 def exact_by_rule(
     array: Array, rule: Mapping[str, Any], source: SourceTensors | None
 ) -> Array | None:
-    """Return the numbers that RULE says ARRAY was rounded from, if that is so; else ``None``."""
+    """Return the numbers that RULE says ARRAY was rounded from, if that is so; else ``None``.
+
+    A rule may say several things, which have to hold together.
+    """
+    alone = ({"value": it} for it in expressions_of(rule)[1:])
+    if any(exact_by_rule(array, it, source) is None for it in alone):
+        return None
     try:
         exact = _value(rule, source)
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):

@@ -6,16 +6,16 @@ cell, output; and each of its layers has one bias, the sum of PyTorch's two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
+
+from ...converters.captures.mlprogram.arithmetic import GATES
 
 if TYPE_CHECKING:
     from ...converters.captures.mlprogram.program import Program
     from .source import SourceTensors
 
-# The order of PyTorch's gates in each operation; none where they are one.
-ORDERS: Final[Mapping[str, tuple[float, ...]]] = {"lstm": (0, 1, 3, 2), "rnn": ()}
 WAYS: Final = ("", "_back")
 
 
@@ -32,7 +32,7 @@ def gates(program: Program, source: SourceTensors) -> Iterator[tuple[str, Any]]:
     from ...converters.captures.mlprogram.variables import every_operation
 
     for operation in every_operation(program.body):
-        order = ORDERS.get(operation.op_type)
+        order = GATES.get(operation.op_type)
         given = operation.inputs if order is not None else {}
         for slot in (f"{part}{way}" for part in ("weight_ih", "weight_hh", "bias") for way in WAYS):
             if (variable := given.get(slot)) is not None:

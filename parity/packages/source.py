@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...converters.captures.mlprogram.arithmetic import evaluate, tensors
+from ...converters.captures.mlprogram.arithmetic import evaluate, tensors_of
 from ...converters.models import Model
 from ...converters.values import Array
 from ..probes.probes import Probe
@@ -64,7 +64,7 @@ class SourceTensors:
     def parts(self, rule: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the tensors that a RULE makes a constant of."""
         made = self.computed.get(rule.get("computed", ""))
-        names = made.parts if made else tensors(rule.get("value"))
+        names = made.parts if made else tensors_of(rule)
         return tuple(self.own(name) for name in names)
 
     def epsilon(self, path: str) -> float | None:

@@ -55,6 +55,8 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
+# The order of PyTorch's gates in recurrent operations; none where they are one.
+GATES: Final[Mapping[str, tuple[float, ...]]] = {"lstm": (0, 1, 3, 2), "rnn": ()}
 MOVES: Final = frozenset({"join", "order", "repeat", "rows"})  # functions that make no new numbers
 ONCE: Final = frozenset({"add", "mul", "sub"})
 
@@ -94,6 +96,22 @@ def tensors(expression: Any) -> Iterator[str]:
     if isinstance(expression, list):
         for part in expression[1:]:
             yield from tensors(part)
+
+
+def expressions_of(rule: Mapping[str, Any]) -> list[Any]:
+    """Return what a manifest's RULE says that a constant is the value of: one expression, or several.
+
+    >>> expressions_of({"value": 2.0, "also": [1.0]}), expressions_of({"fill": 2.0})
+    ([2.0, 1.0], [])
+    """
+    also = rule.get("also")
+    return [rule["value"], *(also if isinstance(also, list) else ())] if "value" in rule else []
+
+
+def tensors_of(rule: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the source's tensors of which RULE says that a constant is made."""
+    for expression in expressions_of(rule):
+        yield from tensors(expression)
 
 
 def only_moves(expression: Any) -> bool:

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from weighbridge.cli import main
 from weighbridge.converters.models.manifests import MANIFEST
+from weighbridge.tests.support.coreml import modules
 from weighbridge.tests.support.coreml.families import source as family
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -72,6 +73,39 @@ def test_float32_weights_come_back_bit_for_bit(exported, folder, tmp_path, form,
     assert wanted.keys() - found.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
     for name, array in found.items():
         assert array.tobytes() == wanted[name].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("long_lstm", False),
+        pytest.param("long_lstm", True, marks=pytest.mark.heavy),
+        pytest.param("long_gru", False, marks=pytest.mark.heavy),
+    ],
+)
+def test_recurrent_layers_of_any_length_come_back_from_core_ml(name, whole, tmp_path):
+    """Of an LSTM's two biases a package has the sum: the class alone does not tell them apart."""
+    module, _ = getattr(modules, name)()
+    code = ("--trust-code", f"{modules.__name__}:{name}")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    package, state = tmp_path / "m.mlpackage", module.state_dict()
+    wanted = {key: it.numpy() for key, it in state.items() if it.is_floating_point()}
+    ways = ("--precision", "float32", "--check", "none")
+    invoke("export", "coreml", code[1], package, *ways)
+    if whole:
+        save_file(wanted, tmp_path / "model/model.safetensors", metadata={"format": "pt"})
+    output = invoke(
+        *("convert", "coreml-to-torch", package, tmp_path / "back"),
+        *("--like", tmp_path / "model", *code),
+    )
+    assert "PASS-REFERENCE" in output
+    found = load_file(tmp_path / "back/model.safetensors")
+    assert found.keys() == wanted.keys()
+    summed = {it for it in wanted if "bias_ih" in it or "bias_hh" in it}
+    lost = summed if name == "long_lstm" and not whole else set()
+    assert ("which computes the same: layer.bias_ih_l0 + layer.bias_hh_l0" in output) == bool(lost)
+    assert all(found[it].tobytes() == wanted[it].tobytes() for it in wanted.keys() - lost)
 
 
 @pytest.mark.parametrize("name", ["vit", pytest.param("Mixtral", marks=pytest.mark.heavy)])

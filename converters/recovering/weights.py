@@ -4,46 +4,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import xxhash
 
-from ..errors import MismatchError
-from .captures.constants import UNREAD
-from .captures.mlprogram.arithmetic import evaluate, in_order, rounds_to, tensors
-from .checkpoints import Checkpoint, Header
-from .checkpoints.formats.ranges import chunks
-from .common.dtypes import CODE
-from .values import Array
+from ...errors import MismatchError
+from ..captures.constants import UNREAD
+from ..captures.mlprogram.arithmetic import tensors_of
+from ..checkpoints import Checkpoint, Header
+from ..checkpoints.formats.ranges import chunks
+from ..common.dtypes import CODE
+from ..values import Array
+from .unfolding import Folded, unfolded, way_of
 
 # What exporters append to the name of a weight.
 ENDINGS: Final = re.compile(
     r"(_(to_fp16|cast_fp16|palettized|quantized|sparsified|promoted|dequantized)|\.T|_transposed?)+$"
 )
-UNDONE: Final[Mapping[str, Any]] = {  # function of one tensor -> what undoes it
-    "exp": np.log,
-    "log": np.exp,
-    "neg": np.negative,
-    "reciprocal": np.reciprocal,
-    "rsqrt": lambda y: 1 / np.square(y),
-    "sigmoid": lambda y: np.log(y) - np.log1p(-y),
-    "sqrt": np.square,
-    "tanh": np.arctanh,
-}
-# Function of a tensor and a number -> what undoes it, the tensor first or second.
-UNDONE_WITH: Final[Mapping[str, tuple[Any, Any]]] = {
-    "add": (lambda y, c: y - c, lambda y, c: y - c),
-    "sub": (lambda y, c: y + c, lambda y, c: c - y),
-    "mul": (lambda y, c: y / c, lambda y, c: y / c),
-    "div": (lambda y, c: y * c, lambda y, c: c / y),
-}
-
-
-CHANGED: Final = "changed since the export"
 
 
 class Held:
@@ -67,20 +47,6 @@ class Held:
         yield from chunks(self._arrays[name], start, stop)
 
 
-class Share(NamedTuple):
-    """What a constant has of a tensor.
-
-    Attributes:
-        source: the tensor.
-        values: all of its numbers, or some of its rows.
-        start: the first of these rows.
-    """
-
-    source: str
-    values: Array
-    start: int = 0
-
-
 @dataclass
 class Recovered:
     """What was found, by PyTorch's names.
@@ -89,12 +55,14 @@ class Recovered:
         arrays: the tensors.
         ways: how each was found: ``proven`` (the hash of the source's bytes), ``rounded``, ``changed since
             the export``, ``computed back``, ``by name`` or ``by shape``.
+        sums: pairs of tensors of which the file has the sum alone: the first is that, the second zeros.
         absent: tensors of the model that are not in the file.
         unneeded: whether the file's record says that its outputs do not need them.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
+    sums: list[tuple[str, str]] = field(default_factory=list)
     absent: tuple[str, ...] = ()
     unneeded: bool = True
 
@@ -103,6 +71,12 @@ class Recovered:
         counts = Counter(self.ways.values())
         found = ", ".join(f"{count} {way}" for way, count in counts.most_common())
         lines = [f"{len(self.arrays)} tensors found: {found}"]
+        if self.sums:
+            added = ", ".join(f"{one} + {other}" for one, other in self.sums)
+            lines.append(
+                f"of which the file has the sum alone, now in the first, zeros in the second, which"
+                f" computes the same: {added}"
+            )
         if self.absent:
             known = "whose outputs do not need them" if self.unneeded else "which does not say why"
             lines.append(f"not in the file, {known}: {', '.join(self.absent)}")
@@ -125,6 +99,7 @@ def recover(
     wanted: Mapping[str, Header],
     where: str,
     known: Collection[str] = (),
+    like: Checkpoint | None = None,
 ) -> Recovered:
     """Return the tensors WANTED, found among CONSTANTS.
 
@@ -135,6 +110,7 @@ def recover(
         wanted: the model's tensors by PyTorch's names.
         where: what to call the file.
         known: tensors that the model has besides, and its checkpoints do not.
+        like: weights by PyTorch's names that may be those of the export; see ``unfolding.Folded``.
 
     Raises:
         MismatchError: tensors that are not found though outputs need them, or have other shapes, or
@@ -142,6 +118,7 @@ def recover(
     """
     found = Recovered()
     problems = [*_recorded(found, constants, manifest, wanted)]
+    problems += _folded(found, constants, manifest, wanted, like)
     if not manifest:
         _named(found, constants, wanted)
         _shaped(found, constants, wanted)
@@ -184,19 +161,28 @@ def _recorded(
         array = constants.read(name)
         array = np.swapaxes(array, -1, -2) if entry.get("transposed") else array
         for key in (entry["key"], *entry.get("also", ())):
-            yield from _put(found, key, array, _way(array, entry), wanted)
-    for name, rule in dict(manifest.get("made") or {}).items():
-        keys = [*tensors(dict(rule or {}).get("value"))]
-        if len(keys) != 1 or keys[0] in found.arrays or name not in constants.headers:
-            continue
-        if (back := undone(rule["value"], constants.read(name))) is not None:
-            yield from _put(found, keys[0], back, "computed back", wanted)
+            yield from _put(found, key, array, way_of(array, entry), wanted)
+
+
+def _folded(
+    found: Recovered,
+    constants: Checkpoint,
+    manifest: Mapping[str, Any],
+    wanted: Mapping[str, Header],
+    like: Checkpoint | None,
+) -> list[str]:
+    """Add to FOUND what MANIFEST says constants to be made of; return what is not as it says."""
+    back = unfolded(Folded(constants, manifest, wanted, found.arrays, like))
+    found.arrays = {**back.arrays, **found.arrays}
+    found.ways = {**back.ways, **found.ways}
+    found.sums = back.sums
+    return back.problems
 
 
 def _lost(missing: Iterable[str], manifest: Mapping[str, Any]) -> Iterator[str]:
     """Say which of the MISSING tensors the outputs need, by all that MANIFEST says."""
     rules = dict(manifest.get("made") or {})
-    used = {key: name for name, it in rules.items() for key in tensors(dict(it or {}).get("value"))}
+    used = {key: name for name, it in rules.items() for key in tensors_of(dict(it or {}))}
     unread = manifest.get(UNREAD)
     for name in missing:
         if name in used:
@@ -223,69 +209,6 @@ def _put(
         return
     found.arrays[key] = np.ascontiguousarray(array).reshape(shape)
     found.ways[key] = way
-
-
-def _way(array: Array, entry: Mapping[str, Any]) -> str:
-    """Say whether ARRAY has the bytes that ENTRY records of the source."""
-    digest = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array).tobytes())
-    if f"xxh3:{digest}" == entry.get("xxh3"):
-        return "proven"
-    return "rounded" if str(array.dtype) != entry.get("dtype") else CHANGED
-
-
-def undone(expression: Any, made: Array) -> Array | None:
-    """Return the tensor of which EXPRESSION made MADE, in the dtype of MADE; ``None`` where nothing does.
-
-    >>> undone(["add", {"key": "w"}, 1.0], np.float32([1.5, 3]))
-    array([0.5, 2. ], dtype=float32)
-    """
-    value: Any = made.astype(np.float64)
-    rest = expression
-    with np.errstate(all="ignore"):
-        while isinstance(rest, list):
-            name, *parts = rest
-            at = next((n for n, part in enumerate(parts) if [*tensors(part)]), None)
-            if at is None:
-                return None
-            if len(parts) == 1 and name in UNDONE:
-                value = UNDONE[name](value)
-            elif len(parts) == 2 and name in UNDONE_WITH and isinstance(parts[1 - at], float):
-                value = UNDONE_WITH[name][at](value, parts[1 - at])
-            else:
-                return None
-            rest = parts[at]
-    again = evaluate(expression, lambda _kind, _name: value)
-    return np.asarray(value, made.dtype) if rounds_to(again, made) else None
-
-
-def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> list[Share] | None:
-    """Return what MADE has of each tensor that EXPRESSION made it of; ``None`` where that cannot be said.
-
-    Args:
-        expression: arithmetic on tensors; see ``mlprogram.arithmetic``.
-        made: its value, or one near to it.
-        read: gives a tensor by its kind and its name.
-
-    >>> found = shares(["order", {"key": "w"}, 1.0, 0.0], np.arange(4.0), lambda kind, name: np.zeros(4))
-    >>> found[0].source, found[0].values.tolist()
-    ('w', [2.0, 3.0, 0.0, 1.0])
-    """
-    match expression:
-        case {"key": name}:
-            return [Share(name, made.reshape(read("key", name).shape))]
-        case ["order", inner, *blocks]:
-            return shares(inner, in_order(made, *np.argsort(np.asarray(blocks, int))), read)
-        case ["rows", {"key": name}, start, _]:
-            return [Share(name, made, int(start))]
-        case ["join", axis, *parts]:
-            sizes = [evaluate(part, read).shape[int(axis)] for part in parts]
-            cut = np.split(made, np.cumsum(sizes)[:-1], int(axis))
-            of_each = [shares(*it, read) for it in zip(parts, cut, strict=True)]
-            return None if None in of_each else [share for it in of_each for share in it or ()]
-        case ["add", {"key": name}, {"key": other}]:
-            return [Share(name, made - read("key", other).reshape(made.shape))]
-    back = undone(expression, made)
-    return None if back is None else [Share(name, back) for name in tensors(expression)]
 
 
 def _named(found: Recovered, constants: Checkpoint, wanted: Mapping[str, Header]) -> None:

@@ -1,0 +1,120 @@
+"""What a constant has of the tensors that arithmetic made it of: that arithmetic undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ..captures.mlprogram.arithmetic import evaluate, in_order, rounds_to, tensors
+from ..values import Array
+
+UNDONE: Final[Mapping[str, Any]] = {  # function of one tensor -> what undoes it
+    "exp": np.log,
+    "log": np.exp,
+    "neg": np.negative,
+    "reciprocal": np.reciprocal,
+    "rsqrt": lambda y: 1 / np.square(y),
+    "sigmoid": lambda y: np.log(y) - np.log1p(-y),
+    "sqrt": np.square,
+    "tanh": np.arctanh,
+}
+# Function of a tensor and a number -> what undoes it, the tensor first or second.
+UNDONE_WITH: Final[Mapping[str, tuple[Any, Any]]] = {
+    "add": (lambda y, c: y - c, lambda y, c: y - c),
+    "sub": (lambda y, c: y + c, lambda y, c: c - y),
+    "mul": (lambda y, c: y / c, lambda y, c: y / c),
+    "div": (lambda y, c: y * c, lambda y, c: c / y),
+}
+
+
+class Share(NamedTuple):
+    """What a constant has of a tensor.
+
+    Attributes:
+        source: the tensor.
+        values: all of its numbers, or some of its rows.
+        start: the first of these rows.
+    """
+
+    source: str
+    values: Array
+    start: int = 0
+
+
+def undone(expression: Any, made: Array) -> Array | None:
+    """Return the tensor of which EXPRESSION made MADE, in the dtype of MADE; ``None`` where nothing does.
+
+    >>> undone(["add", {"key": "w"}, 1.0], np.float32([1.5, 3]))
+    array([0.5, 2. ], dtype=float32)
+    """
+    value: Any = made.astype(np.float64)
+    rest = expression
+    with np.errstate(all="ignore"):
+        while isinstance(rest, list):
+            name, *parts = rest
+            at = next((n for n, part in enumerate(parts) if [*tensors(part)]), None)
+            if at is None:
+                return None
+            if len(parts) == 1 and name in UNDONE:
+                value = UNDONE[name](value)
+            elif len(parts) == 2 and name in UNDONE_WITH and isinstance(parts[1 - at], float):
+                value = UNDONE_WITH[name][at](value, parts[1 - at])
+            else:
+                return None
+            rest = parts[at]
+    again = evaluate(expression, lambda _kind, _name: value)
+    return np.asarray(value, made.dtype) if rounds_to(again, made) else None
+
+
+def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> list[Share] | None:
+    """Return what MADE has of each tensor that EXPRESSION made it of; ``None`` where that cannot be said.
+
+    Args:
+        expression: arithmetic on tensors; see ``mlprogram.arithmetic``.
+        made: its value, or one near to it.
+        read: gives a tensor by its kind and its name.
+
+    >>> found = shares(["order", {"key": "w"}, 1.0, 0.0], np.arange(4.0), lambda kind, name: np.zeros(4))
+    >>> found[0].source, found[0].values.tolist()
+    ('w', [2.0, 3.0, 0.0, 1.0])
+    """
+    match expression:
+        case {"key": name}:
+            return [Share(name, made.reshape(read("key", name).shape))]
+        case ["order", inner, *blocks]:
+            return shares(inner, in_order(made, *np.argsort(np.asarray(blocks, int))), read)
+        case ["rows", {"key": name}, start, _]:
+            return [Share(name, made, int(start))]
+        case ["join", axis, *parts]:
+            sizes = [evaluate(part, read).shape[int(axis)] for part in parts]
+            cut = np.split(made, np.cumsum(sizes)[:-1], int(axis))
+            of_each = [shares(*it, read) for it in zip(parts, cut, strict=True)]
+            return None if None in of_each else [share for it in of_each for share in it or ()]
+        case ["add", {"key": name}, {"key": other}]:
+            return [Share(name, made - read("key", other).reshape(made.shape))]
+    back = undone(expression, made)
+    return None if back is None else [Share(name, back) for name in tensors(expression)]
+
+
+def put_together(found: Iterable[Share], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """Return the tensors of these SHAPES of which FOUND has every row.
+
+    >>> halves = [Share("w", np.float32([3, 4]), 2), Share("w", np.float32([1, 2])), Share("b", np.ones(1))]
+    >>> {name: it.tolist() for name, it in put_together(halves, {"w": (4,), "b": (2,)}).items()}
+    {'w': [1.0, 2.0, 3.0, 4.0]}
+    """
+    arrays: dict[str, Array] = {}
+    lacking: dict[str, Array] = {}
+    for name, values, start in found:
+        shape = shapes[name]
+        if values.size == prod(shape):
+            arrays[name], lacking[name] = values.reshape(shape), np.zeros(1, bool)
+            continue
+        rows = lacking.setdefault(name, np.ones(shape[:1], bool))
+        whole = arrays.setdefault(name, np.empty(shape, values.dtype))
+        whole[start : start + len(values)] = values
+        rows[start : start + len(values)] = False
+    return {name: array for name, array in arrays.items() if not lacking[name].any()}

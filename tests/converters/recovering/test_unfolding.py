@@ -1,0 +1,102 @@
+"""What Core ML makes of recurrent layers is taken apart again: every tensor back, and sums told."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from weighbridge.converters.captures.constants import origin_of
+from weighbridge.converters.captures.mlprogram.arithmetic import evaluate
+from weighbridge.converters.checkpoints import Header
+from weighbridge.converters.coreml.made import rules_of_gates
+from weighbridge.converters.coreml.recurrent import recurrent_parts
+from weighbridge.converters.recovering.unfolding import Folded, unfolded
+from weighbridge.converters.recovering.weights import Held
+
+
+def folded(layer, tmp_path, *, merged=False, like=False, have=()):
+    """Return what a package holds of LAYER, equal constants MERGED into one, and its tensors."""
+    state = {name: it.detach().numpy() for name, it in layer.state_dict().items()}
+
+    def read(_, name):
+        return state[name].astype(np.float64)
+
+    parts = [*recurrent_parts(layer)]
+    made = [evaluate(part, read).astype(np.float32) for part in parts]
+    constants = {f"concat_{index}": array for index, array in enumerate(made)}
+    if merged:
+        constants = {str(array.tobytes()): array for array in made}
+    manifest = {
+        "made": rules_of_gates(constants, parts, read),
+        "origins": {name: origin_of(it) for name, it in layer.state_dict().items()},
+    }
+    wanted = {name: Header("F32", it.shape) for name, it in state.items()}
+    known = {name: state[name] for name in have}
+    file = Held(tmp_path, state) if like else None
+    return Folded(Held(tmp_path, constants), manifest, wanted, known, file), state
+
+
+LAYERS = {
+    "lstm": lambda **given: nn.LSTM(3, 4, 2, **given),
+    "gru": lambda **given: nn.GRU(3, 4, 2, **given),
+    "rnn": lambda **given: nn.RNN(3, 4, 2, **given),
+}
+
+
+@pytest.mark.parametrize("kind", [*LAYERS])
+@pytest.mark.parametrize("given", [{}, {"bidirectional": True}, {"bias": False}])
+def test_every_tensor_comes_back_and_a_sum_is_in_the_first_of_two(kind, given, tmp_path):
+    torch.manual_seed(0)
+    found, state = folded(LAYERS[kind](**given), tmp_path)
+    back = unfolded(found)
+    assert back.arrays.keys() == state.keys()
+    assert not back.problems
+    summed = {name for pair in back.sums for name in pair}
+    biases = {name for name in state if name.startswith("bias")}
+    assert summed == (set() if kind == "gru" else biases)
+    for one, other in back.sums:
+        assert np.array_equal(back.arrays[one], state[one] + state[other])
+        assert not back.arrays[other].any()
+    for name in state.keys() - summed:
+        assert back.arrays[name].tobytes() == state[name].tobytes()
+        assert back.ways[name] == "proven"
+
+
+def test_tensors_of_a_sum_are_taken_from_weights_that_are_the_sources(tmp_path):
+    found, state = folded(LAYERS["lstm"](), tmp_path, like=True)
+    back = unfolded(found)
+    assert not back.sums
+    assert set(back.ways.values()) == {"proven"}
+    assert all(np.array_equal(back.arrays[name], it) for name, it in state.items())
+
+
+def test_weights_of_another_model_are_not_taken(tmp_path):
+    found, state = folded(LAYERS["lstm"](), tmp_path)
+    other = {name: it + np.float32(0.5) for name, it in state.items()}
+    back = unfolded(found._replace(like=Held(tmp_path, other)))
+    assert len(back.sums) == 2
+
+
+def test_a_constant_that_stands_for_several_gives_all_of_them_back(tmp_path):
+    layer = LAYERS["lstm"](bidirectional=True)
+    for name, tensor in layer.named_parameters():
+        if name.startswith("bias"):
+            nn.init.constant_(tensor, 0.25)
+    found, state = folded(layer, tmp_path, merged=True)
+    assert len(found.constants.headers) < len(state)
+    back = unfolded(found)
+    assert back.arrays.keys() == state.keys()
+
+
+def test_the_other_of_a_sum_is_what_is_left_of_it(tmp_path):
+    found, state = folded(LAYERS["rnn"](), tmp_path, have=["bias_ih_l0"])
+    back = unfolded(found)
+    assert back.sums == [("bias_ih_l1", "bias_hh_l1")]
+    assert np.allclose(back.arrays["bias_hh_l0"], state["bias_hh_l0"], 1e-6, 1e-6)
+
+
+def test_a_record_of_other_sizes_is_named(tmp_path):
+    found, _ = folded(LAYERS["lstm"](), tmp_path)
+    wanted = {**found.wanted, "weight_ih_l0": Header("F32", (16, 5))}
+    (problem,) = unfolded(found._replace(wanted=wanted)).problems
+    assert "another size than what the record makes it of" in problem
