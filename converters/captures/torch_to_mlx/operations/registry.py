@@ -49,7 +49,6 @@ THEMES: Final = (
     "layers.losses",
     "layers.maxima",
     "layers.normalization",
-    "layers.patches",
     "layers.pooling",
     "layers.resampling",
     "layers.sampling",

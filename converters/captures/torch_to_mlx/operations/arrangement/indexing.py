@@ -68,19 +68,6 @@ def _gather(
     return mx.take_along_axis(self[tuple(region)], index, axis=axis)
 
 
-@operation("take_along_dim")
-def _take_along_dim(self: mx.array, indices: mx.array, dim: int | None = None) -> mx.array:
-    if dim is None:
-        return mx.take(self.reshape(-1), indices.reshape(-1))
-    axis = axis_of(self, dim)
-    shapes = [[1 if i == axis else n for i, n in enumerate(a.shape)] for a in (self, indices)]
-    common = list(mx.broadcast_shapes(*map(tuple, shapes)))
-    wide = [[*common[:axis], a.shape[axis], *common[axis + 1 :]] for a in (self, indices)]
-    return mx.take_along_axis(
-        mx.broadcast_to(self, wide[0]), mx.broadcast_to(indices, wide[1]), axis=axis
-    )
-
-
 register(
     {
         "index_select": lambda self, dim, index: (

@@ -42,11 +42,6 @@ def _split(self: mx.array, split_size: int, dim: int = 0) -> tuple[mx.array, ...
     return _parts(self, [min(split_size, length - start) for start in starts], dim)
 
 
-@operation("unsafe_chunk")
-def _chunk(self: mx.array, chunks: int, dim: int = 0) -> tuple[mx.array, ...]:
-    return _split(self, max(1, -(-self.shape[axis_of(self, dim)] // chunks)), dim)
-
-
 @operation("unbind.int", "unbind_copy.int")
 def _unbind(self: mx.array, dim: int = 0) -> tuple[mx.array, ...]:
     return tuple(self[at(self, dim, i)] for i in range(self.shape[axis_of(self, dim)]))
@@ -83,8 +78,6 @@ def _flip(self: mx.array, dims: Sequence[int]) -> mx.array:
 register({"repeat tile": mx.tile}, arity=2)
 register(
     {
-        "fliplr": lambda self: _flip(self, [1]),
-        "flipud": lambda self: _flip(self, [0]),
         "broadcast_tensors": lambda tensors: tuple(mx.broadcast_arrays(*tensors)),
         "meshgrid meshgrid.indexing": lambda tensors, indexing="ij": tuple(
             mx.meshgrid(*[tensor.reshape(-1) for tensor in tensors], indexing=indexing)

@@ -116,11 +116,3 @@ def _unfold(self: mx.array, dimension: int, size: int, step: int) -> mx.array:
     starts = mx.arange(0, self.shape[axis] - size + 1, step)
     windows = mx.take(self, starts[:, None] + mx.arange(size), axis=axis)
     return mx.moveaxis(windows, axis + 1, -1)
-
-
-@operation("diag_embed")
-def _diag_embed(self: mx.array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> mx.array:
-    ends = (max(-offset, 0), max(offset, 0))
-    rows = mx.pad(self, [(0, 0)] * (self.ndim - 1) + [ends])
-    square = rows[..., None] * mx.eye(rows.shape[-1], k=offset, dtype=self.dtype)
-    return movedim(square, (-2, -1), (dim1, dim2))

@@ -15,9 +15,6 @@ from .elementary import erf, exp, sigmoid, softplus, tanh
 
 Pair = tuple[mx.array, mx.array]
 
-# Klambauer et al. 2017, equation 14: the fixed point of SELU.
-_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
-
 
 def _activation(function: Callable[[mx.array], Pair]) -> Callable[[mx.array], mx.array]:
     """Make a handler of FUNCTION, which returns value and slope at x.
@@ -95,16 +92,6 @@ def _elu(self: mx.array, alpha: float = 1, scale: float = 1, input_scale: float 
     return scale * mx.where(self > 0, self, alpha * negative)
 
 
-@operation("celu")
-def _celu(self: mx.array, alpha: float = 1.0) -> mx.array:
-    return _elu(self, alpha, 1, 1 / alpha)
-
-
-@operation("selu")
-def _selu(self: mx.array) -> mx.array:
-    return _elu(self, _SELU_ALPHA, _SELU_SCALE)
-
-
 @operation("softplus")
 def _softplus(self: mx.array, beta: float = 1, threshold: float = 20) -> mx.array:
     scaled = self * beta
@@ -123,9 +110,3 @@ def _prelu(self: mx.array, weight: mx.array) -> mx.array:
     slope = weight.reshape([1] * self.ndim) if single else per_channel(weight, self.ndim)
     below = zero_where(self > 0, self)  # of which infinity leaves the slope a gradient of 0
     return mx.where(self > 0, self, below * spread(slope, self.shape))
-
-
-@operation("logit", promote="result")
-def _logit(self: mx.array, eps: float | None = None) -> mx.array:
-    x = self if eps is None else mx.clip(self, eps, 1 - eps)
-    return mx.log(x / (1 - x))

@@ -146,13 +146,3 @@ _POWERS: dict[float, Callable[[mx.array], mx.array]] = {
 def _power(self: mx.array, exponent: float) -> mx.array:
     known = _POWERS.get(exponent)
     return mx.power(self, exponent) if known is None else known(self)
-
-
-@operation("nan_to_num")
-def _nan_to_num(
-    self: mx.array,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-) -> mx.array:
-    return mx.nan_to_num(self, nan or 0.0, posinf, neginf) if is_float(self) else self

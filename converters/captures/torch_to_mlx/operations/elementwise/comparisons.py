@@ -46,7 +46,11 @@ register(
     promote="result",
     arity=2,
 )
-register({"where.self where.ScalarOther where.ScalarSelf": where}, promote="result", arity=3)
+register(
+    {"where.self where.ScalarOther where.ScalarSelf prims.where.default": where},
+    promote="result",
+    arity=3,
+)
 
 
 def _bitwise(
@@ -74,38 +78,11 @@ for _name, _function in {
     )(_function)
 
 
-@operation("isclose", promote="operands")
-def _isclose(
-    self: mx.array,
-    other: mx.array,
-    rtol: float = 1e-5,
-    atol: float = 1e-8,
-    equal_nan: bool = False,
-) -> mx.array:
-    return mx.isclose(self, other, rtol=rtol, atol=atol, equal_nan=equal_nan)
-
-
 @operation("bitwise_not")
 def _bitwise_not(self: mx.array) -> mx.array:
     return mx.logical_not(self) if self.dtype == mx.bool_ else mx.bitwise_invert(self)
 
 
-@operation("where.Scalar")
-def _where_scalars(condition: mx.array, self: float, other: float, dtype: mx.Dtype) -> mx.array:
-    return mx.where(condition, mx.array(self, dtype), mx.array(other, dtype))
-
-
 @operation("masked_fill.Scalar", "masked_fill.Tensor", promote="result")
 def _masked_fill(self: mx.array, mask: mx.array, value: Operand) -> mx.array:
     return where(mask, mx.array(value, self.dtype), self)
-
-
-@operation("isin.Tensor_Tensor")
-def _isin(
-    elements: mx.array,
-    test_elements: mx.array,
-    assume_unique: bool = False,  # noqa: ARG001 - a hint for speed
-    invert: bool = False,
-) -> mx.array:
-    found = mx.any(elements[..., None] == test_elements.reshape(-1), axis=-1)
-    return mx.logical_not(found) if invert else found

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import mlx.core as mx
 
-from ..gradients import alike, elementwise, with_gradient
+from ..gradients import elementwise, with_gradient
 from ..registry import register
 
 _SHIFT: Final = 8  # an argument this much larger is in reach of the asymptotic series
@@ -111,21 +111,6 @@ lgamma = elementwise(_lgamma, lambda g, _, x: g * _digamma(x))
 digamma = elementwise(_digamma, lambda g, _, x: g * _polygamma_plain(1, x))
 
 
-def _logaddexp2(a: mx.array, b: mx.array) -> mx.array:
-    return mx.logaddexp(a * math.log(2), b * math.log(2)) / math.log(2)
-
-
-def _mvlgamma(x: mx.array, p: int) -> mx.array:
-    """Return the logarithm of the multivariate gamma function, DLMF 35.3.4."""
-    total = reduce(lambda sum_, k: sum_ + lgamma(x - k / 2), range(1, p), lgamma(x))
-    return total + p * (p - 1) / 4 * _LOG_PI
-
-
-def _heaviside(x: mx.array, values: Any) -> mx.array:
-    x, at_zero = alike([x, values])
-    return mx.where(x == 0, at_zero, (x > 0).astype(x.dtype))
-
-
 register(
     {
         "lgamma prims.lgamma.default": lgamma,
@@ -137,8 +122,6 @@ register(
 register(
     {
         "special_zeta special_zeta.self_scalar special_zeta.other_scalar prims.zeta.default": zeta,
-        "logaddexp2": _logaddexp2,
-        "heaviside": _heaviside,
     },
     promote="result",
     arity=2,
@@ -146,7 +129,6 @@ register(
 register(
     {
         "polygamma special_polygamma": polygamma,
-        "mvlgamma special_multigammaln": _mvlgamma,
     },
     promote="result",
     arity=2,

@@ -92,13 +92,6 @@ def _einsum(
     return mx.einsum(equation.replace(" ", ""), *tensors)
 
 
-@operation("tensordot")
-def _tensordot(
-    self: mx.array, other: mx.array, dims_self: Sequence[int], dims_other: Sequence[int]
-) -> mx.array:
-    return mx.tensordot(self, other, [list(dims_self), list(dims_other)])
-
-
 @operation("bilinear")
 def _bilinear(
     input1: mx.array, input2: mx.array, weight: mx.array, bias: mx.array | None = None

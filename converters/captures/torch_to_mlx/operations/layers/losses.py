@@ -8,7 +8,6 @@ from typing import Any, Final
 import mlx.core as mx
 
 from ...dtypes import is_float
-from ..distances import distance
 from ..elementwise.elementary import exp, softplus
 from ..elementwise.kinks import clamp, xlogy
 from ..gradients import elementwise
@@ -220,23 +219,8 @@ def _cosine_similarity(x1: mx.array, x2: mx.array, dim: int = 1, eps: float = 1e
 
 register(
     {
-        "pairwise_distance": lambda x1, x2, p=2, eps=1e-6, keepdim=False: _pairwise(
-            distance(x1 - x2 + eps, p), keepdim
-        ),
         "margin_ranking_loss": lambda input1, input2, target, margin=0.0, reduction=MEAN: (
             _REDUCTIONS[reduction](clamp(-target * (input1 - input2) + margin, low=0))
         ),
-        "cosine_embedding_loss": lambda input1, input2, target, margin=0.0, reduction=MEAN: (
-            _REDUCTIONS[reduction](_cosine_margin(input1, input2, target, margin))
-        ),
     }
 )
-
-
-def _pairwise(distances: mx.array, keepdim: bool) -> mx.array:
-    return distances[..., None] if keepdim else distances
-
-
-def _cosine_margin(x: mx.array, y: mx.array, target: mx.array, margin: float) -> mx.array:
-    similarity = _cosine_similarity(x, y, dim=-1)
-    return mx.where(target == 1, 1 - similarity, clamp(similarity - margin, low=0))

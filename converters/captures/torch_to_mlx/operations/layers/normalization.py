@@ -30,20 +30,6 @@ def _layer_norm(
     return mx.fast.layer_norm(features, scale, shift, eps).reshape(input_.shape)
 
 
-@operation("native_layer_norm")
-def _native_layer_norm(
-    input_: mx.array,
-    normalized_shape: Sequence[int],
-    weight: Optional,
-    bias: Optional,
-    eps: float,
-) -> tuple[mx.array, mx.array, mx.array]:
-    axes = list(range(-len(normalized_shape), 0))
-    deviation = mx.rsqrt(mx.var(input_, axis=axes, keepdims=True) + eps)
-    normal = _layer_norm(input_, normalized_shape, weight, bias, eps)
-    return normal, mx.mean(input_, axis=axes, keepdims=True), deviation
-
-
 @operation("rms_norm")
 def _rms_norm(
     input_: mx.array,
@@ -90,16 +76,6 @@ def _group_norm(
     normal = centred * (scale if weight is None else scale * weight)
     normal = normal if bias is None else normal + bias
     return mx.moveaxis(normal.reshape(x.shape).astype(input_.dtype), -1, 1)
-
-
-@operation("native_group_norm")
-def _native_group_norm(
-    input_: mx.array, weight: Optional, bias: Optional, group: int, eps: float, **_sizes: int
-) -> tuple[mx.array, mx.array, mx.array]:
-    """Give the statistics, too, shape ``(batch, groups)``."""
-    groups = input_.reshape(input_.shape[0], group, input_.size // max(input_.shape[0] * group, 1))
-    normal = _group_norm(input_, group, weight, bias, eps)
-    return normal, mx.mean(groups, axis=-1), mx.rsqrt(mx.var(groups, axis=-1) + eps)
 
 
 class Statistics(NamedTuple):
