@@ -74,8 +74,9 @@ def in_linear(blocks: Blocks) -> tuple[str, float]:
 
 
 def in_matmul(blocks: Blocks) -> tuple[str, float]:
-    """Return how far ``MatMulNBits`` is from BLOCKS."""
-    return "", steps(onnx.matmul(blocks).values(), blocks)
+    """Return how far ``MatMulNBits``, and what is added to blocks, is from BLOCKS."""
+    found = onnx.matmul(blocks)
+    return f"{found.bits} bits", steps(found.values(), blocks)
 
 
 def in_shift(blocks: Blocks) -> tuple[str, float]:

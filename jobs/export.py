@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import __version__
 from ..converters.captures.program_options import ProgramOptions
+from ..converters.common.hints import command, unused
 from ..converters.common.repositories import recorded
 from ..converters.coreml.compression import Compression
 from ..converters.coreml.options import PackageOptions
@@ -140,6 +141,11 @@ def export_program(
 
     def write(model: Model, path: Path) -> Written:
         codes = codes_of(model) if kind == "onnx" else None
+        if ways.quant_format and not codes:
+            raise BadInputError(
+                f"--quant-format {ways.quant_format}: {source} is not quantized; quantize it first:"
+                f" {command('quantize', source, unused(source, '-4bit'), '--bits', '4')}"
+            )
         own = {"codes": codes} if codes else {}
         exported = writer(kind)(merged_in_memory(model), model.signature, path, ways, **own)
         kept = {"codes": exported.kept.facts()} if codes else {}

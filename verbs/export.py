@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..converters.coreml.options import PackageOptions
 
 OF_WEIGHTS = ("prune", "palettize", "quantize", "block")  # how a package's weights are compressed
-OF_PROGRAMS = ("opset", "external_data")  # what some of them have
+OF_PROGRAMS = ("opset", "external_data", "quant_format")  # what some of them have
 OF_CODES = (
     "Q4_0",
     "Q4_1",
@@ -266,6 +266,11 @@ def export_program(kind: str, source: str, target: Path, chosen: dict[str, Any])
     is_flag=True,
     help="Write a folder: model.onnx, and its weights beside it. Of any size; one file has up to 2 GB.",
 )
+@click.option(
+    "--quant-format",
+    type=click.Choice(("QDQ", "QOperator"), case_sensitive=False),
+    help="Of a quantized SOURCE: codes in DequantizeLinear, or in onnxruntime's MatMulNBits.  [default: QDQ]",
+)
 @writing
 def export_onnx(source: str, target: Path, **chosen: Any) -> None:
     """Export SOURCE to TARGET.onnx with named inputs of any size, checked in onnxruntime.
@@ -273,6 +278,8 @@ def export_onnx(source: str, target: Path, **chosen: Any) -> None:
     Example: weighbridge export onnx minilm-tuned minilm.onnx
 
     Example: weighbridge export onnx minilm-tuned minilm-onnx --external-data --precision fp16
+
+    Example: weighbridge export onnx llama-4bit llama-4bit.onnx --quant-format QOperator
     """
     export_program("onnx", source, target, chosen)
 

@@ -10,6 +10,7 @@ from ...errors import BadInputError
 
 PRECISIONS: Final = ("float32", "float16")
 OPSET: Final = 20
+QUANT_FORMATS: Final = ("QDQ", "QOperator")
 
 
 @dataclass(frozen=True)
@@ -21,21 +22,36 @@ class ProgramOptions:
         upper: largest size of each named dimension, where the signature has none.
         opset: version of ONNX's operators; ``None`` for ``OPSET``.
         external_data: whether ONNX's weights lie in a file of their own, beside the graph in a folder.
+        quant_format: how ONNX holds codes, as onnxruntime's quantizer calls it: ``QDQ`` in
+            ``DequantizeLinear``, ``QOperator`` in ``MatMulNBits``; ``None`` for ``QDQ``.
     """
 
     precision: str = "float32"
     upper: Mapping[str, int] = field(default_factory=dict)
     opset: int | None = None
     external_data: bool = False
+    quant_format: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no format has.
 
         Raises:
-            BadInputError: the precision is not known.
+            BadInputError: the precision or the format of codes is not known, or both do not go together.
         """
         if self.precision not in PRECISIONS:
             raise BadInputError(f"a precision is {' or '.join(PRECISIONS)}, not {self.precision}")
+        if self.quant_format not in (None, *QUANT_FORMATS):
+            known = " or ".join(QUANT_FORMATS)
+            raise BadInputError(f"a format of codes is {known}, not {self.quant_format}")
+        if self.products and self.precision != "float32":
+            raise BadInputError(
+                "QOperator is written with --precision fp32 alone; take QDQ for float16"
+            )
+
+    @property
+    def products(self) -> bool:
+        """Whether weights on codes are multiplied by in ``MatMulNBits``, where they can be."""
+        return self.quant_format == "QOperator"
 
     def __str__(self) -> str:
         """Print what an ONNX file is to be."""

@@ -21,9 +21,13 @@ def command(*words: str | os.PathLike[str], program: str = "weighbridge") -> str
 def dequantizing(spec: str) -> str:
     """Return the command that makes a PyTorch model with dense weights of the quantized model SPEC.
 
+    Of a file, such as an ONNX file, that is the one that was given, with an option more.
+
     >>> dequantizing("llama-4bit")
     'weighbridge convert mlx-to-torch llama-4bit llama-4bit-dense --dequantize bf16'
     """
+    if Path(spec).exists() and not (Path(spec) / "config.json").exists():
+        return "the same command with --dequantize bf16"
     words = ("mlx-to-torch", spec, unused(spec, "-dense"), "--dequantize", "bf16")
     return command("convert", *words)
 

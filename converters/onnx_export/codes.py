@@ -13,8 +13,9 @@ from ...errors import BadInputError, UnsupportedError
 from ..captures.constants import joined, of_codes
 from ..common.steps import step
 from ..quantization import Blocks, Dequantized, Scheme
-from ..quantization.constants.onnx import Linear, linear, packed
+from ..quantization.constants.onnx import Linear, linear, matmul, packed
 from ..values import Array
+from .products import multiply
 
 OPSET: Final = 21  # the first whose DequantizeLinear knows blocks and 4-bit codes
 TOO_FINE: Final = "its scales have more digits than float32 keeps of their products"
@@ -54,17 +55,17 @@ def opset_for(codes: Dequantized | None, asked: int | None, usual: int) -> int:
     return asked or OPSET
 
 
-def keep_codes(proto: Any, constants: Mapping[str, Array], tensors: Dequantized) -> Kept:
+def keep_codes(
+    proto: Any, constants: Mapping[str, Array], tensors: Dequantized, *, products: bool = False
+) -> Kept:
     """Give PROTO the codes of TENSORS in place of the dense CONSTANTS made of them.
 
-    Each weight is ``DequantizeLinear(codes, scales)`` and an ``Add`` of the biases, by blocks of a row.
+    Each weight is ``DequantizeLinear(codes, scales)`` and an ``Add`` of the biases, by blocks of a row; with
+    PRODUCTS one that nothing does but multiply by it is in ``MatMulNBits``.
     """
     step("keeping the codes of the source")
-    found, nodes, added = (
-        Kept(dense=dict.fromkeys(tensors.schemes, CHANGED)),
-        list[Any](),
-        list[Any](),
-    )
+    found, nodes, added = Kept(), list[Any](), list[Any]()
+    found.dense = dict.fromkeys(tensors.schemes, CHANGED)
     for name, weights, blocks in on_codes(constants, tensors):
         try:
             made = linear(blocks)
@@ -76,6 +77,8 @@ def keep_codes(proto: Any, constants: Mapping[str, Array], tensors: Dequantized)
             continue
         found.dense = {it: why for it, why in found.dense.items() if it not in weights}
         found.codes[name] = recorded(blocks.scheme, blocks.parts["scales"].dtype)
+        if products and multiply(proto, name, matmul(blocks)):
+            continue
         added += parts_of(name, made, constants[name].shape)
         nodes += nodes_of(name, made, constants[name].dtype)
     _replace(proto.graph, found.codes, added, nodes)

@@ -83,7 +83,7 @@ def export_onnx(
     limits = bounds(signature, options.upper)
     proto, unneeded = graph_of(module, signature, limits, options.precision, opset)
     constants = constants_of(proto.graph)
-    kept = keep_codes(proto, constants, codes) if codes else Kept()
+    kept = keep_codes(proto, constants, codes, products=options.products) if codes else Kept()
     about = {"signature": asdict(bounded(signature, limits)), UNREAD: unneeded}
     weights = sign(proto, (constants, kept), module, about)
     file = write(proto, target, apart=apart)

@@ -28,7 +28,7 @@ def blocks_in(file: OnnxFile, manifest: Mapping[str, Any]) -> dict[str, Blocks]:
     """
     found: dict[str, Blocks] = {}
     for name, entry in dict(manifest[CODES]).items():
-        if file.parts(name) != {f"{name}/{kind}" for kind in KINDS}:
+        if not file.packed(name) and file.parts(name) != {f"{name}/{kind}" for kind in KINDS}:
             continue
         try:
             blocks = _blocks(file, name, entry)
@@ -94,9 +94,14 @@ def _worth(blocks: Blocks, dense: Array) -> bool:
 
 
 def _blocks(file: OnnxFile, name: str, entry: Mapping[str, Any]) -> Blocks:
-    scheme, dtype = Scheme.of(entry), dtype_of(entry["scales"])
-    codes, scales, biases = (file.part(f"{name}/{it}") for it in ("codes", "scales", "biases"))
-    parts = {"scales": scales.astype(dtype), "biases": biases[..., 0].astype(dtype)}
-    blocks = Blocks.of_codes(codes.astype(np.uint8), parts, scheme)
+    scheme, dtype, packed = Scheme.of(entry), dtype_of(entry["scales"]), file.packed(name)
+    if packed:
+        held = packed.parts(file.part)
+        codes, scales, biases = held.codes, held.scales, held.biases()
+    else:
+        codes, scales, biases = (file.part(f"{name}/{it}") for it in ("codes", "scales", "biases"))
     lead = file.headers[name].shape[:-1]
+    floats = {"scales": scales, "biases": biases.reshape(scales.shape)}
+    parts = {part: it.astype(dtype) for part, it in floats.items()}
+    blocks = Blocks.of_codes(codes.astype(np.uint8), parts, scheme)
     return Blocks({part: it.reshape(*lead, -1) for part, it in blocks.parts.items()}, scheme)

@@ -75,6 +75,9 @@ COMMANDS: Final = {
         ("export", "coreml", "{s}/vit", "{t}", *PICTURES, *UNCHECKED), "out.mlpackage"
     ),
     "onnx": Command(("export", "onnx", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.onnx"),
+    "onnx-products": Command(
+        ("export", "onnx", "{s}/q4", "{t}", "--quant-format", "QOperator", *UNCHECKED), "out.onnx"
+    ),
     "onnx-folder": Command(
         ("export", "onnx", "{s}/bert", "{t}", "--external-data", "--precision", "fp16", *UNCHECKED)
     ),

@@ -456,10 +456,14 @@ FAMILIES: dict[str, Family] = {
         8,
     ),
     "onnx": Family(
-        ("model.onnx", "onnx", "golden", "bert"),
-        one_of(at("model.onnx", spoil_onnx), at("onnx/model.onnx", spoil_onnx)),
+        ("model.onnx", "products.onnx", "onnx", "golden", "bert", "llama"),
+        every(
+            *(at(name, spoil_onnx) for name in ("model.onnx", "products.onnx", "onnx/model.onnx"))
+        ),
         (
             Verb("inspect model.onnx"),
+            Verb("inspect products.onnx"),
+            Verb("convert onnx-to-mlx products.onnx out --like llama --check none", "out"),
             *tuple(
                 Verb(line, target, oracles.refused)
                 for line, target in (

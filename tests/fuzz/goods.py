@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,8 +121,6 @@ def tensors(folder: Path):
 
 def plain(folder: Path, name: str, save: Callable) -> None:
     """Make FOLDER a copy of the BERT beside it with its weights in the file NAME, written by SAVE."""
-    import shutil
-
     shutil.copytree(folder.parent / "bert", folder)
     loaded = tensors(folder)
     (folder / "model.safetensors").unlink()
@@ -301,6 +300,16 @@ def onnx_file(path: Path) -> None:
     onnx.save(helper.make_model(graph), path)
 
 
+def products(path: Path) -> None:
+    """Write a file whose weights are multiplied by in ``MatMulNBits``."""
+    quantized = path.with_name("quantized")
+    how = ("--bits", "4", "--group-size", "32", "--check", "none")
+    command("quantize", "llama", quantized.name, *how)
+    words = ("--quant-format", "QOperator", "--check", "none")
+    command("export", "onnx", quantized.name, path.name, *words)
+    shutil.rmtree(quantized)
+
+
 def asset(folder: Path) -> None:
     command("export", "coreai", "bert", folder.name, "--check", "none")
 
@@ -344,8 +353,6 @@ def text(content: str) -> Callable[[Path], None]:
 
 def run(folder: Path) -> None:
     """Make a run that was stopped after two of its four updates."""
-    import shutil
-
     command("train", folder.name, "--backend", "torch", "--config", "recipe.yaml")
     shutil.rmtree(folder / "checkpoints" / "step-00000004")
     for name in ("result.json", "loss.png", "model.safetensors", "weighbridge.json"):
@@ -356,8 +363,6 @@ def run(folder: Path) -> None:
 
 def run_done(folder: Path) -> None:
     """Make the run that was stopped, gone on with to its end."""
-    import shutil
-
     whole = folder.parent / "run-kept"
     shutil.copytree(folder.parent / "run", whole)
     command("train", "run", "--resume", "--backend", "torch")
@@ -425,6 +430,7 @@ GOODS: dict[str, Callable[[Path], None]] = {
     "golden": golden,
     "model.onnx": onnx_file,
     "onnx": onnx_folder,
+    "products.onnx": products,
     "model.aimodel": asset,
     "port.py": port,
     "series": series,
@@ -446,6 +452,7 @@ NEEDS = {
     "like-q8.gguf": ("llama",),
     "model.mlpackage": ("bert",),
     "golden": ("bert",),
+    "products.onnx": ("llama",),
     "onnx": ("bert",),
     "model.aimodel": ("bert",),
     "run": ("port.py", "series", "recipe.yaml"),

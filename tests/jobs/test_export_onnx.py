@@ -132,13 +132,13 @@ def test_codes_of_a_quantized_source_are_kept_and_every_weight_is_the_same(coded
     assert stages["fingerprints"]["figures"]["kinds"]["equal"] == 16
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_codes_come_back_as_the_words_and_scales_that_they_were(coded, tmp_path, precision):
+@pytest.mark.parametrize("how", [(), ("--precision", "fp16")])
+def test_codes_come_back_as_the_words_and_scales_that_they_were(coded, tmp_path, how):
     folder, _ = coded
     file = folder / "q4.onnx"
-    if precision == "fp16":
-        file = tmp_path / "half.onnx"
-        invoke("export", "onnx", folder / "q4", file, "--precision", precision, "--check", "none")
+    if how:
+        file = tmp_path / "other.onnx"
+        invoke("export", "onnx", folder / "q4", file, *how, "--check", "none")
     words = ("--like", folder / "dense", "--check", "none")
     invoke("convert", "onnx-to-mlx", file, tmp_path / "back", *words)
     was, now = (load_file(it / "model.safetensors") for it in (folder / "q4", tmp_path / "back"))
@@ -198,6 +198,32 @@ def test_a_code_that_is_one_off_is_found(coded, tmp_path):
     file = changed(folder / "q4.onnx", tmp_path / "o.onnx", other)
     output = invoke("parity", "check", folder / "q4", file, "--json", code=1)
     assert "up_proj" in output
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("bits", [4, 8])
+def test_products_with_codes_pass_their_check_and_a_code_that_is_one_off_is_found(
+    coded, tmp_path, bits
+):
+    source, file = coded[0] / "q4", tmp_path / "m.onnx"
+    if bits == 8:
+        source, words = tmp_path / "q8", ("--bits", "8", "--group-size", "32", "--check", "none")
+        invoke("quantize", coded[0] / "dense", source, *words)
+    invoke("export", "onnx", source, file, "--quant-format", "QOperator")
+    operators = json.loads(invoke("inspect", file, "--json"))["operators"]
+    assert (operators["MatMulNBits"], operators["DequantizeLinear"]) == (15, 1)
+    words = ("--like", coded[0] / "dense")
+    invoke("convert", "onnx-to-mlx", file, tmp_path / "back", *words)
+    was, now = (load_file(it / "model.safetensors") for it in (source, tmp_path / "back"))
+    assert was.keys() == now.keys()
+    assert all(torch.equal(was[name], now[name]) for name in was if was[name].dim() > 1)
+
+    def other(graph):
+        tensor = next(it for it in graph.initializer if it.name.endswith(f"up_proj.weight_Q{bits}"))
+        tensor.raw_data = bytes([tensor.raw_data[0] ^ 1]) + tensor.raw_data[1:]
+
+    changed(file, file, other)
+    assert "up_proj" in invoke("parity", "check", source, file, "--json", code=1)
 
 
 def quantized_by_onnxruntime(path, target):
@@ -303,6 +329,17 @@ def test_a_dry_run_writes_nothing(exported, tmp_path):
             "did you mean weighbridge convert onnx-to-torch",
         ),
         (("export", "onnx", "{source}", "{folder}/a.onnx", "--upper", "b=3"), "no dimension b"),
+        (
+            ("export", "onnx", "{source}", "{folder}/a.onnx", "--quant-format", "QDQ"),
+            "is not quantized; quantize it first: weighbridge quantize",
+        ),
+        (
+            (
+                *("export", "onnx", "{source}", "{folder}/a.onnx"),
+                *("--quant-format", "QOperator", "--precision", "fp16"),
+            ),
+            "QOperator is written with --precision fp32 alone",
+        ),
         (
             ("export", "onnx", "{source}", "{folder}/a.onnx", "--upper", "sequence=99999"),
             "no input of such a size: sequence=99999",

@@ -14,7 +14,7 @@ from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..base import Header
 from .onnx_codes import made_weights
-from .onnx_packed import packed_weights
+from .onnx_packed import PackedWeight, packed_weights
 from .ranges import chunks
 
 SUFFIX = ".onnx"
@@ -44,7 +44,7 @@ class OnnxFile:
         made = made_weights(self.proto.graph, self._tensors)
         shown = {name: it.header(self._tensors, self.part) for name, it in made.items()}
         self._made = {name: it for name, it in made.items() if shown[name]}
-        inside = packed_weights(self.proto.graph, self._tensors)
+        inside = packed_weights(self.proto.graph, self._tensors, self.part)
         packed = {name: it.header(self._tensors) for name, it in inside.items()}
         self._packed = {name: inside[name] for name, it in packed.items() if it}
         shown |= packed
@@ -79,6 +79,10 @@ class OnnxFile:
     def parts(self, name: str) -> frozenset[str]:
         """Return the initializers that the graph makes weight NAME of; none where it is one itself."""
         return self._made[name].parts if name in self._made else frozenset()
+
+    def packed(self, name: str) -> PackedWeight | None:
+        """Return how the graph multiplies by weight NAME, where it never makes it."""
+        return self._packed.get(name)
 
     def part(self, name: str) -> Array:
         """Return initializer NAME, codes of few bits one each.

@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 from ....errors import UnsupportedError
 from ...values import Array
 from .. import Blocks, Scheme
-from .zeros import whole, zeros_of
 
 # Bits of codes -> bits of the type that holds them.
 HELD: Final = {2: 2, 3: 4, 4: 4, 5: 8, 6: 8, 8: 8}
-MATMUL: Final = (2, 4, 8)  # what onnxruntime has kernels for
-WIDEST_FLOAT_ZERO: Final = 4  # bits; zeros of 8-bit codes are whole there
 
 
 class Linear(NamedTuple):
@@ -49,32 +46,33 @@ class Linear(NamedTuple):
 
 
 class MatMul(NamedTuple):
-    """The inputs of ``com.microsoft.MatMulNBits`` for a weight.
+    """The inputs of ``com.microsoft.MatMulNBits`` for a weight, and what is added to its blocks.
 
     Attributes:
-        b: codes, uint8, shape ``(rows, groups, bytes)``.
-        scales: shape ``(rows, groups)``.
-        zero_points: in the dtype of the scales; of 8-bit codes uint8.
-        bits: of a code.
+        codes: uint8, one each, shape ``(rows, columns)``.
+        scales: float16 or float32, shape ``(rows, groups)``.
+        zeros: codes that are worth zero, uint8, shape ``(rows, groups)``: the nearest to the biases.
+        rest: what these miss of the biases, float32, shape ``(rows, groups)``.
+        bits: of a code as it is stored.
         block_size: columns in a block.
-        error: the largest distance of a zero point from the weight's, in steps.
+        error: the largest distance of a value from the weight's, in steps: 0 but for scales in float32.
     """
 
-    b: Array
+    codes: Array
     scales: Array
-    zero_points: Array
+    zeros: Array
+    rest: Array
     bits: int
     block_size: int
     error: float
 
     def values(self) -> NDArray[np.float64]:
-        """Return ``scale * (code - zero)`` in float64, shape ``(rows, columns)``."""
-        places = np.arange(0, 8, self.bits, dtype=np.uint8)
-        codes = self.b[..., None] >> places & np.uint8((1 << self.bits) - 1)
-        codes = codes.reshape(*self.scales.shape, -1)
-        apart = codes - self.zero_points.astype(np.float64)[..., None]
-        worth = apart * self.scales.astype(np.float64)[..., None]
-        found: NDArray[np.float64] = worth.reshape(len(self.scales), -1)
+        """Return ``scale * (code - zero) + rest`` in float64, shape ``(rows, columns)``."""
+        zeros, scales, rest = (
+            it.astype(np.float64)[..., None] for it in (self.zeros, self.scales, self.rest)
+        )
+        grouped = self.codes.reshape(*self.scales.shape, -1)
+        found: NDArray[np.float64] = ((grouped - zeros) * scales + rest).reshape(self.codes.shape)
         return found
 
 
@@ -92,25 +90,23 @@ def linear(blocks: Blocks) -> Linear:
 
 
 def matmul(blocks: Blocks) -> MatMul:
-    """Return the constants of ``MatMulNBits`` for BLOCKS, rows of an affine weight.
+    """Return the constants of ``MatMulNBits`` for BLOCKS, rows of an affine weight, its own codes and scales.
 
     Raises:
-        UnsupportedError: it has no kernel for such codes, or a zero point cannot be stored.
+        UnsupportedError: the weight is not affine.
     """
     scheme = blocks.scheme
     _require_affine(scheme)
-    if scheme.bits not in MATMUL:
-        raise UnsupportedError(f"MatMulNBits has codes of 2, 4 or 8 bits, not {scheme}")
-    found = zeros_of(blocks)
-    if scheme.bits > WIDEST_FLOAT_ZERO:
-        zeros, error = whole(found.zeros, 255)
-    else:
-        dtype = _floats(blocks.parts)[0].dtype
-        zeros = found.zeros.astype(dtype)
-        error = float(np.abs(zeros.astype(np.float64) - found.zeros).max(initial=0.0))
-    data = packed(found.codes, scheme.bits).reshape(*found.scales.shape, -1)
-    scales = _wide(found.scales)
-    return MatMul(data, scales, zeros, scheme.bits, scheme.group_size, error)
+    bits, (scales, biases) = max(4, HELD[scheme.bits]), _floats(blocks.parts)
+    wide, wanted = scales.astype(np.float64), biases.astype(np.float64)
+    zeros = np.divide(-wanted, wide, out=np.zeros_like(wide), where=wide != 0)
+    zeros = np.clip(np.rint(zeros), 0, (1 << bits) - 1)
+    missing = wanted + zeros * wide
+    rest = missing.astype(np.float32)
+    steps = np.abs(np.where(wide == 0, 1, wide))
+    error = float(np.max(np.abs(rest - missing) / steps, initial=0.0))
+    whole = zeros.astype(np.uint8)
+    return MatMul(blocks.codes(), scales, whole, rest, bits, scheme.group_size, error)
 
 
 def packed(codes: Array, bits: int) -> Array:

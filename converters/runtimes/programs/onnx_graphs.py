@@ -16,17 +16,16 @@ WIDE: Final = "/float32"  # ends the name of an initializer's float32 copy
 KINDS: Final = frozenset({"dtype", "to"})  # attributes that name the type of a node's output
 
 
-def watch(proto: Any, sites: Collection[str], given: Collection[str]) -> None:
-    """Let PROTO give the values SITES as well, and take those GIVEN as inputs for what follows them."""
+def watch(proto: Any, sites: Collection[str], given: Mapping[str, int]) -> None:
+    """Let PROTO give the values SITES as well, and take those GIVEN, by type, as inputs for what follows them."""
     import onnx
 
     known = {value.name for value in proto.graph.output}
     for name in dict.fromkeys(sites):
         if name not in known:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
-    types = types_of(proto, given) if given else {}
-    for name in given:
-        _replace(proto.graph, name, types[name])
+    for name, kind in given.items():
+        _replace(proto.graph, name, kind)
 
 
 def endings(graph: Any) -> dict[str, str]:
@@ -53,16 +52,6 @@ def scopes_of(node: Any) -> frozenset[str]:
     except (SyntaxError, ValueError):
         return frozenset()
     return frozenset(str(name) for name in names[:-1] if name)
-
-
-def types_of(proto: Any, names: Collection[str]) -> dict[str, Any]:
-    """Return the element types of the values NAMES of PROTO, as shape inference finds them."""
-    from onnx import TensorProto, shape_inference
-
-    inferred = shape_inference.infer_shapes(proto, strict_mode=False)
-    values = (*inferred.graph.value_info, *inferred.graph.output)
-    known = {value.name: value.type.tensor_type.elem_type for value in values}
-    return {name: known.get(name) or TensorProto.FLOAT for name in names}
 
 
 def _replace(graph: Any, name: str, kind: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...values import Array
-from .onnx_graphs import scopes_of, types_of
+from .onnx_graphs import scopes_of
 
 BEYOND: Final = 65520.0  # and more is rounded to infinity
 UNLIMITED: Final = "/unlimited"  # ends the name of a value before it is limited
@@ -33,13 +33,14 @@ class Limited(NamedTuple):
     place: str
 
 
-def narrow_values(proto: Any, left_out: Collection[str]) -> dict[str, str]:
-    """Return the values that nodes of PROTO give in float16, and where; those LEFT_OUT aside."""
+def narrow_values(
+    proto: Any, left_out: Collection[str], types: Mapping[str, int]
+) -> dict[str, str]:
+    """Return the values that nodes of PROTO give in float16, by their TYPES, and where; those LEFT_OUT aside."""
     from onnx import TensorProto
 
     outputs = {name: node for node in proto.graph.node for name in node.output if name}
-    types = types_of(proto, outputs.keys() - {*left_out})
-    narrow = [name for name in outputs if types.get(name) == TensorProto.FLOAT16]
+    narrow = [it for it in outputs if types.get(it) == TensorProto.FLOAT16 and it not in left_out]
     return {name: f"{name} ({_where(outputs[name])})" for name in narrow}
 
 

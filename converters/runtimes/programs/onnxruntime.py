@@ -45,6 +45,7 @@ class OnnxRunner:
         """Return the same program with all of it computed in float32, which shows its structure."""
         other = copy(self)
         other._wide, other._traced = True, {}
+        other.__dict__.pop("_types", None)
         other._session = other._changed(frozenset(), ())
         return other
 
@@ -93,8 +94,21 @@ class OnnxRunner:
     @cached_property
     def _narrow(self) -> dict[str, str]:
         """Value in float16 -> where it is."""
-        made = self._file.made("F16")
-        return narrow_values(self._file.proto, {it for values in made.values() for it in values})
+        made = {it for values in self._file.made("F16").values() for it in values}
+        return narrow_values(self._file.proto, made, self._types)
+
+    @cached_property
+    def _types(self) -> dict[str, int]:
+        """Type of every value that the graph's nodes give, as onnxruntime knows it of its own operations too."""
+        from onnx import helper
+
+        proto = self._copy()
+        if self._wide:
+            widen(proto, self._file.made("F16"))
+        watch(proto, [name for node in proto.graph.node for name in node.output if name], {})
+        session = _session(proto.SerializeToString(), self._file.path.parent)
+        known = {it.name: NUMPY.get(it.type) for it in session.get_outputs()}
+        return {n: helper.np_dtype_to_tensor_dtype(np.dtype(it)) for n, it in known.items() if it}
 
     @cached_property
     def _limited(self) -> Any:
@@ -122,7 +136,7 @@ class OnnxRunner:
         proto = self._copy()
         if self._wide:
             widen(proto, self._file.made("F16"))
-        watch(proto, sites, given)
+        watch(proto, sites, {name: self._types[name] for name in given})
         return _session(proto.SerializeToString(), self._file.path.parent)
 
 

@@ -14,7 +14,6 @@ from weighbridge.converters.quantization.constants.onnx import linear, matmul
 from weighbridge.errors import UnsupportedError
 
 TYPES = {2: TensorProto.UINT2, 4: TensorProto.UINT4, 8: TensorProto.UINT8}
-NARROW = [scheme for scheme in AFFINE if scheme.bits in (2, 4, 8)]
 
 
 def blocks_of(scheme, dtype="float16"):
@@ -56,20 +55,14 @@ def test_linear_constants_are_the_weight(scheme, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scheme", NARROW, ids=str)
-def test_zero_points_are_as_far_off_as_is_told(scheme, dtype):
+@pytest.mark.parametrize("scheme", AFFINE, ids=str)
+def test_products_are_with_the_weight_as_far_as_is_told(scheme, dtype):
     blocks = blocks_of(scheme, dtype)
     found = matmul(blocks)
     steps = np.repeat(np.abs(blocks.parts["scales"].astype(np.float64)), scheme.group_size, axis=1)
     gap = np.abs(found.values() - blocks.values()) / steps
     assert gap.max() == pytest.approx(found.error, rel=1e-6, abs=1e-12)
-    assert found.error < (0.51 if scheme.bits == 8 else 0.07)
-
-
-@pytest.mark.parametrize("bits", [3, 5, 6])
-def test_matmul_refuses_codes_that_it_has_no_kernel_for(bits):
-    with pytest.raises(UnsupportedError, match="2, 4 or 8 bits"):
-        matmul(blocks_of(Scheme(bits, 64)))
+    assert found.error == 0 or (dtype == "float32" and found.error < 1e-6)
 
 
 def test_tiny_floats_have_no_linear_codes():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import helper
 from torch import nn
 
 from weighbridge.converters.captures.program_options import ProgramOptions
@@ -130,6 +132,26 @@ class Masked(nn.Module):
     def forward(self, x):
         hidden = torch.zeros_like(x).masked_fill(x > 0.5, torch.finfo(x.dtype).min)
         return torch.softmax(x * 30 + hidden * 1.5, -1) + torch.rsqrt(x[:, :1] ** 2 + 1)
+
+
+def test_the_range_of_float16_is_seen_behind_an_operation_that_onnx_does_not_know(tmp_path):
+    """``QuickGelu`` is onnxruntime's own: ONNX's inference of types ends at it."""
+    half, wide = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    ports = [helper.make_tensor_value_info(name, wide, ["rows", 4]) for name in ("x", "y")]
+    steps = [("QuickGelu", ["narrow"], "gated"), ("Mul", ["gated", "c"], "large")]
+    steps += [("Div", ["large", "c"], "small")]
+    nodes = [helper.make_node("Cast", ["x"], ["narrow"], to=half)]
+    for kind, given, name in steps:
+        domain = "com.microsoft" if kind == "QuickGelu" else ""
+        nodes.append(helper.make_node(kind, given, [name], domain=domain))
+    nodes.append(helper.make_node("Cast", ["small"], ["y"], to=wide))
+    large = onnx.numpy_helper.from_array(np.array(60000, np.float16), "c")
+    graph = helper.make_graph(nodes, "gated", ports[:1], ports[1:], [large])
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    seen = load(open_model(str(tmp_path / "m.onnx"))).limited({"x": np.full((1, 4), 3, "f4")})
+    assert (seen.largest > 65520, seen.place) == (True, "large (Mul)")
+    assert not np.isfinite(seen.outputs["y"]).any()
 
 
 def test_the_range_of_float16_is_seen_and_hides_no_more_than_masks_do(tmp_path):
