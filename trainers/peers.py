@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from ..converters.common.exits import Exit
+
+if TYPE_CHECKING:
+    from psutil._ntuples import addr
 
 LOOK: Final = 1.0  # seconds between two looks at the connections
 LOOKS: Final = 5  # that find the same wait and a closed connection, until the process ends
@@ -28,16 +33,20 @@ class Peers:
 
     def __init__(self, leave: Callable[[], object], look: float = LOOK) -> None:
         self._leave, self._look = leave, look
-        self._opened: set[tuple[object, ...]] = set()
+        self._opened: set[tuple[addr, ...]] = set()
         self._waits = 0  # how many there were; odd while one goes on
         self._over = threading.Event()
 
     @contextmanager
     def joining(self) -> Iterator[None]:
-        """Take connections that are opened in the block for those to the other ranks, and watch them."""
-        before = established()
+        """Take connections that are opened in the block for those to the other ranks, and watch them.
+
+        Where the ports of the ranks are known, those of other ports are somebody else's, such as another thread's.
+        """
+        before, ports = established(), ring_ports()
         yield
-        self._opened = established() - before
+        opened = established() - before
+        self._opened = {both for both in opened if not ports or ports & {it.port for it in both}}
         threading.Thread(target=self._watch, name="peers", daemon=True).start()
 
     @contextmanager
@@ -65,7 +74,14 @@ class Peers:
         self._leave()
 
 
-def established() -> set[tuple[object, ...]]:
+def ring_ports() -> set[int]:
+    """Return the ports on which ranks of MLX's ring listen; none where something else connects them."""
+    file = os.environ.get("MLX_HOSTFILE")
+    text = Path(file).read_text(encoding="utf-8") if file and Path(file).is_file() else ""
+    return {int(port) for port in re.findall(r':(\d+)"', text)}
+
+
+def established() -> set[tuple[addr, ...]]:
     """Return the two addresses of every TCP connection of this process that both sides hold open."""
     import psutil
 

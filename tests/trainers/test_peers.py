@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from contextlib import ExitStack
@@ -55,6 +56,24 @@ def test_other_connections_may_close_while_ranks_wait(watched, connect):
     with peers.waiting():
         one.close()
         assert not left.wait(20 * LOOK)
+
+
+def test_of_connections_opened_meanwhile_those_of_the_ring_are_watched(
+    connect, tmp_path, monkeypatch
+):
+    hosts, peers = tmp_path / "hosts.json", Peers(lambda: None)
+    monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
+    before, _ = connect()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        hosts.write_text(json.dumps([[f"127.0.0.1:{listening.getsockname()[1]}"], ["127.0.0.1:1"]]))
+        with peers.joining():
+            rank = socket.create_connection(listening.getsockname())
+            other, _ = connect()
+    peers.close()
+    watched = {it.port for both in peers._opened for it in both}
+    assert rank.getsockname()[1] in watched
+    assert watched.isdisjoint({before.getsockname()[1], other.getsockname()[1]})
+    rank.close()
 
 
 def test_where_nothing_waits_ranks_may_end(watched):
