@@ -103,12 +103,12 @@ class MlxStep:
         self._optimizer.set_rate(learning_rate)
         self._enter(self._training)
         parts = shares(self.weight, batches)
-        if not self._waits and len(parts) == 1 and not self._cached and self.ranks.size == 1:
+        if len(parts) == 1 and not self._cached and self.ranks.size == 1:
             figures = self._update(_feed(parts[0][0].inputs))
         else:
             buffers = self._buffers()
             total, gradients = self._accumulate(parts, sum(map(self.weight, batches)))
-            figures = self._finish(total, gradients, buffers)
+            figures = self._finish(total, self._finish.measure(gradients), gradients, buffers)
         changed = self.model.trainable_parameters(), self._buffers(), self._optimizer.state
         mx.async_eval(*figures, changed, self._extras.state, _random_state())
 
@@ -211,7 +211,8 @@ class MlxStep:
         """Set the functions of an update, compiled with everything that they change."""
         state = [self.model.state, self._optimizer.state, self._extras.state, _random_state()]
         wrap = (lambda f: mx.compile(f, inputs=state, outputs=state)) if compiled else (lambda f: f)
-        self._update = wrap(self._update_whole)
+        self._measured = wrap(self._differentiate_measured)
+        self._update = self._update_looked_at if self._waits else wrap(self._update_whole)
         forward, differentiate = wrap(self._scaled), wrap(self._differentiate)
         self._forward: Any = lambda inputs: forward(_feed(inputs))
         self._gradient: Any = lambda inputs: differentiate(_feed(inputs))
@@ -270,6 +271,15 @@ class MlxStep:
             self._enter(True)
             self._call(inputs)
             return not np.array_equal(before, np.array(_random_state()[0]))
+
+    def _differentiate_measured(self, inputs: dict[str, mx.array]) -> tuple[mx.array, Any, Any]:
+        (_, loss), gradients = self._differentiate(inputs)
+        return loss, self._finish.norm(gradients), gradients
+
+    def _update_looked_at(self, inputs: dict[str, mx.array]) -> Figures:
+        """Update in two functions: what is not finite does not get into the second."""
+        buffers = self._buffers()
+        return self._finish(*self._measured(inputs), buffers)
 
     def _update_whole(self, inputs: dict[str, mx.array]) -> Figures:
         buffers = self._buffers()

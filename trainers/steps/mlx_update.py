@@ -56,20 +56,21 @@ class Update:
 
     def build(self, wrap: Wrap) -> None:
         """Set the functions; WRAP compiles one, or returns it as it is."""
-        self._measure: Any = wrap(self._norm)
+        self.measure: Any = wrap(self.norm)
         self._change: Any = wrap(self._apply)
 
-    def __call__(self, loss: mx.array, gradients: Any, buffers: Buffers) -> Figures:
+    def __call__(self, loss: mx.array, norm: mx.array, gradients: Any, buffers: Buffers) -> Figures:
         """Update by GRADIENTS, once they are computed.
 
         Args:
             loss: of the update.
+            norm: of the gradients, by :meth:`norm` or ``measure``, which is this compiled.
             gradients: by parameter, times the scale.
             buffers: as they were before the forward pass.
         """
-        figures = Figures(loss, self._measure(gradients), self._extras.scale)
-        if mx.all(mx.isfinite(mx.stack([loss, figures.norm]))).item():
-            self._change(gradients, figures.norm)
+        figures = Figures(loss, norm, self._extras.scale)
+        if mx.all(mx.isfinite(mx.stack([loss, norm]))).item():
+            self._change(gradients, norm)
             return figures
         self._model.load_weights([*buffers.items()], strict=False)
         self._extras.after(mx.array(False), self._parameters())
@@ -77,7 +78,7 @@ class Update:
 
     def unseen(self, loss: mx.array, gradients: Any, buffers: Buffers) -> Figures:
         """Update by GRADIENTS that nobody has looked at; see ``__call__``."""
-        figures = Figures(loss, self._norm(gradients), self._extras.scale)
+        figures = Figures(loss, self.norm(gradients), self._extras.scale)
         finite = mx.all(mx.isfinite(mx.stack([loss, figures.norm])))
         self._apply(gradients, figures.norm, finite)
         kept = chosen(finite, self._buffers(), buffers)
@@ -87,7 +88,7 @@ class Update:
     def _parameters(self) -> dict[str, mx.array]:
         return dict(tree_flatten(self._model.trainable_parameters()))
 
-    def _norm(self, gradients: Any) -> mx.array:
+    def norm(self, gradients: Any) -> mx.array:
         """Return the norm of GRADIENTS, which are times the scale of the loss."""
         flat: Any = tree_flatten(gradients)
         return mx.sqrt(reduce(mx.add, [_squares(it) for _, it in flat])) / self._extras.scale
