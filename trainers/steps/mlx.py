@@ -279,7 +279,8 @@ class MlxStep:
     def _update_looked_at(self, inputs: dict[str, mx.array]) -> Figures:
         """Update in two functions: what is not finite does not get into the second."""
         buffers = self._buffers()
-        return self._finish(*self._measured(inputs), buffers)
+        loss, norm, gradients = self._measured(inputs)
+        return self._finish(loss, norm, gradients, buffers)
 
     def _update_whole(self, inputs: dict[str, mx.array]) -> Figures:
         buffers = self._buffers()

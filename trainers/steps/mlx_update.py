@@ -15,6 +15,7 @@ from .scaling import MlxExtras
 
 Wrap = Callable[[Any], Any]
 Buffers = dict[str, mx.array]
+SMALL: Final = 2**16
 BLOCK: Final = 1024  # squares in one product; MLX's long sums in float32 on a CPU are 0.1 % off
 
 
@@ -91,7 +92,8 @@ class Update:
     def norm(self, gradients: Any) -> mx.array:
         """Return the norm of GRADIENTS, which are times the scale of the loss."""
         flat: Any = tree_flatten(gradients)
-        return mx.sqrt(reduce(mx.add, [_squares(it) for _, it in flat])) / self._extras.scale
+        arrays = _joined([it for _, it in flat])
+        return mx.sqrt(reduce(mx.add, map(_squares, arrays))) / self._extras.scale
 
     def _apply(self, gradients: Any, norm: mx.array, finite: mx.array | None = None) -> None:
         """Clip and update; where not FINITE nothing changes but the scale of the loss."""
@@ -107,6 +109,14 @@ class Update:
 def on_processor() -> bool:
     """Return whether MLX computes on the CPU."""
     return bool(mx.default_device() == mx.Device(mx.cpu))
+
+
+def _joined(arrays: list[mx.array]) -> list[mx.array]:
+    """Return ARRAYS with the small ones as one, on a CPU, where starting an operation on each is what takes time."""
+    small = [it.reshape(-1) for it in arrays if it.size < SMALL] if on_processor() else []
+    if len({it.dtype for it in small}) != 1:
+        return arrays
+    return [mx.concatenate(small), *(it for it in arrays if it.size >= SMALL)]
 
 
 def _squares(array: mx.array) -> mx.array:
