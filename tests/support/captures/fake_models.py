@@ -81,16 +81,22 @@ def _few(cls: type, settings: Mapping[str, Any]) -> Any:
     return whole
 
 
-def fake_model(model_type: str) -> tuple[torch.nn.Module, FakeTensorMode]:
-    """Return the base model of MODEL_TYPE in evaluation mode, all of its tensors fake."""
-    from transformers import AutoModel
-
+def configured(model_type: str) -> Any:
+    """Return the configuration of MODEL_TYPE as it is measured: without a cache, widths of heads stated."""
     config = configuration(model_type)
     for part in parts(config):
         part.use_cache = False
         with suppress(Exception):  # it may be one of each layer
             if part.head_dim is None:
                 part.head_dim = part.hidden_size // part.num_attention_heads
+    return config
+
+
+def fake_model(model_type: str) -> tuple[torch.nn.Module, FakeTensorMode]:
+    """Return the base model of MODEL_TYPE in evaluation mode, all of its tensors fake."""
+    from transformers import AutoModel
+
+    config = configured(model_type)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with suppress(Exception), mode:  # so that whole numbers that it keeps as tensors are known
         return AutoModel.from_config(config).eval(), mode

@@ -20,6 +20,7 @@ from ..census import WRAPPERS
 from .blocks import BLOCK, inline_blocks, parts_of, replace
 
 _ATEN: Final = torch.ops.aten
+_VMAP: Final = "torch._functorch.predispatch"  # where what torch.vmap does to axes is recorded
 _CASTS: Final = ("to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as.default")
 _RESHAPES: Final = ("flatten.using_ints", "unflatten.int", "view_as.default", "reshape_as.default")
 _NEW: Final = frozenset(  # composites that never return what they are given
@@ -65,7 +66,8 @@ def _known(node: Any) -> bool:
     """Tell whether NODE stays as it is, or has a rule."""
     if not isinstance(node.target, OpOverload):
         wraps = str(node.target) in {*WRAPPERS, BLOCK}
-        return wraps or not isinstance(node.target, OperatorBase)
+        plain = not isinstance(node.target, OperatorBase)
+        return wraps or (plain and getattr(node.target, "__module__", "") != _VMAP)
     if _kind(node) in {*_UPDATES, *_CHECKED, *_RENAMED}:
         return True
     kept = not _is_cia_op(node.target) or _is_preservable_cia_op(node.target)

@@ -94,13 +94,19 @@ def rounded_update(x):
     return x * y.float()
 
 
+def mapped_over_two_axes(x):
+    places = torch.arange(len(x))
+    near = torch.vmap(lambda i: torch.vmap(lambda j: (i >= j) & (i < j + 2))(places))(places)
+    return near.float() @ x
+
+
 WITHOUT_A_TRACE = [
     *(updated_copy, updated_before_a_view, updated_in_a_block, blocks_in_blocks, pieces),
     *(uneven_pieces, mixed_precision_without_gradient),
 ]
 TRACED = [
     *(updated_view, updated_through_no_copy, updated_after_a_view),
-    *(updated_through_a_cast_to_the_same, rounded_update),
+    *(updated_through_a_cast_to_the_same, rounded_update, mapped_over_two_axes),
 ]
 
 
