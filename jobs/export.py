@@ -77,8 +77,10 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 
     package.require(compute)
     compression.require()
+    require_uncompressed(package, str(compression))
 
     def write(model: Model, path: Path) -> Written:
+        require_uncompressed(package, "codes (convert --dequantize)" if codes_of(model) else "")
         chosen = vision.for_model(package, model, compressed=bool(compression))
         module = merged_in_memory(model)
         sized = chosen.sized(model.signature, upper or {})
@@ -90,6 +92,18 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 
     how = f"{compute}, {compression}" if compression else compute
     return _export(source, target, Form("package", ".mlpackage", how), write, options)
+
+
+def require_uncompressed(package: PackageOptions, words: str) -> None:
+    """Refuse a PACKAGE of two functions whose weights are compressed as WORDS say, empty for none.
+
+    Raises:
+        UnsupportedError: they are: coremltools compresses no such package.
+    """
+    if package.multifunction and words:
+        raise UnsupportedError(
+            f"coremltools compresses no package of two functions: leave out --multifunction, or {words}"
+        )
 
 
 def compressed(

@@ -97,6 +97,11 @@ packaging = together(
         help="A causal language model keeps keys and values in states and goes on with a text.",
     ),
     click.option(
+        "--multifunction",
+        is_flag=True,
+        help="So in two functions: prefill for any number of tokens, decode for one; weights and states are shared.",
+    ),
+    click.option(
         "--target",
         "system",
         type=click.Choice(SYSTEMS),
@@ -177,7 +182,7 @@ def package_of(chosen: dict[str, Any]) -> PackageOptions:
         for name, listed in pairs_of(chosen.pop("sizes"), "--sizes").items()
     }
     names = pairs_of(chosen.pop("names"), "--name")
-    rest = {name: chosen.pop(name) for name in ("stateful", "system", "units")}
+    rest = {name: chosen.pop(name) for name in ("stateful", "multifunction", "system", "units")}
     return PackageOptions(names=names, sizes=sizes, about=about, **rest)
 
 
@@ -219,6 +224,8 @@ def export_coreml(
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
 
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --quantize int4 --block 32
+
+    Example: weighbridge export coreml gpt2-tuned GPT2.mlpackage --stateful --multifunction
 
     Example: weighbridge export coreml vit-tuned ViT.mlpackage --image pixel_values --labels config
     """

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
 from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
-from ..captures.constants import UNREAD, unread
-from ..captures.mlprogram.arithmetic import tensors_of
 from ..captures.mlprogram.names import inward
-from ..captures.mlprogram.package import MANIFEST, census, functions, read_package
-from ..captures.mlprogram.program import load_body, load_program
+from ..captures.mlprogram.program import load_program
 from ..captures.mlprogram.toolkit import coremltools, quiet
-from ..captures.mlprogram.variables import variables, weights
 from ..captures.pictured import Pictured, before_model
 from ..captures.positional import record, record_layers
 from ..common.memory import pass_on_shortage
@@ -30,46 +24,18 @@ from ..common.users_code import fault_of, first_line
 from ..models.signature import Signature
 from ..values import Array
 from .compat import bound_constants, lower
-from .form import PROBABILITIES, Form, form_of, tensor_types
-from .made import Origins, constants_described
-from .manifest import sites
+from .form import Form, form_of, tensor_types
+from .made import Origins
 from .naming import FORGETTING, NAMING
 from .options import PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
 from .recurrent import any_length
 from .vision import scores_of
-from .writing import files, save, write_metadata
+from .writing import ExportReport, Made, describe, save, save_functions, written_of
 
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
 # A product and a sum as a batch norm of variance 1 get its epsilon: 5e-6 of the output (coremltools 9.0).
 KEPT_APART: Final = ("common::fuse_conv_batchnorm", "common::fuse_elementwise_to_batchnorm")
-
-
-class ExportReport(NamedTuple):
-    """What an export wrote.
-
-    Attributes:
-        path: the package.
-        census: number of operations by type.
-        matched: constant -> name of the source's tensor with the same values.
-        unmatched: constants that equal no tensor of the source (made by the converter).
-        absent: tensors of the source that are no constant (not used, or folded).
-        nbytes: size of the package on disk.
-    """
-
-    path: Path
-    census: Mapping[str, int]
-    matched: Mapping[str, str]
-    unmatched: tuple[str, ...]
-    absent: tuple[str, ...]
-    nbytes: int
-
-    def __str__(self) -> str:
-        """Print the counts."""
-        return (
-            f"{sum(self.census.values())} operations, {len(self.matched)} weights recognised,"
-            f" {len(self.unmatched)} made by the converter, {len(self.absent)} of the source absent"
-        )
 
 
 def lowered(graph: Any) -> Any:
@@ -152,14 +118,26 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     """
     require_package(target, compute, options)
     form = form_of(signature, upper or {}, options)
+    within = (target.parent, trial)
+    made = {name: converted(module, it, compute, within) for name, it in form.functions.items()}
+    facts = (module, form._replace(signature=signature), made, dict(metadata or {}))
+    return write_package(made, target, lambda package: describe(package, *facts))
+
+
+def converted(
+    module: torch.nn.Module,
+    form: Form,
+    compute: str,
+    within: tuple[Path, Sequence[Mapping[str, Array]]],
+) -> Made:
+    """Return the function of FORM that computes what MODULE does; see ``convert_within``."""
     graph = lowered(recorded(module, form))
     if compute != "float32":
         bound_constants(graph)
     first = {*before_model(graph, form.pictured)}
     selection = Selection(compute, Origins(graph, module).activations, first)
-    model, selection = convert_within(graph, form, selection, (target.parent, trial))
-    facts = (module, form._replace(signature=signature), graph, dict(metadata or {}), selection)
-    return write_package(model, target, lambda package: describe(package, *facts))
+    model, selection = convert_within(graph, form, selection, within)
+    return Made(model, graph, selection)
 
 
 def recorded(module: torch.nn.Module, form: Form) -> Any:
@@ -174,9 +152,7 @@ def recorded(module: torch.nn.Module, form: Form) -> Any:
         return record_layers(any_length(module), *asked)
     from .stateful import Stateful
 
-    length = str(form.signature.inputs[0].shape[1])
-    wrapper = partial(Stateful, tokens=form.limits[length])
-    return record(*asked, wrapper=wrapper)
+    return record(*asked, wrapper=partial(Stateful, tokens=form.tokens))
 
 
 def convert_within(
@@ -199,13 +175,13 @@ def convert_within(
 
 
 def write_package(
-    model: Any, target: Path, described: Callable[[Path], ExportReport]
+    made: Mapping[str, Made], target: Path, described: Callable[[Path], ExportReport]
 ) -> ExportReport:
-    """Write MODEL at TARGET, whole or not at all; return what DESCRIBED says of it and adds to it."""
+    """Write functions MADE at TARGET, whole or not at all; return what DESCRIBED says of it and adds to it."""
     step("writing the package")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}-") as staging:
         staged = Path(staging) / target.name
-        save(model, staged)
+        save_functions({name: it.model for name, it in made.items()}, staged)
         report = described(staged)
         shutil.move(staged, target)
     return report._replace(path=target)
@@ -220,8 +196,11 @@ def too_large(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".trial-") as place:
         save(model, Path(place) / "trial.mlpackage")
         program = load_program(Path(place) / "trial.mlpackage")
-        given = (inward(written_of(form), inputs) for inputs in trial)
-        return {name for inputs in given for name in beyond_half(program, inputs, form.text)}
+        given = [inward(written_of(form), inputs) for inputs in trial]
+        text, length = form.text, form.signature.inputs[0].shape[-1]
+        calls = [[1] * it[text.ids].shape[1] if text and length == 1 else [] for it in given]
+        ran = (beyond_half(program, *it, text) for it in zip(given, calls, strict=True))
+        return set().union(*ran)
 
 
 def require_package(target: Path, compute: str, options: PackageOptions) -> None:
@@ -232,56 +211,3 @@ def require_package(target: Path, compute: str, options: PackageOptions) -> None
     options.require(compute)
     if target.exists():
         raise TargetExistsError(f"{target} exists")
-
-
-def written_of(form: Form) -> dict[str, Any]:
-    """Return what a manifest says of the inputs and outputs of FORM besides their signature."""
-    options = form.options
-    about: dict[str, Any] = {
-        "text": form.text._asdict() if form.text else {},
-        "names": dict(options.names),
-        "pictures": {name: it._asdict() for name, it in options.images.items()},
-    }
-    if options.labels:
-        scores = scores_of(form.signature).name
-        about["labels"] = {"scores": scores, "from": options.labelled}
-    return {key: value for key, value in about.items() if value}
-
-
-def describe(
-    staged: Path,
-    module: torch.nn.Module,
-    form: Form,
-    graph: Any,
-    metadata: dict[str, str],
-    selection: Selection,
-) -> ExportReport:
-    """Write the manifest into the package and report on it."""
-    package = read_package(staged)
-    (function,) = functions(package)
-    body = load_body(package, function)
-    rows = constants_described(body, module, Origins(graph, module), selection.exact)
-    found, made = rows["weights"], rows["made"]
-    signature = form.options.sized(form.signature, form.limits)
-    outputs = [form.name(port.name) for port in signature.outputs]
-    outputs += [PROBABILITIES] if form.options.labels else []
-    manifest = {
-        "version": 2,
-        "compute": selection.compute,
-        "signature": asdict(signature),
-        **written_of(form),
-        **rows,
-        UNREAD: unread(graph),
-        "sites": sites(graph, variables(body), outputs),
-    }
-    write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)}, form.options)
-    keys = {key for entry in found.values() for key in (entry["key"], *entry.get("also", ()))}
-    keys |= {key for rule in made.values() for key in tensors_of(rule)}
-    return ExportReport(
-        path=staged,
-        census=dict(census(package, function)),
-        matched={name: entry["key"] for name, entry in found.items()},
-        unmatched=tuple(sorted(made.keys() & weights(body).keys())),
-        absent=tuple(sorted(module.state_dict().keys() - keys)),
-        nbytes=sum(file.stat().st_size for file in files(staged)),
-    )

@@ -21,20 +21,41 @@ from .options import PackageOptions, with_sizes
 PROBABILITIES: Final = "probabilities"  # of the classes that a package names
 POSITION: Final = "position"
 LONGEST: Final = 2048  # tokens that are kept where nobody says how many
+MAIN: Final = "main"
+PREFILL, DECODE = "prefill", "decode"  # the functions of a package that has two
 
 
 class Form(NamedTuple):
-    """What a package takes and gives, the largest size of each dimension, and its options."""
+    """What a function of a package takes and gives, the largest size of each dimension, and its options.
+
+    Attributes:
+        signature: its inputs and outputs.
+        limits: the largest size of each dimension.
+        options: of the package.
+        tokens: how many its states have room for; none without states.
+    """
 
     signature: Signature
     limits: Mapping[str, int]
     options: PackageOptions
+    tokens: int = 0
+
+    @property
+    def functions(self) -> dict[str, Form]:
+        """The functions of the package by name, this one first: that for one token has fixed sizes."""
+        if not self.options.multifunction:
+            return {MAIN: self}
+        length = str(self.signature.inputs[0].shape[1])
+        rest = {name: limit for name, limit in self.limits.items() if name != length}
+        single = with_sizes(self.signature, {length: 1})
+        return {PREFILL: self, DECODE: self._replace(signature=single, limits=rest)}
 
     @property
     def text(self) -> Text | None:
         """The inputs of a package that goes on with a text; ``None`` where it keeps nothing."""
         ids = self.signature.inputs[0].name
-        return Text(self.name(ids), self.name(POSITION)) if self.options.stateful else None
+        single = DECODE if self.options.multifunction else ""
+        return Text(self.name(ids), self.name(POSITION), single) if self.options.stateful else None
 
     @property
     def pictured(self) -> list[bool]:
@@ -56,7 +77,8 @@ def form_of(signature: Signature, upper: Mapping[str, int], options: PackageOpti
     largest = {name: max(sizes) for name, sizes in options.sizes.items()}
     limits = bounds(taken, {**upper, **largest})
     alone = {name: size for name, size in largest.items() if len(options.sizes[name]) == 1}
-    form = Form(with_sizes(taken, alone), limits, options)
+    tokens = limits[str(taken.inputs[0].shape[1])] if options.stateful else 0
+    form = Form(with_sizes(taken, alone), limits, options, tokens)
     if problems := [*problems_of(form, upper)]:
         raise BadInputError("; ".join(problems))
     return form

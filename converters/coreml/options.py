@@ -37,6 +37,7 @@ class PackageOptions:
 
     Attributes:
         stateful: the keys and values of a causal language model are states, and it goes on with a text.
+        multifunction: so, with a second function for one token alone, of a fixed size.
         system: the oldest system that it is for, one of ``TARGETS``; by default as old as it can be.
         names: the model's name of an input or output -> that in the package.
         sizes: dimension -> the only sizes it may have, in place of a range.
@@ -48,6 +49,7 @@ class PackageOptions:
     """
 
     stateful: bool = False
+    multifunction: bool = False
     system: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -88,6 +90,8 @@ class PackageOptions:
         """Yield what does not go together, or with COMPUTE."""
         if self.stateful and compute == "float32":
             yield "Core ML keeps states in float16: --stateful goes with mixed or float16"
+        if self.multifunction and not self.stateful:
+            yield "two functions share keys and values: --multifunction goes with --stateful"
         if self.stateful and self.sizes:
             yield "a stateful package reads any number of tokens: leave --sizes out, --upper says how many"
         if self.oldest not in TARGETS:

@@ -7,7 +7,7 @@ position 2,000 a rotary angle is off by a radian. Squares of norms overflow at 2
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -95,10 +95,14 @@ class Selection:
 
 
 def beyond_half(
-    program: Program, inputs: Mapping[str, Array], text: Text | None = None
+    program: Program,
+    inputs: Mapping[str, Array],
+    sizes: Sequence[int] = (),
+    text: Text | None = None,
 ) -> set[str]:
     """Return the operations of PROGRAM, which may read a TEXT, that meet a number beyond float16.
 
+    SIZES say how many tokens of it a call reads: all where they are none.
     Numbers as large as a mask's are none: a mask may be infinite.
     """
     found: set[str] = set()
@@ -109,7 +113,8 @@ def beyond_half(
             found.update(map(before_rounding, (operation.name, variable.name)))
             found.update(before_rounding(user.name) for user in variable.child_ops)
 
-    run_program(program, text, inputs, lambda: {"precision": "float32", "observe": observe})
+    how = {"precision": "float32", "observe": observe}
+    run_program(program, text, inputs, lambda: how, sizes)
     return found
 
 

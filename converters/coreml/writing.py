@@ -1,18 +1,33 @@
-"""A package written to disk, alike in every run."""
+"""A package written to disk, alike in every run, and what it says of itself."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from ..captures.mlprogram.package import Package
+import torch
+
+from ..captures.constants import UNREAD, unread
+from ..captures.mlprogram.arithmetic import tensors_of
+from ..captures.mlprogram.package import MANIFEST, Package, census, functions, read_package
+from ..captures.mlprogram.program import load_body
+from ..captures.mlprogram.toolkit import coremltools, quiet
+from ..captures.mlprogram.variables import beside, scalars, variables, weights
 from ..documents import read_object
+from ..values import Array
+from .form import MAIN, PROBABILITIES, Form
+from .made import Origins, constants_described
+from .manifest import sites
 from .options import ABOUT, UNITS, UNITS_KEY, PackageOptions
+from .precision import Selection
+from .vision import scores_of
 
 
 def write_metadata(
@@ -60,3 +75,132 @@ def name_items(package: Path) -> None:
     root = names[facts["rootModelIdentifier"]]
     facts |= {"itemInfoEntries": dict(entries), "rootModelIdentifier": root}
     place.write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")
+
+
+class ExportReport(NamedTuple):
+    """What an export wrote.
+
+    Attributes:
+        path: the package.
+        census: number of operations by type.
+        matched: constant -> name of the source's tensor with the same values.
+        unmatched: constants that equal no tensor of the source (made by the converter).
+        absent: tensors of the source that are no constant (not used, or folded).
+        nbytes: size of the package on disk.
+    """
+
+    path: Path
+    census: Mapping[str, int]
+    matched: Mapping[str, str]
+    unmatched: tuple[str, ...]
+    absent: tuple[str, ...]
+    nbytes: int
+
+    def __str__(self) -> str:
+        """Print the counts."""
+        return (
+            f"{sum(self.census.values())} operations, {len(self.matched)} weights recognised,"
+            f" {len(self.unmatched)} made by the converter, {len(self.absent)} of the source absent"
+        )
+
+
+class Made(NamedTuple):
+    """A function of a package.
+
+    Attributes:
+        model: coremltools' model of it alone.
+        graph: of the module, as it was recorded.
+        selection: what computes in float16.
+    """
+
+    model: Any
+    graph: Any
+    selection: Selection
+
+
+def save_functions(models: Mapping[str, Any], package: Path) -> None:
+    """Write coremltools' MODELS, functions by name, as PACKAGE; what several have in common lies there once."""
+    if len(models) == 1:
+        save(next(iter(models.values())), package)
+        return
+    with tempfile.TemporaryDirectory(dir=package.parent, prefix=".functions-") as place, quiet():
+        whole = coremltools.utils.MultiFunctionDescriptor()
+        for name, model in models.items():
+            part = Path(place) / f"{name}.mlpackage"
+            save(model, part)
+            whole.add_function(str(part), MAIN, name)
+        whole.default_function_name = next(iter(models))
+        coremltools.utils.save_multifunction(whole, str(package))
+    name_items(package)
+
+
+def written_of(form: Form) -> dict[str, Any]:
+    """Return what a manifest says of the inputs and outputs of FORM besides their signature."""
+    options = form.options
+    about: dict[str, Any] = {
+        "text": form.text._asdict() if form.text else {},
+        "names": dict(options.names),
+        "pictures": {name: it._asdict() for name, it in options.images.items()},
+    }
+    if options.labels:
+        scores = scores_of(form.signature).name
+        about["labels"] = {"scores": scores, "from": options.labelled}
+    return {key: value for key, value in about.items() if value}
+
+
+def describe(
+    staged: Path,
+    module: torch.nn.Module,
+    form: Form,
+    made: Mapping[str, Made],
+    metadata: dict[str, str],
+) -> ExportReport:
+    """Write the manifest into the package and report on it."""
+    package = read_package(staged)
+    function, *_ = functions(package)
+    graph, selection = made[function].graph, made[function].selection
+    body = load_body(package, function)
+    rows = rows_of(package, module, made)
+    found, rules = rows["weights"], rows["made"]
+    signature = form.options.sized(form.signature, form.limits)
+    outputs = [form.name(port.name) for port in signature.outputs]
+    outputs += [PROBABILITIES] if form.options.labels else []
+    manifest = {
+        "version": 2,
+        "compute": selection.compute,
+        "signature": asdict(signature),
+        **written_of(form),
+        **rows,
+        UNREAD: unread(graph),
+        "sites": sites(graph, variables(body), outputs),
+    }
+    write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)}, form.options)
+    keys = {key for entry in found.values() for key in (entry["key"], *entry.get("also", ()))}
+    keys |= {key for rule in rules.values() for key in tensors_of(rule)}
+    return ExportReport(
+        path=staged,
+        census=dict(census(package, function)),
+        matched={name: entry["key"] for name, entry in found.items()},
+        unmatched=tuple(sorted(rules.keys() & weights(body).keys())),
+        absent=tuple(sorted(module.state_dict().keys() - keys)),
+        nbytes=sum(file.stat().st_size for file in files(staged)),
+    )
+
+
+def rows_of(package: Package, module: torch.nn.Module, made: Mapping[str, Made]) -> dict[str, Any]:
+    """Return what a manifest says of the constants of PACKAGE, of its second function only of its own ones."""
+    rows: dict[str, Any] = {}
+    own: dict[str, Array] = {}
+    for function, part in made.items():
+        body, origins = load_body(package, function), Origins(part.graph, module)
+        found = constants_described(body, module, origins, part.selection.exact)
+        theirs = {**weights(body), **scalars(body)}
+        if rows:
+            alone = beside(own, theirs, function)
+            for kind in ("weights", "made", "exact"):
+                named = {f"{function}.{name}": it for name, it in found[kind].items()}
+                rows[kind] |= {name: it for name, it in named.items() if name in alone}
+            rows["origins"] |= found["origins"]
+        else:
+            rows, own = found, theirs
+    return rows

@@ -68,6 +68,10 @@ COMMANDS: Final = {
     "coreml": Command(
         ("export", "coreml", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.mlpackage"
     ),
+    "coreml-functions": Command(
+        ("export", "coreml", "{s}/llama", "{t}", "--stateful", "--multifunction", *UNCHECKED),
+        "out.mlpackage",
+    ),
     "coreml-compressed": Command(
         ("export", "coreml", "{s}/bert", "{t}", "--palettize", "2", *UNCHECKED), "out.mlpackage"
     ),

@@ -455,6 +455,17 @@ FAMILIES: dict[str, Family] = {
         ),
         8,
     ),
+    "functions": Family(
+        ("functions.mlpackage", "llama"),
+        at("functions.mlpackage", spoil_package),
+        (
+            Verb("inspect functions.mlpackage"),
+            Verb(
+                "convert coreml-to-torch functions.mlpackage out --like llama --check none", "out"
+            ),
+        ),
+        2,
+    ),
     "onnx": Family(
         ("model.onnx", "products.onnx", "onnx", "golden", "bert", "llama"),
         every(

@@ -275,6 +275,11 @@ def package(folder: Path) -> None:
     command("export", "coreml", "bert", folder.name, "--check", "none", "--compute", "float32")
 
 
+def two_functions(folder: Path) -> None:
+    options = ("--stateful", "--multifunction", "--check", "none")
+    command("export", "coreml", "llama", folder.name, *options)
+
+
 def golden(folder: Path) -> None:
     command("parity", "record", "bert", folder.name)
 
@@ -427,6 +432,7 @@ GOODS: dict[str, Callable[[Path], None]] = {
     "like-bf16.gguf": like("BF16"),
     "like-q8.gguf": like("Q8_0"),
     "model.mlpackage": package,
+    "functions.mlpackage": two_functions,
     "golden": golden,
     "model.onnx": onnx_file,
     "onnx": onnx_folder,
@@ -451,6 +457,7 @@ NEEDS = {
     "like-bf16.gguf": ("llama",),
     "like-q8.gguf": ("llama",),
     "model.mlpackage": ("bert",),
+    "functions.mlpackage": ("llama",),
     "golden": ("bert",),
     "products.onnx": ("llama",),
     "onnx": ("bert",),

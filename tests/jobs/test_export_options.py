@@ -107,6 +107,11 @@ def test_one_row_is_checked_in_a_package_that_takes_one(tmp_path):
         (("--sizes", "no_such=8"), "no dimension no_such"),
         (("--stateful", "--target", "iOS17"), "iOS17 has no states"),
         (("--stateful", "--sizes", "sequence=8"), "leave --sizes out"),
+        (("--multifunction",), "--multifunction goes with --stateful"),
+        (
+            ("--stateful", "--multifunction", "--quantize", "int8"),
+            "coremltools compresses no package of two functions: leave out --multifunction, or int8",
+        ),
         (("--sizes", "sequence=8,9", "--sizes", "batch=1", "--target", "iOS17"), None),
     ],
 )

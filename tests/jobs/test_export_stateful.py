@@ -17,6 +17,8 @@ from weighbridge.tests.support.coreml.models import MODELS, make
 
 FOUND = "PASS" if sys.platform == "darwin" else "PASS-REFERENCE"
 FAMILIES = ("GPT-2", "Gemma", "Gemma 2", "Gemma 3", "Llama", "Qwen3")
+TWO = "--multifunction"
+CASES = [*((it,) for it in FAMILIES), ("GPT-2", TWO), ("Gemma 3", TWO), ("Llama", TWO)]
 PROMPT, NEW = 8, 64
 NEAR = 0.02  # of the scores' standard deviation: a tie in half precision
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -30,15 +32,16 @@ def run(*arguments):
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(it, marks=pytest.mark.heavy) for it in FAMILIES]
+    scope="module",
+    params=[pytest.param(it, marks=pytest.mark.heavy, id=" ".join(it)) for it in CASES],
 )
 def exported(request, tmp_path_factory):
     """Return a family's directory, its stateful package, and what the export said."""
-    folder = tmp_path_factory.mktemp("stateful")
-    source, target = make(request.param, folder / "source"), folder / "m.mlpackage"
-    code, verdict, told = run("export", "coreml", source, target, "--stateful")
+    folder, (family, *options) = tmp_path_factory.mktemp("stateful"), request.param
+    source, target = make(family, folder / "source"), folder / "m.mlpackage"
+    code, verdict, told = run("export", "coreml", source, target, "--stateful", *options)
     assert code == 0, told
-    return getattr(transformers, MODELS[request.param].model), source, target, verdict
+    return getattr(transformers, MODELS[family].model), source, target, verdict
 
 
 def test_one_reading_and_reading_piece_by_piece_give_what_the_source_gives(exported):
@@ -71,21 +74,53 @@ def test_64_greedy_tokens_are_those_of_transformers(exported):
 
 def test_a_stateful_package_is_for_the_first_system_with_states_and_names_them(exported):
     package = read_package(exported[2])
-    (function,) = package.spec.description.functions or [package.spec.description]
-    names = {
-        f"{part}_{layer}"
-        for part in ("keys", "values")
-        for layer in range(len(function.state) // 2)
-    }
     assert package.spec.specificationVersion == 9  # iOS 18
-    assert {state.name for state in function.state} == names
-    assert [port.name for port in function.input] == ["input_ids", "position"]
+    for function in package.spec.description.functions or [package.spec.description]:
+        names = {
+            f"{part}_{layer}"
+            for part in ("keys", "values")
+            for layer in range(len(function.state) // 2)
+        }
+        assert {state.name for state in function.state} == names
+        assert [port.name for port in function.input] == ["input_ids", "position"]
 
 
 def test_the_weights_of_a_stateful_package_come_back(exported, tmp_path):
     _, source, target, _ = exported
     code, _, told = run("convert", "coreml-to-torch", target, tmp_path / "back", "--like", source)
     assert code == 0, told
+
+
+@pytest.mark.heavy
+def test_two_functions_hold_weights_once_and_a_check_runs_both(tmp_path):
+    source = make("Llama", tmp_path / "source")
+    one, two = tmp_path / "one.mlpackage", tmp_path / "two.mlpackage"
+    run("export", "coreml", source, one, "--stateful", "--check", "none")
+    run("export", "coreml", source, two, "--stateful", TWO, "--check", "none")
+    weights = [it / "Data/com.apple.CoreML/weights/weight.bin" for it in (one, two)]
+    sizes = [it.stat().st_size for it in weights]
+    assert sizes[1] <= sizes[0]
+    program = load_program(two)
+    assert (program.function, program.single.function) == ("prefill", "decode")
+    assert program.single.inputs["input_ids"].shape == (1, 1)
+    shown = json.loads(CliRunner().invoke(main, ["inspect", str(two), "--json"]).stdout)
+    assert "'prefill', 'decode'" in str(shown)
+    spoil_decode(two)
+    code, verdict, told = run("parity", "check", source, two)
+    assert code == 1, told
+    failed = [it["name"] for it in verdict["stages"] if it["status"] == "fail"]
+    assert failed[0] == "decoding"
+
+
+def spoil_decode(path):
+    """Let the function for one token of the package at PATH add where it should multiply."""
+    package = read_package(path)
+    function = package.spec.mlProgram.functions["decode"]
+    block = function.block_specializations[function.opset]
+    operation = next(it for it in reversed(block.operations) if it.type == "mul")
+    operation.type = "add"
+    file = package.weights.parent / "model.mlmodel"
+    file.write_bytes(package.spec.SerializeToString())
 
 
 @pytest.mark.heavy

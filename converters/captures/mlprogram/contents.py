@@ -114,8 +114,9 @@ def labels(package: Package) -> str:
 
 
 def states(package: Package) -> list[Any]:
-    """Return the messages that describe what a package keeps between calls."""
-    return [it for name in functions(package) for it in description(package, name).state]
+    """Return the messages that describe what a package keeps between calls, its functions together."""
+    found = [it for name in functions(package) for it in description(package, name).state]
+    return [*{it.name: it for it in found}.values()]
 
 
 def precisions(package: Package, function: str) -> Counter[str]:

@@ -86,6 +86,13 @@ def check_inputs(features: Mapping[str, Feature], inputs: Mapping[str, Array]) -
         raise MismatchError(f"inputs do not fit, expected {expected}", problems)
 
 
+def fits(features: Mapping[str, Feature], inputs: Mapping[str, Array]) -> bool:
+    """Say whether INPUTS are those of FEATURES, as ``check_inputs`` takes them."""
+    return features.keys() == inputs.keys() and not any(
+        misfits(name, feature, np.asarray(inputs[name])) for name, feature in features.items()
+    )
+
+
 def unknown(name: str, known: Iterable[str]) -> str:
     """Say that NAME is unknown, and which known name is nearest."""
     near = difflib.get_close_matches(name, list(known), 1)

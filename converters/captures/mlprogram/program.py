@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,7 +27,7 @@ from .evaluator import (
     released,
     settle,
 )
-from .features import Feature, check_inputs, flexible
+from .features import Feature, check_inputs, fits, flexible
 from .kernels.constexpr import CONSTEXPR
 from .names import names_of, problems_of_labels, results
 from .package import (
@@ -42,7 +42,7 @@ from .package import (
 )
 from .texts import text_of
 from .toolkit import load_mil, quiet, types
-from .variables import every_constant, is_weight, scalars, variables, weights
+from .variables import beside, every_constant, is_weight, name_in, scalars, variables, weights
 
 State = dict[str, Tensor]
 # What coremltools puts behind the name of a constant that it compresses, in its optimize/coreml passes.
@@ -81,6 +81,7 @@ class Program:
         census: number of operations by type.
         metadata: the user-defined metadata.
         body: the function in coremltools' PyMIL.
+        single: the function for one token, where the package has one: it runs where its inputs fit.
     """
 
     path: Path
@@ -90,6 +91,7 @@ class Program:
     census: Counter[str]
     metadata: dict[str, str]
     body: Any = field(repr=False)
+    single: Program | None = None
     _constants: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -117,6 +119,8 @@ class Program:
         if compute and compute != self.compute:
             found.append(f"it is said to compute in {made['compute']}, and does in {self.compute}")
         text, names = text_of(made), names_of(made)
+        if text and text.single and self.single is None:
+            found.append(f"it is said to have the function {text.single}, and has not")
         for side in ("inputs", "outputs"):
             ports = made.get("signature", {}).get(side, ())
             named = {names.get(port["name"], port["name"]) for port in ports}
@@ -135,8 +139,11 @@ class Program:
         return frozenset(variables(self.body))
 
     def constants(self) -> dict[str, Array]:
-        """Return every weight by name: arrays of floats, compressed ones expanded, never widened."""
-        return weights(self.body)
+        """Return every weight by name: arrays of floats, compressed ones expanded, never widened.
+
+        What only ``single`` has is named behind it.
+        """
+        return {**weights(self.body), **self._of_single(weights)}
 
     def compressed(self) -> dict[str, Any]:
         """Return the weights that are made of codes, variables by name."""
@@ -148,12 +155,26 @@ class Program:
 
     def scalars(self) -> dict[str, Array]:
         """Return every floating-point constant without axes by name, as declared."""
-        return scalars(self.body)
+        return {**scalars(self.body), **self._of_single(scalars)}
+
+    def _of_single(self, read: Callable[[Any], dict[str, Array]]) -> dict[str, Array]:
+        if self.single is None:
+            return {}
+        return beside(read(self.body), read(self.single.body), self.single.function)
 
     def with_constants(self, exact: Mapping[str, Array]) -> Program:
         """Return the same program with EXACT constants in place of its own, by name."""
-        own = every_constant(self.body)
-        return replace(self, _constants={own[name]: held(array) for name, array in exact.items()})
+        own, single = every_constant(self.body), self.single
+        if single is not None:
+            theirs = every_constant(single.body)
+            ours = {
+                it: exact[name] for it in theirs if (name := name_in(exact, it, single.function))
+            }
+            single = single.with_constants(ours)
+        known = {
+            own[name]: held(array) for name, array in exact.items() if single is None or name in own
+        }
+        return replace(self, single=single, _constants=known)
 
     def new_state(self) -> State:
         """Return the states at their beginning, zeros; empty for a program without states."""
@@ -184,7 +205,8 @@ class Program:
             MismatchError: inputs that do not fit.
             BadInputError: inputs on which an operation fails, such as an index out of range.
         """
-        return self._evaluate(inputs, precision, observe, state)
+        chosen = self.single if self.single and fits(self.single.inputs, inputs) else self
+        return chosen._evaluate(inputs, precision, observe, state)
 
     def trace(
         self,
@@ -356,4 +378,7 @@ def load_program(path: Path, function: str | None = None) -> Program:
     body = load_body(package, chosen)
     inputs, outputs = features(package, chosen, body)
     metadata = dict(package.spec.description.metadata.userDefined)
-    return Program(path, chosen, inputs, outputs, counts, metadata, body)
+    text = None if function else text_of(manifest_in(metadata, path))
+    other = text.single if text and text.single in names else ""
+    single = load_program(path, other) if other else None
+    return Program(path, chosen, inputs, outputs, counts, metadata, body, single)

@@ -22,21 +22,24 @@ class Text(NamedTuple):
     Attributes:
         ids: takes the new tokens of one text, of shape (1, tokens).
         position: takes how many tokens were read before, of shape (1,).
+        single: the function that reads one token; empty where one function reads any number.
     """
 
     ids: str
     position: str
+    single: str = ""
 
 
 def text_of(manifest: Mapping[str, Any]) -> Text | None:
     """Return what MANIFEST says of how its program reads a text; ``None`` where it keeps nothing.
 
     >>> text_of({"text": {"ids": "input_ids", "position": "position"}})
-    Text(ids='input_ids', position='position')
+    Text(ids='input_ids', position='position', single='')
     """
     entry = manifest.get("text")
-    given = [entry.get(name) for name in Text._fields] if isinstance(entry, Mapping) else [None]
-    return Text(*given) if all(isinstance(name, str) for name in given) else None
+    given = {"single": "", **entry} if isinstance(entry, Mapping) else {}
+    names = [given.get(name) for name in Text._fields]
+    return Text(*map(str, names)) if all(isinstance(name, str) for name in names) else None
 
 
 def run_program(

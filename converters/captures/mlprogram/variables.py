@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -60,3 +60,23 @@ def scalars(body: Any) -> dict[str, Array]:
         if variable.op.op_type == "const" and dtype_name(variable).startswith("fp")
         if variable.rank == 0
     }
+
+
+def beside(
+    own: Mapping[str, Array], others: Mapping[str, Array], function: str
+) -> dict[str, Array]:
+    """Return those constants of FUNCTION, OTHERS, that are none of one's OWN, named behind it.
+
+    >>> beside({"w": np.ones(1)}, {"w": np.ones(1), "v": np.ones(1)}, "decode")
+    {'decode.v': array([1.])}
+    """
+    return {
+        f"{function}.{name}": it
+        for name, it in others.items()
+        if name not in own or own[name].shape != it.shape or own[name].tobytes() != it.tobytes()
+    }
+
+
+def name_in(named: Mapping[str, Any], name: str, function: str) -> str | None:
+    """Return what NAMED calls the constant NAME of FUNCTION; ``None`` where it has none."""
+    return next((it for it in (f"{function}.{name}", name) if it in named), None)

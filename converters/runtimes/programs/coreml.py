@@ -61,6 +61,7 @@ class CoremlRunner:
 
     runtime = "coreml"
     text: Text | None = None
+    single: Any = None  # the function for one token, where the package has one
     names: Mapping[str, str] = MappingProxyType({})
     manifest: Mapping[str, Any] = MappingProxyType({})
     pictures: Mapping[str, Picture] = MappingProxyType({})
@@ -90,7 +91,11 @@ class CoremlRunner:
         self.version = str(coremltools.__version__)
         self.device = policy.device
         units = getattr(coremltools.ComputeUnit, UNITS[policy.device])
-        self.model = coremltools.models.MLModel(str(model.path), compute_units=units)
+        load = partial(coremltools.models.MLModel, str(model.path), compute_units=units)
+        self.model = load()
+        self.single = (
+            load(function_name=self.text.single) if self.text and self.text.single else None
+        )
 
     @property
     def cache(self) -> str:
@@ -120,8 +125,10 @@ class CoremlRunner:
     def predict(self, inputs: Arrays, **state: Any) -> dict[str, Array]:
         """Return the outputs of one call, floats as float32."""
         given = {name: self.fed(name, np.asarray(array)) for name, array in inputs.items()}
+        one = self.text is not None and np.shape(inputs[self.text.ids])[1] == 1
+        model = self.single if self.single and one else self.model
         try:
-            outputs = self.model.predict(given, **state)
+            outputs = model.predict(given, **state)
         except WeighbridgeError:
             raise
         except Exception as error:
