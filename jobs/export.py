@@ -75,9 +75,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     """
     from ..converters.coreml.export import export_coreml as write_package
 
-    package.require(compute)
-    compression.require()
-    require_uncompressed(package, str(compression))
+    require_possible(package, compute, compression)
 
     def write(model: Model, path: Path) -> Written:
         require_uncompressed(package, "codes (convert --dequantize)" if codes_of(model) else "")
@@ -92,6 +90,18 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 
     how = f"{compute}, {compression}" if compression else compute
     return _export(source, target, Form("package", ".mlpackage", how), write, options)
+
+
+def require_possible(package: PackageOptions, compute: str, compression: Compression) -> None:
+    """Refuse what of a PACKAGE does not go together, or with COMPUTE or COMPRESSION.
+
+    Raises:
+        BadInputError: it cannot be.
+        UnsupportedError: coremltools cannot make it.
+    """
+    package.require(compute)
+    compression.require()
+    require_uncompressed(package, str(compression))
 
 
 def require_uncompressed(package: PackageOptions, words: str) -> None:
