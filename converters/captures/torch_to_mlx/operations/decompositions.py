@@ -41,10 +41,26 @@ def _missing(program: ExportedProgram, refused: set[OpOverload]) -> Table:
 
 
 def _attempt(program: ExportedProgram, table: Table) -> ExportedProgram | None:
-    try:
-        return cast(ExportedProgram, program.run_decompositions(table))
-    except Exception:  # of any kind: the census names the operation
-        return None
+    """Return PROGRAM with what TABLE names decomposed, if that can be recorded.
+
+    A decomposition may leave its result in another order of memory, which no view takes as recorded.
+    """
+    views = torch.ops.aten.view.default
+    for kept in (views, torch.ops.aten.reshape.default):
+        try:
+            _exchange(program, views, kept)
+            return cast(ExportedProgram, program.run_decompositions(table))
+        except Exception:  # noqa: S112 - of any kind: the census names the operation
+            continue
+        finally:
+            _exchange(program, kept, views)
+    return None
+
+
+def _exchange(program: ExportedProgram, old: OpOverload, new: OpOverload) -> None:
+    for node in program.graph.nodes:
+        if node.target is old:
+            node.target = new
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:

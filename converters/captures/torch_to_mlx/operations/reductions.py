@@ -88,6 +88,8 @@ def _moved(x: mx.array, axis: int, steps: int, value: float) -> mx.array:
 
 
 def _softmax(x: mx.array, axis: int) -> mx.array:
+    if not x.size:
+        return x
     if axis == x.ndim - 1:
         return softmax(x)
     return mx.swapaxes(softmax(mx.swapaxes(x, axis, -1)), axis, -1)
@@ -103,7 +105,7 @@ def logsumexp(x: mx.array, dim: Axes, keepdim: bool = False) -> mx.array:
 
 def log_softmax(x: mx.array, axis: int) -> mx.array:
     """Return log(softmax(X)) along AXIS."""
-    return x - logsumexp(x, axis, keepdim=True)
+    return x - logsumexp(x, axis, keepdim=True) if x.size else x
 
 
 @operation("logsumexp", promote="result")

@@ -55,6 +55,7 @@ THEMES: Final = (
     "linalg.factorizations",
     "linalg.solutions",
     "ranks",
+    "recurrent.ctc",
     "recurrent.layers",
     "recurrent.packed",
     "recurrent.scans",

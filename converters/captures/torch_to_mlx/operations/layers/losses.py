@@ -82,8 +82,15 @@ def _bce_with_logits(
     return loss if weight is None else loss * weight
 
 
+def _hinge(x: mx.array, y: mx.array, margin: float = 1.0) -> mx.array:
+    """Return X where Y is 1, what it lacks of MARGIN where Y is -1, and both elsewhere."""
+    lacking, zeros = clamp(margin - x, low=0), mx.zeros_like(x)
+    return mx.where(y != 1, lacking, zeros) + mx.where(y != -1, x, zeros)
+
+
 register(
     {
+        "hinge_embedding_loss": _elementwise(_hinge),
         "mse_loss": _elementwise(lambda x, y: (x - y) * (x - y)),
         "l1_loss": _elementwise(lambda x, y: mx.abs(x - y)),
         "smooth_l1_loss": _elementwise(_smooth_l1),

@@ -32,6 +32,8 @@ SCHEMAS: Final = {
         ("gru", "rnn_tanh", "rnn_relu"),
         f"(Tensor input, Tensor? lengths, Tensor hx, {_FORM}) -> (Tensor, Tensor)",
     ),
+    "ctc_loss": "(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
+    "int blank) -> Tensor",
     "linear_scan": "(Tensor decay, Tensor added, int dim) -> Tensor",
     "pack": "(Tensor input, Tensor lengths, bool batch_first) -> Tensor",
     "pad": "(Tensor data, Tensor lengths, bool batch_first, float value, SymInt total, bool whole)"
@@ -67,8 +69,30 @@ for _name in LAYERS:
 torch.library.register_fake(
     "weighbridge::linear_scan", lambda _, added, __: torch.empty_like(added)
 )
+torch.library.register_fake("weighbridge::ctc_loss", lambda x, *_: x.new_empty(x.shape[1]))
 torch.library.register_fake("weighbridge::pack", _pack_shape)
 torch.library.register_fake("weighbridge::pad", _pad_shape)
+
+
+def _ctc_loss(  # noqa: PLR0913, PLR0917 - torch's
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """Do as ``torch.ctc_loss``, whose kernel looks at the lengths; REDUCTION is torch's code."""
+    batched = log_probs.ndim == 3
+    lengths, labels = (torch.as_tensor(x).reshape(-1) for x in (input_lengths, target_lengths))
+    probs = log_probs if batched else log_probs.unsqueeze(1)
+    losses = OPERATIONS.ctc_loss(probs, targets, lengths, labels, blank)
+    if zero_infinity:
+        losses = torch.where(losses.isinf(), 0.0, losses)
+    if reduction == 1:
+        return (losses / labels.clamp(min=1)).mean()
+    return losses.sum() if reduction == 2 or not batched else losses
 
 
 class Longest:
@@ -157,7 +181,7 @@ def _scans_whole(stack: ExitStack) -> None:
 
 @contextmanager
 def kept_whole() -> Iterator[None]:
-    """Record recurrent layers and packed sequences as one operation each."""
+    """Record recurrent layers, packed sequences and losses over alignments as one operation each."""
     functions = {
         **{name: _layer(name) for name in LAYERS},
         "_pack_padded_sequence": _pack,
@@ -169,6 +193,7 @@ def kept_whole() -> Iterator[None]:
         for owner in (nn.RNNBase, nn.LSTM):
             check = _checked(owner.check_forward_args)
             stack.enter_context(patch.object(owner, "check_forward_args", check))
+        stack.enter_context(patch.object(torch, "ctc_loss", _ctc_loss))
         _scans_whole(stack)
         yield
 

@@ -194,6 +194,7 @@ ELEMENTWISE_LOSSES = {
     "bce": lambda x, y, **k: functional.binary_cross_entropy(x.sigmoid(), y.sigmoid(), **k),
     "kl": lambda x, y, **k: functional.kl_div(x.log_softmax(-1), y.softmax(-1), **k),
     "kl of logs": lambda x, y, **k: functional.kl_div(x, y, log_target=True, **k),
+    "hinge": lambda x, y, **k: functional.hinge_embedding_loss(x, y.sign().detach(), 0.7, **k),
     "soft margin": lambda x, y, **k: functional.soft_margin_loss(x, y.sign().detach(), **k),
 }
 LOSSES = {

@@ -46,6 +46,7 @@ REDUCTIONS = {
     "inf-norm": lambda x: torch.linalg.vector_norm(x, math.inf, -1),
     "normalize": lambda x: torch.nn.functional.normalize(x, dim=-1),
     "softmax": lambda x: x.softmax(-1),
+    "softmax of nothing": lambda x: (x[:0].softmax(0), x[:0].log_softmax(0)),
     "softmax along another axis": lambda x: x.softmax(1),
     "softmax in another dtype": lambda x: x.softmax(-1, dtype=torch.float64),
     "log_softmax": lambda x: x.log_softmax(0),

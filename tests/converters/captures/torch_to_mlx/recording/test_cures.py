@@ -54,3 +54,8 @@ def test_one_mask_may_go_to_layers_of_several_lengths(assert_same):
     found = captured(**{name: to_mlx(value) for name, value in past.items()})
     expected = module(**past).encoder_last_hidden_state
     assert_same(found["encoder_last_hidden_state"], expected, rtol=1e-5)
+
+
+def test_a_gaussian_loss_asks_nothing_of_its_variances(agree):
+    like = torch.rand(3, 4) + 0.1
+    agree({"loss": (nn.functional.gaussian_nll_loss, (3, 4), (3, 4), like)}, rtol=1e-5)
