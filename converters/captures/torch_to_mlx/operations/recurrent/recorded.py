@@ -87,7 +87,7 @@ def _ctc_loss(  # noqa: PLR0913, PLR0917 - torch's
     batched = log_probs.ndim == 3
     lengths, labels = (torch.as_tensor(x).reshape(-1) for x in (input_lengths, target_lengths))
     probs = log_probs if batched else log_probs.unsqueeze(1)
-    losses = OPERATIONS.ctc_loss(probs, targets, lengths, labels, blank)
+    losses: Tensor = OPERATIONS.ctc_loss(probs, targets, lengths, labels, blank)
     if zero_infinity:
         losses = torch.where(losses.isinf(), 0.0, losses)
     if reduction == 1:
