@@ -2,11 +2,12 @@
 
     python benchmarks/ladder.py [--updates 10]
 
-The recipe ``causal-lora`` on two Llamas with random weights: ``activations``, small and with long texts, where what an
-update computes takes most of the memory, and ``weights``, larger and with short ones, where the base does. Each rung has
-what those before it have, and runs in a process of its own. Samples a second (of time, and of processor time) and peak
-memory are ratios to the first, "eager, evaluated each step"; ``of the rung before`` is the memory where the size of a
-batch is that of the rung before. ``phases`` is what the phases of an update add up to in percent of a whole one. Writes
+The recipe ``causal-lora`` on two Llamas with random weights: ``weights`` on short texts, where the base takes most of
+the memory, and ``activations``, smaller and on long ones, where what an update computes does. Each rung has what those
+before it have, and runs in a process of its own, with one thread of BLAS: threads that wait for each other take time of
+a processor, too. Samples a second (of time, and of processor time) and peak memory are ratios to the first, "eager,
+evaluated each step"; ``of the rung before`` is the memory where the size of a batch is that of the rung before.
+``phases`` is what the phases of an update add up to in percent of a whole one. Writes
 ``results/ladder.json``.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -33,8 +35,8 @@ RESULT: Final = Path(__file__).parent / "results" / "ladder.json"
 TOKENIZER: Final = "bundled:library/tokenizer"
 COMMON: Final = {"vocab_size": 2048, "num_attention_heads": 4, "num_key_value_heads": 2}
 MODELS: Final = {
+    "weights": ({"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4}, 8),
     "activations": ({"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 2}, 128),
-    "weights": ({"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 4}, 16),
 }  # and the tokens of a text
 BATCH: Final = 2
 WHOLE: Final = (95.0, 105.0)  # percent
@@ -83,27 +85,34 @@ def measured(name: str, updates: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         whole, small = decoder(Path(folder), shape)
         settings = {"model": whole, "tokenizer": whole, "data.length": [length]}
-        settings |= {"batch_size": BATCH, "accumulation": 1}
+        settings |= {"batch_size": BATCH, "accumulation": 1, "data.test": "null"}
+        settings |= {"data.train": "bundled:library/validation.jsonl"}  # as good, and read sooner
         texts = [f"{key}={value}" for key, value in settings.items()]
         return rungs(texts, updates, small, Path(folder) / "bench")
+
+
+def keep(found: Mapping[str, Any], updates: int) -> None:
+    """Write what was FOUND so far."""
+    result = {"machine": machine(), "updates": updates, "rungs": found}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def main() -> None:
     """Measure, print a line for every rung, and keep them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")  # of the rungs' processes
     parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--model", action="append", choices=MODELS)
     asked = parser.parse_args()
-    found = {}
+    found = json.loads(RESULT.read_text())["rungs"] if RESULT.exists() else {}
     for name in asked.model or MODELS:
         found[name] = measured(name, asked.updates)
         for row in found[name]:
             print(name, row, flush=True)
+        keep(found, asked.updates)
     rows = [row for each in found.values() for row in each]
     inside = sum(WHOLE[0] <= row["phases"] <= WHOLE[1] for row in rows)
     print(f"phases add up to 95 to 105 % of an update in {inside} of {len(rows)} rungs")
-    result = {"machine": machine(), "updates": asked.updates, "rungs": found}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ LENGTHS = {
     "steps": "epochs",
     "epochs": "steps",
 }  # one says how long a run is, in place of the other
+EITHER = {
+    ("steps", "epochs"): "how long the run is",
+    ("batch_tokens", "dynamic_batch"): "how large batches are",
+}
 SPLITS = ("train", "validation", "test")
 DEEPEST = 8  # sections that --set makes; what is below them is no key of ours
 
@@ -67,6 +71,8 @@ class TrainConfig(Section):
         epochs: how often every example is seen, in place of ``steps``.
         early_stopping: when to stop before that; ``None`` never does.
         batch_size: examples in a micro-batch, of each process where a launcher started several.
+        batch_tokens: padded tokens in a micro-batch at most, of all its texts; one with more is divided, and
+            ``batch_size`` is the most examples. Arrays have no tokens. ``None`` is any number.
         dynamic_batch: bounds for a size by the memory in use; ``batch_size`` is then of evaluation alone.
         grad_cache: texts that are embedded at once, forward and backward, for a loss of the embeddings of the
             whole micro-batch (Gao et al. 2021); ``None`` embeds all of them in one pass.
@@ -112,6 +118,7 @@ class TrainConfig(Section):
     epochs: PositiveInt | None = None
     early_stopping: EarlyStopping | None = None
     batch_size: PositiveInt = 16
+    batch_tokens: PositiveInt | None = None
     dynamic_batch: DynamicBatch | None = None
     grad_cache: PositiveInt | None = None
     accumulation: PositiveInt = 1
@@ -173,11 +180,13 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
     Raises:
         MismatchError: everything that is wrong with them, with the nearest known key.
     """
-    if None not in (settings.get("steps"), settings.get("epochs")):
-        raise MismatchError(
-            "the training configuration is not valid",
-            ["steps and epochs both say how long the run is; remove one of them"],
-        )
+    problems = [
+        f"{one} and {other} both say {what}; remove one of them"
+        for (one, other), what in EITHER.items()
+        if None not in (settings.get(one), settings.get(other))
+    ]
+    if problems:
+        raise MismatchError("the training configuration is not valid", problems)
     given = {name: value for name, value in settings.items() if (name, value) != ("steps", None)}
     whole = {name: _section(name, value) for name, value in given.items()}
     try:

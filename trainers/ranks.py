@@ -341,6 +341,8 @@ def require_divisible(
     if ranks.size == 1:
         return
     problems = []
+    if config.batch_tokens:
+        problems.append("batch_tokens: a rank might be left without examples; set batch_size")
     if config.dynamic_batch:
         problems.append("dynamic_batch: every rank would choose sizes of its own; set batch_size")
     if objective.make_from_embeddings and not config.grad_cache:

@@ -108,6 +108,7 @@ class Task:
             config.largest_batch,
             config.seed,
             group_by_length=config.group_by_length,
+            most_tokens=config.batch_tokens,
         )
 
 

@@ -290,14 +290,15 @@ def test_a_module_in_memory_gets_the_same_weights_on_every_rank(monkeypatch, tmp
     assert all((one[name] == other[name]).all() for name in one)
 
 
+@pytest.mark.parametrize("sizes", [{"dynamic_batch": {"min": 2, "max": 4}}, {"batch_tokens": 64}])
 def test_what_cannot_be_divided_is_refused_before_anything_is_written(
-    pairs_config, pairs_task, train_in_threads, tmp_path
+    sizes, pairs_config, pairs_task, train_in_threads, tmp_path
 ):
-    config = pairs_config(dynamic_batch={"min": 2, "max": 4})
+    config = pairs_config(**sizes)
     first, second = train_in_threads(config, tmp_path / "two", pairs_task)
     assert isinstance(first, MismatchError)
     assert isinstance(second, StoppedElsewhereError)
-    assert "dynamic_batch" in first.problems[0]
+    assert next(iter(sizes)) in first.problems[0]
     assert "objective contrastive: its loss compares all texts of a batch" in first.problems[1]
     assert not list(tmp_path.iterdir())
 

@@ -12,21 +12,29 @@ from ..data.batches import Batch, Dataset, fill
 
 LOOKED_AT: Final = 4096  # examples whose values are read, spread over all
 AT_ONCE: Final = 64
+Divided = Callable[[list[int]], list[list[int]]]
 
 
-def hardest_batches(dataset: Dataset, size: int) -> Iterator[tuple[str, Batch]]:
-    """Yield what is hard about a batch, and the batch: at most SIZE examples of DATASET.
+def hardest_batches(
+    dataset: Dataset, size: int, divided: Divided = lambda rows: [rows]
+) -> Iterator[tuple[str, Batch]]:
+    """Yield what is hard about a batch, and the batch: at most SIZE examples of DATASET, DIVIDED as in training.
 
     The longest examples come first, where they differ in length; then those with the largest numbers,
     where inputs are fractions. A value that is not finite is the largest of all.
     """
+
+    def made(rows: list[int], key: Callable[[int], float]) -> Batch:
+        most = _most(dataset, size, rows, key)
+        return dataset.batch(next(part for part in divided(most) if most[0] in part))
+
     rows = range(len(dataset))
     lengths = [dataset.length(row) for row in rows]
     if len(set(lengths)) > 1:
-        yield "longest examples", _most(dataset, size, list(rows), lengths.__getitem__)
+        yield "longest examples", made(list(rows), lengths.__getitem__)
     values = _values(dataset)
     if len(set(values.values())) > 1:
-        yield "largest values", _most(dataset, size, list(values), values.__getitem__)
+        yield "largest values", made(list(values), values.__getitem__)
 
 
 def _values(dataset: Dataset) -> dict[int, float]:
@@ -41,11 +49,11 @@ def _values(dataset: Dataset) -> dict[int, float]:
     return values
 
 
-def _most(dataset: Dataset, size: int, rows: list[int], key: Callable[[int], float]) -> Batch:
-    """Return the batch of the SIZE of ROWS that have the most of KEY, no two with a key in common."""
+def _most(dataset: Dataset, size: int, rows: list[int], key: Callable[[int], float]) -> list[int]:
+    """Return the SIZE of ROWS that have the most of KEY, no two with a key in common."""
     ordered = sorted(rows, key=lambda row: (-key(row), row))
     whole = fill(ordered, min(size, len(ordered)), dataset.keys)
-    return dataset.batch(whole[0] if whole else ordered[:1])
+    return whole[0] if whole else ordered[:1]
 
 
 def _largest(dataset: Dataset, rows: list[int]) -> dict[int, float]:

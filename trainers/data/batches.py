@@ -67,16 +67,34 @@ class Order:
     nothing else that draws numbers, validation for one, can change it. Rows that share a key
     never meet; the rows that do not fill a last batch are left out of that epoch.
 
+    Args:
+        dataset: the examples.
+        size: of a batch, the most that there are in one.
+        seed: of the permutations.
+        group_by_length: build batches of like examples.
+        most_tokens: a batch that is padded to more is divided.
+
     Raises:
         BadInputError: the data cannot fill a single batch.
     """
 
-    def __init__(self, dataset: Dataset, size: int, seed: int, *, group_by_length: bool) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        size: int,
+        seed: int,
+        *,
+        group_by_length: bool,
+        most_tokens: int | None = None,
+    ) -> None:
         self._dataset, self._size, self._seed = dataset, size, seed
         self._window = size * (WINDOW if group_by_length else 1)
-        width = getattr(dataset, "width", None) if group_by_length else None
-        widths = [np.atleast_1d(width(row)) for row in range(len(dataset))] if width else []
-        self._widths = np.stack(widths) if widths else None
+        self._most = most_tokens
+        by_width = getattr(dataset, "by_width", hasattr(dataset, "width"))
+        self._by_width = group_by_length and by_width and len(dataset) > 0
+        width = getattr(dataset, "width", dataset.length)
+        rows = range(len(dataset) if self._by_width or most_tokens else 0)
+        self._widths = np.array([np.atleast_1d(width(row)) for row in rows])
         self._starts = [0]  # positions at which the epochs begin that were looked at
         self._kept: dict[int, list[list[int]]] = {}  # the batches of the last two of them
         self._lock = threading.Lock()  # threads that make batches ahead look at positions too
@@ -97,6 +115,15 @@ class Order:
         with self._lock:
             return self._epoch(position)
 
+    def divided(self, batch: list[int]) -> list[list[int]]:
+        """Return BATCH in halves of like rows, halved again until none is padded to more than the most tokens."""
+        if self._most is None or len(batch) * self._widths[batch].max(0).sum() <= self._most:
+            return [batch]
+        half = -(-len(batch) // 2)
+        rows = [*map(int, alike(np.array(batch), self._widths, half))]
+        halves = (rows[:half], rows[half:])
+        return [part for it in halves for part in self.divided(it)] if rows[half:] else [rows]
+
     def _epoch(self, position: int) -> int:
         while position >= (end := self._starts[-1] + len(self._batches(len(self._starts) - 1))):
             self._starts.append(end)
@@ -112,15 +139,16 @@ class Order:
     def _shuffle(self, epoch: int) -> list[list[int]]:
         generator = np.random.Generator(np.random.PCG64([self._seed, epoch]))
         rows = generator.permutation(len(self._dataset)).tolist()
-        if self._window == self._size:
-            return fill(rows, self._size, self._dataset.keys)
-        ordered = self._alike(rows)
-        batches = fill(ordered, self._size, self._dataset.keys)
+        grouped = self._window > self._size
+        whole = fill(self._alike(rows) if grouped else rows, self._size, self._dataset.keys)
+        batches = [part for batch in whole for part in self.divided(batch)]
+        if not grouped and self._most is None:
+            return batches
         return [batches[at] for at in generator.permutation(len(batches))]
 
     def _alike(self, rows: list[int]) -> list[int]:
         """Return ROWS with like ones together: of one padded length, or in windows by their lengths."""
-        if self._widths is not None:
+        if self._by_width:
             whole = len(rows) - len(rows) % self._size  # what is left out is none of the longest
             found = alike(np.array(rows[:whole] or rows), self._widths, self._size)
             return [*map(int, found)]

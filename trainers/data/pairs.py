@@ -140,7 +140,7 @@ class Pairs:
         self.report = texts.report | cut
         self._fields = sorted(FIELDS, key=lambda name: -sum(map(len, self.ids[name])))
         # Runs whose lengths are named keep the order that they always had.
-        self.width = self._width if None in lengths.values() else None
+        self.by_width = None in lengths.values()
         plain = [pair if pair[2:] != Pair("", "")[2:] else pair[:2] for pair in self.pairs]
         self.digest = xxhash.xxh3_128_hexdigest(json.dumps([plain, self.ids]).encode())
 
@@ -175,9 +175,13 @@ class Pairs:
         """Return the number of tokens of both texts, after cutting."""
         return sum(len(self.ids[name][row]) for name in FIELDS)
 
-    def _width(self, row: int) -> tuple[int, ...]:
-        """Return the padded lengths of both texts, that of the field with more tokens first."""
-        return tuple(fitting(self.lengths[name], len(self.ids[name][row])) for name in self._fields)
+    def width(self, row: int) -> tuple[int, ...]:
+        """Return the padded lengths of both texts, that of the field with more tokens first, and of negatives."""
+        both = (fitting(self.lengths[name], len(self.ids[name][row])) for name in self._fields)
+        count = len(self.pairs[row].negatives)
+        others = self.ids[NEGATIVE][row * count : (row + 1) * count] if count else []
+        longest = fitting(self.lengths["document"], max(map(len, others), default=0))
+        return *both, *(longest for _ in others)
 
     def keys(self, row: int) -> tuple[Hashable, ...]:
         """Return both texts: a repeated one would be a wrong negative."""

@@ -107,7 +107,7 @@ class Preferences:
 
         They are int64 of one shape, ``(rows, length)``; labels are -100 in the prompt.
         """
-        lengths = [max(self.width(row) for row in rows)]
+        lengths = [max(self.width(row)[0] for row in rows)]
         inputs: dict[str, Array] = {}
         for number, side in enumerate(SIDES):
             texts = [self.answers[row][number] for row in rows]
@@ -121,9 +121,10 @@ class Preferences:
         """Return the number of tokens of the longer answer with its prompt."""
         return max(len(text.ids) for text in self.answers[row])
 
-    def width(self, row: int) -> int:
-        """Return the padded length."""
-        return fitting(self._lengths, self.length(row))
+    def width(self, row: int) -> tuple[int, int]:
+        """Return the padded lengths of both answers, which are one."""
+        length = fitting(self._lengths, self.length(row))
+        return length, length
 
     def keys(self, row: int) -> tuple[Hashable, ...]:  # noqa: ARG002 - all rows are alike
         """Return nothing: any two examples may meet."""

@@ -241,11 +241,12 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
         plain = full.model_copy(update={"device": "cpu", "compile": None})
         steps["torch"] = make_step("torch", task, plain)
     train = task.splits["train"]
-    rows = task.order(step.ranks.whole(config))[0]
+    order = task.order(step.ranks.whole(config))
+    rows = order[0]
     first = train.batch(rows[step.ranks.part(config)])
     checked = check_gradients(
         steps, task.parameters(), first, seed=config.seed, tolerance=config.tolerance
     )
     checked = with_cause(checked, lambda: explained(task, step, first))
-    batches = hardest_batches(train, config.largest_batch)
+    batches = hardest_batches(train, config.largest_batch, order.divided)
     return with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))

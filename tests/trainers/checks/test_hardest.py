@@ -17,6 +17,8 @@ def test_the_longest_texts_are_looked_at(pairs_task, pairs_config):
     assert what == "longest examples"
     lengths = sorted(map(train_set.length, range(len(train_set))))
     assert batch.tokens == sum(lengths[-4:])
+    [(_, batch)] = hardest_batches(train_set, 4, lambda rows: [rows[2:], rows[:2]])
+    assert batch.tokens == sum(lengths[-2:])
 
 
 def test_the_largest_values_are_looked_at():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -120,6 +121,28 @@ def test_rows_of_one_padded_length_meet_and_every_row_has_its_turn():
         for e in range(9)
     ]
     assert not set.intersection(*missed)  # least of all the longest, which stand last
+
+
+@pytest.mark.parametrize("group", [True, False])
+@given(
+    widths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=12, max_size=60),
+    most=st.integers(1, 400),
+)
+def test_no_batch_is_padded_to_more_tokens_than_there_may_be(group, widths, most):
+    dataset = Numbers([*map(sum, widths)])
+    dataset.width = widths.__getitem__
+    limited = Order(dataset, 8, 0, group_by_length=group, most_tokens=most)
+    whole = Order(dataset, 8, 0, group_by_length=group)
+
+    def first_epoch(sequence):
+        return [*itertools.takewhile(lambda at: sequence.epoch(at) == 0, itertools.count())]
+
+    batches = [limited[at] for at in first_epoch(limited)]
+    for batch in batches:
+        padded = len(batch) * sum(max(widths[row][field] for row in batch) for field in (0, 1))
+        assert len(batch) == 1 or padded <= most
+    rows = sorted(row for at in first_epoch(whole) for row in whole[at])
+    assert sorted(row for batch in batches for row in batch) == rows
 
 
 def test_rows_of_two_padded_lengths_meet_with_less_padding_than_sorted_ones():

@@ -149,6 +149,18 @@ def test_negatives_and_scores_come_with_their_pairs(split, tiny_bert_dir):
     assert batch["score"].dtype == np.float32
 
 
+def test_the_width_of_a_row_is_what_it_is_padded_to(split):
+    rows = [
+        PAIR | {"negative": ["no", "not at all"]},
+        PAIR | {"query": "a " * 9, "negative": ["c", "d"]},
+    ]
+    data = split(rows)
+    for row in range(2):
+        inputs = data.batch([row]).inputs
+        ids = [array for name, array in inputs.items() if name.endswith("ids")]
+        assert sum(data.width(row)) == sum(array.size for array in ids)
+
+
 def test_one_negative_may_be_a_text(split):
     assert split([PAIR | {"negative": "no"}]).batch([0]).inputs["negative_ids"].shape[:2] == (1, 1)
 

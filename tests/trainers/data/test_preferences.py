@@ -50,6 +50,8 @@ def test_both_answers_stand_behind_the_prompt_which_does_not_count(read, chat_to
         assert counted == f"{ROW[side]}<end>"
     assert {array.dtype for array in batch.inputs.values()} == {np.dtype(np.int64)}
     assert len({array.shape for array in batch.inputs.values()}) == 1
+    ids = [batch.inputs[f"{side}_ids"] for side in ("chosen", "rejected")]
+    assert sum(read([FORMS[form]])["train"].width(0)) == sum(array.size for array in ids)
 
 
 def test_without_a_template_texts_are_put_together(read, plain_tokenizer):

@@ -23,6 +23,11 @@ def test_steps_and_epochs_together_are_refused(series_config):
         series_config(epochs=2)
 
 
+def test_batches_are_sized_one_way(series_config):
+    with pytest.raises(MismatchError, match="batch_tokens and dynamic_batch both"):
+        series_config(batch_tokens=64, dynamic_batch={"min": 4, "max": 8})
+
+
 def test_a_setting_of_one_replaces_the_other_of_a_recipe(tmp_path):
     config = load_config("timeseries", ["epochs=3"])
     assert config.epochs == 3

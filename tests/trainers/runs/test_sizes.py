@@ -85,6 +85,27 @@ def test_a_killed_run_takes_the_decisions_that_were_taken(
     assert kept.read_text().startswith(decided)
 
 
+def test_a_killed_run_goes_on_with_batches_by_tokens(series_config, series_task, tmp_path):
+    rows = []
+
+    def uneven(config):
+        task = series_task(config)
+        train_set = task.splits["train"]
+        train_set.length = lambda row: 1 + row % 9
+        draw = train_set.batch
+        train_set.batch = lambda drawn: rows.append(len(drawn)) or draw(drawn)
+        return task
+
+    config = series_config(batch_tokens=20, steps=8, checkpoint_every=3)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    go(config, uneven, straight)
+    with pytest.raises(Killed):
+        go(config, uneven, broken, progress=kill_after(5))
+    go(config, uneven, broken, resume=True)
+    same_run(straight, broken)
+    assert len(set(rows)) > 2
+
+
 class Small(TorchStep):
     """A step that has memory for eight examples at once."""
 
