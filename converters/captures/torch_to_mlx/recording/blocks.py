@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from unittest import mock
 
 import torch
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
@@ -31,6 +32,16 @@ def replace(program: ExportedProgram, old: Node, new: Node) -> None:
     old.replace_all_uses_with(new)
     program.graph_signature.replace_all_uses(old.name, new.name)
     old.graph.erase_node(old)
+
+
+def drop_answers(program: ExportedProgram) -> None:
+    """Drop questions about constants that were answered while recording, such as ``promote_types``."""
+    for part in parts_of(program):
+        for node in list(part.graph.nodes):
+            asked = node.op == "call_function" and isinstance(node.target, OpOverload)
+            if asked and not node.users and not node.all_input_nodes:
+                part.graph.erase_node(node)
+        part.recompile()
 
 
 def detach_blocks(program: ExportedProgram) -> None:

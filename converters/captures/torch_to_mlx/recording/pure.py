@@ -105,6 +105,17 @@ def _reshape(node: Any) -> Node | None:
     return _call(node, _ATEN.reshape.default, node.args[0], shape) if known else None
 
 
+def _expand(node: Any) -> Node | None:
+    """Return NODE with its sizes; one that may vary is that of the operand."""
+    x, wanted = node.args[0], node.meta["val"].shape
+    there = [*[1] * (len(wanted) - x.meta["val"].dim()), *x.meta["val"].shape]
+    pairs = zip(there, wanted, strict=True)
+    if not all(isinstance(new, int) or str(old) == str(new) for old, new in pairs):
+        return None
+    shape = [size if isinstance(size, int) else -1 for size in wanted]
+    return _call(node, _ATEN.expand.default, x, shape)
+
+
 def _chunk(node: Any) -> Node | None:
     """Return pieces as long as the first."""
     axis = node.args[2] if len(node.args) > 2 else 0
@@ -164,6 +175,7 @@ _UPDATES: Final[dict[str, Rule]] = {"update": _updated}
 _CHECKED: Final[dict[str, Rule]] = {
     "dropout.default": _dropout,
     "chunk.default": _chunk,
+    "expand_as.default": _expand,
     "batch_norm.default": _batch_norm,
     **dict.fromkeys(_RESHAPES, _reshape),
 }

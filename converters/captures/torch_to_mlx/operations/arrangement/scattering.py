@@ -32,6 +32,11 @@ def _slice_scatter(
     return _written(self, at(self, dim, interval(self, dim, start, end, step)), src)
 
 
+@operation("select_scatter")
+def _select_scatter(self: mx.array, src: mx.array, dim: int, index: int) -> mx.array:
+    return _written(self, at(self, dim, index), src)
+
+
 @operation("diagonal_scatter")
 def _diagonal_scatter(
     self: mx.array, src: mx.array, offset: int = 0, dim1: int = 0, dim2: int = 1

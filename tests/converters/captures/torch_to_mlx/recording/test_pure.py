@@ -100,9 +100,14 @@ def mapped_over_two_axes(x):
     return near.float() @ x
 
 
+def answered_while_recording(x):
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return wide * x[:, :1].expand_as(wide)
+
+
 WITHOUT_A_TRACE = [
     *(updated_copy, updated_before_a_view, updated_in_a_block, blocks_in_blocks, pieces),
-    *(uneven_pieces, mixed_precision_without_gradient),
+    *(uneven_pieces, mixed_precision_without_gradient, answered_while_recording),
 ]
 TRACED = [
     *(updated_view, updated_through_no_copy, updated_after_a_view),
