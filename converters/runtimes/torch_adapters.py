@@ -92,14 +92,14 @@ class LiveParameter:
     """A parameter that reads ``W + scale * b @ a`` while the layer that has it runs.
 
     The experts of a layer are one parameter, and which rows of it meet which input only their
-    module knows. The sum stands in for the parameter during a call and is gone after it: names and
-    values of the parameters stay as they are.
+    module knows. The sum stands in for the parameter during calls and is gone after the last of those
+    that are under way in several threads: names and values of the parameters stay as they are.
     """
 
     def __init__(self, layer: nn.Module, leaf: str, update: LowRank) -> None:
         refuse_magnitude(layer, update)
         dtype = layer.get_parameter(leaf).dtype
-        self.leaf, self.scale = leaf, update.scale
+        self.leaf, self.scale, self.calls = leaf, update.scale, 0
         self.a, self.b = to_torch(update.a).to(dtype), to_torch(update.b).to(dtype)
 
     def attach(self, layer: nn.Module) -> None:
@@ -109,12 +109,15 @@ class LiveParameter:
 
     def enter(self, layer: nn.Module, _: Any) -> None:
         """Put the sum before the parameter: an attribute of the object hides one of the module."""
+        self.calls += 1  # first: reading the parameter lets other threads go on
         own = layer.get_parameter(self.leaf)
         vars(layer)[self.leaf] = own + self.b @ self.a * self.scale
 
     def leave(self, layer: nn.Module, *_: Any) -> None:
-        """Take the sum away again."""
-        vars(layer).pop(self.leaf, None)
+        """Take the sum away again, if no other call needs it."""
+        self.calls -= 1
+        if not self.calls:
+            vars(layer).pop(self.leaf, None)
 
 
 def forms() -> dict[type[nn.Module], type[Live]]:

@@ -18,7 +18,7 @@ from ..probes import coverage
 from ..probes.probes import Probe, compared
 from ..reference.floors import floor, studied_elsewhere
 from ..weights.fingerprints import Explanation
-from ..weights.weights import as_kept
+from ..weights.merges.kept import as_kept
 from .batches import Ran, alone_of
 from .candidate import Candidate, unrunnable
 from .distances import Distance
@@ -135,9 +135,7 @@ class Runs:
         if source is None or source.path is None or rounded == "float32":
             return
         if kept := self.kept(ran):
-            words = (
-                f"against the source with the {rounded} digits that the candidate keeps of 1 + w"
-            )
+            words = f"against the source with the {rounded} digits that the candidate keeps of sums"
             yield self.record_again(kept, self.storage, "kept"), words
         from ..reference.reference import float32_module, scalars_of
 
@@ -148,7 +146,7 @@ class Runs:
         yield self.record_again(kept or source, scalars, "scalars"), words
 
     def kept(self, ran: Candidate) -> Model | None:
-        """Return the source with the digits of 1 + w that RAN keeps; ``None`` where it keeps all."""
+        """Return the source with the digits of sums that RAN keeps, such as 1 + w; ``None`` where it keeps all."""
         source = self.golden.model
         at_hand = ran is self.candidate and source is not None and source.path is not None
         if not at_hand or source is None or ran.storage == "float32" or self.candidate.program:

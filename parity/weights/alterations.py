@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from itertools import permutations
 from typing import Final
@@ -16,9 +16,9 @@ from .candidate_tensor import CLOSE, CandidateTensor, row_tolerance
 from .differences import describe_differences
 from .folding import explain_folded
 from .layered import flipped, in_other_order, part_of_stack
-from .merged import each_merged, exact_share
+from .merges.shares import merge_of, share_by_numbers, share_by_sketches
 from .orders import describe_order, match_rows
-from .reference_index import Explanation, ReferenceIndex, lossless, unit
+from .reference_index import Explanation, ReferenceIndex, lossless, ranked, unit
 from .sketches.casts import cast, fingerprint, roundoff
 from .sketches.sketch import Sketch, projections, row_sums, squeeze
 
@@ -52,35 +52,36 @@ def _zeroed(tensor: CandidateTensor) -> Explanation | None:
 
 
 def _merged(tensor: CandidateTensor) -> Explanation | None:
-    return _merged_as_it_lies(tensor) or _merged_transposed(tensor)
+    return _merged_as_it_lies(tensor, tensor.peers) or _merged_transposed(tensor)
 
 
 def _merged_transposed(tensor: CandidateTensor) -> Explanation | None:
     if tensor.array.ndim != 2 or not tensor.index.updates:
         return None
     turned = CandidateTensor(tensor.index, tensor.name, np.ascontiguousarray(tensor.array.T))
-    found = _merged_as_it_lies(turned)
+    found = _merged_as_it_lies(turned, turned.peers)
     return None if found is None else _as_permuted(found, (1, 0), tensor)
 
 
-def _merged_as_it_lies(tensor: CandidateTensor) -> Explanation | None:
-    due = [name for name in tensor.peers if name in tensor.index.updates]
+def merged_part(index: ReferenceIndex, name: str, part: Array) -> Explanation | None:
+    """Explain PART of the candidate's tensor NAME as a reference with its update, as it lies, if it is that."""
+    tensor = CandidateTensor(index, name, part)
+    likely = ranked(name, [it for it in tensor.peers if it in index.updates])
+    found = _merged_as_it_lies(tensor, likely)
+    return found if found and found.ok else None
+
+
+def _merged_as_it_lies(tensor: CandidateTensor, names: Collection[str]) -> Explanation | None:
+    due = [name for name in names if name in tensor.index.updates]
     fits = [(*fit, name) for name in due if (fit := _update_share(tensor, name)) is not None]
     if not fits:
         return None
     gap, share, noise, source = min(fits, key=lambda fit: (fit[0], fit[3] != tensor.name))
     if gap > CLOSE * unit(tensor.array, tensor.index.sketches[source]):
         return None
-    if abs(share - 1) <= max(0.01, 5 * noise):
-        if not each_merged(tensor, source, share):
-            return None
-        detail = f"base + update, {share:.3f} times what was due, +-{noise or 0.01:.1g}"
-        return tensor.explanation(source, "merged", detail, ok=True)
-    if abs(share) <= max(0.01, 5 * noise):
-        detail = f"is {source} without its update ({share:.3f} times what was due): never merged"
-        return tensor.explanation(source, "unmerged", detail, ok=False)
-    detail = f"base + {share:.4g} times the update that was due: check its scale (alpha / r)"
-    return tensor.explanation(source, "misscaled", detail, ok=False)
+    merge = merge_of(tensor, source)
+    found = share_by_numbers(merge, source) if merge else share_by_sketches(source, share, noise)
+    return None if found is None else tensor.explanation(source, *found[:2], ok=found[2])
 
 
 def _update_share(tensor: CandidateTensor, source: str) -> tuple[float, float, float] | None:
@@ -92,11 +93,7 @@ def _update_share(tensor: CandidateTensor, source: str) -> tuple[float, float, f
     rest = tensor.sketch.projections - base.projections
     share = float(rest @ direction / (direction @ direction))
     gap = tensor.gap(base, shift=share * direction)
-    close = CLOSE * unit(tensor.array, base)
     noise = unit(tensor.array, base) * tensor.sketch.norm / delta.norm / math.sqrt(len(direction))
-    if gap <= close and tensor.index.arrays is not None:
-        exact = exact_share(tensor, source)
-        return None if exact is None else (gap, exact, 0.0)
     return gap, share, noise
 
 

@@ -69,7 +69,7 @@ def made_of_parts(
     what = (sources[0], kind, detail)
     also = tuple(dict.fromkeys(other for part in parts for other in part.also))
     found = index.explanation(name, array, what, ok=not wrong)
-    return found._replace(parts=tuple(sources), also=also)
+    return found._replace(parts=tuple(sources), also=also, along=axis, axes=parts[0].axes)
 
 
 def stacked_parts(index: ReferenceIndex, name: str, table: Array) -> Iterator[Explanation]:
@@ -79,7 +79,7 @@ def stacked_parts(index: ReferenceIndex, name: str, table: Array) -> Iterator[Ex
         if len(table) > 1 and index.same_shape(tuple(shape[axis] for axis in order)):
             found = all_parts(index, name, [part.transpose(order) for part in table])
             if found:
-                yield from found
+                yield from (it._replace(axes=order) for it in found)
                 return
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from ...converters.values import Array, LowRank
-from .alterations import explain_altered
+from .alterations import explain_altered, merged_part
 from .assembly import Cutter, assemble, carried, with_inconclusive
 from .expectations import disagreements
 from .reference_index import Explanation, ReferenceIndex
@@ -93,7 +93,7 @@ def _by_sums(
     """Explain tensors that base and update together explain where the base and its update do not.
 
     An expert with its update is a part of a stack, or a stack is made of such experts: then every
-    update is in, rounded once from float64, before anything is compared.
+    update is in, before anything is compared.
     """
     due = [name for name in index.updates if name in index.sketches]
     failing = [name for name, it in found.items() if not it.ok and it.kind in OPEN]
@@ -101,7 +101,7 @@ def _by_sums(
         return {}
     read = partial(_merged, index.arrays, index.updates)
     sketches = {name: sketch(read(name)) for name in due}
-    sums = ReferenceIndex({**index.sketches, **sketches}, read, {}, index.altered)
+    sums = Sums(index, {**index.sketches, **sketches}, read)
     known = {name: it for name, it in found.items() if name not in failing}
     made = _by_parts(sums, candidate, known | _by_hash(sums, candidate, failing))
     rest = [name for name in failing if name not in made]
@@ -111,6 +111,20 @@ def _by_sums(
         for name, it in made.items()
         if name in failing and it.ok
     }
+
+
+class Sums(ReferenceIndex):
+    """References with their updates in them, by hash; by value too, where a sum was rounded another way."""
+
+    def __init__(
+        self, index: ReferenceIndex, sketches: Mapping[str, Sketch], read: Callable[[str], Array]
+    ) -> None:
+        super().__init__(sketches, read, {}, index.altered)
+        self._apart = index
+
+    def look_up(self, name: str, array: Array, value: str) -> Explanation | None:
+        """Explain ARRAY, whose hash is VALUE, by one reference with its update, or without where none is due."""
+        return super().look_up(name, array, value) or merged_part(self._apart, name, array)
 
 
 def _merged(arrays: Callable[[str], Array], updates: Mapping[str, LowRank], name: str) -> Array:

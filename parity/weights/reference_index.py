@@ -28,12 +28,14 @@ class Explanation(NamedTuple):
         kind: a key of ``KINDS``.
         detail: one line for a reader.
         ok: whether it is what a correct candidate may carry.
-        axes: candidate = reference transposed by these axes; ``None`` as it lies.
+        axes: candidate = reference transposed by these axes; ``None`` as it lies. Of a stack:
+            reference = part transposed by these axes.
         also: other reference tensors that the same values explain.
         shape: the candidate's shape.
         constant: all elements are equal, so that no order of axes shows.
         parts: the reference tensors it is made of, in their order in it; empty where it is one.
         amount: what it is scaled by, or offset by.
+        along: the axis on which the parts follow each other.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Explanation(NamedTuple):
     constant: bool = False
     parts: tuple[str, ...] = ()
     amount: float | None = None
+    along: int | None = None
 
 
 KINDS: Final[Mapping[str, str]] = {

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ...converters.checkpoints.base import Header
 from ...converters.checkpoints.derived import Overlay
@@ -19,7 +17,6 @@ from ...converters.models.factories import copied
 from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.quantization.rounding import round_once
 from ...converters.values import Array, LowRank
-from .reference_index import Explanation
 from .sketches.sketch import ArrayWeights, Weights
 
 if TYPE_CHECKING:
@@ -40,29 +37,6 @@ class MergedWeights:
         array = self._weights.read(name)
         update = self._updates.get(name)
         return array if update is None else round_once(update.applied_to(array), array.dtype)
-
-
-def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights) -> Model | None:
-    """Return MODEL with the weights that a candidate keeps scaled or offset, as they are kept there.
-
-    ``1 + w`` in 16 bits has fewer digits of ``w`` than ``w`` has: MLX's classes that store it that
-    way compute something else than the source, however faithful the conversion is.
-
-    Args:
-        model: the source.
-        explanations: of the candidate's tensors.
-        weights: the candidate's.
-
-    Returns:
-        The model, or ``None`` where no weight is kept that way.
-    """
-    values: dict[str, Array] = {}
-    for it in explanations:
-        if it.ok and it.amount is not None and it.source:
-            kept = weights.read(it.name).astype(np.float64)
-            undone = kept - it.amount if it.kind == "offset" else kept / it.amount
-            values[it.source] = undone.reshape(model.checkpoint.headers[it.source].shape)
-    return replace(model, tensors=Overlay(model.checkpoint, values)) if values else None
 
 
 class Constants:

@@ -131,6 +131,23 @@ def test_an_adapter_is_live_on_a_base_that_is_on_disk(model, tmp_path, monkeypat
     assert math.isclose(abs(streamed["logits"] - bare["logits"]).max(), 0) is False
 
 
+@pytest.mark.parametrize("model", ["mixtral"], indirect=True)
+def test_an_adapter_of_experts_is_live_in_every_probe_that_runs_among_others(model, tmp_path):
+    draw = np.random.default_rng(0).normal
+    updates = {
+        name: LowRank(draw(size=(2, head.shape[1])), draw(size=(head.shape[0], 2)))
+        for name, head in model.checkpoint.headers.items()
+        if "layers.0" in name and "experts" in name
+    }
+    live = replace(model, adapter=Adapter(tmp_path, "peft", updates, {}))
+    probes = make_probes(model.signature, tokenizer=None)
+
+    def run(probes):
+        return float64_outputs(stored_as(live, "float64", "stored"), model.signature, probes)
+
+    assert same(run(probes), [row for probe in probes for row in run([probe])])
+
+
 @pytest.mark.parametrize("model", ["bert", "llama"], indirect=True)
 def test_what_no_output_needs_is_the_same(model, monkeypatch):
     [probe] = make_probes(model.signature, tokenizer=None, quick=True)
