@@ -26,6 +26,7 @@ from .recording.failures import refuse
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.numbers import Counted, numbers_known
 from .recording.pure import made_pure
+from .recording.reads import keep_reads_whole
 from .recording.strides import order_as_stored
 
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -92,6 +93,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     # an empty table: functionalize and keep the rest
     functional = decomposed(made_pure(program) or program.run_decompositions({}))
     order_as_stored(functional)
+    keep_reads_whole(functional)
     return functional
 
 

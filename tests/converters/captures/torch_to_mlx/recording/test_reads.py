@@ -1,0 +1,54 @@
+"""Rows that a mask chooses are computed among all rows, and give torch's values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from weighbridge.errors import UnsupportedError
+
+MASK = torch.tensor([[0, 1, 1, 0, 1], [0, 0, 1, 0, 0], [1, 1, 1, 0, 0]]).bool()
+WEIGHT = torch.randn(2, 4)
+
+
+def written(x, mask):
+    y = x * 3
+    y[mask] = torch.tanh(x[mask]) * 2
+    return y
+
+
+def positive(x):
+    return x[x > 0].log().sum()  # elsewhere it has no logarithm, and at 0 no gradient
+
+
+CASES = {
+    "mean": (lambda x, m: x[m].mean(), (3, 5, 4), MASK),
+    "sum of rows": (lambda x, m: (x[m] * x[0, 0] + 1).sum(), (3, 5, 4), MASK),
+    "elements": (lambda x, m: x[m].square().mean(), (3, 5), MASK),
+    "selected": (lambda x, m: torch.masked_select(x, m[..., None]).exp().sum(), (3, 5, 4), MASK),
+    "projected": (lambda x, m: functional.linear(x[m], WEIGHT).relu().mean(), (3, 5, 4), MASK),
+    "loss": (lambda x, m: functional.mse_loss(x[m], (x * 2)[m] + 1), (3, 5, 4), MASK),
+    "loss summed": (
+        lambda x, m: functional.smooth_l1_loss(x[m], x[m] ** 2, reduction="sum"),
+        (3, 5, 4),
+        MASK,
+    ),
+    "written": (written, (3, 5, 4), MASK),
+    "singular elsewhere": (positive, torch.tensor([1.5, 0.0, -2.0, 0.3])),
+    "none": (lambda x, m: x[m].sum(), (3, 5), MASK & ~MASK),
+}
+
+
+def test_what_a_mask_chooses_is_joined_or_written_as_in_torch(agree):
+    agree(CASES, rtol=4e-6)
+
+
+def test_rows_that_are_not_joined_are_refused(agree):
+    with pytest.raises(UnsupportedError, match="its shape depends on values"):
+        agree({"rows": (lambda x, m: x[m], (3, 5), MASK)})
+
+
+def test_a_softmax_over_chosen_elements_is_no_work_by_rows(agree):
+    with pytest.raises(UnsupportedError, match="its shape depends on values"):
+        agree({"over": (lambda x, m: x[m].softmax(0).sum(), (3, 5), MASK)})
