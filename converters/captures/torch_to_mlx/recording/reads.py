@@ -59,7 +59,7 @@ class _Reads:
                 self._used(node)
 
     def _call(self, near: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
-        made = self.program.graph.call_function(target, args, kwargs)
+        made: Node = self.program.graph.call_function(target, args, kwargs)
         made.meta = {k: v for k, v in near.meta.items() if k in ("nn_module_stack", "stack_trace")}
         values = pytree.tree_map(
             lambda x: x.meta["val"] if isinstance(x, Node) else x, (args, kwargs)
