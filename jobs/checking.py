@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..converters.common.policy import Policy
 from ..converters.maps import Plan, Step
-from ..converters.maps.notation.axes import Atom, Axes
+from ..converters.maps.notation.axes import Atom, Axes, Sum
 from ..converters.maps.notation.rules import Cast
 from ..converters.maps.programs.computed import Computed
 from ..converters.maps.programs.preimages import leads_as_near
@@ -170,11 +171,25 @@ def expectations_of(plan: Plan) -> dict[str, Expectation]:
         computed = isinstance(step.rule, Computed)
         ordered = len(step.sources) == 1 or all(len(it.names) == 1 for it in step.sources)
         shared = len(step.source_names) > 1 < len(step.target_names)
-        expectation = Expectation(
-            step.source_names, axes, _changes(step), computed, ordered, shared
-        )
+        expectation = Expectation(_sources(step), axes, _changes(step), computed, ordered, shared)
         found |= dict.fromkeys(step.target_names, expectation)
     return found
+
+
+def _sources(step: Step) -> tuple[str, ...]:
+    """Return what STEP reads, in the order in which it lies in the target where that joins it."""
+    sums = [axis for it in step.targets for axis in it.axes or () if isinstance(axis, Sum)]
+    places = {part: place for place, part in enumerate(sums[0].parts)} if len(sums) == 1 else {}
+    found = [
+        next((places[it] for it in one.axes or () if it in places), -1) for one in step.sources
+    ]
+    if -1 in found:
+        return step.source_names
+    return tuple(
+        name
+        for _, it in sorted(zip(found, step.sources, strict=True), key=itemgetter(0))
+        for name in it.names
+    )
 
 
 def _changes(step: Step) -> bool:

@@ -12,6 +12,9 @@ from transformers import BertModel
 
 from weighbridge import jobs
 from weighbridge.cli import main
+from weighbridge.converters.checkpoints import Header
+from weighbridge.converters.maps import WeightMap
+from weighbridge.jobs.checking import expectations_of
 
 SOURCE, NATIVE = "examples.timeseries:build", "examples.timeseries:build_mlx"
 GOOD = "examples/timeseries.wmap"
@@ -37,6 +40,16 @@ def wrong_map(tmp_path):
 def convert(source, target, map_path, **chosen):
     options = jobs.Options(check="full", map=str(map_path), trust_code=SOURCE, **chosen)
     return jobs.convert(str(source), target, "mlx", options=options)
+
+
+@pytest.mark.parametrize("joined", ["q + k + v", "v + q + k"])
+def test_joined_weights_are_expected_as_they_lie_in_the_target_whatever_their_order_in_the_rule(
+    joined,
+):
+    text = f"k [k], q [q], v [v] <-> joined [({joined})]\n    where k = q = v = size\n"
+    headers = {name: Header("F32", (3,)) for name in "kqv"}
+    plan = WeightMap.parse(f"weighbridge map 1\n{text}").bind(headers, config={"size": 3})
+    assert expectations_of(plan)["joined"].sources == tuple(joined.split(" + "))
 
 
 def test_a_map_nobody_vouches_for_is_unverified(forecaster, wrong_map, tmp_path):

@@ -14,6 +14,7 @@ class Repair:
     Attributes:
         part: the file below ``parts/``; its class is called so too.
         fields: of config.json that the library's class does not keep, with their defaults.
+        whole: the same of the whole model, where these are of the language model in it.
         settings: attributes of the model by which the part knows this class.
         when: whether the language model's configuration leaves room for the fault.
     """
@@ -22,6 +23,7 @@ class Repair:
     fields: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     when: Callable[[Mapping[str, Any]], bool] = lambda _: True
+    whole: Mapping[str, Any] = field(default_factory=dict)
 
 
 def given(key: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -87,6 +89,7 @@ def tower_epsilon(key: str, *norms: str) -> Repair:
 
 
 LINEAR_STEPS: Final = Repair("linear_steps")
+QWEN: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text")
 GLM4V: Final = (Repair("bicubic_positions"), tower_epsilon("rms_norm_eps", "norm1", "norm2"))
 ALIKE: Final = {"alike": True}  # all layers have the window
 # Model type -> file of mlx-lm whose class is mended, where its own for the type is of something else.
@@ -168,9 +171,10 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     "kimi_k25": (gelu({"activation_fn": "tanh"}),),
     "llama4": (Repair("query_norm"), gelu({"activation_fn": "none"})),
     **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), (gelu({"mlp.0.act": "none"}), LINEAR_STEPS)),
+    "llava_next": (Repair("tiles", whole={"image_grid_pinpoints": ()}),),
     "mistral3": (Repair("language_window", settings=ALIKE, when=alike),),
     "modernbert": (gelu({"mlp.act": "none"}),),
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"), (LINEAR_STEPS,)),
+    **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
 }
@@ -203,4 +207,4 @@ def declared(library: str, kind: str, parts: Collection[str]) -> frozenset[str]:
     """
     if not parts:
         return frozenset()
-    return frozenset(name for repair in chosen(library, kind, parts) for name in repair.fields)
+    return frozenset(it for row in chosen(library, kind, parts) for it in (*row.fields, *row.whole))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
@@ -31,6 +31,7 @@ class Model({bases}, library.Model):
 ARGUMENTS: Final = "@dataclass\nclass {name}(library.{name}):\n"
 # What has the fields of a language model, by library.
 READERS: Final = {"mlx-lm": "ModelArgs", "mlx-vlm": "TextConfig"}
+WHOLE: Final = "ModelConfig"  # what has those of the whole model in mlx-vlm
 # mlx-vlm's loader looks for the classes of towers beside the model's.
 BESIDE: Final = "def __getattr__(name):\n    return getattr(library, name)"
 
@@ -44,7 +45,8 @@ def text(module: str, kind: str, names: Collection[str]) -> str:
     library = library_of(module)
     repairs = chosen(library, kind, names)
     parts = [_part(repair) for repair in repairs]
-    fields = _indented(f"{k}: object = {v!r}" for it in repairs for k, v in it.fields.items())
+    read = {READERS[library]: [it.fields for it in repairs], WHOLE: [it.whole for it in repairs]}
+    fields = {name: own for name, rows in read.items() if (own := _fields(rows))}
     known = {k: v for it in repairs for k, v in it.settings.items()}
     settings = _indented(f"{k} = {v!r}" for k, v in known.items())
     return (
@@ -70,12 +72,17 @@ def library_of(module: str) -> str:
     return module.partition(".")[0].replace("_", "-")
 
 
-def _arguments(name: str, fields: str) -> str:
-    """Return what reads the configuration in the place of the library's NAME: with FIELDS, if any."""
-    own = ARGUMENTS.format(name=name) + fields if fields else ""
+def _fields(rows: Iterable[Mapping[str, object]]) -> str:
+    """Return the lines of a dataclass that has what ROWS name."""
+    return _indented(f"{key}: object = {value!r}" for row in rows for key, value in row.items())
+
+
+def _arguments(name: str, fields: Mapping[str, str]) -> str:
+    """Return what reads the configuration in the place of the library's NAME and others with FIELDS."""
+    own = [ARGUMENTS.format(name=it) + lines for it, lines in fields.items()]
     if name == READERS["mlx-lm"]:
-        return own or f"{name} = library.{name}"
-    return "\n\n\n".join(filter(None, (own, BESIDE)))
+        return "".join(own) or f"{name} = library.{name}"
+    return "\n\n\n".join([*own, BESIDE])
 
 
 class Part(NamedTuple):

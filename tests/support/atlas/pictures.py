@@ -210,6 +210,8 @@ def as_named(model: Any, given: Arrays) -> Arrays:
     kind = str(getattr(getattr(model, "config", None), "model_type", ""))
     if kind == "kimi_k25" and "image_grid_thw" in given:
         return {**given, "image_grid_hws": given["image_grid_thw"][:, 1:]}
+    if kind == "paddleocr_vl" and "pixel_values" in given:
+        return {**given, "pixel_values": given["pixel_values"][None]}
     if kind == "hunyuan_vl" and "image_grid_thw" in given:
         return {**given, "position_ids": rows_and_columns(given)}
     if kind.startswith("minicpmv") and "target_sizes" in given:

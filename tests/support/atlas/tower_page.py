@@ -43,7 +43,7 @@ def read() -> Iterator[Row]:
 def worst(row: Row, way: str = "") -> str:
     """Return the error of ROW that is the largest for its bar, of the WAY that it was loaded."""
     names = [it for it in ("", "long_", "seen_") if row[f"{way}{it}error"] is not None]
-    if not names:
+    if not names or (not way and row["accepted"] != "exact"):
         return f"refused: `{row['accepted'][:120]}`"
     name = max(names, key=lambda it: row[f"{way}{it}error"] / row[f"{it}bar"])
     return figure(row[f"{way}{name}error"], row[f"{name}bar"])

@@ -56,6 +56,7 @@ EMBEDDING: dict[str, dict[str, Any]] = {
 SEEING: dict[str, dict[str, Any]] = {
     "kimi_k25": {"projection_hidden_size": 32},
     "llama4": {"vision_config": {"vision_output_dim": 44}},
+    "qwen3_5_text": {"rope_parameters": ROPE},
     "muse_glimmer": {
         "out_hidden_size": 128,
         "vision_config": {"pos_emb_height": 3, "pos_emb_width": 5},
@@ -107,7 +108,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "glm4v": GRID,
     "glm4v_moe": GRID,
     "glm_ocr": GRID,
-    "glm5_next": {"text_config": {"num_key_value_heads": 4}},
+    "glm5_next": {"text_config": {"num_key_value_heads": 4, "qk_rope_head_dim": 0}},
     "granite4_vision": {
         "downsample_rate": "1/2",
         "deepstack_layer_map": [[0, 0]],
@@ -152,7 +153,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
     "paddleocr_vl": {
         "tie_word_embeddings": False,
-        "text_config": {"rope_parameters": SECTIONED | {"mrope_section": [2, 3, 3]}},
+        "text_config": {
+            "hidden_size": 1024,  # the projector of mlx-vlm's class gives no other
+            "tie_word_embeddings": False,
+            "rope_parameters": SECTIONED | {"mrope_section": [2, 3, 3]},
+        },
     },
     "paligemma": {
         "projection_dim": HIDDEN,

@@ -46,7 +46,7 @@ def worst(kind: str, *, repair: bool = False) -> tuple[float, float]:
     """Return the error of mlx-vlm's class for KIND that is the largest for its bar, and that bar.
 
     The class is given the weights in the layout that it reads, which a conversion writes; where it
-    refuses them all the same, nothing is right.
+    refuses them all the same, or gives another number of logits, nothing is right.
     """
     import mlx.core as mx
 
@@ -59,9 +59,9 @@ def worst(kind: str, *, repair: bool = False) -> tuple[float, float]:
         target = find(asked, library)
         try:
             model = target.load(to_mlx(asked, target).config, weights)
-        except MismatchError:
+            return largest(library, kind, made, model)
+        except (MismatchError, ValueError):
             return float("inf"), 0.0
-    return largest(library, kind, made, model)
 
 
 def largest(library: str, kind: str, made: tiny.Tiny, model: Any) -> tuple[float, float]:
