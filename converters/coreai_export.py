@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from ..errors import BadInputError, UnsupportedError, WeighbridgeError
 from .captures.constants import UNREAD, described, unread
+from .captures.continuing import POSITION, one_text
+from .captures.mlprogram.texts import Text
 from .captures.positional import (
     Positional,
     bounded,
@@ -86,20 +89,44 @@ def export_coreai(
     """
     if target.suffix != SUFFIX:
         raise BadInputError(f"{target}: expected a name in {SUFFIX}")
-    limits = bounds(signature, options.upper)
+    taken = one_text(signature) if options.stateful else signature
+    limits = bounds(taken, options.upper)
     step("recording the module")
     own, wrapper = in_precision(module, options.precision)
-    graph = record(own, signature, limits, wrapper=wrapper)
+    graph = record(
+        own, taken, limits, wrapper=keeping(taken, limits) if options.stateful else wrapper
+    )
     step("writing the Core AI asset")
-    asset = saved(graph, signature, target)
-    sites = places_of(asset, wrapper(own, signature), signature, limits)
-    about = {"signature": asdict(bounded(signature, limits)), "sites": sites, UNREAD: unread(graph)}
+    asset = saved(graph, taken, target)
+    about = {"signature": asdict(bounded(signature, limits)), UNREAD: unread(graph)}
+    text = {"text": Text(taken.inputs[0].name, POSITION)._asdict()} if options.stateful else {}
+    about |= text or {"sites": places_of(asset, wrapper(own, signature), signature, limits)}
     weights = sign(asset, module, about)
     return CoreaiReport(
         path=target,
         weights={name: entry["key"] for name, entry in weights.items()},
         nbytes=sum(file.stat().st_size for file in asset.files),
     )
+
+
+def keeping(signature: Signature, limits: Mapping[str, int]) -> Any:
+    """Return what ``record`` is to wrap a causal language model of SIGNATURE in, LIMITS its largest sizes."""
+    from .captures.keeping import Stateful
+
+    return partial(Stateful, tokens=limits[str(signature.inputs[0].shape[1])])
+
+
+def tokens_written(values: Any, node: Any, _: Any) -> Any:
+    """Return Core AI's form of ``weighbridge::write_tokens``, a NODE whose inputs are among VALUES."""
+    from coreai._compiler.dialects import coreai
+    from coreai_torch._aten_to_core import _get_operands
+
+    kept, new, position = _get_operands(values, node, [0, 1, 2])
+    sizes = coreai.cast(coreai.get_shape(new), position.type.element_type)
+    end = coreai.broadcasting_add(position, coreai.slice_(sizes, [2], [3], [1]))
+    whole = [2**31 - 1]
+    first, last = (coreai.concat(0, [a, a, at, a]) for a, at in (([0], position), (whole, end)))
+    return coreai.slice_update(kept, first, last, [1, 1, 1, 1], new)
 
 
 def saved(graph: Any, signature: Signature, target: Path) -> Asset:
@@ -116,10 +143,13 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
             from coreai_torch import TorchConverter, get_decomp_table
 
             converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # no paths of source code
+            converter.register_torch_lowering("weighbridge::write_tokens.default")(tokens_written)
+            once = computed_once(graph.run_decompositions(get_decomp_table()))
             converter.add_exported_program(
-                computed_once(graph.run_decompositions(get_decomp_table())),
+                once,
                 input_names=[port.name for port in signature.inputs],
                 output_names=[port.name for port in signature.outputs],
+                state_names=[*once.graph_signature.buffers_to_mutate.values()],
             )
             program = converter.to_coreai()
             written_by_us(program)

@@ -167,6 +167,8 @@ def model_facts(model: Model) -> Facts:
         facts |= described(Path(str(model.path)))
     if isinstance(model.tensors, Asset):
         facts["operators"] = model.tensors.process.ask("operators")
+        if states := model.tensors.process.ask("states"):
+            facts["states"] = states
     if isinstance(model.tensors, OnnxFile):
         graph = model.tensors.proto
         facts["operators"] = dict(Counter(node.op_type for node in graph.graph.node))

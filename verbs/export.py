@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..converters.coreml.options import PackageOptions
 
 OF_WEIGHTS = ("prune", "palettize", "quantize", "block")  # how a package's weights are compressed
-OF_PROGRAMS = ("opset", "external_data", "quant_format")  # what some of them have
+OF_PROGRAMS = ("stateful", "opset", "external_data", "quant_format")  # what some of them have
 OF_CODES = (
     "Q4_0",
     "Q4_1",
@@ -90,12 +90,13 @@ compressing = together(
         help="The part of each weight's numbers that become zeros, the smallest ones.",
     ),
 )
+stateful = click.option(
+    "--stateful",
+    is_flag=True,
+    help="A causal language model keeps keys and values in states and goes on with a text.",
+)
 packaging = together(
-    click.option(
-        "--stateful",
-        is_flag=True,
-        help="A causal language model keeps keys and values in states and goes on with a text.",
-    ),
+    stateful,
     click.option(
         "--multifunction",
         is_flag=True,
@@ -225,7 +226,7 @@ def export_coreml(
 
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --quantize int4 --block 32
 
-    Example: weighbridge export coreml gpt2-tuned GPT2.mlpackage --stateful --multifunction
+    Example: weighbridge export coreml Qwen3-8B Decoder.mlpackage --stateful --multifunction
 
     Example: weighbridge export coreml vit-tuned ViT.mlpackage --image pixel_values --labels config
     """
@@ -293,11 +294,14 @@ def export_onnx(source: str, target: Path, **chosen: Any) -> None:
 
 @export.command("coreai")
 @programming
+@stateful
 @writing
 def export_coreai(source: str, target: Path, **chosen: Any) -> None:
     """Export SOURCE to TARGET.aimodel with named inputs of any size, checked in Core AI's own runtime.
 
     Example: weighbridge export coreai minilm-tuned minilm.aimodel
+
+    Example: weighbridge export coreai Qwen3-8B Decoder.aimodel --stateful
     """
     export_program("coreai", source, target, chosen)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from ...errors import UnsupportedError
 from ..common.memory import pass_on_shortage
 from ..common.users_code import first_line
+from ..models.signature import Signature
+from .continuing import POSITION
+from .positional import Positional
 
 PARTS: Final = ("keys", "values")
 KNOWN: Final = (DynamicLayer, DynamicSlidingWindowLayer)  # these keep keys and values alone
@@ -100,3 +104,36 @@ def sizes_of(module: torch.nn.Module, ids: str) -> dict[str, Size]:
         for part in PARTS
     }
     return {name: Size(heads, width) for name, (_, heads, _, width) in shapes.items()}
+
+
+class Stateful(Positional):
+    """A causal language model with buffers for its keys and values; see ``Positional``.
+
+    It reads some tokens of one text and its ``position``, how many it has read before.
+    """
+
+    def __init__(self, module: torch.nn.Module, signature: Signature, tokens: int) -> None:
+        super().__init__(module, signature)
+        try:
+            self.sizes = sizes_of(module, self.names[0])
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{error}; export it without --stateful") from error
+        dtype = next((it.dtype for it in module.parameters()), torch.float32)
+        for name, (heads, width) in self.sizes.items():
+            self.register_buffer(name, torch.zeros(1, heads, tokens, width, dtype=dtype))
+
+    def call(self, named: Mapping[str, Tensor]) -> Any:
+        """Call the module with what the buffers hold, and write them."""
+        own = {name: value for name, value in named.items() if name != POSITION}
+        layers = [Layer(keys, values, named[POSITION]) for keys, values in self.kept()]
+        result = self.module(**own, past_key_values=Cache(layers=[*layers]), use_cache=True)
+        for layer, buffers in zip(layers, self.kept(), strict=True):
+            for buffer, value in zip(buffers, (layer.keys, layer.values), strict=True):
+                buffer.copy_(value)
+        return result
+
+    def kept(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the buffers of every layer."""
+        for index in range(len(self.sizes) // len(PARTS)):
+            keys, values = (getattr(self, f"{part}_{index}") for part in PARTS)
+            yield keys, values

@@ -22,6 +22,7 @@ class ProgramOptions:
         upper: largest size of each named dimension, where the signature has none.
         opset: version of ONNX's operators; ``None`` for ``OPSET``.
         external_data: whether ONNX's weights lie in a file of their own, beside the graph in a folder.
+        stateful: the keys and values of a causal language model are states of a Core AI asset.
         quant_format: how ONNX holds codes, as onnxruntime's quantizer calls it: ``QDQ`` in
             ``DequantizeLinear``, ``QOperator`` in ``MatMulNBits``; ``None`` for ``QDQ``.
     """
@@ -31,6 +32,7 @@ class ProgramOptions:
     opset: int | None = None
     external_data: bool = False
     quant_format: str | None = None
+    stateful: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no format has.

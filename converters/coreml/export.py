@@ -150,7 +150,8 @@ def recorded(module: torch.nn.Module, form: Form) -> Any:
         return record_layers(any_length(module), *asked, torch.int32, pictured)
     if not options.stateful:
         return record_layers(any_length(module), *asked)
-    from .stateful import Stateful
+    from ..captures.keeping import Stateful
+    from . import stateful  # noqa: F401  # coremltools learns an operation
 
     return record(*asked, wrapper=partial(Stateful, tokens=form.tokens))
 

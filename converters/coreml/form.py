@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...errors import BadInputError, UnsupportedError
+from ...errors import BadInputError
+from ..captures.continuing import POSITION, one_text
 from ..captures.mlprogram.names import COLORS
 from ..captures.mlprogram.texts import Text
 from ..captures.mlprogram.toolkit import coremltools
 from ..captures.positional import bounds, example, example_sizes
 from ..models.signature import Port, Signature
-from ..runtimes.pieces import stepped
 from .options import PackageOptions, with_sizes
 
 PROBABILITIES: Final = "probabilities"  # of the classes that a package names
-POSITION: Final = "position"
-LONGEST: Final = 2048  # tokens that are kept where nobody says how many
 MAIN: Final = "main"
 PREFILL, DECODE = "prefill", "decode"  # the functions of a package that has two
 
@@ -140,26 +137,3 @@ def shape_of(form: Form, port: Port) -> Any:
         for chosen in [dict(zip(named, combination, strict=True))]
     ]
     return coremltools.EnumeratedShapes(shapes) if len({*shapes}) > 1 else shapes[0]
-
-
-def one_text(signature: Signature) -> Signature:
-    """Return SIGNATURE as a stateful package has it: one text, and how much of it was read before.
-
-    Raises:
-        UnsupportedError: it is no signature of a model that continues a text.
-    """
-    port = stepped(signature)
-    if port is None or signature.inputs != (port,) or len(port.shape) != 2:
-        names = ", ".join(it.name for it in signature.inputs)
-        raise UnsupportedError(
-            f"a stateful package continues a text: its one input is token ids, not {names};"
-            " export it without --stateful"
-        )
-    batch, length = port.shape
-    limits = {**dict(port.upper), str(length): min(LONGEST, port.limit(str(length), LONGEST))}
-    alone = replace(port, shape=(1, length), upper=tuple(limits.items()))
-    outputs = (
-        replace(it, shape=tuple(1 if size == batch else size for size in it.shape))
-        for it in signature.outputs
-    )
-    return Signature((alone, Port(POSITION, "int32", (1,), "positions")), tuple(outputs))

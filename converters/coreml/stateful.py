@@ -1,23 +1,10 @@
-"""Causal language models whose keys and values are states of the package, so that it goes on with a text.
-
-The package reads some tokens of one text and its ``position``, how many it has read before.
-"""
+"""The operation by which causal language models write their keys and values, as Core ML's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import torch
-from torch import Tensor
-from transformers.cache_utils import Cache
-
-from ...errors import UnsupportedError
-from ..captures.keeping import PARTS, Layer, sizes_of
 from ..captures.mlprogram.toolkit import quiet
-from ..captures.positional import Positional
-from ..models.signature import Signature
-from .form import POSITION
 
 with quiet():
     from coremltools.converters.mil import Builder
@@ -37,32 +24,3 @@ def _write_tokens(context: Any, node: Any) -> None:
     context.add(
         Builder.slice_update(x=kept, update=new, begin=begin, end=end, **masks, name=node.name)
     )
-
-
-class Stateful(Positional):
-    """A causal language model with buffers for its keys and values; see ``Positional``."""
-
-    def __init__(self, module: torch.nn.Module, signature: Signature, tokens: int) -> None:
-        super().__init__(module, signature)
-        try:
-            self.sizes = sizes_of(module, self.names[0])
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{error}; export it without --stateful") from error
-        for name, (heads, width) in self.sizes.items():
-            self.register_buffer(name, torch.zeros(1, heads, tokens, width))
-
-    def call(self, named: Mapping[str, Tensor]) -> Any:
-        """Call the module with what the buffers hold, and write them."""
-        own = {name: value for name, value in named.items() if name != POSITION}
-        layers = [Layer(keys, values, named[POSITION]) for keys, values in self.kept()]
-        result = self.module(**own, past_key_values=Cache(layers=[*layers]), use_cache=True)
-        for layer, buffers in zip(layers, self.kept(), strict=True):
-            for buffer, value in zip(buffers, (layer.keys, layer.values), strict=True):
-                buffer.copy_(value)
-        return result
-
-    def kept(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the buffers of every layer."""
-        for index in range(len(self.sizes) // len(PARTS)):
-            keys, values = (getattr(self, f"{part}_{index}") for part in PARTS)
-            yield keys, values

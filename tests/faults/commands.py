@@ -85,6 +85,9 @@ COMMANDS: Final = {
     "onnx-folder": Command(
         ("export", "onnx", "{s}/bert", "{t}", "--external-data", "--precision", "fp16", *UNCHECKED)
     ),
+    "coreai-stateful": Command(
+        ("export", "coreai", "{s}/llama", "{t}", "--stateful", *UNCHECKED), "out.aimodel"
+    ),
     "coreai": Command(
         ("export", "coreai", "{s}/series", "{t}", *SERIES, *UNCHECKED), "out.aimodel"
     ),

@@ -103,7 +103,7 @@ KIND = {
     "a map of ours": ("infer",),
     "a GGUF file of ours": ("gguf", "quantized-to-gguf"),
     "a package of ours": ("coreml", "coreml-compressed", "coreml-functions"),
-    "an asset of ours": ("coreai",),
+    "an asset of ours": ("coreai", "coreai-stateful"),
     "a model of ours": (
         *("quantize", "quantized-to-torch", "torch-to-quantized", "dequantized"),
         *("gguf-to-mlx", "gguf-to-torch", "onnx-to-torch", "coreml-to-mlx"),

@@ -488,6 +488,15 @@ FAMILIES: dict[str, Family] = {
         ),
         4,
     ),
+    "states": Family(
+        ("states.aimodel", "llama"),
+        at("states.aimodel", spoil_asset),
+        (
+            Verb("inspect states.aimodel"),
+            Verb("convert coreai-to-torch states.aimodel out --like llama --check none", "out"),
+        ),
+        1,
+    ),
     "asset": Family(
         ("model.aimodel", "golden", "bert"),
         at("model.aimodel", spoil_asset),

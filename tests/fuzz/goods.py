@@ -319,6 +319,10 @@ def asset(folder: Path) -> None:
     command("export", "coreai", "bert", folder.name, "--check", "none")
 
 
+def with_states(folder: Path) -> None:
+    command("export", "coreai", "llama", folder.name, "--stateful", "--check", "none")
+
+
 def onnx_folder(folder: Path) -> None:
     folder.mkdir()
     onnx_file(folder / "model.onnx")
@@ -438,6 +442,7 @@ GOODS: dict[str, Callable[[Path], None]] = {
     "onnx": onnx_folder,
     "products.onnx": products,
     "model.aimodel": asset,
+    "states.aimodel": with_states,
     "port.py": port,
     "series": series,
     "pairs": pairs,
@@ -462,6 +467,7 @@ NEEDS = {
     "products.onnx": ("llama",),
     "onnx": ("bert",),
     "model.aimodel": ("bert",),
+    "states.aimodel": ("llama",),
     "run": ("port.py", "series", "recipe.yaml"),
     "run-done": ("run",),
     ".out.staging": ("bert",),

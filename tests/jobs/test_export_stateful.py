@@ -2,10 +2,9 @@
 
 import json
 import sys
+from functools import partial
 
-import numpy as np
 import pytest
-import torch
 import transformers
 from click.testing import CliRunner
 
@@ -13,14 +12,13 @@ from weighbridge.cli import main
 from weighbridge.converters.captures.mlprogram import load_program
 from weighbridge.converters.captures.mlprogram.package import read_package
 from weighbridge.converters.coreml.options import PackageOptions
+from weighbridge.tests.support.coreml.greedy import require_same_text
 from weighbridge.tests.support.coreml.models import MODELS, make
 
 FOUND = "PASS" if sys.platform == "darwin" else "PASS-REFERENCE"
 FAMILIES = ("GPT-2", "Gemma", "Gemma 2", "Gemma 3", "Llama", "Qwen3")
 TWO = "--multifunction"
 CASES = [*((it,) for it in FAMILIES), ("GPT-2", TWO), ("Gemma 3", TWO), ("Llama", TWO)]
-PROMPT, NEW = 8, 64
-NEAR = 0.02  # of the scores' standard deviation: a tie in half precision
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -53,23 +51,8 @@ def test_one_reading_and_reading_piece_by_piece_give_what_the_source_gives(expor
 
 def test_64_greedy_tokens_are_those_of_transformers(exported):
     kind, source, target, _ = exported
-    ids = np.random.default_rng(0).integers(3, 60, (1, PROMPT))
-    found = kind.from_pretrained(source).generate(
-        torch.from_numpy(ids), max_new_tokens=NEW, do_sample=False, eos_token_id=None,
-        pad_token_id=0, output_logits=True, return_dict_in_generate=True,
-    )  # fmt: skip
-    wanted = found.sequences[0, PROMPT:].tolist()
     program = load_program(target)
-    state, tokens, part, begun = program.new_state(), [], ids, 0
-    for _ in range(NEW):
-        inputs = {"input_ids": part, "position": np.array([begun])}
-        tokens.append(int(program.run(inputs, state=state)["logits"][0, -1].argmax()))
-        begun, part = begun + part.shape[1], np.array([tokens[-1:]])
-    parted = next((i for i in range(NEW) if tokens[i] != wanted[i]), None)
-    if parted is not None:  # behind a tie the texts are two
-        scores = found.logits[parted][0]
-        first, second = scores.topk(2).values.tolist()
-        assert first - second < NEAR * scores.std()
+    require_same_text(kind, source, partial(program.run, state=program.new_state()))
 
 
 def test_a_stateful_package_is_for_the_first_system_with_states_and_names_them(exported):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from copy import copy
 from importlib import metadata
+from itertools import count
+from typing import cast
 
 from ....errors import BadInputError, UnsupportedError
+from ...captures.mlprogram.texts import Call, Text, read_rows, text_of
 from ...checkpoints.formats.coreai.asset import Asset
 from ...common.policy import Policy
 from ...models import Model
@@ -29,7 +33,10 @@ class CoreaiRunner:
         self.signature = model.signature
         self._asset = model.tensors
         self._wide = False
-        sites = recorded(model.tensors).get("sites")
+        record = recorded(model.tensors)
+        self.text = text_of(record)
+        self.cache = "states" if self.text else ""
+        sites = record.get("sites")
         self._sites: dict[str, int] = dict(sites) if isinstance(sites, dict) else {}
 
     def shadow(self, _: Arrays | None = None) -> CoreaiRunner:
@@ -39,16 +46,31 @@ class CoreaiRunner:
         return other
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Return the outputs by name, floats as float32."""
+        """Return the outputs by name, floats as float32; every row of a text has states of its own."""
+        if self.text:
+            return self.run_in_pieces(inputs)
         found: dict[str, Array] = self._asset.process.ask("run", dict(inputs), wide=self._wide)
         return widened(found)
+
+    def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int] = ()) -> dict[str, Array]:
+        """Return the outputs of each token, read so many at a time as SIZES says, kept in states."""
+
+        def begin() -> Call:
+            calls = count()
+            return lambda part: self._asset.process.ask(
+                "run", dict(part), wide=self._wide, on=next(calls) > 0
+            )
+
+        return widened(read_rows(cast("Text", self.text), inputs, begin, sizes))
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every submodule whose place the asset's record says; ours do.
 
         The program is written again, with these values among its outputs and the corrections of
-        those that fit among its inputs.
+        those that fit among its inputs. One with states is not looked into.
         """
+        if self.text:
+            return Trace(self.run(inputs))
         asked = (dict(inputs), sorted(set(self._sites.values())))
         outputs, values = self._asset.process.ask("watched", *asked, {}, wide=self._wide)
         known = {

@@ -36,6 +36,7 @@ class Inside:
         self._arrays: dict[int, Array] = {}
         self._function: Any = None
         self._made: dict[Any, Any] = {}
+        self._kept: dict[str, NDArray] = {}
 
     def constants(self) -> dict[int, tuple[str, tuple[int, ...]]]:
         """Return dtype and shape of every constant whose dtype a tensor file has, by number."""
@@ -64,8 +65,15 @@ class Inside:
         """Return the names of what it keeps from one call to the next."""
         return list(self._loaded().desc.state_names)
 
-    def run(self, inputs: Mapping[str, Array], *, wide: bool = False) -> dict[str, Array]:
-        """Return the outputs by name; if WIDE, computed in float32 whatever the asset says."""
+    def run(
+        self, inputs: Mapping[str, Array], *, wide: bool = False, on: bool = False
+    ) -> dict[str, Array]:
+        """Return the outputs by name; if WIDE, computed in float32 whatever the asset says.
+
+        It goes ON with the states of the run before, or begins with zeros.
+        """
+        if not on:
+            self._kept = {}
         return self.watched(inputs, (), {}, wide=wide)[0]
 
     def watched(
@@ -104,7 +112,13 @@ class Inside:
 
     def _called(self, function: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
         given = {name: NDArray(_fitting(function, name, it)) for name, it in inputs.items()}
-        found = self._loop.run_until_complete(function(given))
+        self._kept = self._kept or {
+            name: NDArray(np.zeros(it.shape, str(it.dtype)))
+            for name in function.desc.state_names
+            if (it := function.desc.state_descriptor(name))
+        }
+        states = [self._kept] if self._kept else []
+        found = self._loop.run_until_complete(function(given, *states))
         return {name: np.array(it.numpy()) for name, it in found.items()}
 
     def operators(self) -> dict[str, int]:
