@@ -82,6 +82,11 @@ class Recovered:
             lines.append(f"not in the file, {known}: {', '.join(self.absent)}")
         return lines
 
+    def without(self, names: Collection[str]) -> None:
+        """Note that NAMES, which the model may lack, are not in the file, which has no record."""
+        if names:
+            self.absent, self.unneeded = (*self.absent, *sorted(names)), False
+
     def leave_out(self, heads: Iterable[str]) -> None:
         """Leave out the HEADS of which a tensor is absent: a bias may equal one that the file needs."""
         for head in heads:

@@ -101,12 +101,19 @@ def recovered(
     source: Path, contents: Contents, like: Like, options: Options
 ) -> tuple[Model, list[str]]:
     """Return the model whose weights CONTENTS hold, and how they were found."""
-    from ...converters.recovering.weights import Held, recover
+    from ...converters.recovering.weights import Held, count, recover
 
-    wanted, besides, module = named_by(contents, like)
+    names, besides, module = named_by(contents, like)
+    family = known_family(like.config, like.headers)
+    heads = family.optional if family else ()
+    wanted = {
+        name: it
+        for name, it in names.items()
+        if contents.manifest or name.partition(".")[0] not in heads or count(*contents, {name: it})
+    }
     found = recover(*contents, wanted, str(source), besides, like.values)
-    if family := known_family(like.config, like.headers):
-        found.leave_out(family.optional)
+    found.without(names.keys() - wanted.keys())
+    found.leave_out(heads)
     coded: dict[str, Blocks] = {}
     if CODES in contents.manifest and isinstance(contents.constants, OnnxFile):
         held = blocks_in(contents.constants, contents.manifest)

@@ -1,0 +1,215 @@
+"""Weights from PyTorch to ONNX and Core ML and back, family by family: are they what they were?
+
+    python benchmarks/round_trips.py [--write] [NAME ...]
+
+A family is exported as a user does, its file converted back with ``--like`` and a directory without weights,
+and every tensor compared with the source's: ``exact``, ``rounded`` to float16 once, or ``near``, computed back
+from what an exporter folded, by at most two units of the last digit of float32 (of float16 in a file in half
+precision). Each is done with the record that an export of ours leaves, and without it. What came back from
+ONNX goes on to MLX where a class reads it, and is compared with what the source becomes there. Results of
+single families are added to ``results/round_trips.json``; ``--write`` puts the table into ``docs/onnx.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from click.testing import CliRunner
+
+from weighbridge.benchmarks.captures import cpu_steps  # noqa: F401  (MLX's BLAS)
+from weighbridge.converters.models.manifests import MANIFEST
+from weighbridge.tests.support.coreml import modules
+from weighbridge.tests.support.coreml.families import MODULES
+from weighbridge.tests.support.coreml.models import MODELS, MORE, PACKAGED, make
+
+RESULT: Final = Path(__file__).with_name("results") / "round_trips.json"
+PAGE: Final = Path(__file__).parent.parent / "docs" / "onnx.md"
+VISION: Final = ("DINOv2", "SigLIP", "Swin", "Segformer", "MobileNet")  # made by functions
+NAMES: Final = (*MODELS, *MORE, *(name for name in PACKAGED if name != "Mamba"), *VISION)
+FILES: Final = {"onnx": "m.onnx", "coreml": "m.mlpackage"}
+# What is asked of an export, by the column of the table.
+WAYS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "ONNX": ("onnx", ()),
+    "ONNX, fp16": ("onnx", ("--precision", "fp16")),
+    "Core ML, float32": ("coreml", ("--precision", "float32")),
+    "Core ML, mixed": ("coreml", ("--precision", "mixed")),
+}
+PLAIN: Final = {"ONNX": "ONNX without record", "Core ML, float32": "Core ML without record"}
+COLUMNS: Final = (*WAYS, *PLAIN.values(), "on to MLX")
+UNITS: Final = 2  # of the last digit
+Row = dict[str, Any]
+
+
+def command(*words: object) -> tuple[int, str]:
+    """Run the command of WORDS; return its exit code and output."""
+    from weighbridge.cli import main
+
+    result = CliRunner().invoke(main, [str(it) for it in words])
+    return result.exit_code, result.output
+
+
+def source(name: str, folder: Path) -> str:
+    """Write the model of the family NAME to FOLDER; return what an export is given.
+
+    Of types whose inputs a directory does not tell, that is a function.
+    """
+    if name not in VISION:
+        return str(make(name, folder))
+    module, _ = getattr(modules, MODULES[name])()
+    module.save_pretrained(folder)
+    return f"{modules.__name__}:{MODULES[name]}"
+
+
+def without_record(file: Path) -> Path:
+    """Take the record of the export out of FILE; return it."""
+    if file.suffix == ".onnx":
+        import onnx
+
+        proto = onnx.load(file)
+        kept = [it for it in proto.metadata_props if it.key != MANIFEST]
+        del proto.metadata_props[:]
+        proto.metadata_props.extend(kept)
+        onnx.save(proto, file)
+        return file
+    from weighbridge.converters.captures.mlprogram import package
+
+    opened = package.read_package(file)
+    del opened.spec.description.metadata.userDefined[package.MANIFEST]
+    (model,) = file.rglob("*.mlmodel")
+    model.write_bytes(opened.spec.SerializeToString())
+    return file
+
+
+def tried(name: str, folder: Path) -> Row:
+    """Return what becomes of the family NAME, by the columns of the table."""
+    model, row = source(name, folder / "source"), Row()
+    shutil.copytree(
+        folder / "source", folder / "like", ignore=shutil.ignore_patterns("*.safetensors")
+    )
+    for column, (form, options) in WAYS.items():
+        file = folder / column / FILES[form]
+        file.parent.mkdir()
+        code, said = command("export", form, model, file, "--check", "none", *options)
+        for again in (column, *([PLAIN[column]] if column in PLAIN else ())):
+            if again != column and not code:
+                without_record(file)
+            row[again] = {"refused": last(said)} if code else back(form, file, folder, again)
+    row["on to MLX"] = onward(folder)
+    return row
+
+
+def back(form: str, file: Path, folder: Path, column: str) -> Row:
+    """Convert FILE of FORM back, and say what its tensors are beside those of the source in FOLDER."""
+    target = folder / f"back {column}"
+    words = ("--like", folder / "like", "--check", "none")
+    code, said = command("convert", f"{form}-to-torch", file, target, *words)
+    if code:
+        return {"refused": last(said)}
+    half = "fp16" in column or "mixed" in column
+    return beside(tensors(folder / "source"), tensors(target), half=half)
+
+
+def onward(folder: Path) -> Row:
+    """Say what MLX gets of what came back from ONNX, beside what it gets of the source."""
+    came, made = folder / "back ONNX", []
+    if not came.exists():
+        return {"refused": "nothing came back"}
+    for path in (folder / "source", came):
+        target = folder / f"{path.name} in MLX"
+        code, said = command("convert", "torch-to-mlx", path, target, "--check", "none")
+        if code:
+            return {"refused": last(said)}
+        made.append(tensors(target))
+    return beside(*made)
+
+
+def tensors(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the tensors in FOLDER."""
+    from safetensors.numpy import load_file
+
+    return {key: it for file in folder.glob("*.safetensors") for key, it in load_file(file).items()}
+
+
+def beside(was: Mapping[str, Any], now: Mapping[str, Any], *, half: bool = False) -> Row:
+    """Say what the tensors NOW are beside what they WERE; HALF of a file in float16."""
+    kinds = {name: kind(was[name], now[name], half=half) for name in was.keys() & now.keys()}
+    return {
+        **Counter(sorted(kinds.values())),
+        "differ": sorted(name for name, it in kinds.items() if it == "differs"),
+        "absent": sorted(was.keys() - now.keys()),
+        "unknown": sorted(now.keys() - was.keys()),
+    }
+
+
+def kind(was: Any, now: Any, *, half: bool) -> str:
+    """Say what NOW is beside WAS."""
+    if was.shape != now.shape:
+        return "differs"
+    if np.array_equal(was, now.astype(was.dtype)):
+        return "exact"
+    if half and np.array_equal(was.astype(np.float16).astype(now.dtype), now):
+        return "rounded"
+    unit = np.finfo(np.float16 if half else np.float32).eps
+    scale = max(1.0, float(np.abs(was).max(initial=0)))  # of one plus a weight, as in Gemma's norms
+    gap = float(np.abs(was.astype(np.float64) - now).max(initial=0))
+    return "near" if gap <= UNITS * unit * scale else "differs"
+
+
+def last(said: str) -> str:
+    """Return the line of SAID that tells what is wrong, and the first of its problems."""
+    lines = said.strip().splitlines() or [""]
+    at = next((n for n, line in enumerate(lines) if line.startswith("Error")), len(lines) - 1)
+    return " ".join(" ".join(lines[at : at + 2]).split())[:300]
+
+
+def cell(found: Row) -> str:
+    """Print what was FOUND as a cell of a table."""
+    if "refused" in found:
+        return "-"
+    counts = [f"{found[it]} {it}" for it in ("exact", "rounded", "near", "differs") if it in found]
+    rest = [f"{len(found[it])} {it}" for it in ("absent", "unknown") if found[it]]
+    return ", ".join((*counts, *rest))
+
+
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
+    """Yield the lines of the table of ROWS."""
+    yield f"| family | {' | '.join(COLUMNS)} |"
+    yield "|---" * (len(COLUMNS) + 1) + "|"
+    for name, row in rows.items():
+        yield f"| {name} | {' | '.join(cell(row[column]) for column in COLUMNS)} |"
+
+
+def main() -> None:
+    """Try families, keep the results, and print or write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--write", action="store_true", help="the table of all results, no trial")
+    arguments = parser.parse_args()
+    rows = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
+    for name in () if arguments.write else arguments.names or NAMES:
+        with tempfile.TemporaryDirectory() as folder:
+            rows[name] = tried(name, Path(folder))
+        print(f"| {name} | {' | '.join(cell(rows[name][it]) for it in COLUMNS)} |", flush=True)
+        for column, found in rows[name].items():
+            if told := found.get("refused") or found["differ"] or found["unknown"]:
+                print(f"    {column}: {told}", flush=True)
+        ordered = {it: rows[it] for it in NAMES if it in rows}
+        RESULT.write_text(json.dumps(ordered, indent=1) + "\n")
+    if arguments.write:
+        marked = r"(<!-- round trips -->\n).*?(<!-- end of round trips -->)"
+        text = "\n".join(table(rows))
+        page = re.sub(marked, rf"\g<1>\n{text}\n\n\g<2>", PAGE.read_text(), flags=re.DOTALL)
+        PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
