@@ -81,22 +81,28 @@ def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> l
     >>> found[0].source, found[0].values.tolist()
     ('w', [2.0, 3.0, 0.0, 1.0])
     """
+    found: list[Share] | None = None
     match expression:
         case {"key": name}:
-            return [Share(name, made.reshape(read("key", name).shape))]
+            found = [Share(name, made.reshape(read("key", name).shape))]
         case ["order", inner, *blocks]:
-            return shares(inner, in_order(made, *np.argsort(np.asarray(blocks, int))), read)
+            found = shares(inner, in_order(made, *np.argsort(np.asarray(blocks, int))), read)
         case ["rows", {"key": name}, start, _]:
-            return [Share(name, made, int(start))]
+            found = [Share(name, made, int(start))]
+        case ["picked", {"key": name}, *rows]:
+            table: Array = np.zeros_like(read("key", name), made.dtype)
+            table[np.asarray(rows, int)] = made.reshape(table.shape[1], -1).T
+            found = [Share(name, table)] if len({*rows}) == len(table) else None
         case ["join", axis, *parts]:
             sizes = [evaluate(part, read).shape[int(axis)] for part in parts]
             cut = np.split(made, np.cumsum(sizes)[:-1], int(axis))
             of_each = [shares(*it, read) for it in zip(parts, cut, strict=True)]
-            return None if None in of_each else [share for it in of_each for share in it or ()]
+            found = None if None in of_each else [share for it in of_each for share in it or ()]
         case ["add", {"key": name}, {"key": other}]:
-            return [Share(name, made - read("key", other).reshape(made.shape))]
-    back = undone(expression, made)
-    return None if back is None else [Share(name, back) for name in tensors(expression)]
+            found = [Share(name, made - read("key", other).reshape(made.shape))]
+        case _ if (back := undone(expression, made)) is not None:
+            found = [Share(name, back) for name in tensors(expression)]
+    return found
 
 
 def put_together(found: Iterable[Share], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:

@@ -230,15 +230,24 @@ def _named(found: Recovered, constants: Checkpoint, wanted: Mapping[str, Header]
 def _shaped(found: Recovered, constants: Checkpoint, wanted: Mapping[str, Header]) -> None:
     """Find what is left by its shape, where one tensor and one constant alone have it."""
     left = {name: it for name, it in wanted.items() if name not in found.arrays}
-    shapes = Counter(tuple(sorted(it.shape)) for it in left.values())
+    shapes = Counter(sorted_sizes(it) for it in left.values())
     rest = {name: it for name, it in constants.headers.items() if len(it.shape) > 1}
-    there = Counter(tuple(sorted(it.shape)) for it in rest.values())
+    there = Counter(sorted_sizes(it) for it in rest.values())
     for key, header in left.items():
-        shape = tuple(sorted(header.shape))
+        shape = sorted_sizes(header)
         if len(shape) > 1 and shapes[shape] == there[shape] == 1:
-            name = next(name for name, it in rest.items() if tuple(sorted(it.shape)) == shape)
+            name = next(name for name, it in rest.items() if sorted_sizes(it) == shape)
             if array := _turned(constants, name, rest[name], header):
                 found.arrays[key], found.ways[key] = array[0], "by shape"
+
+
+def sorted_sizes(header: Header) -> tuple[int, ...]:
+    """Return the sizes of a tensor, in order; axes of size 1 an exporter may add or drop.
+
+    >>> sorted_sizes(Header("F32", (1, 9, 4)))
+    (4, 9)
+    """
+    return tuple(sorted(size for size in header.shape if size != 1))
 
 
 def _turned(
@@ -246,8 +255,8 @@ def _turned(
 ) -> tuple[Array] | None:
     """Return the constant NAME in the shape WANTED, its last axes swapped if that makes it so."""
     array = constants.read(name)
-    if header.shape == wanted.shape:
-        return (array,)
+    if [n for n in header.shape if n != 1] == [n for n in wanted.shape if n != 1]:
+        return (array.reshape(wanted.shape),)
     if len(header.shape) >= 2 and np.swapaxes(array, -1, -2).shape == wanted.shape:
         return (np.ascontiguousarray(np.swapaxes(array, -1, -2)),)
     return None

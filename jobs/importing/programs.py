@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ...converters.checkpoints import Checkpoint, Header
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
@@ -28,6 +28,8 @@ from ..converting import compared, move
 from ..options import Options
 from ..pipeline import Outcome
 from .gguf import Like, known_from, model_like
+
+COUNTER: Final = ".num_batches_tracked"  # of batch norms: training alone reads it
 
 
 class Contents(NamedTuple):
@@ -109,7 +111,9 @@ def recovered(
     wanted = {
         name: it
         for name, it in names.items()
-        if contents.manifest or name.partition(".")[0] not in heads or count(*contents, {name: it})
+        if contents.manifest  # which says what outputs need
+        or not (name.partition(".")[0] in heads or name.endswith(COUNTER))
+        or count(*contents, {name: it})
     }
     found = recover(*contents, wanted, str(source), besides, like.values)
     found.without(names.keys() - wanted.keys())

@@ -43,6 +43,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "mul": np.multiply,
     "neg": np.negative,
     "order": in_order,
+    "picked": lambda x, *rows: x[[int(row) for row in rows]].T,
     "pow": np.power,
     "reciprocal": np.reciprocal,
     "repeat": lambda x, times: np.tile(x, (int(times), 1)),
@@ -57,7 +58,9 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 
 # The order of PyTorch's gates in recurrent operations; none where they are one.
 GATES: Final[Mapping[str, tuple[float, ...]]] = {"lstm": (0, 1, 3, 2), "rnn": ()}
-MOVES: Final = frozenset({"join", "order", "repeat", "rows"})  # functions that make no new numbers
+MOVES: Final = frozenset(
+    {"join", "order", "picked", "repeat", "rows"}
+)  # functions that make no new numbers
 ONCE: Final = frozenset({"add", "mul", "sub"})
 
 

@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from weighbridge.converters.captures.constants import origin_of
 from weighbridge.converters.captures.mlprogram.arithmetic import evaluate
 from weighbridge.converters.checkpoints import Header
-from weighbridge.converters.coreml.made import rules_of_gates
+from weighbridge.converters.coreml.made import picked_from, rows_of, rules_of_gates
 from weighbridge.converters.coreml.recurrent import recurrent_parts
+from weighbridge.converters.recovering.undoing import put_together, shares
 from weighbridge.converters.recovering.unfolding import Folded, unfolded
 from weighbridge.converters.recovering.weights import Held
 
@@ -100,3 +103,36 @@ def test_a_record_of_other_sizes_is_named(tmp_path):
     wanted = {**found.wanted, "weight_ih_l0": Header("F32", (16, 5))}
     (problem,) = unfolded(found._replace(wanted=wanted)).problems
     assert "another size than what the record makes it of" in problem
+
+
+@given(st.integers(2, 9), st.integers(1, 3), st.integers(0, 2**32 - 1), st.booleans())
+def test_a_table_comes_back_from_the_rows_that_were_picked_of_it(rows, heads, seed, half):
+    """As biases of relative positions lie in a package: a head before all pairs of places."""
+    random = np.random.default_rng(seed)
+    table = random.standard_normal((rows, heads)).astype("f2" if half else "f4")
+    index = random.permutation([*range(rows), *random.integers(0, rows, 3 * rows)])
+    constant = table[index].T.reshape(1, heads, 4, rows)
+
+    def read(_, name):
+        return {"table": table.astype(np.float64), "other": np.zeros((2, heads))}[name]
+
+    rule = picked_from(constant, ["other", "table"], read)
+    if heads == 1 and rule is None:
+        return  # of one head two axes are left, which a table of positions has too
+    assert np.array_equal(evaluate(rule, read).reshape(constant.shape), constant)
+    (share,) = shares(rule, constant, read)
+    assert np.array_equal(share.values, table)
+
+
+@given(st.integers(3, 20), st.integers(3, 20), st.integers(0, 2**32 - 1))
+def test_a_vector_comes_back_from_its_halves(first, second, seed):
+    """As the biases of queries, keys and values that ``nn.MultiheadAttention`` keeps joined."""
+    whole = np.random.default_rng(seed).standard_normal(first + second).astype(np.float32)
+
+    def read(_, name):
+        return whole.astype(np.float64)
+
+    halves = np.split(whole, [first])
+    rules = [rows_of(half, ["bias"], read) for half in halves]
+    found = [it for pair in zip(rules, halves, strict=True) for it in shares(*pair, read)]
+    assert np.array_equal(put_together(found, {"bias": whole.shape})["bias"], whole)
