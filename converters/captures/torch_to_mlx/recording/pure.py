@@ -22,7 +22,10 @@ from .blocks import BLOCK, inline_blocks, parts_of, replace
 _ATEN: Final = torch.ops.aten
 _VMAP: Final = "torch._functorch.predispatch"  # where what torch.vmap does to axes is recorded
 _CASTS: Final = ("to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as.default")
-_RESHAPES: Final = ("flatten.using_ints", "unflatten.int", "view_as.default", "reshape_as.default")
+_RESHAPES: Final = (
+    *("flatten.using_ints", "unflatten.int", "ravel.default"),
+    *("view_as.default", "reshape_as.default"),
+)
 _NEW: Final = frozenset(  # composites that never return what they are given
     f"aten.{name}"
     for name in (
@@ -105,6 +108,11 @@ def _reshape(node: Any) -> Node | None:
     return _call(node, _ATEN.reshape.default, node.args[0], shape) if known else None
 
 
+def _turned(node: Any) -> Node:
+    axes = [*range(node.meta["val"].dim())]
+    return _call(node, _ATEN.permute.default, node.args[0], axes[::-1])
+
+
 def _expand(node: Any) -> Node | None:
     """Return NODE with its sizes; one that may vary is that of the operand."""
     x, wanted = node.args[0], node.meta["val"].shape
@@ -181,6 +189,10 @@ _CHECKED: Final[dict[str, Rule]] = {
 }
 _RENAMED: Final[dict[str, Rule]] = {
     "reshape.default": lambda node: _call(node, _ATEN.view.default, *node.args),
+    "numpy_T.default": _turned,
+    "mT.default": lambda node: _call(node, _ATEN.transpose.int, node.args[0], -2, -1),
+    "swapaxes.default": lambda node: _call(node, _ATEN.transpose.int, *node.args),
+    "broadcast_to.default": lambda node: _call(node, _ATEN.expand.default, *node.args),
     "contiguous.default": lambda node: _call(node, _ATEN.clone.default, node.args[0]),
     **dict.fromkeys(_CASTS, _cast),
 }

@@ -105,9 +105,14 @@ def answered_while_recording(x):
     return wide * x[:, :1].expand_as(wide)
 
 
+def turned(x):
+    y = x.T @ (x * 2).mT + x[:3].swapaxes(0, 1).ravel()[:4].broadcast_to((2, 4)).sum(0)
+    return y[None].T
+
+
 WITHOUT_A_TRACE = [
     *(updated_copy, updated_before_a_view, updated_in_a_block, blocks_in_blocks, pieces),
-    *(uneven_pieces, mixed_precision_without_gradient, answered_while_recording),
+    *(uneven_pieces, mixed_precision_without_gradient, answered_while_recording, turned),
 ]
 TRACED = [
     *(updated_view, updated_through_no_copy, updated_after_a_view),
