@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from weighbridge.parity.probes import pictures as probes
+from weighbridge.parity.probes.pictures import drawn, image_token
 from weighbridge.tests.support.atlas import logits
 from weighbridge.tests.support.atlas.tower_sizes import TOKENS
 
@@ -16,19 +18,9 @@ Arrays = dict[str, npt.NDArray[Any]]
 BEFORE = 4  # tokens of text before a picture
 
 
-def drawn(*shape: int) -> npt.NDArray[np.float32]:
-    """Return a picture of SHAPE: smooth in both directions, with noise."""
-    noise = np.random.default_rng(7)
-    rows, columns = np.mgrid[0 : shape[-2], 0 : shape[-1]]
-    waves = np.sin(rows / 3.0) + np.cos(columns / 2.0)
-    return (waves + 0.5 * noise.normal(size=shape)).astype(np.float32)
-
-
-def plain(config: Any) -> Arrays:
-    """Return one picture, channels first."""
-    size = getattr(config, "vision_config", config).image_size
-    height, width = (size, size) if isinstance(size, int) else size
-    return {"pixel_values": drawn(1, 3, height, width)}
+def towered(make: Callable[[Any], Arrays]) -> Callable[[Any], Arrays]:
+    """Return what makes a picture of a whole configuration as MAKE does of its tower's."""
+    return lambda config: make(getattr(config, "vision_config", config))
 
 
 def still(config: Any) -> Arrays:
@@ -37,50 +29,11 @@ def still(config: Any) -> Arrays:
     return {**found, "pixel_values": found["pixel_values"].reshape(24, -1)}
 
 
-def sized(config: Any) -> Arrays:
-    """Return one picture and the size that it had."""
-    found = plain(config)
-    return {**found, "image_sizes": np.array([found["pixel_values"].shape[-2:]])}
-
-
-def several(config: Any) -> Arrays:
-    """Return one picture in a list of pictures."""
-    return {"pixel_values": plain(config)["pixel_values"][None]}
-
-
-def masked(config: Any) -> Arrays:
-    """Return one picture in a list, and which of its pixels are there."""
-    found = several(config)["pixel_values"]
-    return {
-        "pixel_values": found,
-        "pixel_attention_mask": np.ones((*found.shape[:2], *found.shape[-2:]), np.int64),
-    }
-
-
 def gridded(config: Any) -> Arrays:
     """Return the patches of a picture, channels first, and how many of them lie along each axis."""
     grid = np.array([[1, 4, 6]])
     size = config.vision_config.patch_size
     return {"pixel_values": drawn(24, 3, size, size), "image_grid_thw": grid}
-
-
-def tiled(config: Any) -> Arrays:
-    """Return a picture as a small whole and its tiles, and the size that it had."""
-    size = config.vision_config.image_size
-    return {
-        "pixel_values": drawn(1, 5, 3, size, size),
-        "image_sizes": np.array([[2 * size, 2 * size]]),
-    }
-
-
-def flat(config: Any) -> Arrays:
-    """Return the patches of a picture in rows, how many lie along each axis, and which are there."""
-    vision = config.vision_config
-    return {
-        "pixel_values": drawn(1, 24, vision.num_channels * vision.patch_size**2),
-        "spatial_shapes": np.array([[4, 6]]),
-        "pixel_attention_mask": np.ones((1, 24), np.int64),
-    }
 
 
 def patches(config: Any) -> Arrays:
@@ -135,29 +88,23 @@ FRAME = (
 )
 ROWS: dict[str, Callable[[Any], Arrays]] = {
     **dict.fromkeys(GRIDS, patches),
-    **dict.fromkeys(("mistral3",), sized),
+    **dict.fromkeys(("mistral3",), towered(probes.sized)),
     **dict.fromkeys(("hunyuan_vl",), still),
-    **dict.fromkeys(("lfm2_vl",), flat),
+    **dict.fromkeys(("lfm2_vl",), towered(probes.flat)),
     **dict.fromkeys(("kimi_k25", "kimi_vl", "paddleocr_vl"), gridded),
     **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), packed),
     **dict.fromkeys(("nemotron_h_omni",), counted),
     **dict.fromkeys(("gemma4", "gemma4_unified"), placed),
-    **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), masked),
-    **dict.fromkeys(("llava_next", "llava_onevision", "granite4_vision"), tiled),
+    **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), towered(probes.masked)),
+    **dict.fromkeys(("llava_next", "llava_onevision", "granite4_vision"), towered(probes.tiled)),
 }
-
-
-def image_token(config: Any) -> int:
-    """Return the id that stands for a part of a picture."""
-    found = [getattr(config, key, None) for key in ("image_token_id", "image_token_index")]
-    return next(it for it in found if isinstance(it, int))
 
 
 def seen(kind: str, model: Any) -> Arrays:
     """Return what the torch MODEL of KIND is given: token ids, and a picture among them."""
     import torch
 
-    visual = ROWS.get(kind, plain)(model.config)
+    visual = ROWS.get(kind, towered(probes.plain))(model.config)
     if "input_ids" not in inspect.signature(model.forward).parameters:
         return visual
     if kind in PAIRS:
