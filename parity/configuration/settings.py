@@ -165,6 +165,22 @@ def beside_arguments(wanted: Config, found: Config, written: Config) -> Iterator
                 yield Difference(key, own, other, "what generates text with it")
 
 
+def written_twice(row: Difference, tensors: Mapping[str, Collection[str]]) -> bool:
+    """Say whether ROW, of ``tie_word_embeddings``, is of a head that one side ties and the other writes out.
+
+    Args:
+        row: a difference.
+        tensors: of the side that ties nothing: the hashes of each tensor that may be embedding or head.
+
+    >>> row = Difference("tie_word_embeddings", True, False, "a class")
+    >>> written_twice(row, {"embed": {"7f"}, "head": {"7f"}}), written_twice(row, {"embed": {"7f"}})
+    (True, False)
+    """
+    tied = {row.wanted, row.found} == {True, False}
+    hashes = list(map(set, tensors.values()))
+    return tied and len(hashes) == 2 and bool(hashes[0] & hashes[1])
+
+
 def differences(
     wanted: Config, reads: Collection[str], candidate: Model, target: Target | None
 ) -> list[Difference]:

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from ...converters.configs.to_mlx import known
+from ...converters.configs.to_mlx import TIED, known
 from ...converters.libraries import Target
 from ...converters.models import PROGRAMS, Model
 from ...errors import WeighbridgeError
@@ -19,12 +19,13 @@ from ..probes.probes import Probe
 from ..probes.thresholds import Threshold
 from ..reference.floors import floor
 from ..weights.reference_index import Explanation
+from ..weights.sketches.casts import fingerprint
 from .blocks import crossed_by_blocks
 from .effects import NOTHING, measured, smallest
 from .lengths import NAME as LENGTHS_STAGE
 from .lengths import lengths_stage, parting, tokens_of
 from .reach import far, reach_stage
-from .settings import differences, limits, unread, value_at
+from .settings import Difference, differences, limits, unread, value_at, written_twice
 
 NAME: Final = "configuration"
 UNMEASURED: Final = "what other values of it do could not be measured"
@@ -84,6 +85,8 @@ def configuration_stage(golden: Golden, candidate: Candidate) -> Stage:
         unknown = [] if target is None else doubts(golden, candidate, target)
     except WeighbridgeError as error:
         return Stage(NAME, "unverified", f"it could not be compared: {error}")
+    untied = [row for row in found if head_written_out(row, golden, candidate)]
+    found = [row for row in found if row not in untied]
     if found:
         rows = [row._asdict() for row in found]
         return Stage(NAME, "fail", join([str(row) for row in found]), {"differences": rows})
@@ -91,7 +94,21 @@ def configuration_stage(golden: Golden, candidate: Candidate) -> Stage:
         figures = {"limits": missed, "class": str(reader) if missed else ""}
         return Stage(NAME, "unverified", join([*missed, *unknown]), figures)
     by = str(target or f"transformers' {wanted.get('model_type')}")
-    return Stage(NAME, "pass", f"{len(reads)} settings that code reads are the same; by {by}")
+    said = f"{len(reads)} settings that code reads are the same; by {by}"
+    same = "; one side ties its head to the embedding, and the other writes the same values twice"
+    return Stage(NAME, "pass", f"{said}{same if untied else ''}")
+
+
+def head_written_out(row: Difference, golden: Golden, candidate: Candidate) -> bool:
+    """Say whether ROW is about a head that is tied on one side and has the embedding's values on the other."""
+    if row.key.rpartition(".")[2] != TIED:
+        return False
+    model, wide = candidate.model, golden.provenance["config"].get("vocab_size")
+    if row.wanted:  # the reference ties it
+        names = [n for n, it in model.checkpoint.headers.items() if it.shape[:1] == (wide,)]
+        return written_twice(row, {n: {fingerprint(model.checkpoint.read(n))} for n in names})
+    own = {n: it for n, it in golden.sketches.items() if it.shape[:1] == (wide,)}
+    return written_twice(row, {n: it.hashes_at(it.dtype) for n, it in own.items()})
 
 
 def doubts(golden: Golden, candidate: Candidate, target: Target) -> list[str]:

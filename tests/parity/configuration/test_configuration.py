@@ -6,8 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
 
 from weighbridge.cli import main
 from weighbridge.jobs import Options, convert
@@ -109,3 +111,26 @@ def test_a_captured_family_is_unverified_where_the_class_that_loads_it_computes_
     )
     assert result.exit_code == code, result.output
     assert ("computes the tanh form of gelu" in result.output) is (code == 4)
+
+
+@pytest.mark.parametrize("ties", ["source", "candidate"])
+def test_a_head_may_be_tied_or_written_out_where_its_values_are_the_embedding_s(ties, tmp_path):
+    def edit(folder, *, tied, head=1.0):
+        path, config = folder / "model.safetensors", folder / "config.json"
+        tensors = load_file(path)
+        tensors.pop("lm_head.weight", None)
+        if not tied:
+            tensors["lm_head.weight"] = head * tensors["model.embed_tokens.weight"]
+        save_file(tensors, path, metadata={"format": "pt"})
+        settings = json.loads(config.read_text()) | {"tie_word_embeddings": tied}
+        config.write_text(json.dumps(settings))
+
+    source, mlx = tmp_path / "source", tmp_path / "mlx"
+    shutil.copytree(FIXTURES / "llama" / "model", source)
+    edit(source, tied=ties == "source")
+    convert(str(source), mlx, "mlx", options=Options(check="none"))
+    edit(mlx, tied=ties == "candidate")
+    assert checked(source, mlx)[0] == 0
+    other = (mlx, source)[ties == "candidate"]
+    edit(other, tied=False, head=np.float32(1.001))
+    assert checked(source, mlx)[0] == 1
