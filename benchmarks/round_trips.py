@@ -168,7 +168,8 @@ def last(said: str) -> str:
     """Return the line of SAID that tells what is wrong, and the first of its problems."""
     lines = said.strip().splitlines() or [""]
     at = next((n for n, line in enumerate(lines) if line.startswith("Error")), len(lines) - 1)
-    return " ".join(" ".join(lines[at : at + 2]).split())[:300]
+    plain = " ".join(" ".join(lines[at : at + 2]).split())
+    return re.sub(rf"{re.escape(tempfile.gettempdir())}/\w+/", "", plain)[:300]
 
 
 def cell(found: Row) -> str:
