@@ -94,9 +94,9 @@ def configuration_stage(golden: Golden, candidate: Candidate) -> Stage:
         figures = {"limits": missed, "class": str(reader) if missed else ""}
         return Stage(NAME, "unverified", join([*missed, *unknown]), figures)
     by = str(target or f"transformers' {wanted.get('model_type')}")
-    said = f"{len(reads)} settings that code reads are the same; by {by}"
+    detail = f"{len(reads)} settings that code reads are the same; by {by}"
     same = "; one side ties its head to the embedding, and the other writes the same values twice"
-    return Stage(NAME, "pass", f"{said}{same if untied else ''}")
+    return Stage(NAME, "pass", f"{detail}{same if untied else ''}")
 
 
 def head_written_out(row: Difference, golden: Golden, candidate: Candidate) -> bool:
