@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 import time
 import traceback
@@ -77,7 +78,8 @@ def _reason(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [f for f in traceback.extract_tb(error.__traceback__) if "transformers" in f.filename]
     place = f" [{Path(own[-1].filename).name}:{own[-1].lineno}]" if own else ""
-    return f"{type(error).__name__}: {' '.join(lines[:2])[:300]}{place}"
+    plain = re.sub(r"/\S*/site-packages/", "", " ".join(lines[:2]))  # names no machine
+    return f"{type(error).__name__}: {plain[:300]}{place}"
 
 
 def load(path: Path) -> dict[str, dict[str, Any]]:
