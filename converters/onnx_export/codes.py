@@ -77,7 +77,8 @@ def keep_codes(
             continue
         found.dense = {it: why for it, why in found.dense.items() if it not in weights}
         found.codes[name] = recorded(blocks.scheme, blocks.parts["scales"].dtype)
-        if products and multiply(proto, name, matmul(blocks)):
+        one = constants[name].shape == made.x.shape  # and no stack, whose products are apart
+        if products and one and multiply(proto, name, matmul(blocks)):
             continue
         added += parts_of(name, made, constants[name].shape)
         nodes += nodes_of(name, made, constants[name].dtype)

@@ -27,7 +27,9 @@ def products_with(graph: Any, name: str) -> list[Any]:
         if node.op_type == "Transpose":
             turned = node.output[0]
             readers = [it for it in graph.node if turned in it.input]
+            ways = [helper.get_attribute_value(it) for it in node.attribute if it.name == "perm"]
             fits = all(it.op_type == "MatMul" and it.input[0] != turned for it in readers)
+            fits = fits and ways in ([], [[1, 0]])
             seen = turned in {it.name for it in graph.output}
             found += readers if fits and readers and not seen else [None]
         else:

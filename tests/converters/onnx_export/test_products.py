@@ -113,7 +113,26 @@ def test_what_is_not_added_any_more_is_not_read_either(tmp_path):
     )
 
 
+def test_a_stack_of_matrices_that_lie_in_one_weight_is_multiplied_by_each_apart():
+    tensors = source(Scheme(4, 64), "bfloat16")
+    stack = tensors.read("up.weight").reshape(2, ROWS // 2, COLUMNS)
+    turned = helper.make_node("Transpose", ["up.weight"], ["turned"], perm=[0, 2, 1])
+    proto = graph_of([turned, TURNED[1]], stack, (2, "rows"))
+    proto.graph.output[0].type.tensor_type.shape.dim[2].dim_value = ROWS // 2
+    given = np.random.default_rng(0).standard_normal((2, 3, COLUMNS)).astype(np.float32)
+    keep_codes(proto, {"up.weight": stack}, tensors, products=True)
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(None, {"x": given})
+    np.testing.assert_allclose(found, given @ stack.swapaxes(1, 2), rtol=1e-3, atol=1e-3)
+
+
 READ = {
+    "not turned": [
+        helper.make_node("Transpose", ["up.weight"], ["turned"], perm=[0, 1]),
+        TURNED[1],
+    ],
     "looked up": [*TURNED, helper.make_node("Gather", ["up.weight", "ids"], ["rows"])],
     "given out": [
         helper.make_node("Transpose", ["up.weight"], ["y"], perm=[1, 0]),
