@@ -80,6 +80,8 @@ class _Reads:
         known = len(chosen) == 1 and mask is not None and mask.meta["val"].dtype == torch.bool
         if not known or free_unbacked_symbols(value) or source in self.rows:
             return
+        if not math.prod(value.shape) or mask.meta["val"].ndim > value.ndim:
+            return
         if node.target is _ATEN.masked_select.default:
             mask = self._call(node, _ATEN.expand.default, mask, list(value.shape))
         rest = value.shape[mask.meta["val"].ndim :]
@@ -153,12 +155,16 @@ class _Reads:
         wide = rows.whole.meta["val"]
         if not wide.is_floating_point():
             return
-        total = self._call(node, _ATEN.sum.default, self._chosen(node, rows, 0.0).whole)
+        narrow = wide.dtype in (torch.float16, torch.bfloat16)  # torch joins these in float32
+        to = {"dtype": torch.float32} if narrow else {}
+        total = self._call(node, _ATEN.sum.default, self._chosen(node, rows, 0.0).whole, **to)
         if mean:
             each = math.prod(wide.shape[rows.mask.meta["val"].ndim :])
             count = self._call(node, _ATEN.sum.default, rows.mask)
             count = self._call(node, _ATEN.mul.Tensor, count, each)
             total = self._call(node, _ATEN.div.Tensor, total, count)
+        if narrow:
+            total = self._call(node, _ATEN._to_copy.default, total, dtype=wide.dtype)
         replace(self.program, node, total)
 
     def _lost(self, node: Any, mask: Node) -> None:

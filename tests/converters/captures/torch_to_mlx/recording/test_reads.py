@@ -44,6 +44,16 @@ def test_what_a_mask_chooses_is_joined_or_written_as_in_torch(agree):
     agree(CASES, rtol=4e-6)
 
 
+def test_means_in_float16_are_of_sums_in_float32(agree):
+    tens = torch.full((90, 90), 10.0).half()
+    agree({"mean": (lambda x: x[x > 0].mean(), tens)}, rtol=1e-3)
+
+
+def test_a_mask_with_more_axes_than_what_it_chooses_of_is_refused_by_name(agree):
+    with pytest.raises(UnsupportedError, match="masked_select"):
+        agree({"wide": (lambda x, m: torch.masked_select(x, m).sum(), (5,), MASK)})
+
+
 def test_rows_that_are_not_joined_are_refused(agree):
     with pytest.raises(UnsupportedError, match="its shape depends on values"):
         agree({"rows": (lambda x, m: x[m], (3, 5), MASK)})
