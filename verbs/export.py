@@ -277,7 +277,7 @@ def export_program(kind: str, source: str, target: Path, chosen: dict[str, Any])
 @click.option(
     "--quant-format",
     type=click.Choice(("QDQ", "QOperator"), case_sensitive=False),
-    help="Of a quantized SOURCE: codes in DequantizeLinear, or of float32 in onnxruntime's MatMulNBits.  [default: QDQ]",
+    help="Of a quantized SOURCE: codes in DequantizeLinear, or in onnxruntime's MatMulNBits.  [default: QDQ]",
 )
 @writing
 def export_onnx(source: str, target: Path, **chosen: Any) -> None:

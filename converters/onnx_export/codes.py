@@ -61,7 +61,7 @@ def keep_codes(
     """Give PROTO the codes of TENSORS in place of the dense CONSTANTS made of them.
 
     Each weight is ``DequantizeLinear(codes, scales)`` and an ``Add`` of the biases, by blocks of a row; with
-    PRODUCTS one in float32 that nothing does but multiply by it is in ``MatMulNBits``.
+    PRODUCTS one that nothing does but multiply by it is in ``MatMulNBits``.
     """
     step("keeping the codes of the source")
     found, nodes, added = Kept(), list[Any](), list[Any]()
@@ -77,11 +77,8 @@ def keep_codes(
             continue
         found.dense = {it: why for it, why in found.dense.items() if it not in weights}
         found.codes[name] = recorded(blocks.scheme, blocks.parts["scales"].dtype)
-        dense = constants[
-            name
-        ]  # no stack, whose products are apart; scales are of the inputs' dtype
-        plain = dense.shape == made.x.shape and dense.dtype == np.float32
-        if products and plain and multiply(proto, name, matmul(blocks)):
+        one = constants[name].shape == made.x.shape  # and no stack, whose products are apart
+        if products and one and multiply(proto, name, matmul(blocks)):
             continue
         added += parts_of(name, made, constants[name].shape)
         nodes += nodes_of(name, made, constants[name].dtype)

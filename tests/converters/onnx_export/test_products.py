@@ -128,21 +128,6 @@ def test_a_stack_of_matrices_that_lie_in_one_weight_is_multiplied_by_each_apart(
     np.testing.assert_allclose(found, given @ stack.swapaxes(1, 2), rtol=1e-3, atol=1e-3)
 
 
-def test_a_product_in_float16_keeps_the_codes_apart():
-    tensors = source(Scheme(4, 64), "float16")
-    half = tensors.read("up.weight").astype(np.float16)
-    proto = graph_of(TURNED, half)
-    for port in (*proto.graph.input, *proto.graph.output):
-        port.type.tensor_type.elem_type = TensorProto.FLOAT16
-    kept = keep_codes(proto, {"up.weight": half}, tensors, products=True)
-    given = np.eye(1, COLUMNS, dtype=np.float16)[None]
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    assert {*kept.codes} == {"up.weight"}
-    assert np.array_equal(session.run(None, {"x": given})[0], given @ half.T)
-
-
 READ = {
     "not turned": [
         helper.make_node("Transpose", ["up.weight"], ["turned"], perm=[0, 1]),
