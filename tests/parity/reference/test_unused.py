@@ -40,3 +40,9 @@ def test_only_experts_whose_output_depends_on_no_weight_may_be_left_out(passes_o
     module = nn.ModuleDict({"layer": Experts(passes_on)})
     found = {*passing_on(module, PLACES)}
     assert found == {f"layer.experts.{it}.up_proj.weight" for it in passes_on}
+
+
+def test_experts_that_cannot_be_run_alone_need_their_weights():
+    experts = Experts(())
+    experts.one = lambda tokens, number: tokens @ experts.down[number]  # has no such row
+    assert [*passing_on(nn.ModuleDict({"layer": experts}), PLACES)] == []

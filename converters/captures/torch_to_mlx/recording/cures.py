@@ -18,6 +18,9 @@ from torch.fx.experimental import symbolic_shapes
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .....errors import UnsupportedError
+from .places import line_of_caller
+
 _SHAPES: Final = logging.getLogger(symbolic_shapes.__name__)
 _DATA: Final = torch.Tensor.data
 _NORMALIZE: Final = _BatchNorm.forward
@@ -43,6 +46,16 @@ def _read_data(tensor: torch.Tensor) -> Any:
 
 
 def _write_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Set ``tensor.data``.
+
+    Raises:
+        UnsupportedError: TENSOR is being recorded: the graph would have its values from before.
+    """
+    if isinstance(tensor, FakeTensor):
+        raise UnsupportedError(
+            "a tensor that gets other values by .data = cannot be recorded: give them another name"
+            f" and use that ({line_of_caller()})"
+        )
     _DATA.__set__(tensor, value)  # type: ignore[attr-defined]
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from weighbridge.converters.captures import capture
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx
+from weighbridge.errors import UnsupportedError
 
 
 def test_a_batch_norm_keeps_the_plain_average_over_batches(assert_same):
@@ -59,3 +60,14 @@ def test_one_mask_may_go_to_layers_of_several_lengths(assert_same):
 def test_a_gaussian_loss_asks_nothing_of_its_variances(agree):
     like = torch.rand(3, 4) + 0.1
     agree({"loss": (nn.functional.gaussian_nll_loss, (3, 4), (3, 4), like)}, rtol=1e-5)
+
+
+class Bounded(nn.Linear):
+    def forward(self, x):
+        self.weight.data = self.weight.data.clamp(min=0.1)
+        return super().forward(x)
+
+
+def test_values_that_replace_those_of_a_weight_are_not_lost_but_refused():
+    with pytest.raises(UnsupportedError, match=r"other values by \.data ="):
+        capture(Bounded(4, 3), inputs={"x": torch.randn(2, 4)})
