@@ -95,6 +95,23 @@ def _softmax(x: mx.array, axis: int) -> mx.array:
     return mx.swapaxes(softmax(mx.swapaxes(x, axis, -1)), axis, -1)
 
 
+@operation("diff", promote="result")
+def _diff(
+    self: mx.array,
+    n: int = 1,
+    dim: int = -1,
+    prepend: mx.array | None = None,
+    append: mx.array | None = None,
+) -> mx.array:
+    axis = axis_of(self, dim)
+    made = mx.concatenate([x for x in (prepend, self, append) if x is not None], axis=axis)
+    for _ in range(n):
+        before = (slice(None),) * axis
+        later, earlier = made[(*before, slice(1, None))], made[(*before, slice(None, -1))]
+        made = later != earlier if made.dtype == mx.bool_ else later - earlier
+    return made
+
+
 def logsumexp(x: mx.array, dim: Axes, keepdim: bool = False) -> mx.array:
     """Return log(sum(exp(X))) over DIM without overflow; minus infinity where all of X is."""
     top = mx.stop_gradient(mx.max(x, axis=axes_of(x, dim), keepdims=True))
