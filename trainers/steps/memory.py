@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ class Memory:
     """
 
     def __init__(self, device: Callable[[], int] = lambda: 0) -> None:
+        gc.collect()  # what earlier work left behind would hide as much of this one's
         self._device = device
         self._start = self._most = _resident()
         self._before: int | None = None
