@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -11,10 +12,13 @@ from types import FrameType, TracebackType
 from typing import Final
 
 import torch
+from torch.fx import Node
 
 from ....common.users_code import is_installed, is_ours, shown
 
 _TORCH: Final = str(Path(torch.__file__).parent)
+
+_FRAME: Final = re.compile(r'File "(.+)", line (\d+), in .+\n(.+)')
 
 Frame = tuple[FrameType, int]
 
@@ -63,3 +67,9 @@ def _callers() -> Iterator[Frame]:
 def line_of_caller() -> str:
     """Return ``FILE:LINE: source`` of the model's code that is running, empty where there is none."""
     return next((_written(*frame) for frame in _callers() if _tells(frame[0])), "")
+
+
+def line_of_node(node: Node) -> str:
+    """Return ``FILE:LINE: source`` of the code that NODE was recorded from, empty where that is not known."""
+    found = _FRAME.findall(node.meta.get("stack_trace", ""))
+    return f"{shown(found[-1][0])}:{found[-1][1]}: {found[-1][2].strip()}" if found else ""
