@@ -58,12 +58,19 @@ def signature_in(target: Target, config: Config) -> Signature:
     A class of mlx-embeddings ends with hidden states, those of the other libraries with logits.
     """
     if target.model_type == "siglip":
-        return siglip_signature(config)
+        made = siglip_signature(config)
+        whole = target.library == "mlx-embeddings" or "picture_tower" in target.repaired
+        return made if whole else embedding(made, "text_embeds")  # mlx-vlm's class is half of it
     usual = headless if is_bare(config) else causal_signature
     makes = encoder_signature if target.library == "mlx-embeddings" else usual
     made = makes(text_config(config))  # a wrapper's sizes are those of its inner model
     name = PROMPTED.get(target.model_type)
     return with_prompt(made, name) if name else made
+
+
+def embedding(made: Signature, name: str) -> Signature:
+    """Return MADE with the output NAME alone; inputs stay, for transformers wants all of them."""
+    return replace(made, outputs=tuple(it for it in made.outputs if it.name == name))
 
 
 def with_prompt(made: Signature, name: str) -> Signature:

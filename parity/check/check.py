@@ -43,7 +43,7 @@ from .recording import left_out, record_for
 from .runs import Runs
 from .smallest import with_smallest_change
 from .stages import auxiliary_stage, fingerprint_stage
-from .towers import completed, tower_stages
+from .towers import completed, takes_pictures, tower_stages
 from .verdict import Stage, Verdict, decide
 
 Expectations = Mapping[str, Expected]
@@ -115,7 +115,8 @@ class Check(Runs):
         stages += [*towers, auxiliary_stage(self.golden.signature, self.candidate.signature)]
         before = self.golden.more
         stages += self.runs() if stages[-1].status != "fail" else []
-        stages = self.with_pictures(stages) if towers else stages
+        if towers and not takes_pictures(self.golden.signature):
+            stages = self.with_pictures(stages)
         if self.golden.more != before:  # bounds are wider than they were
             golden = self.golden.in_several_runs("stored/float32")
             stages[1] = configuration_stage(golden, self.candidate)

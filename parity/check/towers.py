@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ...converters.models import Signature
 from ...converters.models.towers import parts_of, tower_names
 from ..goldens.golden import Golden
 from ..weights.reference_index import Explanation
@@ -26,17 +27,21 @@ def tower_stages(
 ) -> list[Stage]:
     """Return the stage that says what no probe ran; none where there is no such part.
 
-    A part counts as not run where the configuration has one besides the text model, no input is an
-    image or sound, and there are weights that no output needs, or that are a tower's by name. In one framework the same code runs
-    both sides: there equal weights and an equal configuration leave nothing to run.
+    A part counts as not run where the configuration has one besides the text model, and there are
+    weights that no output needs, or that are a tower's by name while no input is an image or sound. In
+    one framework the same code runs both sides: there equal weights and an equal configuration leave
+    nothing to run.
     """
     known = golden.provenance.get("config") or (golden.model.config if golden.model else {})
     parts = dict(parts_of(known))
     names = {*golden.provenance.get("unused", ())}
     names |= {it.name for it in explanations if it.kind == "unused"}
-    names |= tower_names(it.source or it.name for it in explanations)
-    if not parts or not names or any(it.role in SEEN for it in golden.signature.inputs):
+    shown = takes_pictures(golden.signature)
+    named = (it.source or it.name for it in explanations)
+    names = tower_names(names) if shown else names | tower_names(named)
+    if not parts or not names:
         return []
+    why = "nothing that the class gives depends on it" if shown else "every probe is text"
     same = {it.source for it in explanations if it.kind == "equal" and it.source == it.name}
     alike = around(known) == around(candidate.model.config)
     if golden.framework == candidate.model.framework and alike and names <= same:
@@ -47,11 +52,16 @@ def tower_stages(
         Stage(
             NAME,
             "unverified",
-            f"{' and '.join(sorted(parts))}: every probe is text, so {len(names)} weights"
+            f"{' and '.join(sorted(parts))}: {why}, so {len(names)} weights"
             f" ({', '.join(starts(names))}) were not run{lost}",
             {"parts": sorted(parts)},
         )
     ]
+
+
+def takes_pictures(signature: Signature) -> bool:
+    """Return whether an input of SIGNATURE is an image or sound, so that probes hold some."""
+    return any(it.role in SEEN for it in signature.inputs)
 
 
 def around(config: Mapping[str, Any]) -> dict[str, Any]:

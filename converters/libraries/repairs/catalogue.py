@@ -176,6 +176,7 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     "modernbert": (gelu({"mlp.act": "none"}),),
     **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
+    "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
 }
 OF_LIBRARY: Final = {"mlx-lm": REPAIRS, "mlx-vlm": SEEING}

@@ -39,6 +39,17 @@ def test_a_tower_that_is_lost_is_unverified(sees, tmp_path):
 
 
 @pytest.mark.heavy
+def test_a_class_that_is_half_of_a_model_is_right_in_its_half_and_the_other_is_unverified(tmp_path):
+    source = make("siglip", tmp_path / "source", library="mlx-vlm").folder
+    words = ("convert", "torch-to-mlx", source, tmp_path / "mlx", "--library", "mlx-vlm")
+    code, answer = run(*words)
+    assert (code, answer["verdict"]["status"]) == (4, "UNVERIFIED")
+    stages = {it["name"]: it["status"] for it in answer["verdict"]["stages"]}
+    assert stages["structure"] == "pass"
+    assert "vision_model.embeddings.*" in tower(answer["verdict"])["detail"]
+
+
+@pytest.mark.heavy
 def test_equal_towers_with_equal_settings_need_no_run(sees, tmp_path):
     shutil.copytree(sees, tmp_path / "same")
     code, verdict = run("parity", "check", sees, tmp_path / "same")
