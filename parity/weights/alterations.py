@@ -16,7 +16,7 @@ from .candidate_tensor import CLOSE, CandidateTensor, row_tolerance
 from .differences import describe_differences
 from .folding import explain_folded
 from .layered import flipped, in_other_order, part_of_stack
-from .merges.shares import merge_of, share_by_numbers, share_by_sketches
+from .merges.shares import merge_of, off_by_more, share_by_numbers, share_by_sketches
 from .orders import describe_order, match_rows
 from .reference_index import Explanation, ReferenceIndex, lossless, ranked, unit
 from .sketches.casts import cast, fingerprint, roundoff
@@ -64,11 +64,10 @@ def _merged_transposed(tensor: CandidateTensor) -> Explanation | None:
 
 
 def merged_part(index: ReferenceIndex, name: str, part: Array) -> Explanation | None:
-    """Explain PART of the candidate's tensor NAME as a reference with its update, as it lies, if it is that."""
+    """Explain PART of the candidate's tensor NAME as a reference with some share of its update, as it lies."""
     tensor = CandidateTensor(index, name, part)
     likely = ranked(name, [it for it in tensor.peers if it in index.updates])
-    found = _merged_as_it_lies(tensor, likely)
-    return found if found and found.ok else None
+    return _merged_as_it_lies(tensor, likely)
 
 
 def _merged_as_it_lies(tensor: CandidateTensor, names: Collection[str]) -> Explanation | None:
@@ -162,9 +161,8 @@ def _affine(tensor: CandidateTensor) -> Explanation | None:
     if gap > CLOSE * unit(tensor.array, tensor.index.sketches[source]):
         return None
     if kind == "close":
-        detail = (
-            f"{source} {_nearness(tensor, source, gap)}; {describe_differences(tensor, source)}"
-        )
+        near = f"{source} {_nearness(tensor, source, gap)}; {describe_differences(tensor, source)}"
+        detail = off_by_more(tensor, source) or near
     else:
         detail = f"{number:.6g} * {source}" if kind == "scaled" else f"{source} {number:+.6g}"
     if kind == "close" or not tensor.permitted:

@@ -19,7 +19,7 @@ import numpy as np
 from ...converters.common.dtypes import CODE, FLOATS, NUMPY
 from ...converters.values import Array
 from .consecutive import Run, runs_of
-from .orders import ranges, shorten
+from .orders import out_of_turn, ranges, shorten
 from .places import Place, Whole, describe_rows, find_place, may_hold, whole_of
 from .reference_index import Explanation, ReferenceIndex, ranked
 from .sketches.casts import cast, fingerprint
@@ -27,6 +27,7 @@ from .sketches.sketch import Sketch, Weights, row_shape, row_sums, squeeze
 
 TRIES: Final = 24  # tensors opened in vain to look for one; the likeliest by name come first
 KEPT: Final = 3  # wholes kept open
+STACK: Final = 3  # axes of a stack of matrices
 
 
 def assemble(index: ReferenceIndex, name: str, array: Array) -> Explanation | None:
@@ -45,10 +46,25 @@ def assemble(index: ReferenceIndex, name: str, array: Array) -> Explanation | No
             parts = list(search(index, name, table))
             if parts:
                 return made_of_parts(index, name, array, kind, axis, parts)
-    if array.ndim == 1:
-        parts = list(joined_parts(index, name, array))
-        return made_of_parts(index, name, array, "joined", 0, parts) if parts else None
+    for axis, table in joins(array):
+        parts = list(joined_parts(index, name, table))
+        if parts:
+            return made_of_parts(index, name, array, "joined", axis, parts)
     return None
+
+
+def joins(array: Array) -> Iterator[tuple[int, Array]]:
+    """Yield ARRAY as one table for each axis along which each index of a first axis may be joined of several.
+
+    >>> [(axis, table.shape) for axis, table in joins(np.zeros((4, 6, 5)))]
+    [(1, (24, 5)), (2, (20, 6))]
+    """
+    if array.ndim == 1:
+        yield 0, array
+    if array.ndim == STACK:
+        for axis in (1, 2):
+            table = np.moveaxis(array, axis, 1)
+            yield axis, table.reshape(-1, table.shape[2])
 
 
 def made_of_parts(
@@ -61,14 +77,16 @@ def made_of_parts(
 ) -> Explanation:
     """Return the explanation of ARRAY by PARTS along AXIS."""
     sources = [str(part.source) for part in parts]
-    wrong = [f"{part.name}: {part.detail}" for part in parts if not part.ok]
+    bad = [part for part in parts if not part.ok]
+    wrong = [f"{part.name}: {part.detail}" for part in bad]
+    kind = "inconclusive" if {part.kind for part in bad} == {"inconclusive"} else kind
     casts = sum(part.kind == "cast" for part in parts)
     rounded = f", {casts} of them cast" if casts else ""
     detail = f"{len(parts)} tensors along axis {axis}{rounded}: {shorten(sources, 2)}"
-    detail = "; ".join([detail, *wrong[:3]])
-    what = (sources[0], kind, detail)
     also = tuple(dict.fromkeys(other for part in parts for other in part.also))
-    found = index.explanation(name, array, what, ok=not wrong)
+    turn = "" if also or name in index.altered else out_of_turn(sources)
+    detail = "; ".join([detail, *wrong[:3], *([turn] if turn else [])])
+    found = index.explanation(name, array, (sources[0], kind, detail), ok=not (wrong or turn))
     return found._replace(parts=tuple(sources), also=also, along=axis, axes=parts[0].axes)
 
 
@@ -239,8 +257,10 @@ class Cutter:
     def made_of(self, name: str, array: Array, taken: Mapping[str, Array]) -> Explanation:
         """Return the explanation of ARRAY by the reference tensors TAKEN."""
         parts = sorted(taken, key=lambda source: int(taken[source][0]))
-        detail = f"rows of {len(parts)} tensors, all of each: {shorten(parts)}"
-        found = self.index.explanation(name, array, (parts[0], "joined", detail), ok=True)
+        turn = "" if name in self.index.altered else out_of_turn(parts)
+        words = [f"rows of {len(parts)} tensors, all of each: {shorten(parts)}", turn]
+        what = (parts[0], "joined", "; ".join(it for it in words if it))
+        found = self.index.explanation(name, array, what, ok=not turn)
         return found._replace(parts=tuple(parts))
 
     def explanations(self, source: str, cut: Cut) -> Iterator[tuple[str, Explanation]]:

@@ -115,7 +115,7 @@ def _rows(tensor: CandidateTensor, source: str) -> str:
 
 
 def _elements(tensor: CandidateTensor, source: str) -> str:
-    if tensor.index.arrays is None:
+    if tensor.index.arrays is None or not tensor.index.exact:
         return ""
     wanted = cast(tensor.index.arrays(source), CODE[tensor.array.dtype]).reshape(tensor.array.shape)
     wrong = np.flatnonzero((tensor.array != wanted).reshape(-1))

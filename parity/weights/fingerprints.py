@@ -109,12 +109,14 @@ def _by_sums(
     return {
         name: it._replace(detail=f"{it.detail}; updates merged")
         for name, it in made.items()
-        if name in failing and it.ok
+        if name in failing and (it.ok or not index.updates.keys().isdisjoint(carried([it])))
     }
 
 
 class Sums(ReferenceIndex):
     """References with their updates in them, by hash; by value too, where a sum was rounded another way."""
+
+    exact = False
 
     def __init__(
         self, index: ReferenceIndex, sketches: Mapping[str, Sketch], read: Callable[[str], Array]

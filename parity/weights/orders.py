@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,6 +82,34 @@ def describe_order(order: Sequence[int], rows: str = "rows") -> str:
         return f"blocks of {size} {rows} moved: {shorten(moved)}"
     moved = [f"{to} <- {source}" for to, source in enumerate(order) if to != source]
     return f"{len(moved)} of {count} {rows} moved: {shorten(moved)}"
+
+
+def out_of_turn(names: Sequence[str]) -> str:
+    """Return the first two of NAMES where several kinds, as often as each other, do not take turns by number.
+
+    They may follow each other kind by kind too; kinds of other counts have no turns.
+
+    >>> out_of_turn(["e.0.gate", "e.0.up", "e.1.up", "e.1.gate"])
+    'e.1.up where e.1.gate is due'
+    >>> out_of_turn(["q", "v", "k"]), out_of_turn(["e.0.gate", "e.1.gate", "e.0.up", "e.1.up"])
+    ('', '')
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+    rows = [
+        sorted(it, key=lambda name: [*map(int, re.findall(r"\d+", name))]) for it in kinds.values()
+    ]
+    if len({*map(len, rows)}) != 1:
+        return ""
+    turns = [name for turn in zip(*rows, strict=True) for name in turn]
+    due = [turns, [name for row in rows for name in row]]
+    wrong = [
+        f"{one} where {other} is due"
+        for one, other in zip(names, turns, strict=True)
+        if one != other
+    ]
+    return "" if list(names) in due else wrong[0]
 
 
 def shorten(items: Sequence[str], most: int = 4) -> str:

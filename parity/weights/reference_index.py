@@ -89,7 +89,10 @@ class ReferenceIndex:
         arrays: reads a reference weight; ``None`` where only sketches are at hand.
         updates: due updates by reference name.
         altered: candidate names that may differ by a factor, an offset, an order or a crop.
+        exact: whether a right candidate has these very numbers, in its dtype.
     """
+
+    exact = True
 
     def __init__(
         self,

@@ -61,6 +61,10 @@ class Bench:
             share = next((it for part, it in shares.items() if part in module), 1.0)
             tensors[name][at] = rounded_twice(self.weights[f"{module}.weight"], update, share)
         save_file(tensors, path, metadata={"format": "mlx"})
+        return self.judged(level)
+
+    def judged(self, level):
+        """Return the exit code and the words of the check of what lies in the folder."""
         words = ["parity", "check", f"{self.base}+{self.adapter}", str(self.folder), level]
         found = CliRunner().invoke(main, [it for it in words if it])
         return found.exit_code, " ".join(found.output.split())
@@ -82,3 +86,37 @@ def test_experts_merged_one_by_one_and_stacked_at_once(kind, tmp_path):
     code, words = bench.check({}, level="")
     assert code == 0, words
     assert bench.check({"experts.2.": 0.0})[0] == 1
+
+
+def in_one_stack(tensors, up_first=()):
+    """Return TENSORS with gate and up of all experts of a layer in one, as transformers holds them."""
+    made, parts = {}, {}
+    for name, tensor in tensors.items():
+        found = re.match(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj", name)
+        if found:
+            parts.setdefault(found[1], {})[int(found[2]), found[3]] = tensor
+        else:
+            made[name] = tensor
+    for path, own in parts.items():
+        experts = range(len(own) // 3)
+        orders = [("up", "gate") if it in up_first else ("gate", "up") for it in experts]
+        both = [torch.cat([own[it, word] for word in orders[it]]) for it in experts]
+        made[f"{path}.gate_up_proj"] = torch.stack(both)
+        made[f"{path}.down_proj"] = torch.stack([own[it, "down"] for it in experts])
+    return made
+
+
+@pytest.mark.heavy
+def test_experts_merged_one_by_one_whose_gate_and_up_are_in_one_stack(tmp_path):
+    bench = Bench("qwen3_moe", r"layers\.1\..*experts\.\d+\.\w+\.weight", tmp_path)
+    merged = {
+        f"{it}.weight": rounded_twice(bench.weights[f"{it}.weight"], update)
+        for it, update in bench.updates.items()
+    }
+    shutil.copytree(bench.base, bench.folder)
+    for up_first, code in (((), 0), ((4,), 1)):
+        tensors = in_one_stack(bench.weights | merged, up_first)
+        save_file(tensors, bench.folder / "model.safetensors", metadata={"format": "pt"})
+        found, words = bench.judged("--quick")
+        assert found == code, words
+    assert "is due" in words

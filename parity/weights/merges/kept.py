@@ -71,6 +71,9 @@ class Kept(Derived):
         table: Array = np.moveaxis(array, it.along, 0)
         if it.kind == "stacked":
             return np.asarray(table[number].transpose(it.axes))
+        first = self.headers[it.parts[number]].shape
+        if len(first) < array.ndim:  # each index of the first axis is joined of several
+            table = np.moveaxis(array, it.along, 1).reshape(-1, *first[1:])
         sizes = [self.headers[name].shape[0] for name in it.parts[: number + 1]]
         return table[sum(sizes[:-1]) :][: sizes[-1]]
 

@@ -118,13 +118,16 @@ class Merge:
         """
         shown = math.inf
         for rows in self.everywhere():
-            limit = self.allowed(rows)
-            if not (np.abs(rows.kept - rows.base - rows.due) <= limit).all():
+            if self.off(rows).any():
                 return None
-            due = np.abs(rows.due)
+            limit, due = self.allowed(rows), np.abs(rows.due)
             own = due > 0
             shown = min(shown, float((2 * limit[own] / due[own]).min(initial=math.inf)))
         return shown
+
+    def off(self, rows: Rows) -> Array:
+        """Say which numbers of ROWS are not base + update but for roundings of these."""
+        return np.asarray(~(np.abs(rows.kept - rows.base - rows.due) <= self.allowed(rows)))
 
     def allowed(self, rows: Rows) -> Array:
         """Return how far numbers of ROWS may be from base + update.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from ..candidate_tensor import CandidateTensor
-from ..orders import shorten
+from ..orders import ranges, shorten
 from ..reference_index import unit
 from .merge import Merge
 
@@ -44,6 +46,18 @@ def share_by_numbers(merge: Merge, source: str) -> Words | None:
         return "merged", f"{detail}; a scale off by {noticed:.0%} would be seen", True
     least = f"only one off by {noticed:.0%} or more" if noticed < math.inf else "no other scale"
     return "inconclusive", f"{detail}; {least} would be seen in {merge.kept.dtype}", False
+
+
+def off_by_more(tensor: CandidateTensor, source: str) -> str:
+    """Return which rows of TENSOR are further from SOURCE and its update than by rounding, in words."""
+    merge = merge_of(tensor, source) if source in tensor.index.updates else None
+    if merge is None:
+        return ""
+    wrong = np.concatenate([merge.off(it) for it in merge.everywhere()])
+    rows = np.flatnonzero(wrong.any(axis=1))
+    of = f"rows {ranges(rows)} ({len(rows)} of {len(wrong)})" if len(rows) < len(wrong) else "all"
+    count = f"{np.count_nonzero(wrong)} of {wrong.size} numbers, in {of},"
+    return f"{source} + another update than was due: {count} are further off than rounding"
 
 
 def _misscaled(

@@ -120,3 +120,60 @@ def test_parts_merged_one_by_one_and_put_together_at_once_are_explained(way, fus
     assert (found.kind, found.ok, found.parts) == (fused, True, tuple(parts))
     merged[2] = parts["layers.1.experts.2.up"]
     assert not judge({"layers.1.up": join(merged)}, parts, updates)["layers.1.up"].ok
+
+
+def joined_experts(merged, order=("gate", "up"), also=None):
+    """Return gate and up of each expert side by side in ORDER, in one ALSO exchanged, stacked."""
+    orders = [order[::-1] if number == also else order for number in range(len(merged) // 2)]
+    return np.stack(
+        [np.concatenate([merged[f"e.{i}.{it}"] for it in own]) for i, own in enumerate(orders)]
+    )
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_experts_whose_gate_and_up_lie_in_one_stack_are_merges_of_every_tool(way, turned):
+    base, update = made((64, 48), 0.05, BF16, lead=(6,))
+    parts = {f"e.{i // 2}.{('gate', 'up')[i % 2]}": it for i, it in enumerate(base)}
+    updates = {name: update.part(i) for i, name in enumerate(parts)}
+    merged = {name: WAYS[way](it, updates[name]) for name, it in parts.items()}
+
+    def judged(stack):
+        stack = stack.transpose(0, 2, 1).copy() if turned else stack
+        return judge({"e.both": stack}, parts, updates)["e.both"]
+
+    found = judged(joined_experts(merged))
+    assert (found.kind, found.ok, found.parts) == ("joined", True, tuple(parts)), found
+    assert "e.1.up where e.1.gate is due" in judged(joined_experts(merged, also=1)).detail
+    found = judged(joined_experts(merged | {"e.2.up": parts["e.2.up"]}))
+    assert (found.ok, "e.2.up without its update" in found.detail) == (False, True), found
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_gate_and_up_exchanged_in_one_expert_of_a_stack_are_told_without_an_update(cut):
+    base, _ = made((64, 48), 0.05, BF16, lead=(6,))
+    parts = {f"e.{i // 2}.{('gate', 'up')[i % 2]}": it for i, it in enumerate(base)}
+    for also, right in ((None, True), (1, False)):
+        stack = joined_experts(parts, also=also)
+        stack = stack.reshape(-1, 48) if cut else stack
+        assert judge({"e.both": stack}, parts, {})["e.both"].ok == right
+
+
+def test_a_merge_without_one_row_is_compared_with_base_and_update():
+    base, update = made((64, 48), 0.05, BF16)
+    whole = by_peft(base, update)
+    found = judge({"merged": whole[:-1]}, {"w": base}, {"w": update})["merged"]
+    assert found.detail == "rows 0-62 of 64 of w; updates merged"
+    whole[5] = 0
+    words = judge({"w": whole}, {"w": base}, {"w": update})["w"].detail
+    assert "rows 5 (1 of 64) are zeros, the others agree; updates merged" in words
+
+
+def test_a_row_whose_small_update_is_lost_is_named():
+    base, update = made((64, 48), 0.005, BF16)
+    whole = by_peft(base, update)
+    whole[5] = base[5]
+    found = judge({"w": whole}, {"w": base}, {"w": update})["w"]
+    assert not found.ok
+    assert "w + another update than was due" in found.detail
+    assert "in rows 5 (1 of 64)" in found.detail
