@@ -135,7 +135,7 @@ def build_task(
     splits = live.splits if live else None
     splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))
     objective = objective_of(config, splits["train"], live.objective if live else None)
-    module = module or _build_module(cast(Model, model))
+    module = module.float() if module else _build_module(cast(Model, model))  # masters, see config
     blocks = _blocks(model, module) if model else {}
     _check_grad_cache(config, objective, module)
     _freeze(module, config, blocks)

@@ -120,3 +120,16 @@ def test_data_that_is_none_is_refused(data, says, tmp_path):
 def test_an_instance_needs_its_model(tmp_path):
     with pytest.raises(BadInputError, match="L1Loss has no attribute model"):
         train(torch.nn.L1Loss(), Points(9, 0), tmp_path / "run")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_module_of_16_bits_is_trained_in_float32(dtype, tmp_path):
+    data = {"train": Points(40, 0), "validation": Points(9, 1)}
+    wide = module().to(dtype).float()
+    _, expected = train(Distance, data, tmp_path / "wide", given=wide)
+    for backend in BACKENDS:
+        narrow = module().to(dtype)
+        how = {"given": narrow, "backend": backend}
+        _, found = train(Distance, data, tmp_path / backend, **how)
+        assert found.best["loss"] == pytest.approx(expected.best["loss"], rel=1e-6)
+        assert torch.equal(narrow.weight, wide.weight.to(dtype))
