@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from weighbridge.errors import MismatchError
+from weighbridge.errors import MismatchError, UnsupportedError
 from weighbridge.trainers.objectives.embedding import Embedding
 from weighbridge.trainers.runs.loop import make_step
 from weighbridge.trainers.steps.torch import TorchStep
@@ -125,7 +126,38 @@ def test_what_has_no_embeddings_or_draws_random_numbers_is_refused(
     from transformers import BertModel
 
     with pytest.raises(MismatchError, match="the objective regression has no embeddings of texts"):
-        build_task(series_config(grad_cache=2, mode="eval"), object())
+        build_task(series_config(grad_cache=2, mode="eval"), torch.nn.Identity())
     model = BertModel.from_pretrained(tiny_bert_dir).train()
     with pytest.raises(MismatchError, match="set mode: eval"):
         build_task(pairs_config(grad_cache=2), model, tiny_bert_dir)
+
+
+class Hiding(torch.nn.Module):
+    """An encoder that asks its mask in Python whether a text has a first word."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.query = torch.nn.Embedding(2000, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, input_ids, attention_mask):
+        hidden = self.query(self.words(input_ids))
+        return hidden if attention_mask[:, 0].all() else hidden * attention_mask[..., None]
+
+
+def test_a_chunk_on_which_a_mask_decides_otherwise_is_refused(pairs_config, tiny_bert_dir):
+    config = pairs_config(mode="eval", batch_size=5, grad_cache=3, adapter=None)
+    task = build_task(config, Hiding(), tiny_bert_dir)
+    step = make_step("mlx", task, config)
+    whole, other = (task.splits["train"].batch(range(5)) for _ in range(2))
+    other.inputs["document_mask"][4, 0] = 0  # in the last chunk of two
+    before = step.trainable()
+    for kind in (
+        step.gradients,
+        lambda it: step.loss(it.inputs),
+        lambda it: step.advance([it], 0.1)(),
+    ):
+        with pytest.raises(UnsupportedError, match="for this batch it decides otherwise"):
+            kind(other)
+    assert all(np.array_equal(before[name], it) for name, it in step.trainable().items())
+    assert step.advance([whole], 0.1)().finite
