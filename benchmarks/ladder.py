@@ -4,8 +4,7 @@
 
 The recipe ``causal-lora`` on two Llamas with random weights: ``weights`` on short texts, where the base takes most of
 the memory, and ``activations``, smaller and on long ones, where what an update computes does. Each rung has what those
-before it have, and runs in a process of its own, with one thread of BLAS: threads that wait for each other take time of
-a processor, too. Samples a second (of time, and of processor time) and peak memory are ratios to the first, "eager,
+before it have. Samples a second (of time, and of processor time) and peak memory are ratios to the first, "eager,
 evaluated each step"; ``of the rung before`` is the memory where the size of a batch is that of the rung before.
 ``phases`` is what the phases of an update add up to in percent of a whole one. Writes
 ``results/ladder.json``.
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -100,7 +98,6 @@ def keep(found: Mapping[str, Any], updates: int) -> None:
 def main() -> None:
     """Measure, print a line for every rung, and keep them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")  # of the rungs' processes
     parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--model", action="append", choices=MODELS)
     asked = parser.parse_args()

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...converters.common.steps import step as announce
 from ...errors import WeighbridgeError
-from ..child import in_child
+from ..child import in_child, one_thread
 from ..config import TrainConfig, validate
 from .entries import BASELINE, Entry
 
@@ -45,7 +45,8 @@ def measured(config: TrainConfig, entries: Sequence[Entry], updates: int, small:
         updates: timed ones of each.
         small: the model with weights of 4 bits; empty where there is none.
     """
-    rows = [_row(config, entry, updates, small) for entry in entries]
+    with one_thread():
+        rows = [_row(config, entry, updates, small) for entry in entries]
     for ratio, speed in RATIOS.items():
         base = {row["row"]: row.get(speed) for row in rows}
         for row in rows:

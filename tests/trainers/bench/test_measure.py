@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 
 from weighbridge.trainers.bench import measure as module
+from weighbridge.trainers.bench import table
 from weighbridge.trainers.bench.entries import BASELINE, absent, ladder, matrix
 from weighbridge.trainers.bench.plot import plot_rows
 from weighbridge.trainers.bench.table import cells, lines, measured
+from weighbridge.trainers.child import THREADS
 from weighbridge.trainers.runs.loop import make_step
 
 
@@ -85,3 +88,18 @@ def test_a_picture_of_the_rows_is_drawn(tmp_path):
     ]
     plot_rows(rows, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("chosen", [None, "3"])
+def test_rows_multiply_with_one_thread_unless_the_environment_says_otherwise(
+    chosen, series_config, monkeypatch
+):
+    for name in THREADS:
+        monkeypatch.delenv(name, raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    seen = lambda *_given: {name: os.environ.get(name) for name in THREADS}  # noqa: E731
+    monkeypatch.setattr(table, "in_child", seen)
+    [row, *_] = measured(series_config(), matrix(series_config(), ["mlx"], [], [], []), 1, "")
+    assert {row[name] for name in THREADS} == {chosen or "1"}
+    assert os.environ.get("MKL_NUM_THREADS") is None
