@@ -124,6 +124,19 @@ def image_token(source: Source) -> Any:
     return source.find("image_token_id") if found is ABSENT else found
 
 
+def nested_tower(source: Source) -> dict[str, Any]:
+    """Return Molmo's tower as its own code has it: two parts, the adapter one of them."""
+    vision, adapter = source.part("vision_config"), source.part("adapter_config")
+    own = {
+        "image_patch_size": vision.get("patch_size"),
+        "image_num_pos": vision.get("num_position_embeddings"),
+        "image_default_input_size": vision.get("image_size"),
+    }
+    features = {"vit_layers": adapter.get("vision_feature_layer")}
+    parts = {"vit": {**vision.written, **own}, "adapter": {**adapter.written, **features}}
+    return {**vision.written, **{f"{name}_config": part for name, part in parts.items()}}
+
+
 def linear_attention(source: Source) -> dict[str, Any]:
     """Return Kimi's own group of keys; layers count from 1."""
     kinds = list(enumerate(source.get("layer_types", []), 1))
@@ -264,6 +277,7 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
     # transformers does not scale the logits of these, as it does those of the language model alone
     "mlx-vlm aya_vision text_config": {"logit_scale": always(1.0)},
     "mlx-vlm cohere2_vision text_config": {"logit_scale": always(1.0)},
+    "mlx-vlm molmo2": {"vision_config": nested_tower},
     "mlx-vlm hunyuan_vl text_config": {"rope_scaling": sectioned},
     # its class looks for the sections of positions beside the types of layers, and finds none there
     "mlx-vlm cohere_compass text_config": {"rope_parameters": shared_rope},

@@ -82,6 +82,10 @@ def module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        package = sys.modules[name.partition(".")[0]]
+        if type(package) is Unexecuted and "circular import" in str(error):
+            execute(package)  # its parts import each other, which only its own order allows
+            return module(name)
         missing = error.name if error.name and not error.name.startswith(name) else None
         hint = f"; it needs the package {missing}, which is not installed" if missing else ""
         raise UnsupportedError(f"{name} cannot be imported: {error}{hint}") from error

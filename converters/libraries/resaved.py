@@ -142,6 +142,18 @@ def without_pooling(weights: Weights, _: Config) -> Weights:
     return {k: v for k, v in weights.items() if not re.search(r"vision_tower\.(.+\.)?head\.", k)}
 
 
+def vocabulary(weights: Weights, config: Config) -> Weights:
+    """Return WEIGHTS, embeddings parted where the vocabulary ends: ``save_pretrained`` halves them."""
+    import mlx.core as mx
+
+    names = [f"model.transformer.wte.{part}embedding" for part in ("", "new_")]
+    size = config["text_config"]["vocab_size"]
+    if names[0] not in weights or weights[names[0]].shape[0] == size:
+        return weights
+    whole = mx.concatenate([weights[it] for it in names], axis=0)
+    return weights | dict(zip(names, mx.split(whole, [size], axis=0), strict=True))
+
+
 SEEING: Final[dict[str, Change]] = {
     **dict.fromkeys(
         ("aya_vision", "cohere2_vision", "gemma3", "llava_next", "paligemma"),
@@ -151,6 +163,7 @@ SEEING: Final[dict[str, Change]] = {
     "kimi_k25": CHANGES["kimi_k25"],
     "lfm2_vl": without_pooling,
     "llava": headless,
+    "molmo2": vocabulary,
     "qwen3_vl_moe": turned,
 }
 

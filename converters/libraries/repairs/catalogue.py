@@ -88,6 +88,15 @@ def tower_epsilon(key: str, *norms: str) -> Repair:
     return Repair("tower_epsilon", settings={"norms": norms, "epsilon": key})
 
 
+def picture_mask(*tokens: str, apart: bool) -> Repair:
+    """Return the repair of a mask that TOKENS of the configuration, or those of one picture, see through."""
+    return Repair("picture_mask", settings={"picture_tokens": tokens, "apart": apart})
+
+
+MOLMO: Final = (
+    *("image_patch_id", "image_col_id", "image_start_token_id", "low_res_image_start_token_id"),
+    *("image_end_token_id", "frame_start_token_id", "frame_end_token_id", "image_low_res_id"),
+)
 LINEAR_STEPS: Final = Repair("linear_steps")
 QWEN: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text")
 GLM4V: Final = (Repair("bicubic_positions"), tower_epsilon("rms_norm_eps", "norm1", "norm2"))
@@ -159,9 +168,11 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
 # The same of mlx-vlm's class; fields are those of the language model.
 SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     "cohere2_vision": (Repair("last_norm"), tower_epsilon("layer_norm_eps", "post_layernorm")),
-    "gemma3": (Repair("exact_scale"), Repair("picture_mask")),
+    "gemma3": (Repair("exact_scale"), picture_mask("image_token_index", apart=True)),
     "glm4v": GLM4V,
     "glm4v_moe": GLM4V,
+    "granite4_vision": (gelu({"activation_fn": "tanh"}),),
+    "hunyuan_vl": (Repair("bilinear_positions"), Repair("rotary_sections")),
     "idefics2": (
         Repair("patch_positions"),
         gelu({"activation_fn": "tanh"}),
@@ -173,7 +184,9 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), (gelu({"mlp.0.act": "none"}), LINEAR_STEPS)),
     "llava_next": (Repair("tiles", whole={"image_grid_pinpoints": ()}),),
     "mistral3": (Repair("language_window", settings=ALIKE, when=alike),),
+    "mllama": (Repair("picture_layers"),),
     "modernbert": (gelu({"mlp.act": "none"}),),
+    "molmo2": (gelu({"feed_forward.act": "tanh"}), picture_mask(*MOLMO, apart=False)),
     **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
     "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),

@@ -50,6 +50,16 @@ def test_rotary_parameters_of_layers_that_are_alike_are_written_once():
     assert found.config["text_config"]["rope_parameters"] == rope
 
 
+def test_molmo_s_tower_is_written_in_the_two_parts_that_its_class_reads():
+    own, found = translated("molmo2", "mlx-vlm")
+    target = find(found.config, "mlx-vlm")
+    tower = target.code().VisionConfig.from_dict(found.config["vision_config"])
+    vision, adapter = own["vision_config"], own["adapter_config"]
+    assert tower.vit_config.image_num_pos == vision["num_position_embeddings"]
+    assert tower.vit_config.hidden_size == vision["hidden_size"]
+    assert tower.adapter_config.vit_layers == list(adapter["vision_feature_layer"])
+
+
 def test_parts_whose_class_takes_no_other_key_have_no_other():
     _, found = translated("siglip", "mlx-embeddings")
     target = find(found.config, "mlx-embeddings")
@@ -63,7 +73,15 @@ def test_parts_whose_class_takes_no_other_key_have_no_other():
         ("siglip", "mlx-embeddings"),
         *(
             (kind, "mlx-vlm")
-            for kind in ("cohere_compass", "gemma3", "glm4v", "glm_ocr", "kimi_k25", "paligemma")
+            for kind in (
+                "cohere_compass",
+                "gemma3",
+                "glm4v",
+                "glm_ocr",
+                "kimi_k25",
+                "molmo2",
+                "paligemma",
+            )
         ),
     ],
 )

@@ -52,6 +52,15 @@ def test_the_package_still_imports_and_works_afterwards():
 
 
 @pytest.mark.heavy
+def test_a_model_file_that_needs_its_package_s_own_order_gets_it():
+    code = """
+        from weighbridge.converters.libraries.packages import module
+        print(module("mlx_vlm.models.diffusion_gemma").Model.__name__)
+    """
+    assert run(code) == "Model"
+
+
+@pytest.mark.heavy
 def test_a_package_that_is_imported_already_is_used_as_it_is():
     code = """
         import mlx_lm, mlx_lm.models.llama

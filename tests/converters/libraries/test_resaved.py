@@ -24,5 +24,17 @@ def test_the_pooling_of_a_tower_is_left_out(kind):
     assert set(change_for("mlx-vlm", kind)(saved, {})) == {"model.language_model.head.weight"}
 
 
+def test_words_are_parted_where_the_vocabulary_ends():
+    names = [f"model.transformer.wte.{it}embedding" for it in ("", "new_")]
+    table = mx.arange(8.0)[:, None]
+    config = {"text_config": {"vocab_size": 6}}
+    change = change_for("mlx-vlm", "molmo2")
+    saved = dict(zip(names, mx.split(table, 2), strict=True))
+    published = dict(zip(names, mx.split(table, [6]), strict=True))
+    for weights in (saved, published):
+        found = change(weights, config)
+        assert [found[it].tolist() for it in names] == [published[it].tolist() for it in names]
+
+
 def test_other_libraries_are_left_alone():
     assert change_for("mlx-embeddings", "llava") is None

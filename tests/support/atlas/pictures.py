@@ -100,9 +100,58 @@ ROWS: dict[str, Callable[[Any], Arrays]] = {
 }
 
 
+def beside(config: Any) -> Arrays:
+    """Return a text, one token of which stands for a picture that it looks at from there on.
+
+    The picture is of two tiles, one above the other.
+    """
+    ids, size = with_picture(config, 1, BEFORE), config.vision_config.image_size
+    tiles = np.array([[[1, 1, 0, 0]]])
+    looks = np.zeros((1, ids.shape[1], 1, 4), np.int64)
+    looks[:, BEFORE:] = tiles
+    upright = config.vision_config.supported_aspect_ratios.index([2, 1]) + 1
+    return {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "pixel_values": drawn(1, 1, 4, 3, size, size) * tiles[..., None, None, None],
+        "aspect_ratio_ids": np.array([[upright]]),
+        "aspect_ratio_mask": tiles,
+        "cross_attention_mask": looks,
+    }
+
+
+def twice(config: Any) -> Arrays:
+    """Return a text with a picture in two frames, small and whole; parts of it are pooled to a token."""
+    words, part = logits.tokens((1, 12)), config.image_patch_id
+    small, begin, end = (
+        getattr(config, it)
+        for it in ("low_res_image_start_token_id", "image_start_token_id", "image_end_token_id")
+    )
+    frames = np.array([[small, part, part, end, begin, part, part, end]])
+    ids = np.concatenate([words[:, :BEFORE], frames, words[:, BEFORE:]], axis=1)
+    kinds = np.zeros_like(ids)
+    kinds[:, BEFORE : BEFORE + frames.shape[1]] = 1
+    return {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "mm_token_type_ids": kinds,
+        "pixel_values": drawn(2, 4, 3 * config.vision_config.patch_size**2),
+        "image_token_pooling": np.array([[0, 1], [2, 3], [4, 5], [6, -1]]),
+        "image_grids": np.array([[1, 2, 1, 2]]),
+        "image_num_crops": np.array([2]),
+    }
+
+
+# Types whose text has no token for each part of a picture alone.
+WHOLE: dict[str, Callable[[Any], Arrays]] = {"mllama": beside, "molmo2": twice}
+
+
 def seen(kind: str, model: Any) -> Arrays:
     """Return what the torch MODEL of KIND is given: token ids, and a picture among them."""
     import torch
+
+    if kind in WHOLE:
+        return WHOLE[kind](model.config)
 
     visual = ROWS.get(kind, towered(probes.plain))(model.config)
     if "input_ids" not in inspect.signature(model.forward).parameters:

@@ -113,7 +113,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "downsample_rate": "1/2",
         "deepstack_layer_map": [[0, 0]],
         "spatial_target_layers": [1],
-        "image_grid_pinpoints": [[56, 56]],
+        "image_grid_pinpoints": [[112, 112]],
         "qformer_config": {"num_hidden_layers": 1, "intermediate_size": 3072},  # mlx-vlm reads none
         "vision_feature_select_strategy": "full",
         "vision_config": {
@@ -138,8 +138,15 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "projector_hidden_size": HIDDEN
     },  # published with both alike; mlx-vlm reads one
     "mistral3": {"vision_config": {**FOUR, "hidden_act": "silu"}},
+    "mllama": {
+        "text_config": {"cross_attention_layers": [1, 3]},
+        "vision_config": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
+    },
     "molmo2": {
-        "vision_config": {"image_size": [28, 28]},
+        "low_res_image_start_token_id": 127,
+        "frame_start_token_id": 125,
+        "frame_end_token_id": 124,
+        "vision_config": {"image_size": [28, 28], "num_position_embeddings": 4},
         "adapter_config": {
             "vision_feature_layer": [1, 0],
             "hidden_size": 32,

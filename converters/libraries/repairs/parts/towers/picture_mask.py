@@ -5,11 +5,12 @@ from mlx_vlm.models.base import create_causal_mask
 
 
 class PictureMask:
-    """Tokens of one picture see one another, in layers with a window too."""
+    """Tokens of a picture see one another, in layers with a window too; those of all pictures unless apart."""
 
     def __init__(self, config):
         super().__init__(config)
-        language, token = self.language_model, config.image_token_index
+        language, apart = self.language_model, self.apart
+        tokens = mx.array([getattr(config, it) for it in self.picture_tokens])
 
         class Attention(type(language.layers[0].self_attn)):
             def __call__(self, x, mask=None, cache=None):
@@ -22,7 +23,7 @@ class PictureMask:
 
         class Language(type(language)):
             def __call__(self, inputs, *args, **named):
-                self.together = same_picture(inputs == token)
+                self.together = seen_by((inputs[..., None] == tokens).any(-1), apart)
                 return super().__call__(inputs, *args, **named)
 
         language.together, language.__class__ = None, Language
@@ -30,9 +31,9 @@ class PictureMask:
             layer.self_attn.__class__ = Attention
 
 
-def same_picture(seen):
+def seen_by(seen, apart):
     if seen.shape[1] == 1 or not seen.any():
         return None
     starts = seen & ~mx.pad(seen, [(0, 0), (1, 0)])[:, :-1]
-    number = mx.where(seen, mx.cumsum(starts.astype(mx.int32), axis=1), -1)
+    number = mx.where(seen, mx.cumsum(starts.astype(mx.int32), axis=1) * apart, -1)
     return ((number[:, :, None] == number[:, None, :]) & seen[:, None, :])[:, None]
