@@ -19,7 +19,7 @@ from .operations.recurrent.recorded import check_packed, kept_whole
 from .recording.arguments import Inputs, by_name, leaves, mapped
 from .recording.autograd.functions import Use, functions_noted
 from .recording.autograd.lifting import lift
-from .recording.autograd.writes import refuse_hidden_writes
+from .recording.autograd.writes import pass_hidden_writes
 from .recording.blocks import detach_blocks, drop_answers, refused_in_autocast
 from .recording.cures import cured
 from .recording.decisions import as_the_example, held, is_decision
@@ -90,7 +90,7 @@ def _shapes(
 def _functional(program: ExportedProgram) -> ExportedProgram:
     """Return PROGRAM, which is changed, without updates in place."""
     drop_answers(program)
-    refuse_hidden_writes(program)
+    pass_hidden_writes(program)
     detach_blocks(program)
     # an empty table: functionalize and keep the rest
     functional = decomposed(made_pure(program) or program.run_decompositions({}))

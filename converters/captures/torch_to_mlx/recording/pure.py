@@ -166,11 +166,11 @@ def _updated(node: Any) -> Node | None:
 
 def _is_alone(x: Any, update: Node) -> bool:
     """Tell whether X is a tensor of its own, whose memory nothing has but UPDATE."""
-    made = isinstance(x, Node) and x.op == "call_function" and not _shares(x)
-    return made and not any(_shares(user) for user in x.users if user is not update)
+    made = isinstance(x, Node) and x.op == "call_function" and not shares(x)
+    return made and not any(shares(user) for user in x.users if user is not update)
 
 
-def _shares(node: Any) -> bool:
+def shares(node: Any) -> bool:
     """Tell whether what NODE returns may be memory of its arguments."""
     target = node.target
     if not isinstance(target, OpOverload):
