@@ -1,8 +1,9 @@
 """Reads by a mask, ``x[mask]``: computed on all rows, and chosen where they are summed or written back.
 
 How many rows a mask chooses depends on values, which no recorded graph can hold. Where what follows works
-row by row, and ends in a sum, a mean or a write to the same mask, all rows can be computed. Those that the
-mask hides hold the first that it shows, so that nothing singular is computed that the module would not.
+row by row, and ends in a sum, a mean, a loss or a write to the same mask, all rows can be computed. Those that
+the mask hides hold the first that it shows, so that nothing singular is computed that the module would not; where
+it shows none, 0.5, at which few functions are singular.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ from .blocks import replace
 
 _ATEN: Final = torch.ops.aten
 _LOSSES: Final = frozenset(
-    f"aten.{n}.default" for n in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+    f"aten.{n}.default"
+    for n in (
+        *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "kl_div"),
+        *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+    )
+)
+_CLASS_LOSSES: Final = frozenset(("aten.cross_entropy_loss.default", "aten.nll_loss_nd.default"))
+_ON_ELEMENTS: Final = (_ATEN._to_copy.default, _ATEN.detach.default)
+_ON_LAST_AXES: Final = (
+    *(_ATEN.linear.default, _ATEN.matmul.default, _ATEN.layer_norm.default),
+    *(_ATEN.rms_norm.default, _ATEN.softmax.int, _ATEN.log_softmax.int),
 )
 
 
@@ -49,6 +60,7 @@ class _Reads:
 
     program: ExportedProgram
     rows: dict[Any, Any] = field(default_factory=dict)
+    masks: dict[str, Node] = field(default_factory=dict)
 
     def visit(self, node: Node) -> None:
         """Note NODE if it chooses or keeps rows; replace it where these are joined again."""
@@ -80,20 +92,28 @@ class _Reads:
         known = len(chosen) == 1 and mask is not None and mask.meta["val"].dtype == torch.bool
         if not known or free_unbacked_symbols(value) or source in self.rows:
             return
-        if not math.prod(value.shape) or mask.meta["val"].ndim > value.ndim:
-            return
-        if node.target is _ATEN.masked_select.default:
-            mask = self._call(node, _ATEN.expand.default, mask, list(value.shape))
+        mask = self.masks.setdefault(_spelled(mask), mask)
         rest = value.shape[mask.meta["val"].ndim :]
-        if not value.is_floating_point() or not all(isinstance(n, int) for n in value.shape):
+        selected = node.target is _ATEN.masked_select.default
+        if mask.meta["val"].ndim > value.ndim or not _known(value.shape if selected else rest):
             return
-        first = self._call(node, _ATEN._to_copy.default, mask, dtype=torch.int64)
-        first = self._call(node, _ATEN.argmax.default, first)
-        flat = self._shaped(node, source, [-1, *rest])
-        row = self._call(node, _ATEN.index_select.default, flat, 0, first)
-        row = self._call(node, _ATEN.detach.default, row)
-        row = self._shaped(node, row, list(rest))
-        self.rows[node] = self._chosen(node, _Rows(source, mask), row)
+        if any(isinstance(n, int) and n == 0 for n in value.shape):
+            return
+        if selected:
+            mask, rest = self._call(node, _ATEN.expand.default, mask, list(value.shape)), ()
+        rows = _Rows(source, mask)
+        self.rows[node] = self._chosen(node, rows, self._first(node, rows, list(rest)))
+
+    def _first(self, near: Node, rows: _Rows, shape: list[int]) -> Node:
+        """Return the first of the chosen ROWS, of SHAPE, without a gradient."""
+        first = self._call(near, _ATEN._to_copy.default, rows.mask, dtype=torch.int64)
+        first = self._call(near, _ATEN.argmax.default, first)
+        flat = self._shaped(near, rows.whole, [-1, *shape])
+        row = self._call(near, _ATEN.index_select.default, flat, 0, first)
+        row = self._shaped(near, self._call(near, _ATEN.detach.default, row), shape)
+        other = 0.5 if row.meta["val"].is_floating_point() else 0
+        some = self._call(near, _ATEN.any.default, rows.mask)
+        return self._call(near, _ATEN.where.ScalarOther, some, row, other)
 
     def _chosen(self, near: Node, rows: _Rows, other: Any) -> _Rows:
         """Return ROWS with OTHER where the mask hides them."""
@@ -125,29 +145,34 @@ class _Reads:
 
     def _rule(self, node: Any) -> Callable[[Any, Node], None] | None:
         """Return what to do with NODE, if it takes rows as what they are."""
-        if node.target in (_ATEN.sum.default, _ATEN.mean.default) and not node.kwargs:
-            mean = node.target is _ATEN.mean.default
-            return lambda node, _: self._joined(node, self.rows[node.args[0]], mean)
-        if str(node.target) in _LOSSES and all(x in self.rows for x in node.args[:2]):
-            return self._lost
-        if node.target is _ATEN.index_put.default and len(node.args) == 3:
+        name, used = str(node.target), [x for x in node.all_input_nodes if x in self.rows]
+        if name in ("aten.sum.default", "aten.mean.default") and not node.kwargs:
+            return lambda node, _: self._joined(node, self.rows[node.args[0]], "mean" in name)
+        if name in _LOSSES | _CLASS_LOSSES and set(used) == set(node.args[:2]):
+            return self._lost if name in _LOSSES else self._classified
+        if name == "aten.index_put.default" and len(node.args) == 3:
             return self._written
-        by_row = torch.Tag.pointwise in node.target.tags or node.target is _ATEN.linear.default
-        return self._row_by_row if by_row and self._fits(node) else None
+        if name == "aten.view.default" and str(_shape(node)) == str(_shape(used[0])):
+            return lambda node, _: self.rows.update({node: self.rows[node.args[0]]})
+        return self._row_by_row if self._is_by_row(node, used) else None
 
-    def _fits(self, node: Any) -> bool:
-        """Tell whether what NODE takes beside rows is the same for every row."""
-        ranks = [used.meta["val"].ndim for used in node.all_input_nodes if used in self.rows]
-        others = [used.meta["val"] for used in node.all_input_nodes if used not in self.rows]
-        if node.target is _ATEN.linear.default:
-            return node.args[0] in self.rows and len(ranks) == 1 and ranks[0] > 1
-        return len(set(ranks)) == 1 and all(
-            isinstance(value, torch.Tensor) and value.ndim < ranks[0] for value in others
+    def _is_by_row(self, node: Any, used: list[Node]) -> bool:
+        """Tell whether NODE does the same to every row of what it USED."""
+        rank = len(_shape(used[0]))
+        if node.target in _ON_LAST_AXES:
+            return used == [node.args[0]] and rank > 1 and _axes(node) < rank
+        by_row = torch.Tag.pointwise in node.target.tags or node.target in _ON_ELEMENTS
+        others = [x.meta["val"] for x in node.all_input_nodes if x not in self.rows]
+        alike = all(len(_shape(x)) == rank for x in used)
+        return (
+            by_row and alike and all(isinstance(x, torch.Tensor) and x.ndim < rank for x in others)
         )
 
     def _row_by_row(self, node: Any, mask: Node) -> None:
         whole = {x: self.rows[x].whole if x in self.rows else x for x in node.all_input_nodes}
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), whole.__getitem__)
+        if node.target in _ON_LAST_AXES and isinstance(args[1], int):
+            args = (args[0], -_axes(node), *args[2:])
         self.rows[node] = _Rows(self._call(node, node.target, *args, **kwargs), mask)
 
     def _joined(self, node: Any, rows: _Rows, mean: bool) -> None:
@@ -169,17 +194,77 @@ class _Reads:
 
     def _lost(self, node: Any, mask: Node) -> None:
         """Compute a loss of each element, then join those chosen; 1 is torch's code of a mean, 0 of neither."""
-        one, other, *options = node.args
-        code = options[0] if options else node.kwargs.get("reduction", 1)
+        one, other, options = _options(node)
+        rank = len(_shape(one))
+        if any(isinstance(x, Node) and len(_shape(x)) >= rank for x in options.values()):
+            return
+        code = options.pop("reduction", 1)
         pair = self.rows[one].whole, self.rows[other].whole
-        others = {k: v for k, v in node.kwargs.items() if k != "reduction"}
-        each = _Rows(self._call(node, node.target, *pair, 0, *options[1:], **others), mask)
+        each = _Rows(self._call(node, node.target, *pair, reduction=0, **options), mask)
         if code == 0:
             self.rows[node] = each
         else:
             self._joined(node, each, code == 1)
 
+    def _classified(self, node: Any, mask: Node) -> None:
+        """Give the class that a loss ignores to rows that MASK hides."""
+        logits, classes, options = _options(node)
+        if classes.meta["val"].is_floating_point():
+            return
+        labels = self._chosen(node, self.rows[classes], options.get("ignore_index", -100)).whole
+        each = options.get("reduction", 1) == 0
+        if len(_shape(mask)) == 1:
+            pair = self.rows[logits].whole, labels
+        elif each and not _known(_shape(labels)):
+            return
+        else:
+            kept = (self.rows[logits].whole, logits), (labels, classes)
+            pair = tuple(self._shaped(node, x, [-1, *_shape(rows)[1:]]) for x, rows in kept)
+        loss = self._call(node, node.target, *pair, **options)
+        if each:
+            self.rows[node] = _Rows(self._shaped(node, loss, list(_shape(labels))), mask)
+        else:
+            replace(self.program, node, loss)
+
     def _written(self, node: Any, mask: Node) -> None:
         base, chosen, value = node.args
         if base not in self.rows and list(chosen) == [mask] and value in self.rows:
             replace(self.program, node, self._chosen(node, self.rows[value], base).whole)
+
+
+def _shape(node: Node) -> Any:
+    return node.meta["val"].shape
+
+
+def _known(shape: Any) -> bool:
+    return all(isinstance(size, int) for size in shape)
+
+
+def _options(node: Any) -> tuple[Node, Node, dict[str, Any]]:
+    """Return the first two arguments of NODE, and the others by name."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    one, other, *options = node.args
+    return one, other, dict(zip(names[2:], options, strict=False)) | dict(node.kwargs)
+
+
+def _axes(node: Any) -> int:
+    """Return how many of the last axes NODE, one of ``_ON_LAST_AXES``, works along; of matmul, its matrix's."""
+    second = node.args[1]
+    if isinstance(second, list | tuple):
+        return len(second)
+    if isinstance(second, int):
+        return -second if second < 0 else len(_shape(node)) - second
+    return 1 if len(_shape(second)) == 2 else len(_shape(node)) + 1
+
+
+def _spelled(node: Any) -> str:
+    """Return how a mask is computed, a few steps back: two that are spelled alike are equal."""
+
+    def spelled(node: Any, steps: int) -> str:
+        seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if node.op != "call_function" or seeded or not steps:
+            return str(node.name)
+        taken = torch.fx.node.map_arg((node.args, node.kwargs), lambda one: spelled(one, steps - 1))
+        return f"{node.target}{taken}"
+
+    return spelled(node, 4)

@@ -37,11 +37,83 @@ CASES = {
     "written": (written, (3, 5, 4), MASK),
     "singular elsewhere": (positive, torch.tensor([1.5, 0.0, -2.0, 0.3])),
     "none": (lambda x, m: x[m].sum(), (3, 5), MASK & ~MASK),
+    "none, of a function that is singular at the first": (
+        lambda x, w, m: (x[m] * w).log().sum(),
+        torch.zeros(3, 5, 2),
+        (2,),
+        MASK & ~MASK,
+    ),
+    "normalized": (
+        lambda x, m: functional.layer_norm(x[m], (4,)).softmax(1).square().sum(),
+        (3, 5, 4),
+        MASK,
+    ),
+}
+LABELS = torch.tensor([[-100, 1, 0, 3, 2], [-100, 3, 3, -100, 1], [0, -100, -100, -100, 6]])
+FOUND, SCORES = LABELS != -100, torch.rand(7)
+
+
+def head(x, w, y):
+    kept = y != -100
+    hidden = functional.layer_norm(functional.gelu(x[kept]), (4,))
+    return functional.cross_entropy((hidden @ w).view(-1, 7).float(), y[kept].view(-1))
+
+
+def asked_twice(x, y):
+    return functional.cross_entropy(x[y != -100], y[y != -100])
+
+
+def of_a_row(x, y):
+    kept = y.view(-1) != -100
+    return functional.cross_entropy(x.view(-1, 7)[kept], y.view(-1)[kept], reduction="sum")
+
+
+CLASSIFIED = {
+    "mean": (lambda x, m, y: functional.cross_entropy(x[m], y[m]), (3, 5, 7), FOUND, LABELS),
+    "weights": (
+        lambda x, m, y: functional.cross_entropy(x[m], y[m], SCORES, label_smoothing=0.2),
+        (3, 5, 7),
+        FOUND,
+        LABELS,
+    ),
+    "each": (
+        lambda x, m, y: functional.cross_entropy(x[m], y[m], reduction="none").square().mean(),
+        (3, 5, 7),
+        FOUND,
+        LABELS,
+    ),
+    "logarithms": (
+        lambda x, m, y: functional.nll_loss(x[m].log_softmax(-1), y[m]),
+        (3, 5, 7),
+        FOUND,
+        LABELS,
+    ),
+    "none": (
+        lambda x, m, y: functional.cross_entropy(x[m], y[m], reduction="sum"),
+        (3, 5, 7),
+        FOUND & ~FOUND,
+        LABELS,
+    ),
+    "two classes": (
+        lambda x, m, y: functional.binary_cross_entropy_with_logits(
+            x[m], (y[m] > 1).float(), pos_weight=torch.tensor(2.0)
+        ),
+        (3, 5),
+        FOUND,
+        LABELS,
+    ),
+    "a head": (head, (3, 5, 4), (4, 7), LABELS),
+    "a mask that is computed twice": (asked_twice, (3, 5, 7), LABELS),
+    "flat": (of_a_row, (3, 5, 7), LABELS),
 }
 
 
 def test_what_a_mask_chooses_is_joined_or_written_as_in_torch(agree):
     agree(CASES, rtol=4e-6)
+
+
+def test_losses_of_chosen_rows_are_those_of_torch(agree):
+    agree(CLASSIFIED, rtol=4e-6)
 
 
 def test_means_in_float16_are_of_sums_in_float32(agree):
