@@ -213,13 +213,12 @@ class _Reads:
             return
         labels = self._chosen(node, self.rows[classes], options.get("ignore_index", -100)).whole
         each = options.get("reduction", 1) == 0
-        if len(_shape(mask)) == 1:
-            pair = self.rows[logits].whole, labels
-        elif each and not _known(_shape(labels)):
+        if each and not _known(_shape(labels)):
             return
-        else:
-            kept = (self.rows[logits].whole, logits), (labels, classes)
-            pair = tuple(self._shaped(node, x, [-1, *_shape(rows)[1:]]) for x, rows in kept)
+        pair = [self.rows[logits].whole, labels]
+        if len(_shape(mask)) > 1:  # classes lie along the second axis
+            rests = (_shape(logits)[1:], _shape(classes)[1:])
+            pair = [self._shaped(node, x, [-1, *rest]) for x, rest in zip(pair, rests, strict=True)]
         loss = self._call(node, node.target, *pair, **options)
         if each:
             self.rows[node] = _Rows(self._shaped(node, loss, list(_shape(labels))), mask)

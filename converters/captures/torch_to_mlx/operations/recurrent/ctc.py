@@ -7,11 +7,18 @@ from typing import Final
 
 import mlx.core as mx
 
+from ..gradients import where, with_gradient, zero_where
 from ..registry import operation
 
 IMPOSSIBLE: Final = (
     -1e30
 )  # the logarithm of 0: finite, so that gradients of what cannot happen are 0
+
+
+_lost = with_gradient(  # torch's gradient of what cannot happen; 0 where nobody asks for it
+    lambda own: mx.full(own.shape, math.inf, own.dtype),
+    lambda g, *_: zero_where(g == 0, mx.full(g.shape, math.nan, g.dtype)),
+)
 
 
 def _labels(targets: mx.array, lengths: mx.array) -> mx.array:
@@ -78,6 +85,7 @@ def _ctc_loss(
     )
     total = mx.where(target_lengths == 0, ends[:, 0], mx.logaddexp(ends[:, 0], ends[:, 1]))
     heard = mx.arange(len(wide))[:, None] < input_lengths
-    own = mx.sum(mx.where(heard[..., None], mx.exp(wide), 0), axis=(0, 2))
-    loss = mx.where(total > IMPOSSIBLE / 10, own - mx.stop_gradient(own) - total - above, math.inf)
+    own = mx.sum(where(heard[..., None], mx.exp(wide), 0), axis=(0, 2))
+    happens = own - mx.stop_gradient(own) - total - above
+    loss = mx.where(total > IMPOSSIBLE / 10, happens, _lost(own))
     return loss.astype(log_probs.dtype)
