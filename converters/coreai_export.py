@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ..errors import BadInputError, UnsupportedError, WeighbridgeError
-from .captures.constants import UNREAD, described, unread
+from .captures.constants import UNREAD, unread
 from .captures.continuing import POSITION, one_text
+from .captures.described import recorded_of
 from .captures.mlprogram.texts import Text
 from .captures.positional import (
     Positional,
@@ -246,14 +247,14 @@ def nearest(wanted: Array, values: Mapping[int, Array]) -> int | None:
 def sign(asset: Asset, module: torch.nn.Module, about: Mapping[str, Any]) -> dict[str, Any]:
     """Write into ASSET what is to be said ABOUT it and which of its constants is what; return the latter."""
     constants = {name: asset.read(name) for name, it in asset.headers.items() if it.dtype in FLOATS}
-    weights, made = described(constants, module)
-    names = dict(named(weights))
-    entries = {names[name]: entry for name, entry in weights.items()}
+    rows = recorded_of(constants, module, about[UNREAD])
+    names = dict(named(rows["weights"]))
+    entries = {names[name]: entry for name, entry in rows["weights"].items()}
     manifest = {
         "version": 1,
         **about,
+        **rows,
         "weights": entries,
-        "made": made,
         "names": {str(asset.numbers[name]): new for name, new in names.items()},
     }
     file = asset.path / METADATA

@@ -12,11 +12,9 @@ from torch import Tensor
 
 from ..quantization import Dequantized
 from ..values import Array
-from .mlprogram.arithmetic import evaluate, rounds_to
 
 UNREAD: Final = "unread"  # in a record: tensors of the source that no output depends on
 # coremltools lifts weights that float16 would flush to zero to its smallest number.
-FEW: Final = 3  # numbers; fewer are any tensor times something
 SMALLEST: Final = float(np.nextafter(np.float16(0), np.float16(1)))
 
 
@@ -159,72 +157,3 @@ def entry(sources: Sequence[tuple[str, bool]], state: Mapping[str, Tensor]) -> d
     if swapped:
         described["transposed"] = True
     return described
-
-
-def described(
-    constants: Mapping[str, Array], module: torch.nn.Module
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Say by values which of CONSTANTS, in floating point, is which tensor of MODULE.
-
-    Returns:
-        The constants that are tensors of the state dict, and the others with axes, with the buffer
-        outside the state dict that one may be.
-    """
-    state = module.state_dict()
-    weights = match_weights(constants, state)
-    rest = {name: array for name, array in constants.items() if name not in weights}
-    own = {name: it for name, it in module.named_buffers() if name not in state}
-    buffers = {
-        name: {"value": {"buffer": entry["key"]}}
-        for name, entry in match_weights(rest, own).items()
-        if not entry.get("transposed")
-    }
-    made = {name: buffers.get(name) or folded(it, module) for name, it in rest.items()}
-    return weights, {name: rule for name, rule in made.items() if rule or rest[name].ndim}
-
-
-def folded(array: Array, module: torch.nn.Module) -> dict[str, Any]:
-    """Return the rule by which ARRAY was computed from tensors of MODULE ahead of time; empty for none.
-
-    >>> norm = torch.nn.LayerNorm(3)
-    >>> norm.weight.data = torch.tensor([0.5, -2.0, 3.0])
-    >>> folded(np.array([1.5, -1, 4], np.float32), norm)
-    {'value': ['add', {'key': 'weight'}, 1.0]}
-    """
-    state = module.state_dict()
-
-    def read(_: str, name: str) -> Array:
-        return values_of(state[name]).astype(np.float64).reshape(-1)
-
-    alike = {
-        name: read("", name)
-        for name, it in state.items()
-        if it.is_floating_point() and squeezed(it.shape) == squeezed(array.shape)
-    }
-    found = (
-        {"value": rule}
-        for rule in attempts(array.astype(np.float64).reshape(-1), alike)
-        if rounds_to(evaluate(rule, read), array)
-    )
-    return next(found, {})
-
-
-def squeezed(shape: Sequence[int]) -> list[int]:
-    """Return SHAPE without the axes of size 1.
-
-    >>> squeezed((1, 20, 1))
-    [20]
-    """
-    return [size for size in shape if size != 1]
-
-
-def attempts(array: Array, alike: Mapping[str, Array]) -> Iterator[list[Any]]:
-    """Yield how ARRAY may be computed from what is ALIKE in shape, with one number or as a number."""
-    for name, own in alike.items():
-        source = {"key": name}
-        if array.size < FEW:
-            yield ["exp", source]
-            continue
-        square = float((own * own).sum()) or 1.0
-        yield ["add", source, float(np.float32((array - own).mean()))]
-        yield ["mul", source, float(np.float32((own * array).sum() / square))]

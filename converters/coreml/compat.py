@@ -1,7 +1,8 @@
 """Lower an exported torch graph to operations that coremltools translates.
 
 coremltools lags behind torch. What it has no translation for is first rewritten with torch's own
-decompositions, or with the few below, and only then refused: nothing in coremltools is patched.
+decompositions, or with the few below, and only then refused. Translations of our own are
+registered in ``translations.py``.
 Rows written for coremltools 9.0; a row is used only where the installed version lacks the operation.
 """
 

@@ -29,7 +29,7 @@ from .made import Origins
 from .naming import FORGETTING, NAMING
 from .options import PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
-from .recurrent import any_length
+from .translations import any_length
 from .vision import scores_of
 from .writing import ExportReport, Made, describe, save, save_functions, written_of
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import numpy as np
 import torch
 
-from ..captures.constants import FEW, match_weights, origin_of
+from ..captures.constants import match_weights, origin_of
+from ..captures.described import picked_from, rows_of
 from ..captures.mlprogram.arithmetic import FUNCTIONS, evaluate, rounds_to, tensors_of
 from ..captures.mlprogram.variables import scalars, weights
 from ..models.pictures import CHANNELS
 from ..values import Array
 from .manifest import match_scalars
 from .precision import before_rounding
-from .recurrent import recurrent_parts
+from .translations import recurrent_parts
 
 MODULE: Final = "module."  # what the exporter's wrapper puts before every name
 # Operations that change the shape or the dtype of a tensor and none of its numbers.
@@ -143,51 +143,6 @@ def _rules(
             yield name, {"fill": float(array.flat[0])}
         elif rows := rows_of(array, origins.state, read) or picked_from(array, origins.state, read):
             yield name, {"value": rows}
-
-
-def rows_of(
-    array: Array, state: Iterable[str], read: Callable[[str, str], Array]
-) -> list[Any] | None:
-    """Return which rows of a table ARRAY is, or which one again and again, where sizes are fixed.
-
-    Positions and token types are then looked up ahead of time. Of a vector it is some of the numbers, as of
-    biases that a layer keeps joined.
-    """
-    if array.size < FEW:
-        return None
-    flat = array.reshape(-1, *array.shape[-1:]) if array.ndim > 1 else array.reshape(-1, 1)
-    times = len(flat) if bool((flat == flat[0]).all()) else 1
-    count = len(flat) // times
-    for name in state:
-        table = read("key", name)
-        table = table[:, None] if table.ndim == array.ndim == 1 else table
-        if table.ndim != 2 or table.shape[1] != flat.shape[1] or len(table) <= count:
-            continue
-        firsts = table[: len(table) - count + 1, 0]
-        for start in np.flatnonzero(np.isclose(firsts, flat[0, 0], 1e-3, 1e-6)).tolist():
-            if rounds_to(table[start : start + count], flat[:count]):
-                rows = ["rows", {"key": name}, float(start), float(start + count)]
-                return rows if times == 1 else ["repeat", rows, float(times)]
-    return None
-
-
-def picked_from(
-    array: Array, state: Iterable[str], read: Callable[[str, str], Array]
-) -> list[Any] | None:
-    """Return which rows of a table ARRAY has along its last axes, as biases of relative positions."""
-    shape = [size for size in array.shape if size != 1]
-    if len(shape) < 3:
-        return None
-    columns = array.reshape(shape[0], -1).T
-    for name in state:
-        table = read("key", name)
-        if table.ndim == 2 and table.shape[1] == shape[0] and len(table) <= len(columns):
-            own = table.astype(np.float32).astype(array.dtype)
-            places = {row.tobytes(): at for at, row in reversed([*enumerate(own)])}
-            found = [places.get(row.tobytes(), -1) for row in columns]
-            if {*found} == {*range(len(table))}:
-                return ["picked", {"key": name}, *map(float, found)]
-    return None
 
 
 def constants_described(

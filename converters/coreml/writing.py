@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 
 from ..captures.constants import UNREAD, unread
+from ..captures.described import UNIFORM, uniform
 from ..captures.mlprogram.arithmetic import tensors_of
 from ..captures.mlprogram.package import MANIFEST, Package, census, functions, read_package
 from ..captures.mlprogram.program import load_body
@@ -165,24 +166,26 @@ def describe(
     signature = form.options.sized(form.signature, form.limits)
     outputs = [form.name(port.name) for port in signature.outputs]
     outputs += [PROBABILITIES] if form.options.labels else []
+    keys = {key for entry in found.values() for key in (entry["key"], *entry.get("also", ()))}
+    keys |= {key for rule in rules.values() for key in tensors_of(rule)}
+    state, unneeded = module.state_dict(), unread(graph)
     manifest = {
         "version": 2,
         "compute": selection.compute,
         "signature": asdict(signature),
         **written_of(form),
         **rows,
-        UNREAD: unread(graph),
+        UNREAD: unneeded,
+        UNIFORM: uniform(state, found, (*keys, *unneeded)),
         "sites": sites(graph, variables(body), outputs),
     }
     write_metadata(package, {**metadata, MANIFEST: json.dumps(manifest)}, form.options)
-    keys = {key for entry in found.values() for key in (entry["key"], *entry.get("also", ()))}
-    keys |= {key for rule in rules.values() for key in tensors_of(rule)}
     return ExportReport(
         path=staged,
         census=dict(census(package, function)),
         matched={name: entry["key"] for name, entry in found.items()},
         unmatched=tuple(sorted(rules.keys() & weights(body).keys())),
-        absent=tuple(sorted(module.state_dict().keys() - keys)),
+        absent=tuple(sorted(state.keys() - keys)),
         nbytes=sum(file.stat().st_size for file in files(staged)),
     )
 

@@ -12,7 +12,8 @@ import onnx
 import torch
 
 from ...errors import UnsupportedError, WeighbridgeError
-from ..captures.constants import UNREAD, described, unread
+from ..captures.constants import UNREAD, unread
+from ..captures.described import recorded_of
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
 from ..common.memory import pass_on_shortage
@@ -187,10 +188,11 @@ def sign(
 ) -> dict[str, Any]:
     """Write into PROTO what is to be said ABOUT it and which constant FOUND is what; return the latter."""
     constants, kept = found
-    weights, made = described(constants, module)
-    manifest = {"version": 1, **about, "weights": weights, "made": made}
+    rows = recorded_of(constants, module, about[UNREAD])
+    manifest = {"version": 1, **about, **rows}
     manifest |= {CODES: kept.codes} if kept.codes else {}
     proto.metadata_props.append(
         onnx.StringStringEntryProto(key=MANIFEST, value=to_metadata(manifest))
     )
+    weights: dict[str, Any] = rows["weights"]
     return weights

@@ -98,11 +98,23 @@ def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> l
             cut = np.split(made, np.cumsum(sizes)[:-1], int(axis))
             of_each = [shares(*it, read) for it in zip(parts, cut, strict=True)]
             found = None if None in of_each else [share for it in of_each for share in it or ()]
-        case ["add", {"key": name}, {"key": other}]:
-            found = [Share(name, made - read("key", other).reshape(made.shape))]
+        case ["_weight_norm" | "add", {"key": name}, {"key": other}, *axis]:
+            known = read("key", other).reshape(made.shape) if not axis else 0
+            found = [Share(name, made - known)]
+            found += [Share(other, norms_of(made, int(it))) for it in axis]
         case _ if (back := undone(expression, made)) is not None:
             found = [Share(name, back) for name in tensors(expression)]
     return found
+
+
+def norms_of(made: Array, axis: int) -> Array:
+    """Return the norm of MADE for every index of AXIS, in float32, as many axes as it has.
+
+    >>> norms_of(np.float32([[3, 0], [4, 1]]), 1)
+    array([[5., 1.]], dtype=float32)
+    """
+    others = tuple(it for it in range(made.ndim) if it != axis % made.ndim)
+    return np.asarray(np.sqrt(np.square(made.astype(np.float64)).sum(others, keepdims=True)), "f4")
 
 
 def put_together(found: Iterable[Share], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:

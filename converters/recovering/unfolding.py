@@ -10,7 +10,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import xxhash
 
-from ..captures.mlprogram.arithmetic import evaluate, expressions_of, only_moves, rounds_to, tensors
+from ..captures.mlprogram.arithmetic import (
+    evaluate,
+    expressions_of,
+    only_moves,
+    rounds_to,
+    tensors,
+)
 from ..checkpoints import Checkpoint, Header
 from ..values import Array
 from .undoing import Share, put_together, shares
@@ -28,12 +34,15 @@ class Unfolded:
         arrays: the tensors.
         ways: how each was found; see ``weights.Recovered``.
         sums: pairs of tensors of which the file has the sum alone: the first is that, the second zeros.
+        norms: pairs of a tensor and its norms of which the file has what both make: the first is that,
+            the second its norms.
         problems: what is not as the record says.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
     sums: list[tuple[str, str]] = field(default_factory=list)
+    norms: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -45,8 +54,8 @@ class Folded(NamedTuple):
         manifest: what the export wrote into it.
         wanted: tensors by name.
         have: those that are known already.
-        like: weights that may be those exported. Tensors that were added up are taken from here where
-            their bytes are the source's: the sum does not tell them.
+        like: weights that may be those exported. Tensors that were added up, or normed, are taken from
+            here where their bytes are the source's: the sum does not tell them.
     """
 
     constants: Checkpoint
@@ -100,7 +109,7 @@ class Folded(NamedTuple):
         names, file = [*tensors(expression)], self.like
         if (
             file is None
-            or not self.sums(expression)
+            or not (self.sums(expression) or norms(expression))
             or not all(name in file.headers for name in names)
         ):
             return []
@@ -123,6 +132,7 @@ def unfolded(folded: Folded) -> Unfolded:
             except ValueError:
                 found.problems.append(f"{name} has another size than what the record makes it of")
             found.sums += folded.sums(expression) if taken else []
+            found.norms += norms(expression) if taken else []
         pieces += taken
         moved |= {it.source: only_moves(expression) for it in taken}
     found.arrays = put_together(pieces, {name: it.shape for name, it in folded.wanted.items()})
@@ -156,6 +166,18 @@ def sums(expression: Any) -> Iterator[tuple[str, str]]:
         case [_, *parts]:
             for part in parts:
                 yield from sums(part)
+
+
+def norms(expression: Any) -> list[tuple[str, str]]:
+    """Return the tensor that EXPRESSION gives other norms and these norms, if that is what it does.
+
+    >>> norms(["_weight_norm", {"key": "v"}, {"key": "g"}, 0.0]), norms({"key": "v"})
+    ([('v', 'g')], [])
+    """
+    match expression:
+        case ["_weight_norm", {"key": one}, {"key": other}, _]:
+            return [(one, other)]
+    return []
 
 
 def unknown_first(expression: Any, have: Collection[str]) -> Any:

@@ -13,10 +13,11 @@ import numpy as np
 
 from ...errors import MismatchError
 from ..captures.constants import UNREAD
+from ..captures.described import UNIFORM
 from ..captures.mlprogram.arithmetic import tensors_of
 from ..checkpoints import Checkpoint, Header
 from ..checkpoints.formats.ranges import chunks
-from ..common.dtypes import CODE
+from ..common.dtypes import CODE, dtype_of
 from ..values import Array
 from .unfolding import Folded, unfolded, way_of
 
@@ -55,7 +56,7 @@ class Recovered:
         arrays: the tensors.
         ways: how each was found: ``proven`` (the hash of the source's bytes), ``rounded``, ``changed since
             the export``, ``computed back``, ``by name`` or ``by shape``.
-        sums: pairs of tensors of which the file has the sum alone: the first is that, the second zeros.
+        sums, norms: see ``unfolding.Unfolded``.
         absent: tensors of the model that are not in the file.
         unneeded: whether the file's record says that its outputs do not need them.
     """
@@ -63,6 +64,7 @@ class Recovered:
     arrays: dict[str, Array] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
     sums: list[tuple[str, str]] = field(default_factory=list)
+    norms: list[tuple[str, str]] = field(default_factory=list)
     absent: tuple[str, ...] = ()
     unneeded: bool = True
 
@@ -76,6 +78,12 @@ class Recovered:
             lines.append(
                 f"of which the file has the sum alone, now in the first, zeros in the second, which"
                 f" computes the same: {added}"
+            )
+        if self.norms:
+            both = ", ".join(f"{one} with {other}" for one, other in self.norms)
+            lines.append(
+                f"of which the file has the weight alone, now in the first, its norms in the second, which"
+                f" computes the same: {both}"
             )
         if self.absent:
             known = "whose outputs do not need them" if self.unneeded else "which does not say why"
@@ -122,8 +130,7 @@ def recover(
             are no tensors of the model; all of them.
     """
     found = Recovered()
-    problems = [*_recorded(found, constants, manifest, wanted)]
-    problems += _folded(found, constants, manifest, wanted, like)
+    problems = _by_record(found, constants, manifest, wanted, like)
     if not manifest:
         _named(found, constants, wanted)
         _shaped(found, constants, wanted)
@@ -169,19 +176,30 @@ def _recorded(
             yield from _put(found, key, array, way_of(array, entry), wanted)
 
 
-def _folded(
+def _by_record(
     found: Recovered,
     constants: Checkpoint,
     manifest: Mapping[str, Any],
     wanted: Mapping[str, Header],
     like: Checkpoint | None,
 ) -> list[str]:
-    """Add to FOUND what MANIFEST says constants to be made of; return what is not as it says."""
+    """Fill FOUND with what MANIFEST says of constants; return what is not as it says."""
+    problems = [*_recorded(found, constants, manifest, wanted)]
     back = unfolded(Folded(constants, manifest, wanted, found.arrays, like))
     found.arrays = {**back.arrays, **found.arrays}
     found.ways = {**back.ways, **found.ways}
-    found.sums = back.sums
-    return back.problems
+    found.sums, found.norms = back.sums, back.norms
+    _uniform(found, manifest, wanted)
+    return problems + back.problems
+
+
+def _uniform(found: Recovered, manifest: Mapping[str, Any], wanted: Mapping[str, Header]) -> None:
+    """Add to FOUND the tensors that MANIFEST says to be one number everywhere, and that no constant is."""
+    for name, entry in dict(manifest.get(UNIFORM) or {}).items():
+        if name in wanted and name not in found.arrays:
+            dtype = dtype_of(str(entry["dtype"]))
+            found.arrays[name] = np.full(wanted[name].shape, entry["number"], dtype)
+            found.ways[name] = way_of(found.arrays[name], entry)
 
 
 def _lost(missing: Iterable[str], manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from ...converters.captures.mlprogram.arithmetic import (
     only_moves,
     rounded_once,
     rounds_to,
+    tensors_of,
 )
 from ...converters.models.pictures import CHANNELS
 from ...converters.values import Array
@@ -63,10 +64,12 @@ def explain_made(
     """
     rules, found = rules_of(manifest), []
     for it in explanations:
-        if it.name not in weights.headers or is_explained(it):
+        rule = rules.get(it.name) or {}
+        if it.name not in weights.headers or (is_explained(it) and not tells_more(rule, it)):
             found.append(it)
         else:
-            found.append(made(it, weights.read(it.name), rules.get(it.name) or {}, source))
+            explained = made(it, weights.read(it.name), rule, source)
+            found.append(it if is_explained(it) and not explained.parts else explained)
     rest = list(absent(found, weights, sketches, unused))
     renewed = {it.name for it in rest}
     return [*(it for it in found if it.kind != "missing" and it.name not in renewed), *rest]
@@ -75,6 +78,15 @@ def explain_made(
 def is_explained(it: Explanation) -> bool:
     """Say whether no rule is to say where the constant of IT comes from."""
     return it.ok and it.kind not in PARTIAL
+
+
+def tells_more(rule: Mapping[str, Any], it: Explanation) -> bool:
+    """Say whether RULE has IT made of other tensors besides the one that it equals.
+
+    So it is with a weight and its norms, where the weight has these norms already.
+    """
+    made_of = {*tensors_of(rule)}
+    return it.source in made_of and len(made_of) > 1
 
 
 def absent(

@@ -102,7 +102,7 @@ KIND = {
     "an adapter of ours": ("mlx-to-peft", "peft-to-mlx"),
     "a map of ours": ("infer",),
     "a GGUF file of ours": ("gguf", "quantized-to-gguf"),
-    "a package of ours": ("coreml", "coreml-compressed", "coreml-functions"),
+    "a package of ours": (*("coreml", "coreml-compressed", "coreml-functions", "coreml-pictures"),),
     "an asset of ours": ("coreai", "coreai-stateful"),
     "a model of ours": (
         *("quantize", "quantized-to-torch", "torch-to-quantized", "dequantized"),

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from weighbridge.converters.captures.constants import origin_of
+from weighbridge.converters.captures.constants import UNREAD, origin_of
+from weighbridge.converters.captures.described import picked_from, recorded_of, rows_of
 from weighbridge.converters.captures.mlprogram.arithmetic import evaluate
 from weighbridge.converters.checkpoints import Header
-from weighbridge.converters.coreml.made import picked_from, rows_of, rules_of_gates
-from weighbridge.converters.coreml.recurrent import recurrent_parts
+from weighbridge.converters.coreml.made import rules_of_gates
+from weighbridge.converters.coreml.translations import recurrent_parts
 from weighbridge.converters.recovering.undoing import put_together, shares
 from weighbridge.converters.recovering.unfolding import Folded, unfolded
-from weighbridge.converters.recovering.weights import Held
+from weighbridge.converters.recovering.weights import Held, recover
 
 
 def folded(layer, tmp_path, *, merged=False, like=False, have=()):
@@ -103,6 +104,37 @@ def test_a_record_of_other_sizes_is_named(tmp_path):
     wanted = {**found.wanted, "weight_ih_l0": Header("F32", (16, 5))}
     (problem,) = unfolded(found._replace(wanted=wanted)).problems
     assert "another size than what the record makes it of" in problem
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("axis", [0, 2])
+def test_a_direction_and_its_norms_come_back_as_what_they_make(axis, whole, tmp_path):
+    layer = nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3, bias=False), dim=axis)
+    g, v = (f"parametrizations.weight.original{it}" for it in (0, 1))
+    state = {name: it.detach().numpy() for name, it in layer.state_dict().items()}
+    product = layer.double().weight.detach().float().numpy()
+    manifest = {
+        "made": {"w": {"value": ["_weight_norm", {"key": v}, {"key": g}, float(axis)]}},
+        "origins": {name: origin_of(torch.from_numpy(it)) for name, it in state.items()},
+    }
+    wanted = {name: Header("F32", it.shape) for name, it in state.items()}
+    like = Held(tmp_path, state) if whole else None
+    back = unfolded(Folded(Held(tmp_path, {"w": product}), manifest, wanted, {}, like))
+    assert back.norms == ([] if whole else [(v, g)])
+    layer.float().load_state_dict({name: torch.from_numpy(it) for name, it in back.arrays.items()})
+    assert np.allclose(layer.weight.detach().numpy(), product, 1e-6, 0)
+    if whole:
+        assert all(np.array_equal(back.arrays[name], it) for name, it in state.items())
+
+
+def test_tensors_that_are_one_number_come_back_by_what_the_record_says(tmp_path):
+    layer = nn.LayerNorm(4)
+    nn.init.constant_(layer.bias, 0.1)
+    wanted = {name: Header("F32", it.shape) for name, it in layer.state_dict().items()}
+    record = recorded_of({"shift": np.zeros(9, np.float32)}, layer, ())
+    found = recover(Held(tmp_path, {}), {**record, "made": {}, UNREAD: []}, wanted, "file")
+    assert set(found.ways.values()) == {"proven"}
+    assert all(np.array_equal(found.arrays[n], it.numpy()) for n, it in layer.state_dict().items())
 
 
 @given(st.integers(2, 9), st.integers(1, 3), st.integers(0, 2**32 - 1), st.booleans())

@@ -108,6 +108,32 @@ def test_recurrent_layers_of_any_length_come_back_from_core_ml(name, whole, tmp_
     assert all(found[it].tobytes() == wanted[it].tobytes() for it in wanted.keys() - lost)
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_normed_weight_and_joined_biases_of_zeros_come_back_from_core_ml(whole, tmp_path):
+    """Of a direction and its norms a package has the product, of zeros one constant for all."""
+    module, _ = modules.pooled()
+    code = ("--trust-code", f"{modules.__name__}:pooled")
+    package, model = tmp_path / "m.mlpackage", tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    wanted = {key: it.numpy() for key, it in module.state_dict().items()}
+    invoke("export", "coreml", code[1], package, "--precision", "float32", "--check", "none")
+    if whole:
+        save_file(wanted, model / "model.safetensors", metadata={"format": "pt"})
+    words = ("convert", "coreml-to-torch", package, tmp_path / "back", "--like", model, *code)
+    output = invoke(*words)
+    assert "PASS-REFERENCE" in output
+    found = load_file(tmp_path / "back/model.safetensors")
+    pair = [f"layer.parametrizations.weight.original{it}" for it in (1, 0)]
+    assert found.keys() == wanted.keys()
+    assert (f"which computes the same: {pair[0]} with {pair[1]}" in output) != whole
+    lost = set() if whole else {*pair}
+    assert all(found[it].tobytes() == wanted[it].tobytes() for it in wanted.keys() - lost)
+    product = module.double().layer.weight.detach().float().numpy()
+    assert whole or found[pair[0]].tobytes() == product.tobytes()
+
+
 @pytest.mark.parametrize("name", ["vit", pytest.param("Mixtral", marks=pytest.mark.heavy)])
 def test_weights_that_the_class_calls_otherwise_than_its_checkpoint_come_back(name, tmp_path):
     source = FIXTURES / name / "model" if name == "vit" else family(name, tmp_path)

@@ -140,6 +140,21 @@ class Joined(nn.Module):
         return self.head(functional.gelu(functional.linear(x, weight, bias)))
 
 
+class Pooled(nn.Module):
+    """A convolution whose weight is kept as a direction and its norms, and attention of one learned query."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.utils.parametrizations.weight_norm(nn.Conv1d(16, 16, 3, padding=1), dim=2)
+        self.query, self.heads = nn.Parameter(torch.ones(1, 1, 16)), nn.MultiheadAttention(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, 9, 16) to (batch, 16)."""
+        found = functional.gelu(self.layer(x.transpose(1, 2))).permute(2, 0, 1)
+        query = self.query.expand(1, x.shape[0], 16)
+        return self.heads(query, found, found, need_weights=False)[0][0]
+
+
 class Tempered(nn.Module):
     """Cosines of all pairs, times the exponential of a number, as CLIP scores texts and pictures."""
 
@@ -176,6 +191,18 @@ def joined() -> Built:
     """Return three projections as one."""
     torch.manual_seed(0)
     return lively(Joined()), signature({"x": ("float32", "hidden")}, 16)
+
+
+def pooled() -> Built:
+    """Return attention whose joined biases are zeros, as PyTorch makes them, behind a normed weight."""
+    torch.manual_seed(0)
+    module = lively(Pooled())
+    nn.init.zeros_(module.heads.in_proj_bias)
+    entry, out = (
+        Port(name, "float32", ("batch", *shape), "hidden")
+        for name, shape in (("x", (9, 16)), ("y", (16,)))
+    )
+    return module, Signature((entry,), (out,))
 
 
 def tempered() -> Built:

@@ -7,7 +7,7 @@ from torch import nn
 
 from weighbridge.converters.captures.mlprogram import load_program
 from weighbridge.converters.coreml.export import export_coreml
-from weighbridge.converters.coreml.recurrent import any_length
+from weighbridge.converters.coreml.translations import any_length
 from weighbridge.tests.support.coreml import modules
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -1,9 +1,12 @@
-"""Recurrent layers as Core ML's own operations and loops, of any length.
+"""Translations of our own into Core ML: recurrent layers of any length, and normed weights.
 
 torch.export writes a layer out step by step, which fixes its length; ``kept_whole`` makes each one operation of
 the graph, which coremltools' own translations of traced layers take. Its LSTM has the gates in the order input,
 forget, output, cell, PyTorch's has them in the order input, forget, cell, output; each layer has one bias, the sum
 of PyTorch's two. A GRU is a loop of products by gate.
+
+A weight kept as a direction and its norms is multiplied out when it is exported. coremltools does it in float32
+and adds up squares one by one: some units of the last digit are lost.
 """
 
 from __future__ import annotations
@@ -12,17 +15,20 @@ import copy
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
 from torch import nn
 
-from ..captures.mlprogram.arithmetic import GATES
+from ..captures.mlprogram.arithmetic import GATES, weight_norm
 from ..captures.mlprogram.toolkit import quiet
 from ..captures.torch_to_mlx.operations.recurrent.recorded import LAYERS
 
 with quiet():
+    from coremltools.converters.mil import Builder as mb  # noqa: N813  (its usual name)
     from coremltools.converters.mil.frontend.torch import ops
     from coremltools.converters.mil.frontend.torch.torch_op_registry import register_torch_op
 
 OUTPUTS: Final = {"lstm": 3}  # others have two: all states and the last one
+THEIRS: Final = ops._weight_norm
 
 
 def _translation(name: str) -> Any:
@@ -39,6 +45,20 @@ def _translation(name: str) -> Any:
 
 for _name in LAYERS:
     register_torch_op(torch_alias=[f"weighbridge::{_name}"])(_translation(_name))
+
+
+def _weight_norm(context: Any, node: Any) -> None:
+    """Translate a weight of two constants, multiplied out in float64."""
+    given = ops._get_inputs(context, node, expected=(2, 3))
+    v, g, *axes = (it.val if hasattr(it, "val") else it for it in given)
+    if v is None or g is None or not axes or axes[0] < 0:  # below zero: one norm of all numbers
+        THEIRS(context, node)
+        return
+    exact = weight_norm(v.astype(np.float64), g.astype(np.float64), axes[0])
+    context.add(mb.const(val=exact.astype(v.dtype), name=node.name))
+
+
+register_torch_op(override=True)(_weight_norm)
 
 
 def translated(layer: nn.RNNBase) -> bool:
