@@ -14,7 +14,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from ....errors import BadInputError, UnsupportedError
-from .operations.decompositions import decomposed
+from .operations.decompositions import decomposed, updating
 from .operations.recurrent.recorded import check_packed, kept_whole
 from .recording.arguments import Inputs, by_name, leaves, mapped
 from .recording.autograd.functions import Use, functions_noted
@@ -25,7 +25,7 @@ from .recording.cures import cured
 from .recording.decisions import as_the_example, held, is_decision
 from .recording.failures import refuse
 from .recording.hooks import hooks_refused, refuse_hooks
-from .recording.numbers import Counted, numbers_known
+from .recording.numbers import Counted, numbers_known, refuse_counters
 from .recording.pure import made_pure
 from .recording.reads import keep_reads_whole
 from .recording.strides import order_as_stored
@@ -92,8 +92,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     drop_answers(program)
     pass_hidden_writes(program)
     detach_blocks(program)
-    # an empty table: functionalize and keep the rest
-    functional = decomposed(made_pure(program) or program.run_decompositions({}))
+    functional = decomposed(made_pure(program) or program.run_decompositions(updating(program)))
     order_as_stored(functional)
     keep_reads_whole(functional)
     return functional
@@ -109,6 +108,10 @@ def functionalized(program: ExportedProgram) -> ExportedProgram:
 
 def record(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
     """Record MODULE on INPUTS, functionalized, with operations that have a handler kept whole."""
+    return refuse_counters(module, lambda: _recorded_once(module, inputs, dynamic))
+
+
+def _recorded_once(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
     with contextlib.suppress(Counted), numbers_known(module):
         return _recorded(module, inputs, dynamic)
     return _recorded(module, inputs, dynamic)

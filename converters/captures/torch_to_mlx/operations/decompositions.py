@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 import torch
@@ -26,18 +26,33 @@ def _decomposition(target: OpOverload) -> Callable[..., Any] | None:
     return _get_decomp_for_cia(target) if known else None
 
 
+def _nodes(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
+
+
 def _missing(program: ExportedProgram, refused: set[OpOverload]) -> Table:
     """Return operation -> decomposition for those in PROGRAM that have no handler."""
     table = handlers()
     calls = {
         node.target
-        for module in program.graph_module.modules()
-        if isinstance(module, torch.fx.GraphModule)
-        for node in module.graph.nodes
+        for node in _nodes(program)
         if isinstance(node.target, OpOverload) and str(node.target) not in SIZES
     }
     found = {call: _decomposition(call) for call in calls - refused if str(call) not in table}
     return {call: function for call, function in found.items() if function is not None}
+
+
+def updating(program: ExportedProgram) -> Table:
+    """Return the decompositions of operations in PROGRAM that update running statistics, and do not say so.
+
+    All others stay whole when updates in place are written as new tensors: their schemas tell.
+    """
+    norm = torch.ops.aten.instance_norm.default
+    norms = [node.args for node in _nodes(program) if node.target is norm]
+    tracked = any(by_the_input and mean is not None for _, _, _, mean, _, by_the_input, *_ in norms)
+    return {norm: _get_decomp_for_cia(norm)} if tracked else {}
 
 
 def _attempt(program: ExportedProgram, table: Table) -> ExportedProgram | None:

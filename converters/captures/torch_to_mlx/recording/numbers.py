@@ -1,16 +1,31 @@
-"""Whole numbers that a module keeps as tensors, as codecs keep their strides: recorded as numbers.
+"""Numbers that a module keeps beside its state.
 
-``torch.export`` takes every tensor of a module for one whose value is not known, and cannot pad by it or read it.
+Whole ones as tensors, as codecs keep their strides, are recorded as numbers: ``torch.export`` takes every tensor of a
+module for one whose value is not known, and cannot pad by it or read it.
+
+Those that calls change in Python are recorded as they were once. Whether that matters is seen by recording the module
+again as it is after its first call.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram, _trace
+
+from .....errors import UnsupportedError
+
+Kept = dict[tuple[str, str], Any]  # module, attribute -> a number, or a list
+
+_NUMBERS: Final = (bool, int, float, str)
+_LISTS: Final = (list, deque)
+_RESTORING: Final = "_detect_attribute_assignment"  # it puts them back after a call
 
 
 class Counted(Exception):  # noqa: N818 - a reason to record again, which nobody sees
@@ -70,3 +85,78 @@ def numbers_known(module: torch.nn.Module) -> Iterator[None]:
 
 def _names(cls: type) -> dict[str, str]:
     return {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+
+
+def refuse_counters(
+    module: torch.nn.Module, recorded: Callable[[], ExportedProgram]
+) -> ExportedProgram:
+    """Return what RECORDED makes of MODULE, whose attributes stay as they were.
+
+    Raises:
+        UnsupportedError: a call changes a number or the length of a list, and the next one computes
+            something else for it.
+    """
+    before = _kept(module)
+    with _states_after_calls() as states:
+        program = recorded()
+    changed = {
+        key: value
+        for state in states
+        for key, value in state.items()
+        if key in before and before[key] != value
+    }
+    if changed and not _same(program, _recorded_after(module, changed, recorded)):
+        names = ", ".join(sorted(".".join(filter(None, key)) for key in changed))
+        raise UnsupportedError(
+            f"every call of the module changes numbers or lists in Python and computes with them ({names}), of"
+            " which a recording has one state for all: keep it in a buffer, a tensor, that is changed in place"
+        )
+    return program
+
+
+def _kept(module: torch.nn.Module) -> Kept:
+    """Return the numbers that MODULE keeps, and its lists, of which the lengths count."""
+    return {
+        (path, name): [None] * len(value) if isinstance(value, _LISTS) else value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, (*_NUMBERS, *_LISTS))
+    }
+
+
+@contextlib.contextmanager
+def _states_after_calls() -> Iterator[list[Kept]]:
+    """Yield what modules keep after each call in the block that torch records; it puts all back then."""
+    states: list[Kept] = []
+    restoring = getattr(_trace, _RESTORING)
+
+    @contextlib.contextmanager
+    def noted(module: torch.nn.Module) -> Iterator[None]:
+        with restoring(module):
+            yield
+            states.append(_kept(module))
+
+    with mock.patch.object(_trace, _RESTORING, noted):
+        yield states
+
+
+def _recorded_after(
+    module: torch.nn.Module, values: Kept, recorded: Callable[[], ExportedProgram]
+) -> ExportedProgram | None:
+    """Return what RECORDED makes of MODULE with other VALUES; ``None`` where it fails with them."""
+    with contextlib.ExitStack() as stack:
+        for (path, name), value in values.items():
+            held = vars(module.get_submodule(path))
+            stack.enter_context(mock.patch.dict(held, {name: value}))
+        with contextlib.suppress(Exception):
+            return recorded()
+    return None
+
+
+def _same(program: ExportedProgram, other: ExportedProgram | None) -> bool:
+    """Tell whether both compute the same."""
+    if other is None or program.graph_module.code != other.graph_module.code:
+        return False
+    one, two = (it.constants for it in (program, other))
+    tensors = [name for name, value in one.items() if isinstance(value, torch.Tensor)]
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in tensors)

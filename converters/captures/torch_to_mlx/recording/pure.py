@@ -149,6 +149,12 @@ def _batch_norm(node: Any) -> Node | None:
     return _call(node, operator.getitem, norm, 0)
 
 
+def _instance_norm(node: Any) -> Node | None:
+    """Return the norm as it is, where it updates no statistics, which its schema does not say."""
+    mean, by_the_input = node.args[3], node.args[5]
+    return None if by_the_input and mean is not None else _call(node, node.target, *node.args)
+
+
 def _updated(node: Any) -> Node | None:
     """Return what NODE, an update in place, makes of a tensor that nothing else shows."""
     schema, x = node.target._schema, node.args[0]
@@ -185,6 +191,7 @@ _CHECKED: Final[dict[str, Rule]] = {
     "chunk.default": _chunk,
     "expand_as.default": _expand,
     "batch_norm.default": _batch_norm,
+    "instance_norm.default": _instance_norm,
     **dict.fromkeys(_RESHAPES, _reshape),
 }
 _RENAMED: Final[dict[str, Rule]] = {

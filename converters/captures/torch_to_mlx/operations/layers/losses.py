@@ -126,9 +126,18 @@ def _targets(
 
 def _weighted(loss: mx.array, weights: mx.array, reduction: int) -> mx.array:
     """Reduce LOSS times WEIGHTS; the mean is over the weights."""
-    if reduction == MEAN:
-        return mx.sum(loss * weights) / mx.sum(weights)
-    return _REDUCTIONS[reduction](loss * weights)
+    each = mx.where(
+        weights != 0, loss * weights, mx.zeros_like(loss)
+    )  # though the loss be infinite
+    return _mean(each, weights) if reduction == MEAN else _REDUCTIONS[reduction](each)
+
+
+def _mean(each: mx.array, weights: mx.array) -> mx.array:
+    """Return the sum of EACH over that of WEIGHTS: NaN where all are ignored, with a gradient of 0."""
+    total = mx.sum(weights)
+    nothing = total == 0
+    mean = mx.sum(each) / mx.where(nothing, mx.ones_like(total), total)
+    return mx.where(nothing, mx.array(mx.nan, mean.dtype), mean)
 
 
 @operation("nll_loss_nd", "nll_loss", "nll_loss2d")
@@ -172,9 +181,7 @@ def _cross_entropy(
     _, weights = _targets(target, weight, ignore_index, self.dtype)
     spread = -mx.sum(logs * _class_weights(self, weight), axis=axis)
     spread = mx.where(target != ignore_index, spread, mx.zeros_like(spread))
-    smooth = (
-        mx.sum(spread) / mx.sum(weights) if reduction == MEAN else _REDUCTIONS[reduction](spread)
-    )
+    smooth = _mean(spread, weights) if reduction == MEAN else _REDUCTIONS[reduction](spread)
     return (1 - label_smoothing) * hard + label_smoothing / self.shape[axis] * smooth
 
 

@@ -22,6 +22,8 @@ from weighbridge.converters.captures.torch_to_mlx.operations.layers.convolution 
 from weighbridge.converters.common.arrays import from_mlx, from_torch, to_mlx, to_torch
 
 CLASSES = torch.tensor([2, 0, -100, 4])
+ALL_IGNORED = torch.full((4,), -100)
+NEVER = torch.tensor([-torch.inf, 0, 0, 0, 0])
 PIXELS = torch.tensor([[2, 0, 1], [-100, 4, 3]])
 SHUT = torch.tensor([[[[True, False, True], [False, False, False], [True, True, True]]]])
 WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 0.1, 3.0])
@@ -221,6 +223,15 @@ LOSSES = {
         lambda x, y: functional.cross_entropy(20 * x @ y.mT, torch.arange(3)),
         (3, 4),
         (3, 4),
+    ),
+    "all ignored": (lambda x: functional.cross_entropy(x, ALL_IGNORED), (4, 5)),
+    "all ignored, smoothed": (
+        lambda x: functional.cross_entropy(x, ALL_IGNORED, label_smoothing=0.1),
+        (4, 5),
+    ),
+    "a class that none is of": (
+        lambda x: functional.cross_entropy(x.where(CLASSES[:, None] != -100, NEVER), CLASSES),
+        (4, 5),
     ),
     "nll": (lambda x: functional.nll_loss(x.log_softmax(-1), CLASSES, WEIGHTS), (4, 5)),
     "cosine_similarity": (functional.cosine_similarity, (4, 5), (4, 5)),

@@ -76,3 +76,17 @@ class Bounded(nn.Linear):
 def test_values_that_replace_those_of_a_weight_are_not_lost_but_refused():
     with pytest.raises(UnsupportedError, match=r"other values by \.data ="):
         capture(Bounded(4, 3), inputs={"x": torch.randn(2, 4)})
+
+
+def test_an_instance_norm_keeps_its_statistics(assert_same):
+    norm = nn.InstanceNorm1d(3, momentum=0.3, affine=True, track_running_stats=True).train()
+    example = {"input": torch.randn(4, 3, 5)}
+    captured, theirs = capture(norm, inputs=example, dynamic={"input": {0: "n"}}), norm
+    for rows in (4, 2):
+        batch = 2 * torch.randn(rows, 3, 5) + 1
+        assert_same(captured(input=to_mlx(batch)), theirs(batch), rtol=1e-5)
+    kept = captured.torch_state_dict()
+    for name, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(torch.as_tensor(kept[name]), tensor, rtol=1e-5, atol=1e-6)
+    batch = torch.randn(4, 3, 5)
+    assert_same(captured.eval()(input=to_mlx(batch)), theirs.eval()(batch), rtol=1e-5)

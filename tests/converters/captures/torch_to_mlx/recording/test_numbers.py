@@ -1,4 +1,4 @@
-"""Whole numbers that modules keep as tensors, recorded as numbers."""
+"""Numbers that modules keep: whole ones in tensors are recorded as numbers, those that calls change refused."""
 
 from __future__ import annotations
 
@@ -51,3 +51,48 @@ def test_padding_by_numbers_that_a_module_keeps(assert_same):
 def test_numbers_that_a_module_writes_are_refused_by_name():
     with pytest.raises(UnsupportedError, match="updates 'runs' in place"):
         capture(Counting(), inputs={"x": torch.randn(2, 3)})
+
+
+class Cooled(nn.Module):
+    """Divides by a temperature that falls with every call."""
+
+    def __init__(self, tensor: bool = False):
+        super().__init__()
+        self.layer, self.calls, self.tensor = nn.Linear(3, 2), 0, tensor
+
+    def forward(self, x):
+        self.calls += 1
+        heat = max(0.1, 1 - self.calls / 10)
+        return self.layer(x) / (torch.tensor(heat) if self.tensor else heat)
+
+
+class Listed(nn.Module):
+    def __init__(self, read: bool):
+        super().__init__()
+        self.means, self.read = [], read
+
+    def forward(self, x):
+        self.means.append(x.mean())
+        return x * len(self.means) if self.read else x * 2
+
+
+EXAMPLE = {"x": torch.randn(4, 3)}
+
+
+@pytest.mark.parametrize("module", [Cooled(), Cooled(tensor=True)])
+def test_a_number_that_a_call_reads_and_changes_is_refused_by_name(module):
+    with pytest.raises(UnsupportedError, match=r"\(0\.calls\)"):
+        capture(nn.Sequential(module), inputs={"input": EXAMPLE["x"]})
+    assert module.calls == 0
+
+
+def test_a_list_whose_length_is_read_is_refused():
+    with pytest.raises(UnsupportedError, match=r"\(means\)"):
+        capture(Listed(read=True), inputs=EXAMPLE)
+
+
+def test_a_list_that_is_only_written_is_left_as_it_was(assert_same):
+    module = Listed(read=False)
+    captured = capture(module, inputs=EXAMPLE)
+    assert module.means == []
+    assert_same(captured(x=to_mlx(EXAMPLE["x"])), module(**EXAMPLE), rtol=1e-6)
