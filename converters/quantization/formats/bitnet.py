@@ -25,6 +25,8 @@ from .integers import Integers, as_parts, grids_of
 from .modules import is_linear, left_dense, others
 
 NAME: Final = "bitnet"
+# Where these are one tensor, nothing converts them, and published checkpoints do not list them.
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 MULTIPLIED, DIVIDED = "autobitlinear", "bitlinear"
 SCALE: Final = "_scale"
 ROWS: Final = 4  # to a byte
@@ -121,12 +123,14 @@ def write(parts: Dequantized) -> Written:
         rows, columns = parts.headers[name].shape
         sources[name] = computed(Header("U8", (rows // ROWS, columns)), _Packed(parts, name))
         sources[name + SCALE] = fixed(number)
-    section = {
+    section: dict[str, object] = {
         METHOD: NAME,
         "linear_class": MULTIPLIED,
         "quantization_mode": "offline",
-        "modules_to_not_convert": left_dense(parts.headers, frozenset(numbers)),
     }
+    dense = left_dense(parts.headers, frozenset(numbers))
+    if f"{HEAD}.weight" in parts.headers or not {EMBEDDING, HEAD}.issuperset(dense):
+        section["modules_to_not_convert"] = dense
     return Written(Assembled(parts.raw, sources), section, {})
 
 

@@ -237,11 +237,13 @@ PACKED: dict[str, dict[str, Any]] = {
     },
 }
 REREAD = {
+    "bitnet",
     "deepseek_v3",
     "gpt_oss",
 }  # whose values are other ones once packed, and which transformers unpacks
+RECODED = {"bitnet"}  # whose codes are written in MLX's own format
 SIZES: dict[str, dict[str, Any]] = {
-    "bitnet": {"tie_word_embeddings": True},
+    "bitnet": {"tie_word_embeddings": True, "hidden_size": 64, "intermediate_size": 96},
     "deepseek_v3": {
         "hidden_size": 256,
         "intermediate_size": 384,

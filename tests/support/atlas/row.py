@@ -106,16 +106,48 @@ def steps_of(kind: str, library: str) -> tuple[str, ...]:
     return ("refuse", "mend", "generate") if kind in INSTEAD else STEPS
 
 
-def go(row: Row, folder: Path, _: tiny.Tiny) -> None:
-    """Convert the checkpoint to MLX and compare with what the class's own code makes of it."""
+def go(row: Row, folder: Path, made: tiny.Tiny) -> None:
+    """Convert the checkpoint to MLX and compare with what the class's own code makes of it.
+
+    Codes that are written in MLX's own format are compared by what transformers reads.
+    """
     to("mlx", folder / "hub", folder / "mlx", Way(row.library))
-    if row.library == "mlx-lm":
+    if packed(folder) in hub.RECODED:
+        row.forward = difference(dense(folder), held_by(made.model, folder / "oracle"))
+    elif row.library == "mlx-lm":
         row.forward = difference(read(folder / "mlx"), sanitized(row, folder))
+
+
+def packed(folder: Path) -> str:
+    """Return the method by which the checkpoint in FOLDER is packed, empty for one that is not."""
+    config = json.loads((folder / "hub" / "config.json").read_text())
+    return str(config.get("quantization_config", {}).get("quant_method", ""))
+
+
+def dense(folder: Path) -> Tensors:
+    """Return the weights of the MLX directory in FOLDER, its codes as numbers."""
+    import mlx.core as mx
+
+    found = load(folder / "mlx")
+    how = json.loads((folder / "mlx" / "config.json").read_text())["quantization"]
+    for below in [name.removesuffix(".scales") for name in found if name.endswith(".scales")]:
+        code = [found.pop(f"{below}.{part}") for part in ("weight", "scales", "biases")]
+        own = {key: value for key, value in how.items() if key in ("group_size", "bits", "mode")}
+        found[f"{below}.weight"] = mx.dequantize(*code, **how.get(below, own))
+    (folder / "dense").mkdir()
+    mx.save_safetensors(str(folder / "dense" / "model.safetensors"), found)
+    return read(folder / "dense")
+
+
+def held_by(model: Any, folder: Path) -> Tensors:
+    """Return the weights of the torch MODEL, saved in FOLDER as transformers does."""
+    model.save_pretrained(folder)
+    return read(folder)
 
 
 def come_back(row: Row, folder: Path, _: tiny.Tiny) -> None:
     """Convert back, with the original where the class dropped something."""
-    row.notes += home(folder, "mlx", "home")
+    row.notes += home(folder, "mlx", "home", packed(folder))
     wanted = read(folder / "hub")
     row.inverse = difference(read(folder / "home"), wanted)
     if row.inverse != EXACT and not row.notes:  # what nobody reads, such as masks, is let go
@@ -253,7 +285,7 @@ def mend(row: Row, folder: Path, made: tiny.Tiny) -> None:
         return
     try:
         to("mlx", folder / "hub", folder / "mended", way)
-        home(folder, "mended", "mended-home")
+        home(folder, "mended", "mended-home", packed(folder))
         row.mended = difference(read(folder / "mended-home"), read(folder / "hub"))
         trained = trip(folder, "mended", way)
         row.mended = row.mended if trained.startswith(EXACT) else f"trained: {trained}"
@@ -335,19 +367,25 @@ def to(
     way: Way | None = None,
     *,
     original: str | None = None,
+    quant_method: str | None = None,
 ) -> None:
     """Convert SOURCE to FRAMEWORK at TARGET by the product's own way, unchecked."""
     from weighbridge.jobs.converting import convert
     from weighbridge.jobs.options import Options
 
-    options = Options(check="none", original=original, **(way._asdict() if way else {}))
+    asked = {"original": original, "quant_method": quant_method}
+    options = Options(check="none", **asked, **(way._asdict() if way else {}))
     convert(str(source), target, framework, options=options)
 
 
-def home(folder: Path, source: str, target: str) -> list[str]:
-    """Convert SOURCE to torch, with the original only where it does not go without."""
+def home(folder: Path, source: str, target: str, method: str = "") -> list[str]:
+    """Convert SOURCE to torch, with the original only where it does not go without.
+
+    Codes that were written in MLX's own format become those of METHOD again.
+    """
     try:
-        to("torch", folder / source, folder / target)
+        again = method if method in hub.RECODED else None
+        to("torch", folder / source, folder / target, quant_method=again)
     except WeighbridgeError as error:
         if "original" not in str(error):
             raise
@@ -417,16 +455,18 @@ def nudge(folder: Path, sign: int) -> None:
 
 
 def change(folder: Path) -> None:
-    """Move every floating point weight in FOLDER, as training would."""
+    """Move every floating point weight in FOLDER, as training would; the parts of codes stay."""
     import mlx.core as mx
 
     noise = np.random.default_rng(5)
     for file in folder.glob("model*.safetensors"):
+        held = mx.load(str(file))
+        codes = {name.rpartition(".")[0] for name in held if name.endswith(".scales")}
         moved = {
             name: value + mx.array(noise.normal(0, 0.01, value.shape)).astype(value.dtype)
-            if mx.issubdtype(value.dtype, mx.floating)
+            if mx.issubdtype(value.dtype, mx.floating) and name.rpartition(".")[0] not in codes
             else value
-            for name, value in mx.load(str(file)).items()
+            for name, value in held.items()
         }
         mx.save_safetensors(str(file), moved, {"format": "mlx"})
 

@@ -122,12 +122,21 @@ def make(
 
 
 def reread(made: Tiny) -> Tiny:
-    """Return MADE with the model that transformers reads from its packed weights."""
+    """Return MADE with the weights that transformers reads from the packed ones.
+
+    Where it also rounds what enters a layer, which no MLX class does, the layers stay plain ones.
+    """
     import torch
 
     plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    model = type(made.model).from_pretrained(made.folder, dtype=torch.float32, **plain)
-    return made._replace(model=model.eval())
+    model = type(made.model).from_pretrained(made.folder, dtype=torch.float32, **plain).eval()
+    state = model.state_dict()
+    scales = {name: state.pop(name) for name in [*state] if name.endswith(".weight_scale")}
+    if not scales:
+        return made._replace(model=model)
+    unpacked = {name: it * scales.get(f"{name}_scale", 1) for name, it in state.items()}
+    made.model.load_state_dict(unpacked)
+    return made
 
 
 def build(

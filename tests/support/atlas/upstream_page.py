@@ -104,12 +104,12 @@ def documented(repair: Repair) -> str:
 
 def ours(fault: Fault, layout: str) -> str:
     """Return what Weighbridge does about FAULT."""
-    if "metal_kernel" in fault.raises:
-        return "nothing: it runs on a Mac"
     if fault.kind in CHANGES and layout == "saved":
         return "the tensors are written under the names and in the shapes that the class reads"
     if repairs := REPAIRS.get(fault.kind, ()):
         return f"`--repair`, by {linked(repairs)}"
+    if "metal_kernel" in fault.raises:
+        return "nothing: it runs on a Mac"
     if fault.kind == "nemotron_h":
         return "the configuration is written so that the class computes what transformers does"
     return "nothing; the conversion's verdict says so"
