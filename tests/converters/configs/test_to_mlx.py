@@ -33,6 +33,7 @@ SMALL = {
     "gemma4": 5e-6,
     "gemma4_text": 1e-5,
     "gemma4_unified": 5e-6,
+    "olmo_hybrid": 5e-6,  # 3.3e-6 from float64, torch itself 4.3e-6: the delta rule of qwen3_5
     "qwen3_5": 1e-5,
     "qwen3_5_moe": 5e-6,  # 3.9e-6 from float64, torch itself 0.9e-6: the delta rule of qwen3_5
     "qwen3_next": 5e-6,
