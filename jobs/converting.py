@@ -59,7 +59,7 @@ from .provenance.base import Provenance, with_provenance
 from .provenance.merged_before import adapters_recorded
 from .provenance.placement import base_and_adapter, live_on
 from .quantizing.transcoded import compare_quantized
-from .repairing import mended, offering
+from .repairing import mended, naming_repairs, offering
 
 FORMATS = {"torch": "pt", "mlx": "mlx"}  # what safetensors files say of themselves
 
@@ -122,7 +122,8 @@ def convert(
     if keeps_codes and adapter:
         raise merge_first(model, adapter)
     live, provenance = live_on(model, adapter) if adapter else (model, None)
-    return move(live, place, to, options, provenance, keeps_codes=keeps_codes)
+    with naming_repairs(model, place.path):
+        return move(live, place, to, options, provenance, keeps_codes=keeps_codes)
 
 
 def move(  # noqa: PLR0913  # of two verbs, by keyword

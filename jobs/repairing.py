@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from ..converters.common.hints import command
+from ..converters.libraries.repairs.catalogue import needs
 from ..converters.libraries.repairs.writing import MODEL_FILES
 from ..converters.models import Model
 from ..converters.models.model_files import repairable, repaired_config
-from ..errors import BadInputError
+from ..errors import BadInputError, UnsupportedError
 from .options import Options
 from .pipeline import Checked, Facts
 
@@ -25,7 +27,7 @@ def mended(model: Model, options: Options) -> Model:
         return model
     if model.framework != "torch":
         raise BadInputError("a repair is written on the way from PyTorch to MLX alone")
-    library = model.reader or "mlx-lm"
+    library = reading(model)
     if library not in MODEL_FILES:
         raise BadInputError(
             f"--repair mends classes of {' and '.join(MODEL_FILES)}, and {model.spec} goes to {library},"
@@ -34,11 +36,16 @@ def mended(model: Model, options: Options) -> Model:
     return replace(model, config=repaired_config(model.path, model.config, library))
 
 
+def reading(model: Model) -> str:
+    """Return the library whose class reads MODEL in MLX."""
+    return model.library.library if model.library else model.reader or "mlx-lm"
+
+
 def offering(
     check: Callable[[Path, Facts], Checked], model: Model, target: Path
 ) -> Callable[[Path, Facts], Checked]:
     """Return CHECK with the command that mends mlx-lm's class, where that is at fault and it is known how."""
-    library = model.reader or "mlx-lm"
+    library = reading(model)
 
     def both(folder: Path, facts: Facts) -> Checked:
         found = check(folder, facts)
@@ -49,7 +56,24 @@ def offering(
         asked = at_fault and not verdict.passed and model.framework == "torch"
         if not asked or not repairable(model.config, library):
             return found
-        line = command("convert", "torch-to-mlx", model.spec, target, "--repair")
-        return found._replace(facts={**found.facts, "repair": line})
+        return found._replace(facts={**found.facts, "repair": repairing(model, target)})
 
     return both
+
+
+def repairing(model: Model, target: Path) -> str:
+    """Return the command that writes MODEL to TARGET with a class that is mended."""
+    return command("convert", "torch-to-mlx", model.spec, target, "--repair")
+
+
+@contextmanager
+def naming_repairs(model: Model, target: Path) -> Iterator[None]:
+    """Let a refusal of MODEL name the command that writes a class which does without what is refused."""
+    try:
+        yield
+    except UnsupportedError as error:
+        known = needs(reading(model), str(model.config.get("model_type")))
+        if model.framework != "torch" or not known or "model_file" in model.config:
+            raise
+        line = repairing(model, target)
+        raise UnsupportedError(f"{error}; a class without it is written by: {line}") from error

@@ -196,6 +196,11 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
             kind == "sparse" for kind in source.get("mlp_layer_types", [])
         ]
     },
+    "flint": {
+        "no_rope_layer_indices": lambda source: [
+            place for place, full in enumerate(source.layers("full_attention")) if full
+        ]
+    },
     "gemma3": {"hidden_size": text_value("hidden_size")},
     "gemma3_text": {"sliding_window_pattern": period},
     "gemma4_text": {

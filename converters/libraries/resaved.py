@@ -154,12 +154,38 @@ def vocabulary(weights: Weights, config: Config) -> Weights:
     return weights | dict(zip(names, mx.split(whole, [size], axis=0), strict=True))
 
 
+HY_V4: Final = (
+    (r"^model\.hc_pre\.hc_head\.", "model.hc_head."),
+    (r"^(model\.layers\.\d+)\.hc_pre\.(hc_\w+_layer)\.", r"\1.\2.hc_pre."),
+    (r"^(model\.layers\.\d+\.mlp\..*)linear_gate\.", r"\1gate_proj."),
+    (r"\.mlp\.experts\.(\w+)$", r".mlp.switch_mlp.\1.weight"),
+    (r"^(model|lm_head)\.", r"language_model.\1."),
+)
+
+
+def unpacked(weights: Weights, config: Config) -> Weights:
+    """Return dense WEIGHTS under the class's own names: its loading takes those that are packed alone."""
+    import mlx.core as mx
+
+    if any(name.endswith(("weight_scale", "proj_scale")) for name in weights):
+        return weights
+    result = renamed(*HY_V4)(weights, config)
+    first, rank = config["qk_nope_head_dim"], config["kv_lora_rank"]
+    for name in [it for it in result if it.endswith(".kv_b_proj.weight")]:
+        heads = result.pop(name).reshape(config["num_attention_heads"], -1, rank)
+        keys, values = mx.split(heads, [first], axis=1)
+        result[name.replace("kv_b_proj", "embed_q")] = keys.swapaxes(-1, -2)
+        result[name.replace("kv_b_proj", "unembed_out")] = values
+    return result
+
+
 SEEING: Final[dict[str, Change]] = {
     **dict.fromkeys(
         ("aya_vision", "cohere2_vision", "gemma3", "llava_next", "paligemma"),
         headless,
     ),
     "granite4_vision": renamed(INNER),
+    "hy_v4": unpacked,
     "kimi_k25": CHANGES["kimi_k25"],
     "lfm2_vl": without_pooling,
     "llava": headless,

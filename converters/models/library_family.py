@@ -18,13 +18,14 @@ from ..libraries import Target, find
 from ..libraries.packages import assigned
 from .families import Family, encoder_signature
 from .signature import Port, Signature, causal_signature, headless
-from .signatures import TOKENS, siglip_signature
+from .signatures import TOKENS, drafting, siglip_signature
 
 Config = Mapping[str, Any]
 MAPPING: Final = "models/auto/auto_mappings.py"  # model_type -> class, in transformers' sources
 BARE: Final = "models/auto/modeling_auto.py"  # model_type -> class without a head
 # Types whose texts begin with a prompt that is seen whole, and the input that is 0 for its tokens.
 PROMPTED: Final = {"paligemma": "token_type_ids"}
+DRAFTING: Final = frozenset({"diffusion_gemma"})  # types that generate many tokens at once
 INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
 
 
@@ -64,6 +65,8 @@ def signature_in(target: Target, config: Config) -> Signature:
     usual = headless if is_bare(config) else causal_signature
     makes = encoder_signature if target.library == "mlx-embeddings" else usual
     made = makes(text_config(config))  # a wrapper's sizes are those of its inner model
+    if target.model_type in DRAFTING:
+        made = drafting(text_config(config), made)
     name = PROMPTED.get(target.model_type)
     return with_prompt(made, name) if name else made
 

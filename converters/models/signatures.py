@@ -276,6 +276,16 @@ def generating(config: Config, base: Signature) -> Signature:
     return replace(whole, outputs=(logits, *whole.outputs[1:]))
 
 
+def drafting(config: Config, base: Signature) -> Signature:
+    """Return BASE with a draft of tokens that are all generated at once, and their logits instead.
+
+    Without a draft transformers draws one, so that no two calls give the same.
+    """
+    vocabulary, limit = size_of(config, "vocab_size"), base.inputs[0].limit("sequence", 512)
+    logits = output("logits", *TARGETS, vocabulary, role="logits")
+    return Signature((*base.inputs, decoder_input(vocabulary, limit)), (logits,))
+
+
 def projecting(config: Config, base: Signature) -> Signature:
     """Return BASE with the embedding that CLIP compares; its last output was what is projected."""
     name = "image_embeds" if base.inputs[0].role == "pixels" else "text_embeds"

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from weighbridge.cli import main
 from weighbridge.converters.libraries import find
-from weighbridge.converters.libraries.repairs.catalogue import SEEING
-from weighbridge.converters.libraries.repairs.parts.towers.bicubic_positions import taps
+from weighbridge.converters.libraries.repairs.catalogue import SEEING, needs
+from weighbridge.converters.libraries.repairs.parts.positions.bicubic_positions import taps
 from weighbridge.converters.libraries.repairs.writing import MODEL_FILES
 from weighbridge.tests.support.atlas import tiny, tower_upstream
 
@@ -30,7 +30,7 @@ def marked(kinds):
     return [it if it == QUICK else pytest.param(it, marks=pytest.mark.heavy) for it in kinds]
 
 
-@pytest.mark.parametrize("kind", marked(SEEING))
+@pytest.mark.parametrize("kind", marked(it for it in SEEING if not needs("mlx-vlm", it)))
 def test_a_class_computes_wrongly_and_its_repair_mends_it(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,6 +62,18 @@ def test_positions_between_two_of_the_table_are_torch_s_own():
     index, shares = taps(mx.array(places.numpy()), mx.full((7,), 7.0), 4)
     found = (mx.array(table[0, 0, 0].numpy())[index] * shares).sum(-1)
     assert abs(found - mx.array(wanted.numpy())).max().item() < 1e-6
+
+
+@pytest.mark.heavy
+def test_what_no_map_says_is_refused_with_the_command_that_goes_on(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tiny.make("flint", tmp_path / "hub", gain=tiny.GAIN, library="mlx-vlm")
+    words = ("convert", "torch-to-mlx", tmp_path / "hub", tmp_path / "mlx", "--check", "none")
+    refused = invoke(*words, code=3)
+    assert "expert_bias" in refused
+    assert "--repair" in refused
+    invoke(*words, "--repair")
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ class Repair:
         part: the file below ``parts/``; its class is called so too.
         fields: of config.json that the library's class does not keep, with their defaults.
         whole: the same of the whole model, where these are of the language model in it.
+        needed: whether the class is right, and no map says what it makes of the weights.
         settings: attributes of the model by which the part knows this class.
         when: whether the language model's configuration leaves room for the fault.
     """
@@ -24,6 +25,7 @@ class Repair:
     settings: Mapping[str, Any] = field(default_factory=dict)
     when: Callable[[Mapping[str, Any]], bool] = lambda _: True
     whole: Mapping[str, Any] = field(default_factory=dict)
+    needed: bool = False
 
 
 def given(key: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -168,11 +170,17 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
 # The same of mlx-vlm's class; fields are those of the language model.
 SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     "cohere2_vision": (Repair("last_norm"), tower_epsilon("layer_norm_eps", "post_layernorm")),
+    "flint": (Repair("computed", settings={"computed": {"expert_bias"}}, needed=True),),
     "gemma3": (Repair("exact_scale"), picture_mask("image_token_index", apart=True)),
     "glm4v": GLM4V,
     "glm4v_moe": GLM4V,
     "granite4_vision": (gelu({"activation_fn": "tanh"}),),
     "hunyuan_vl": (Repair("bilinear_positions"), Repair("rotary_sections")),
+    "hy_v4": (
+        Repair("half_rotary"),
+        Repair("stream_epsilon"),
+        Repair("limited_experts", whole={"swiglu_limit": 10.0}),
+    ),
     "idefics2": (
         Repair("patch_positions"),
         gelu({"activation_fn": "tanh"}),
@@ -206,6 +214,15 @@ def asked(config: Mapping[str, Any], library: str = "mlx-lm") -> tuple[Repair, .
     kind = config.get("model_type")
     known = OF_LIBRARY.get(library, {}).get(kind, ()) if isinstance(kind, str) else ()
     return tuple(it for it in known if it.when(text))
+
+
+def needs(library: str, kind: str) -> bool:
+    """Return whether weights of model type KIND have no map for LIBRARY's class, but for a repaired one.
+
+    >>> needs("mlx-vlm", "flint"), needs("mlx-vlm", "gemma3")
+    (True, False)
+    """
+    return any(it.needed for it in OF_LIBRARY.get(library, {}).get(kind, ()))
 
 
 def chosen(library: str, kind: str, parts: Collection[str]) -> tuple[Repair, ...]:

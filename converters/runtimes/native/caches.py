@@ -33,6 +33,8 @@ def reason_unread(module: nn.Module) -> str:
     if not (names := taken(module)):
         return ""
     if sees(module):
+        if hasattr(module, "diffusion_prefill_cache"):
+            return "it generates many tokens at once, from a draft of them"
         lacks = [it for it in ("get_input_embeddings", "language_model") if not hasattr(module, it)]
         return f"its class has no {lacks[0]}, which generation calls" if lacks else ""
     if "cache" not in names:

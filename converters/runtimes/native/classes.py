@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ....errors import MismatchError, WeighbridgeError
 from ...checkpoints import Header
@@ -22,6 +22,10 @@ from .caches import new_cache, read_on, reason_unread, sees, taken
 if TYPE_CHECKING:
     import mlx.core as mx
     from mlx import nn
+
+
+# Inputs of transformers' classes -> what classes of the MLX libraries call them.
+RENAMED: Final = {"decoder_input_ids": "canvas_ids"}
 
 
 def layout_reader(model: Model) -> str | None:
@@ -138,6 +142,7 @@ def call_native(module: nn.Module, feed: Mapping[str, mx.array]) -> Any:
     parameters = list(inspect.signature(type(module).__call__).parameters.values())[2:]
     asked = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     named = dict.fromkeys(p.name for p in asked) | dict(others)
+    named |= {own: named[name] for name, own in RENAMED.items() if name in named}
     return module(first, **{p.name: named[p.name] for p in parameters if p.name in named})
 
 

@@ -50,6 +50,12 @@ def test_rotary_parameters_of_layers_that_are_alike_are_written_once():
     assert found.config["text_config"]["rope_parameters"] == rope
 
 
+def test_layers_that_see_all_of_the_text_turn_nothing_in_flint():
+    kinds = ["full_attention", "sliding_attention"] * 2
+    _, found = translated("flint", "mlx-vlm", num_hidden_layers=4, layer_types=kinds)
+    assert found.config["no_rope_layer_indices"] == [0, 2]
+
+
 def test_molmo_s_tower_is_written_in_the_two_parts_that_its_class_reads():
     own, found = translated("molmo2", "mlx-vlm")
     target = find(found.config, "mlx-vlm")

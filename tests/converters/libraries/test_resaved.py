@@ -36,5 +36,19 @@ def test_words_are_parted_where_the_vocabulary_ends():
         assert [found[it].tolist() for it in names] == [published[it].tolist() for it in names]
 
 
+def test_keys_and_values_of_heads_are_parted_where_they_are_dense_alone():
+    name, config = "model.layers.0.self_attn.kv_b_proj.weight", {"qk_nope_head_dim": 1}
+    config |= {"kv_lora_rank": 2, "num_attention_heads": 2}
+    change = change_for("mlx-vlm", "hy_v4")
+    joined = mx.arange(12.0).reshape(6, 2)
+    found = change({name: joined}, config)
+    heads = joined.reshape(2, 3, 2)
+    keys = found.pop(f"language_model.{name}".replace("kv_b_proj", "embed_q"))
+    assert keys.tolist() == heads[:, :1].swapaxes(1, 2).tolist()
+    assert [it.tolist() for it in found.values()] == [heads[:, 1:].tolist()]
+    packed = {name: joined, f"{name}_scale": ONE}
+    assert change(packed, config) == packed
+
+
 def test_other_libraries_are_left_alone():
     assert change_for("mlx-embeddings", "llava") is None

@@ -1,5 +1,6 @@
 """Model types that an MLX library and transformers share are known without a row of their own."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -30,6 +31,16 @@ def test_a_language_model_takes_ids_and_gives_logits(kind):
         {"sequence": 48, "vocabulary": 97},
     )
     assert (logits.name, logits.shape) == ("logits", ("batch", "sequence", 97))
+
+
+def test_a_model_that_generates_many_tokens_at_once_is_given_a_draft_of_them():
+    from transformers import DiffusionGemmaForBlockDiffusion as Theirs
+
+    signature = model(model_type="diffusion_gemma", text_config=SIZES).signature
+    ids, draft = (port.name for port in signature.inputs)
+    assert (ids, draft) == ("input_ids", "decoder_input_ids")
+    assert {ids, draft} < set(inspect.signature(Theirs.forward).parameters)
+    assert signature.outputs[0].shape == ("batch", "target", 97)
 
 
 def test_a_wrapper_has_the_sizes_of_the_language_model_in_it():

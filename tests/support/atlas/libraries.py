@@ -99,8 +99,9 @@ def native(model: Any, given: Arrays) -> logits.Logits:
 
 
 def generates(model: Any) -> bool:
-    """Say whether mlx-vlm generates with MODEL."""
+    """Say whether mlx-vlm generates with MODEL, token by token."""
     parts = hasattr(model, "language_model") and hasattr(model, "get_input_embeddings")
+    parts = parts and not hasattr(model, "diffusion_prefill_cache")
     rooms = [it.__module__.partition(".")[0] for it in type(model).__mro__]
     return parts and "mlx_vlm" in rooms and "mlx_embeddings" not in rooms
 

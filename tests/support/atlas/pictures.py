@@ -70,12 +70,12 @@ def placed(config: Any) -> Arrays:
 GRIDS = (
     *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
     *("glm4v", "glm4v_moe", "glm_ocr", "paddleocr_vl", "hunyuan_vl"),
-    *("minimax_m3_vl", "muse_glimmer", "muse_spark", "cohere_compass"),
+    *("minimax_m3_vl", "muse_glimmer", "muse_spark", "cohere_compass", "glm5_next"),
 )
 # What a processor calls the array that tells parts of a picture from words.
 KINDS = {
     **dict.fromkeys(GRIDS, "mm_token_type_ids"),
-    **dict.fromkeys(("minicpmv4_7", "gemma4"), "mm_token_type_ids"),
+    **dict.fromkeys(("minicpmv4_7", "gemma4", "diffusion_gemma"), "mm_token_type_ids"),
     "gemma3": "token_type_ids",
 }
 PAIRS = frozenset({"siglip"})  # a text and a picture go into these together, never one in the other
@@ -94,7 +94,7 @@ ROWS: dict[str, Callable[[Any], Arrays]] = {
     **dict.fromkeys(("kimi_k25", "kimi_vl", "paddleocr_vl"), gridded),
     **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), packed),
     **dict.fromkeys(("nemotron_h_omni",), counted),
-    **dict.fromkeys(("gemma4", "gemma4_unified"), placed),
+    **dict.fromkeys(("gemma4", "gemma4_unified", "diffusion_gemma"), placed),
     **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), towered(probes.masked)),
     **dict.fromkeys(("llava_next", "llava_onevision", "granite4_vision"), towered(probes.tiled)),
 }
@@ -160,16 +160,20 @@ def seen(kind: str, model: Any) -> Arrays:
         return {"input_ids": logits.tokens((1, 12)), **visual}
     tensors = {name: torch.from_numpy(value) for name, value in visual.items()}
     with torch.no_grad():
-        found = model.float().get_image_features(**tensors)
+        model = model.float()
+        sees = model if hasattr(model, "get_image_features") else model.model.encoder
+        found = sees.get_image_features(**tensors)
     count = rows_of(features_of(found))
     ids = with_picture(model.config, count, 0 if kind in FIRST else BEFORE)
     parts = (ids == image_token(model.config)).astype(np.int64)
-    kinds = {KINDS[kind]: parts} if kind in KINDS else text_kinds(kind, ids)
+    kinds = text_kinds(kind, ids) | ({KINDS[kind]: parts} if kind in KINDS else {})
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), **kinds, **visual}
 
 
 def text_kinds(kind: str, ids: npt.NDArray[np.int64]) -> Arrays:
-    """Return what a processor of KIND gives beside the IDS of a text."""
+    """Return what a processor of KIND gives beside the IDS of a text, or what it generates in place."""
+    if kind == "diffusion_gemma":
+        return {"decoder_input_ids": np.roll(ids, 1, axis=1)}
     return {"token_type_ids": np.zeros_like(ids)} if kind == "paligemma" else {}
 
 
@@ -208,6 +212,9 @@ def as_named(model: Any, given: Arrays) -> Arrays:
         return {**given, "image_grid_hws": given["image_grid_thw"][:, 1:]}
     if kind == "paddleocr_vl" and "pixel_values" in given:
         return {**given, "pixel_values": given["pixel_values"][None]}
+    if kind == "diffusion_gemma":
+        whole = {"pixel_values": together(given)} if "pixel_values" in given else {}
+        return {**given, **whole, "canvas_ids": given["decoder_input_ids"]}
     if kind == "hunyuan_vl" and "image_grid_thw" in given:
         return {**given, "position_ids": rows_and_columns(given)}
     if kind.startswith("minicpmv") and "target_sizes" in given:
@@ -216,6 +223,15 @@ def as_named(model: Any, given: Arrays) -> Arrays:
         beside = {"tgt_sizes": given["target_sizes"][None], "image_bound": bound}
         return {**given, **beside, "pixel_values": given["pixel_values"][None]}
     return given
+
+
+def together(given: Arrays) -> npt.NDArray[np.float32]:
+    """Return the picture that the patches of what is GIVEN are cut from, channels first."""
+    columns, rows = given["image_position_ids"][0].max(0) + 1
+    patches = given["pixel_values"].reshape(rows, columns, -1, 3)
+    size = int(patches.shape[2] ** 0.5)
+    cut = patches.reshape(rows, columns, size, size, 3).transpose(4, 0, 2, 1, 3)
+    return np.ascontiguousarray(cut.reshape(1, 3, rows * size, columns * size))
 
 
 def rows_and_columns(given: Arrays) -> npt.NDArray[np.int64]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weighbridge.converters.libraries.repairs.catalogue import INSTEAD, OF_LIBRARY
+from weighbridge.converters.libraries.repairs.catalogue import INSTEAD, OF_LIBRARY, needs
 from weighbridge.converters.libraries.resaved import CHANGES
 from weighbridge.errors import WeighbridgeError
 from weighbridge.tests.support.atlas import hub, libraries, logits, pictures, tiny, upstream
@@ -102,7 +102,7 @@ def measure(kind: str, layout: str, folder: Path, library: str = "mlx-lm") -> Ro
 def steps_of(kind: str, library: str) -> tuple[str, ...]:
     """Return the steps of a row of LIBRARY for KIND."""
     if library != "mlx-lm":
-        return OTHERS
+        return ("unsaid", "judge", "mend") if needs(library, kind) else OTHERS
     return ("refuse", "mend", "generate") if kind in INSTEAD else STEPS
 
 
@@ -226,6 +226,16 @@ def refuse(row: Row, folder: Path, made: tiny.Tiny) -> None:
     row.accepted = row.control = upstream.loaders_words(folder / "hub")
 
 
+def unsaid(row: Row, folder: Path, made: tiny.Tiny) -> None:
+    """Note why a type is not converted whose weights no map says, but for a repaired class."""
+    for name, it in libraries.probes(row.library, row.kind, made.model):
+        setattr(row, f"{name}bar", libraries.reference(row.library, made.model, it).bar)
+    try:
+        go(row, folder, made)
+    except WeighbridgeError as error:
+        row.accepted = said(error).replace(f"{folder}/", "")
+
+
 def see(row: Row, folder: Path, made: tiny.Tiny) -> None:
     """Load our directory with its library, strictly, and compare outputs, with a picture too."""
     given = dict(libraries.probes(row.library, row.kind, made.model))
@@ -275,7 +285,7 @@ def judged(folder: Path, name: str, way: Way) -> str:
     try:
         return convert(str(folder / "hub"), folder / name, "mlx", options=options).status
     except WeighbridgeError as error:
-        return said(error)
+        return said(error).replace(f"{folder}/", "")
 
 
 def mend(row: Row, folder: Path, made: tiny.Tiny) -> None:

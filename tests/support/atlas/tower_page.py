@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from weighbridge.converters.libraries.repairs.catalogue import SEEING
+from weighbridge.converters.libraries.repairs.catalogue import SEEING, needs
 from weighbridge.converters.libraries.resaved import SEEING as LAID_OUT
 from weighbridge.tests.support.atlas.tower_faults import OTHERS
 from weighbridge.tests.support.atlas.upstream_page import documented, figure, linked
@@ -27,7 +27,7 @@ def sections() -> Iterator[str]:
     """Yield the head and a section for every fault of the two libraries."""
     yield HEAD
     rows = {(row["library"], row["kind"]): row for row in read()}
-    for kind in sorted(SEEING):
+    for kind in sorted(it for it in SEEING if not needs("mlx-vlm", it)):
         yield mended(rows["mlx-vlm", kind])
     for fault in sorted(OTHERS, key=lambda it: (it.library, it.kind)):
         if fault.library != "mlx-vlm" or fault.kind not in SEEING:

@@ -54,6 +54,7 @@ EMBEDDING: dict[str, dict[str, Any]] = {
 }
 # What a tower needs that mlx-lm, which leaves it out, does not.
 SEEING: dict[str, dict[str, Any]] = {
+    "hy_v4": {"swiglu_limit": 1.0},  # what experts multiply goes beyond it
     "kimi_k25": {"projection_hidden_size": 32},
     "llama4": {"vision_config": {"vision_output_dim": 44}},
     "qwen3_5_text": {"rope_parameters": ROPE},
@@ -80,6 +81,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "text_config": EVEN,
         "vision_config": FOUR,
     },
+    "diffusion_gemma": {"text_config": {"top_k_experts": 2}},
     "florence2": {
         "text_config": {
             "encoder_layers": 2,
@@ -108,7 +110,15 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "glm4v": GRID,
     "glm4v_moe": GRID,
     "glm_ocr": GRID,
-    "glm5_next": {"text_config": {"num_key_value_heads": 4, "qk_rope_head_dim": 0}},
+    "glm5_next": {
+        "text_config": {
+            "num_key_value_heads": 4,
+            "qk_rope_head_dim": 0,
+            "linear_num_heads": 2,
+            "linear_head_dim": 16,
+        },
+        "vision_config": {"projection_intermediate_size": 72},
+    },
     "granite4_vision": {
         "downsample_rate": "1/2",
         "deepstack_layer_map": [[0, 0]],
@@ -126,6 +136,18 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "hunyuan_vl": {"text_config": {"rope_parameters": ALPHA}},
     "idefics2": {"text_config": EVEN},
     "idefics3": {"text_config": EVEN, "vision_config": FOUR},
+    "inkling_mm_model": {
+        "text_config": {
+            "layer_types": ["hybrid_sliding", "hybrid"] * 2,
+            "mlp_layer_types": ["dense", "sparse"] * 2,
+            "rel_extent": 24,
+            "d_rel": 8,
+            "swa_head_dim": 12,
+            "swa_num_attention_heads": 4,
+            "swa_num_key_value_heads": 2,
+        },
+        "audio_config": {"mel_vocab_size": 8, "n_mel_bins": 6},
+    },
     "internvl": {"text_config": {"model_type": "qwen3"}},
     "lfm2_vl": {"text_config": {"layer_types": ["conv", "full_attention"] * 2}},
     "llama4": {"vision_config": {"intermediate_size": 128}},

@@ -1,0 +1,1 @@
+"""Parts that mend positions, those of patches of a picture among them."""
