@@ -10,22 +10,27 @@ from .differences import problems_of_files, problems_of_reading, rewritten
 from .phrases import TEXTS
 from .side import TextSide
 
+NONE: Final = "neither side has a tokenizer"
 SHOWN: Final = 3  # problems told in the stage's line; all are in its figures
 
 
 def compare_sides(reference: TextSide | None, candidate: TextSide | None) -> Stage:
     """Compare two text sides.
 
-    Neither has a tokenizer: skipped. Only one has: fail. No library read both: their bytes decide.
+    Neither has a tokenizer: settings of generation decide, and without any it is skipped. Only one
+    has: fail. No library read both: their bytes decide.
 
     Returns:
         The stage ``text``; its figures hold ``problems``, a list, and ``lines``, by question.
     """
-    if reference is None and candidate is None:
-        return Stage("text", "skipped", "neither side has a tokenizer")
-    if reference is None or candidate is None:
-        side = "reference" if reference is None else "candidate"
+    have = [side is not None and side.has_tokenizer for side in (reference, candidate)]
+    if have[0] != have[1]:
+        side = "candidate" if have[0] else "reference"
         return Stage("text", "fail", f"the {side} has no tokenizer, the other side has one")
+    if reference is None or candidate is None:
+        return Stage("text", "skipped", NONE)
+    if not have[0]:
+        return _compare_generation(reference, candidate)
     if reference.files == candidate.files:
         count = len(reference.files)
         return Stage("text", "pass", f"{count} files of the text side equal byte for byte")
@@ -38,6 +43,16 @@ def compare_sides(reference: TextSide | None, candidate: TextSide | None) -> Sta
     if unread := _not_compared(reference, candidate):
         return Stage("text", "unverified", unread, {"lines": answers})
     return Stage("text", "pass", _agreement(reference, candidate), {"lines": answers})
+
+
+def _compare_generation(reference: TextSide, candidate: TextSide) -> Stage:
+    """Compare sides without a tokenizer."""
+    if not any("generation_config.json" in side.files for side in (reference, candidate)):
+        return Stage("text", "skipped", NONE)
+    problems = problems_of_files(reference, candidate)["generation"]
+    if problems:
+        return Stage("text", "fail", join(problems, SHOWN), {"problems": problems})
+    return Stage("text", "pass", f"{NONE}; settings of generation agree")
 
 
 def _lines(reference: TextSide, candidate: TextSide) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .files import documents, file_hashes, generation, vocabulary_hashes
 from .reading import Reading, read
-from .tokenizers import has_tokenizer, load_tokenizers, reading
+from .tokenizers import TOKENIZER_FILES, has_tokenizer, load_tokenizers, reading
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,11 @@ class TextSide:
         return generation(self.folder, first.special if first else {})
 
     @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer among the files; older recordings have one and no files."""
+        return not self.files or any(name in self.files for name in TOKENIZER_FILES)
+
+    @property
     def tokens(self) -> tuple[str, ...]:
         """Tokens that were looked for inside text."""
         return tuple(dict.fromkeys(t for it in self.readings.values() for t in it.tokens))
@@ -78,7 +83,7 @@ class TextSide:
 
 
 def read_text_side(folder: Path | None, other: TextSide | None = None) -> TextSide | None:
-    """Return what FOLDER does with text; ``None`` where it has no tokenizer.
+    """Return what FOLDER does with text; ``None`` where it is no directory of a model.
 
     Args:
         folder: a model's directory.
@@ -87,7 +92,7 @@ def read_text_side(folder: Path | None, other: TextSide | None = None) -> TextSi
     Raises:
         BadInputError: a file of the text side is damaged.
     """
-    if folder is None or not has_tokenizer(folder):
+    if folder is None or not (has_tokenizer(folder) or (folder / "config.json").is_file()):
         return None
     files = file_hashes(folder)
     sought = other.tokens if other and other.files != files else ()
@@ -96,7 +101,7 @@ def read_text_side(folder: Path | None, other: TextSide | None = None) -> TextSi
 
 def _read(folder: Path, tokens: tuple[str, ...]) -> dict[str, Reading]:
     found = {}
-    for tokenizer in load_tokenizers(folder):
+    for tokenizer in load_tokenizers(folder) if has_tokenizer(folder) else ():
         with reading(folder):
             found[tokenizer.library] = read(tokenizer, tokens)
     return found

@@ -101,6 +101,19 @@ def test_no_tokenizer_on_either_side_is_nothing_to_compare(tmp_path):
     assert compare(tmp_path, None).status == "skipped"
 
 
+def test_settings_of_generation_are_compared_without_a_tokenizer_too(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"eos_token_id": 2}))
+    assert compare(one, other).status == "skipped"
+    (one / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
+    assert compare(one, other).status == "pass"  # config.json gives the same
+    (one / "generation_config.json").write_text(json.dumps({"temperature": 0.7}))
+    stage = compare(one, other)
+    assert (stage.status, "temperature: expected 0.7, found none" in stage.detail) == ("fail", True)
+
+
 def test_without_transformers_the_fast_tokenizer_reads_the_same_ids(tiny_bert_dir):
     expected = read_text_side(tiny_bert_dir).readings["transformers"]
     found = tokenizers._from_tokenizers(tiny_bert_dir)
