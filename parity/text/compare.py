@@ -29,8 +29,11 @@ def compare_sides(reference: TextSide | None, candidate: TextSide | None) -> Sta
         return Stage("text", "fail", f"the {side} has no tokenizer, the other side has one")
     if reference is None or candidate is None:
         return Stage("text", "skipped", NONE)
-    if not have[0]:
-        return _compare_generation(reference, candidate)
+    return (_compare_tokenizers if have[0] else _compare_generation)(reference, candidate)
+
+
+def _compare_tokenizers(reference: TextSide, candidate: TextSide) -> Stage:
+    """Compare sides with a tokenizer each."""
     if reference.files == candidate.files:
         count = len(reference.files)
         return Stage("text", "pass", f"{count} files of the text side equal byte for byte")
