@@ -6,23 +6,14 @@ not an estimate; also with x widened to float32 and narrowed before the weight.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from .draft import Draft, is_call, schema_arguments
-from .roots import (
-    FUSED,
-    dtype_of,
-    is_last,
-    mean_of,
-    narrow,
-    narrowed,
-    quotients,
-    root_of,
-    shifted,
-    with_vector,
-)
+from .roots import fuse_norm, is_last, mean_of, quotients, root_of, shifted
+
+CALL: Final = torch.ops.aten.layer_norm.default
 
 
 def fuse_layer_norm(draft: Draft) -> None:
@@ -32,7 +23,7 @@ def fuse_layer_norm(draft: Draft) -> None:
             spread, eps = shifted(total)
             x = _source(centred)
             if eps is not None and x is not None and _varies(spread, x):
-                _fuse(draft, node, x, eps)
+                fuse_norm(draft, node, x, eps, CALL, "mul.Tensor", "add.Tensor")
                 break
 
 
@@ -52,17 +43,3 @@ def _varies(spread: Any, x: Any) -> bool:
         return given["self"] is x and whole and given["keepdim"] and is_last(x, given["dim"])
     root = root_of(mean_of(spread))
     return root is not None and _source(root) is x
-
-
-def _fuse(draft: Draft, node: Any, wide: Any, eps: float) -> None:
-    """Put a fused norm of WIDE in the place of NODE, its weight and its bias."""
-    x = narrow(wide)
-    width = x.meta["val"].shape[-1]
-    if type(width) is not int or dtype_of(x) not in FUSED:
-        return
-    last, weight = with_vector(narrowed(node, x), "mul.Tensor", width)
-    last, bias = with_vector(last, "add.Tensor", width)
-    source = x if dtype_of(last) == dtype_of(x) else wide
-    if dtype_of(last) == dtype_of(source):
-        call = torch.ops.aten.layer_norm.default
-        draft.replace(last, draft.add(last, call, source, [width], weight, bias, eps))

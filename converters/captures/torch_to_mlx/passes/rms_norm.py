@@ -6,22 +6,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from .draft import Draft
-from .roots import (
-    FUSED,
-    dtype_of,
-    mean_of,
-    narrow,
-    narrowed,
-    quotients,
-    root_of,
-    shifted,
-    with_vector,
-)
+from .roots import fuse_norm, mean_of, narrow, quotients, root_of, shifted
+
+CALL: Final = torch.ops.aten.rms_norm.default
 
 
 def fuse_rms_norm(draft: Draft) -> None:
@@ -30,23 +22,10 @@ def fuse_rms_norm(draft: Draft) -> None:
         for x, total in quotients(node):
             mean, eps = shifted(total)
             if eps is not None and _is_mean_square(mean, x):
-                _fuse(draft, node, x, eps)
+                fuse_norm(draft, node, x, eps, CALL, "mul.Tensor")
                 break
 
 
 def _is_mean_square(mean: Any, x: Any) -> bool:
     """Tell whether MEAN is that of the squares of X, or of X widened, over its last axis."""
     return narrow(x) is not None and narrow(root_of(mean_of(mean))) is narrow(x)
-
-
-def _fuse(draft: Draft, node: Any, wide: Any, eps: float) -> None:
-    """Put a fused norm of WIDE in the place of NODE and, where it has one, its weight."""
-    x = narrow(wide)
-    width = x.meta["val"].shape[-1]
-    if type(width) is not int or dtype_of(x) not in FUSED:
-        return
-    last, weight = with_vector(narrowed(node, x), "mul.Tensor", width)
-    source = x if dtype_of(last) == dtype_of(x) else wide
-    if dtype_of(last) == dtype_of(source):
-        call = torch.ops.aten.rms_norm.default
-        draft.replace(last, draft.add(last, call, source, [width], weight, eps))

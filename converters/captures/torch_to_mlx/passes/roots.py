@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from ..sites import sites_of
-from .draft import is_call, recorded
+from .draft import Draft, is_call, recorded
 
 FUSED: Final = (torch.float32, torch.bfloat16, torch.float16)  # MLX computes in float32
 _CASTS: Final = ("_to_copy.default", "type_as.default", "to.dtype")
@@ -82,13 +82,31 @@ def dtype_of(node: Any) -> torch.dtype | None:
     return None if value is None else value.dtype
 
 
-def narrowed(node: Any, x: Any) -> Any:
+def fuse_norm(draft: Draft, node: Any, wide: Any, eps: float, call: Any, *uses: str) -> None:
+    """Let CALL norm WIDE in the place of NODE and of its USES, operations with a vector.
+
+    CALL takes the value, its width, a vector or ``None`` for each of USES, and EPS.
+    """
+    x = narrow(wide)
+    width = x.meta["val"].shape[-1]
+    if type(width) is not int or dtype_of(x) not in FUSED:
+        return
+    last, vectors = _narrowed(node, x), []
+    for use in uses:
+        last, vector = _with_vector(last, use, width)
+        vectors.append(vector)
+    source = x if dtype_of(last) == dtype_of(x) else wide
+    if dtype_of(last) == dtype_of(source):
+        draft.replace(last, draft.add(last, call, source, [width], *vectors, eps))
+
+
+def _narrowed(node: Any, x: Any) -> Any:
     """Return NODE, or its one use if that brings it back to the dtype of X."""
     user = only_user(node)
     return user if is_call(user, *_CASTS) and dtype_of(user) == dtype_of(x) else node
 
 
-def with_vector(node: Any, operation: str, width: int) -> tuple[Any, Any]:
+def _with_vector(node: Any, operation: str, width: int) -> tuple[Any, Any]:
     """Return the result of OPERATION (of two operands) on NODE and a vector of WIDTH, and the vector.
 
     Where NODE is used otherwise, returns NODE and ``None``.
