@@ -45,6 +45,11 @@ PRECEDENCE: Final[Sequence[tuple[str, ...]]] = (
     ("pytorch_model.bin",),
     ("*.pt", "*.pth", "*.bin"),
 )
+# Beside an index: transformers reads this file in its place, and mlx-lm both.
+RIVALS: Final = {
+    "model.safetensors.index.json": "model.safetensors",
+    "pytorch_model.bin.index.json": "pytorch_model.bin",
+}
 # State of a training run, not a model.
 STATE: Final = frozenset(
     {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin"}
@@ -111,10 +116,20 @@ def _open_directory(folder: Path) -> Checkpoint:
             checkpoint = _open_file(found[0])
             used = {found[0], *checkpoint.files}
             checkpoint.ignored = tuple(path for path in present.values() if path not in used)
+            _refuse_rival(found[0], checkpoint)
             return checkpoint
     inner = min(folder.glob("snapshots/*/"), default=None)
     known = f"known are *{', *'.join(FORMATS)}" if inner is None else f"name a snapshot: {inner}"
     raise BadInputError(f"{folder}: no tensor files in it; {known}")
+
+
+def _refuse_rival(chosen: Path, checkpoint: Checkpoint) -> None:
+    rival = RIVALS.get(chosen.name)
+    if rival in {path.name for path in checkpoint.ignored}:
+        raise BadInputError(
+            f"{chosen.parent}: {rival} and the shards of {chosen.name} are two models, of which transformers reads"
+            " the first and mlx-lm both; move away the one that is not meant"
+        )
 
 
 def _tensor_files(folder: Path) -> list[Path]:

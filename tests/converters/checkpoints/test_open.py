@@ -42,7 +42,9 @@ def save(folder, name):
 @pytest.mark.parametrize("place", range(len(PRECEDENCE)))
 def test_the_first_of_the_precedence_that_is_there_wins(place, tmp_path):
     for name in PRECEDENCE[place:]:
-        save(tmp_path, name)
+        if name != PRECEDENCE[place].replace(".index.json", ""):
+            save(tmp_path, name)
+    save(tmp_path, PRECEDENCE[place])
     everything = {path for path in tmp_path.iterdir() if not path.name.endswith(".index.json")}
     found = open_checkpoint(tmp_path)
     stem = PRECEDENCE[place].partition(".")[0]
@@ -52,6 +54,14 @@ def test_the_first_of_the_precedence_that_is_there_wins(place, tmp_path):
     assert len(found.headers) == 1
     ignored = {path for path in found.ignored if not path.name.endswith(".index.json")}
     assert ignored == everything - set(found.files)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_a_whole_file_beside_an_index_of_others_is_refused(file, tmp_path):
+    for name in (file, f"{file}.index.json"):
+        save(tmp_path, name)
+    with pytest.raises(BadInputError, match=f"{file} and the shards of {file}.index.json are two"):
+        open_checkpoint(tmp_path)
 
 
 def test_one_file_is_opened_by_its_suffix(tmp_path):
