@@ -3,9 +3,9 @@
     python benchmarks/round_trips.py [--write] [NAME ...]
 
 A family is exported as a user does, its file converted back with ``--like`` and a directory without weights,
-and every tensor compared with the source's: ``exact``, ``rounded`` to float16 once, or ``near``, computed back
+and every tensor compared with the source's: ``exact``, ``rounded`` to float16 once, ``near``, computed back
 from what an exporter folded, by at most two units of the last digit of float32 (of float16 in a file in half
-precision). Each is done with the record that an export of ours leaves, and without it. What came back from
+precision), or ``zeros``, since no output needs it. Each is done with the record that an export of ours leaves, and without it. What came back from
 ONNX goes on to MLX where a class reads it, and is compared with what the source becomes there. Results of
 single families are added to ``results/round_trips.json``; ``--write`` puts the table into ``docs/onnx.md``.
 """
@@ -26,10 +26,10 @@ import numpy as np
 from click.testing import CliRunner
 
 from weighbridge.benchmarks.captures import cpu_steps  # noqa: F401  (MLX's BLAS)
-from weighbridge.converters.models.manifests import MANIFEST
 from weighbridge.tests.support.coreml import modules
 from weighbridge.tests.support.coreml.families import MODULES
 from weighbridge.tests.support.coreml.models import MODELS, MORE, PACKAGED, make
+from weighbridge.tests.support.coreml.records import without_record
 
 RESULT: Final = Path(__file__).with_name("results") / "round_trips.json"
 PAGE: Final = Path(__file__).parent.parent / "docs" / "onnx.md"
@@ -67,26 +67,6 @@ def source(name: str, folder: Path) -> str:
     module, _ = getattr(modules, MODULES[name])()
     module.save_pretrained(folder)
     return f"{modules.__name__}:{MODULES[name]}"
-
-
-def without_record(file: Path) -> Path:
-    """Take the record of the export out of FILE; return it."""
-    if file.suffix == ".onnx":
-        import onnx
-
-        proto = onnx.load(file)
-        kept = [it for it in proto.metadata_props if it.key != MANIFEST]
-        del proto.metadata_props[:]
-        proto.metadata_props.extend(kept)
-        onnx.save(proto, file)
-        return file
-    from weighbridge.converters.captures.mlprogram import package
-
-    opened = package.read_package(file)
-    del opened.spec.description.metadata.userDefined[package.MANIFEST]
-    (model,) = file.rglob("*.mlmodel")
-    model.write_bytes(opened.spec.SerializeToString())
-    return file
 
 
 def tried(name: str, folder: Path) -> Row:
@@ -158,6 +138,8 @@ def kind(was: Any, now: Any, *, half: bool) -> str:
         return "exact"
     if half and np.array_equal(was.astype(np.float16).astype(now.dtype), now):
         return "rounded"
+    if not now.any():
+        return "zeros"
     unit = np.finfo(np.float16 if half else np.float32).eps
     scale = max(1.0, float(np.abs(was).max(initial=0)))  # of one plus a weight, as in Gemma's norms
     gap = float(np.abs(was.astype(np.float64) - now).max(initial=0))
@@ -176,7 +158,11 @@ def cell(found: Row) -> str:
     """Print what was FOUND as a cell of a table."""
     if "refused" in found:
         return "-"
-    counts = [f"{found[it]} {it}" for it in ("exact", "rounded", "near", "differs") if it in found]
+    counts = [
+        f"{found[it]} {it}"
+        for it in ("exact", "rounded", "near", "zeros", "differs")
+        if it in found
+    ]
     rest = [f"{len(found[it])} {it}" for it in ("absent", "unknown") if found[it]]
     return ", ".join((*counts, *rest))
 

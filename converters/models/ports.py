@@ -13,8 +13,11 @@ UNKNOWN: Final = "array"  # the role of what no name tells
 # Roles of inputs and outputs by name, for files that others made.
 ROLES: Final[Mapping[str, str]] = {
     "attention_mask": "attention_mask",
+    "input_features": "spectrogram",
     "input_ids": "token_ids",
+    "input_values": "waveform",
     "last_hidden_state": "hidden",
+    "pixel_values": "pixels",
     "position_ids": "positions",
     "token_type_ids": "token_types",
 }

@@ -17,7 +17,7 @@ from ..captures.described import UNIFORM
 from ..captures.mlprogram.arithmetic import tensors_of
 from ..checkpoints import Checkpoint, Header
 from ..checkpoints.formats.ranges import chunks
-from ..common.dtypes import CODE, dtype_of
+from ..common.dtypes import CODE, FLOATS, dtype_of
 from ..values import Array
 from .unfolding import Folded, unfolded, way_of
 
@@ -58,7 +58,8 @@ class Recovered:
             the export``, ``computed back``, ``by name`` or ``by shape``.
         sums, norms: see ``unfolding.Unfolded``.
         absent: tensors of the model that are not in the file.
-        unneeded: whether the file's record says that its outputs do not need them.
+        unneeded: whether it is known that the file's outputs do not need them.
+        zeros: those of them that are zeros now.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class Recovered:
     norms: list[tuple[str, str]] = field(default_factory=list)
     absent: tuple[str, ...] = ()
     unneeded: bool = True
+    zeros: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return the counts in words, a line each."""
@@ -88,12 +90,24 @@ class Recovered:
         if self.absent:
             known = "whose outputs do not need them" if self.unneeded else "which does not say why"
             lines.append(f"not in the file, {known}: {', '.join(self.absent)}")
+        if self.zeros:
+            lines.append(f"of these, zeros now, since the class has them: {', '.join(self.zeros)}")
         return lines
 
-    def without(self, names: Collection[str]) -> None:
-        """Note that NAMES, which the model may lack, are not in the file, which has no record."""
-        if names:
-            self.absent, self.unneeded = (*self.absent, *sorted(names)), False
+    def without(self, names: Collection[str], unneeded: Collection[str]) -> None:
+        """Note that NAMES, which the model may lack, and UNNEEDED ones are not in the file, which has no record."""
+        self.absent = (*self.absent, *sorted({*names, *unneeded}))
+        self.unneeded = self.unneeded and not names
+
+    def fill(self, wanted: Mapping[str, Header], heads: Collection[str]) -> None:
+        """Let what is absent be zeros where the submodule that it stands in is there, and none of HEADS."""
+        there = {name.rpartition(".")[0]: it for name, it in self.arrays.items()}
+        for name in self.absent if self.unneeded else ():
+            inside, dot, _ = name.rpartition(".")
+            near = there.get(inside) if dot and name.partition(".")[0] not in heads else None
+            if near is not None and wanted[name].dtype in FLOATS:
+                self.arrays[name] = np.zeros(wanted[name].shape, near.dtype)
+                self.zeros.append(name)
 
     def leave_out(self, heads: Iterable[str]) -> None:
         """Leave out the HEADS of which a tensor is absent: a bias may equal one that the file needs."""

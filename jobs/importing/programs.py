@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from ...converters.checkpoints import Checkpoint, Header
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.checkpoints.open import refuse_coreml
 from ...converters.common.dtypes import CODE
 from ...converters.libraries.transformers import as_saved, meta_model, own_headers
-from ...converters.models import Model
+from ...converters.models import Model, Signature
 from ...converters.models.families import known_family
 from ...converters.models.program_files import CODES, open_program, program_in, recorded
 from ...converters.onnx_export.reading import blocks_in, under_other_names
@@ -22,8 +24,10 @@ from ...converters.quantization import Blocks, Dequantized
 from ...converters.quantization.mlx import part_name
 from ...converters.quantization.recipe import KEY
 from ...converters.values import Array
-from ...errors import BadInputError, MismatchError, WeighbridgeError
+from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
 from ...parity.check.verdict import Verdict
+from ...parity.probes.probes import make_probes
+from ...parity.reference.unused import unneeded
 from ..converting import compared, move
 from ..options import Options
 from ..pipeline import Outcome
@@ -33,10 +37,11 @@ COUNTER: Final = ".num_batches_tracked"  # of batch norms: training alone reads 
 
 
 class Contents(NamedTuple):
-    """What a file holds: its constants, and what an export of ours wrote of them."""
+    """What a file holds: its constants, what an export of ours wrote of them, and what it takes and gives."""
 
     constants: Checkpoint
     manifest: Mapping[str, Any]
+    signature: Callable[[], Signature]
 
 
 def convert_program(
@@ -63,6 +68,9 @@ def convert_program(
     place = options.begin(target, "model", source, like)
     contents, known = opened(source), known_from(like, options.trust_code)
     model, lines = recovered(source, contents, known, options)
+    model = with_ports(model, contents)
+    if to == "mlx" and options.checks and model.declared and not options.trust_code:
+        require_run(model)
     ran = None if options.dry_run or not options.checks else require_same(model, source, options)
     limited = (lambda verdict: verdict.after(ran, "source file")) if ran else None
     if is_quantized(model) and options.dequantize:
@@ -83,7 +91,7 @@ def opened(source: Path) -> Contents:
         raise BadInputError(f"{source}: no such file or directory")
     if inside := program_in(source):
         file: Any = open_program(inside).tensors
-        return Contents(file, recorded(file))
+        return Contents(file, recorded(file), lambda: open_program(inside).signature)
     if source.suffix != ".mlpackage":
         refuse_coreml(source)
         raise BadInputError(
@@ -91,12 +99,13 @@ def opened(source: Path) -> Contents:
             " asset (*.aimodel)"
         )
     from ...converters.captures.mlprogram import load_program
+    from ...converters.captures.mlprogram.signatures import read_signature
     from ...converters.recovering.weights import Held
 
     program = load_program(source)
     constants = {**program.scalars(), **program.constants()}
     kept = {name: it for name, it in constants.items() if it.dtype in CODE}
-    return Contents(Held(source, kept), program.manifest)
+    return Contents(Held(source, kept), program.manifest, lambda: read_signature(source))
 
 
 def recovered(
@@ -105,6 +114,7 @@ def recovered(
     """Return the model whose weights CONTENTS hold, and how they were found."""
     from ...converters.recovering.weights import Held, count, recover
 
+    held = contents.constants, contents.manifest
     names, besides, module = named_by(contents, like)
     family = known_family(like.config, like.headers)
     heads = family.optional if family else ()
@@ -113,15 +123,26 @@ def recovered(
         for name, it in names.items()
         if contents.manifest  # which says what outputs need
         or not (name.partition(".")[0] in heads or name.endswith(COUNTER))
-        or count(*contents, {name: it})
+        or count(*held, {name: it})
     }
-    found = recover(*contents, wanted, str(source), besides, like.values)
-    found.without(names.keys() - wanted.keys())
+    lost, spare = names.keys() - wanted.keys(), set[str]()
+    try:
+        found = recover(*held, wanted, str(source), besides, like.values)
+    except MismatchError:
+        if not contents.manifest:
+            unnamed = {name for name, it in wanted.items() if not count(*held, {name: it})}
+            spare = unnamed and unnamed & needless(source, contents, like, options)
+        if not spare:
+            raise
+        wanted = {name: it for name, it in wanted.items() if name not in spare}
+        found = recover(*held, wanted, str(source), besides, like.values)
+    found.without(lost, spare)
     found.leave_out(heads)
+    found.fill(names, heads)
     coded: dict[str, Blocks] = {}
     if CODES in contents.manifest and isinstance(contents.constants, OnnxFile):
-        held = blocks_in(contents.constants, contents.manifest)
-        coded = {name: it for name, it in held.items() if name in found.arrays}
+        blocks = blocks_in(contents.constants, contents.manifest)
+        coded = {name: it for name, it in blocks.items() if name in found.arrays}
     if module is not None:
         dense, found.arrays = found.arrays, as_saved(module, found.arrays)
         coded = under_other_names(coded, dense, found.arrays, partial(as_saved, module))
@@ -154,7 +175,8 @@ def named_by(contents: Contents, like: Like) -> Names:
     except WeighbridgeError:  # no class of transformers
         return Names(like.headers)
     own = own_headers(module)
-    if own.keys() <= like.headers.keys() or count(*contents, own) <= count(*contents, like.headers):
+    held = contents.constants, contents.manifest
+    if own.keys() <= like.headers.keys() or count(*held, own) <= count(*held, like.headers):
         return Names(like.headers, own.keys())
     return Names(own, (), module)
 
@@ -172,6 +194,40 @@ def with_codes(
     }
     section = section_of({name: blocks.scheme for name, blocks in coded.items()})
     return Dequantized(Held(source, {**arrays, **parts}), {KEY: section})
+
+
+def with_ports(model: Model, contents: Contents) -> Model:
+    """Return MODEL; where nothing else says what it takes, it takes what the file with CONTENTS does."""
+    try:
+        model.signature  # noqa: B018  (it is found out once)
+    except WeighbridgeError:
+        return replace(model, declared=contents.signature())
+    return model
+
+
+def require_run(model: Model) -> None:
+    """Refuse MODEL, whose file alone says what it takes, where an MLX library has its class.
+
+    Raises:
+        UnsupportedError: that class takes what is not known here, so a check cannot run it.
+    """
+    if model.library is not None:
+        raise UnsupportedError(
+            f"{model.spec}: nothing says how the MLX class of {model.config.get('model_type')} is called, so"
+            " a check cannot run it; --check none writes it UNVERIFIED"
+        )
+
+
+def needless(source: Path, contents: Contents, like: Like, options: Options) -> set[str]:
+    """Return the tensors of LIKE that no output needs of the file SOURCE with CONTENTS; none if that cannot be said."""
+    from ...converters.recovering.weights import Held
+
+    blank = {name: np.zeros(it.shape, "f4") for name, it in like.headers.items()}
+    try:
+        model = with_ports(model_like(source, like, Held(source, blank), options), contents)
+        return unneeded(model, make_probes(model.signature, tokenizer=None, quick=True)[0])
+    except WeighbridgeError:
+        return set()
 
 
 def rounded(model: Model, dtype: str) -> Checkpoint:

@@ -101,8 +101,8 @@ def alone_of(
         taken: what the candidate says of its inputs.
         probes: those that it runs.
     """
-    batches = {it.shape[0] for it in (*signature.inputs, *signature.outputs) if it.shape}
-    if len(batches) != 1 or not all(isinstance(it, str) for it in batches):
+    batches = {it.shape[:1] for it in (*signature.inputs, *signature.outputs)}
+    if len(batches) != 1 or not all(isinstance(size, str) for it in batches for size in it or [0]):
         return None
     for index, probe in enumerate(probes):
         kinds = kinds_of(signature, probe)

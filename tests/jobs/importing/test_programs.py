@@ -17,6 +17,7 @@ from weighbridge.cli import main
 from weighbridge.converters.models.manifests import MANIFEST
 from weighbridge.tests.support.coreml import modules
 from weighbridge.tests.support.coreml.families import source as family
+from weighbridge.tests.support.coreml.records import without_record
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 SUFFIX = {"coreml": ".mlpackage", "onnx": ".onnx"}
@@ -251,6 +252,36 @@ def test_a_record_that_does_not_know_what_outputs_need_is_not_taken_to_know_it(
     assert "not in the file, which does not say why: pooler.dense.bias" in output
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("known", [True, False], ids=["record", "none"])
+@pytest.mark.parametrize("form", ["onnx", "coreml"])
+def test_a_parameter_that_no_output_needs_is_named_and_the_rest_comes_back(form, known, tmp_path):
+    """A directory does not say what this type takes: the file does."""
+    module, _ = modules.dinov2()
+    module.save_pretrained(tmp_path / "dinov2")
+    file, like = tmp_path / f"m{SUFFIX[form]}", tmp_path / "like"
+    like.mkdir()
+    shutil.copy(tmp_path / "dinov2/config.json", like)
+    options = ("--precision", "float32") if form == "coreml" else ()
+    source = f"{modules.__name__}:dinov2"
+    invoke("export", form, source, file, "--check", "none", *options)
+    if not known:
+        without_record(file)
+    words = ("--like", like)
+    output = invoke("convert", f"{form}-to-torch", file, tmp_path / "back", *words)
+    assert "outputs do not need them: embeddings.mask_token" in output
+    found, wanted = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("back", "dinov2")
+    )
+    assert not found.pop("embeddings.mask_token").any()
+    assert found.keys() == wanted.keys() - {"embeddings.mask_token"}
+    assert all(found[name].tobytes() == wanted[name].tobytes() for name in found)
+    refused = invoke("convert", f"{form}-to-mlx", file, tmp_path / "mlx", *words, code=3)
+    assert "nothing says how the MLX class of dinov2 is called" in refused
+    words += ("--check", "none")
+    assert "UNVERIFIED" in invoke("convert", f"{form}-to-mlx", file, tmp_path / "mlx", *words)
+
+
 def test_a_head_that_the_outputs_do_not_need_is_left_out_though_its_bias_equals_another(tmp_path):
     model, file = tmp_path / "bert", tmp_path / "bert.onnx"
     shutil.copytree(FIXTURES / "bert" / "model", model)
@@ -293,7 +324,7 @@ def test_a_file_goes_on_to_mlx(exported, folder, tmp_path):
     assert (tmp_path / "mlx" / "model.safetensors").is_file()
 
 
-def without_record(source, target):
+def as_of_others(source, target):
     """Copy the ONNX file SOURCE as somebody else's: no record, other names."""
     proto = onnx.load(source)
     kept = [it for it in proto.metadata_props if it.key != MANIFEST]
@@ -312,7 +343,7 @@ def without_record(source, target):
 
 def test_without_a_record_weights_are_found_by_their_names(exported, folder, tmp_path):
     """And a head that a checkpoint may lack need not be there."""
-    source = without_record(exported("bert", "onnx"), tmp_path / "plain.onnx")
+    source = as_of_others(exported("bert", "onnx"), tmp_path / "plain.onnx")
     output = invoke(
         "convert", "onnx-to-torch", source, tmp_path / "back", "--like", folder / "bert"
     )
