@@ -124,6 +124,12 @@ def image_token(source: Source) -> Any:
     return source.find("image_token_id") if found is ABSENT else found
 
 
+def compression(source: Source) -> list[int]:
+    """Return how many tokens of each layer become one, 0 where none do."""
+    rates = source.get("compress_rates", {})
+    return [rates.get(kind, 0) for kind in source.get("layer_types", [])]
+
+
 def nested_tower(source: Source) -> dict[str, Any]:
     """Return Molmo's tower as its own code has it: two parts, the adapter one of them."""
     vision, adapter = source.part("vision_config"), source.part("adapter_config")
@@ -188,6 +194,10 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
     },
     "cohere2": {"sliding_window_pattern": period},
     "cohere_compass_text": {"rope_on_all_layers": all_rotate},
+    "deepseek_v4": {
+        "compress_ratios": compression,
+        "num_hash_layers": lambda source: source.get("mlp_layer_types", []).count("hash_moe"),
+    },
     "exaone4": {
         "sliding_window_pattern": initials({"sliding_attention": "L", "full_attention": "G"})
     },

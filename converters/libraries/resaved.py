@@ -154,6 +154,10 @@ def vocabulary(weights: Weights, config: Config) -> Weights:
     return weights | dict(zip(names, mx.split(whole, [size], axis=0), strict=True))
 
 
+DEEPSEEK_V4: Final = (
+    (r"^model\.hc_head\.hc_", "hc_head_"),
+    (r"(\.attn)\.norm\.", r"\1.kv_norm."),
+)
 HY_V4: Final = (
     (r"^model\.hc_pre\.hc_head\.", "model.hc_head."),
     (r"^(model\.layers\.\d+)\.hc_pre\.(hc_\w+_layer)\.", r"\1.\2.hc_pre."),
@@ -184,6 +188,7 @@ SEEING: Final[dict[str, Change]] = {
         ("aya_vision", "cohere2_vision", "gemma3", "llava_next", "paligemma"),
         headless,
     ),
+    "deepseek_v4": renamed(*DEEPSEEK_V4),
     "granite4_vision": renamed(INNER),
     "hy_v4": unpacked,
     "kimi_k25": CHANGES["kimi_k25"],

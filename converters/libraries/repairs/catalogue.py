@@ -170,6 +170,7 @@ REPAIRS: Final[dict[str, tuple[Repair, ...]]] = {
 # The same of mlx-vlm's class; fields are those of the language model.
 SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     "cohere2_vision": (Repair("last_norm"), tower_epsilon("layer_norm_eps", "post_layernorm")),
+    "deepseek_v4": (Repair("overlapping_windows"),),
     "flint": (Repair("computed", settings={"computed": {"expert_bias"}}, needed=True),),
     "gemma3": (Repair("exact_scale"), picture_mask("image_token_index", apart=True)),
     "glm4v": GLM4V,

@@ -56,6 +56,14 @@ def test_layers_that_see_all_of_the_text_turn_nothing_in_flint():
     assert found.config["no_rope_layer_indices"] == [0, 2]
 
 
+def test_layers_of_deepseek_v4_join_as_many_tokens_as_transformers_says():
+    own, found = translated("deepseek_v4", "mlx-vlm")
+    rates = found.config["compress_ratios"]
+    wanted = [own["compress_rates"].get(kind, 0) for kind in own["layer_types"]]
+    assert rates == wanted
+    assert {4, 128} <= set(rates)
+
+
 def test_molmo_s_tower_is_written_in_the_two_parts_that_its_class_reads():
     own, found = translated("molmo2", "mlx-vlm")
     target = find(found.config, "mlx-vlm")

@@ -125,4 +125,23 @@ def generated(model: Any, arrays: dict[str, Any]) -> Any:
     pixels = arrays.pop("pixel_values", None)
     found = model.get_input_embeddings(ids, pixels, mask=mask, **arrays).to_dict()
     given = {name: value for name, value in found.items() if value is not None}
-    return model.language_model(ids, cache=make_prompt_cache(model.language_model), **given)
+    kept = make_prompt_cache(model.language_model)
+    if pools(kept):
+        return read_on(model.language_model, ids, kept)
+    return model.language_model(ids, cache=kept, **given)
+
+
+def pools(cache: Any) -> bool:
+    """Say whether CACHE keeps several tokens as one, which it may do otherwise when a text is read on."""
+    inner = [part for it in cache for part in getattr(it, "caches", (it,))]
+    return any(type(it).__name__ == "PoolingCache" for it in inner)
+
+
+def read_on(language: Any, ids: Any, kept: Any) -> Any:
+    """Return what LANGUAGE makes of IDS, the second half of them read one by one, with what it KEPT."""
+    import mlx.core as mx
+
+    half = ids.shape[1] // 2
+    parts = [ids[:, :half], *(ids[:, at : at + 1] for at in range(half, ids.shape[1]))]
+    found = [language(part, cache=kept).logits for part in parts]
+    return SimpleNamespace(logits=mx.concatenate(found, axis=1))

@@ -81,6 +81,20 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "text_config": EVEN,
         "vision_config": FOUR,
     },
+    "deepseek_v4": {
+        "num_key_value_heads": 1,
+        "o_groups": 2,
+        "o_lora_rank": 12,
+        "index_topk": 8,
+        "moe_intermediate_size": 20,
+        "layer_types": [
+            "sliding_attention",
+            "heavily_compressed_attention",
+            "compressed_sparse_attention",
+            "sliding_attention",
+        ],
+        "mlp_layer_types": ["hash_moe", "moe", "moe", "moe"],
+    },
     "diffusion_gemma": {"text_config": {"top_k_experts": 2}},
     "florence2": {
         "text_config": {
