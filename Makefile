@@ -31,7 +31,7 @@ $(STAMP):
 	@start=$$(date +%s); echo "installing (about a gigabyte the first time) ..."; \
 	  $(PIP) "$$(grep '^torch==' constraints.txt)" && \
 	  $(PIP) --editable '.[dev]' && \
-	  $(PIP) --no-deps mlx-embeddings mlx-vlm && \
+	  $(PIP) --no-deps mlx-audio mlx-embeddings mlx-vlm && \
 	  { $(PIP) --editable '.[coreai]' 2>/dev/null || \
 	    echo "Core AI has no packages for this machine; what needs them is left out"; } && \
 	  echo "installed in $$(( $$(date +%s) - start )) s"

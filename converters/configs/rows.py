@@ -220,6 +220,10 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         "partial_rotary_factor": always(ABSENT),  # the class reads rope_parameters
     },
     "glm_moe_dsa": {**NOAUX, "moe_layer_freq": always(1)},
+    "inkling_text": {
+        "dense_intermediate_size": same_as("intermediate_size"),
+        "sconv_kernel_size": same_as("conv_kernel_size"),
+    },
     "kimi_k25_vision": {
         "depth": same_as("num_hidden_layers"),
         "embed_dim": same_as("hidden_size"),
@@ -287,6 +291,7 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
             "rope" if source.get("position_embedding_type") == "rope" else "nope"
         ),
     },
+    "inkling_text": {"intermediate_size": same_as("moe_intermediate_size")},
     "minimax_m3_vl_text": {"rotary_dim": rotary_dim},
     "nemotron_h": {"time_step_limit": time_steps},
     # transformers does not scale the logits of these, as it does those of the language model alone

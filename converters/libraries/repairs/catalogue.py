@@ -187,6 +187,9 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
         gelu({"activation_fn": "tanh"}),
         Repair("language_window", {"sliding_window": None}, ALIKE, given("sliding_window")),
     ),
+    "inkling_mm_model": (
+        Repair("computed", settings={"computed": {"gate_scale", "out_scale"}}, needed=True),
+    ),
     "internvl": (gelu({"projector.activation": "none", "activation_fn": "none"}),),
     "kimi_k25": (gelu({"activation_fn": "tanh"}),),
     "llama4": (Repair("query_norm"), gelu({"activation_fn": "none"})),

@@ -64,6 +64,14 @@ def test_layers_of_deepseek_v4_join_as_many_tokens_as_transformers_says():
     assert {4, 128} <= set(rates)
 
 
+def test_layers_of_inkling_have_the_sizes_of_its_own_code():
+    _, found = translated("inkling_mm_model", "mlx-vlm")
+    theirs = CONFIG_MAPPING["inkling_mm_model"]().text_config
+    text = found.config["text_config"]
+    assert text["intermediate_size"] == theirs.moe_intermediate_size
+    assert text["dense_intermediate_size"] == theirs.intermediate_size
+
+
 def test_molmo_s_tower_is_written_in_the_two_parts_that_its_class_reads():
     own, found = translated("molmo2", "mlx-vlm")
     target = find(found.config, "mlx-vlm")

@@ -57,6 +57,15 @@ def packed(config: Any) -> Arrays:
     return {"pixel_values": drawn(1, 3, size, 32 * size), "target_sizes": np.array([[4, 8]])}
 
 
+def paired(config: Any) -> Arrays:
+    """Return the patches of a picture, each twice along time, channels last."""
+    vision = config.vision_config
+    size, depth = vision.patch_size, vision.temporal_patch_size
+    return {
+        "pixel_values": drawn(6, depth, vision.num_channels, size, size).transpose(0, 1, 3, 4, 2)
+    }
+
+
 def placed(config: Any) -> Arrays:
     """Return the patches of a picture in rows, and the place of each."""
     vision = config.vision_config
@@ -94,6 +103,7 @@ ROWS: dict[str, Callable[[Any], Arrays]] = {
     **dict.fromkeys(("kimi_k25", "kimi_vl", "paddleocr_vl"), gridded),
     **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), packed),
     **dict.fromkeys(("nemotron_h_omni",), counted),
+    **dict.fromkeys(("inkling_mm_model",), paired),
     **dict.fromkeys(("gemma4", "gemma4_unified", "diffusion_gemma"), placed),
     **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), towered(probes.masked)),
     **dict.fromkeys(("llava_next", "llava_onevision", "granite4_vision"), towered(probes.tiled)),
