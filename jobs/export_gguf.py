@@ -18,6 +18,7 @@ from ..converters.planning.memory import require_memory
 from ..converters.planning.transcoding import Parts, is_quantized, quantized_view, section_of
 from ..converters.quantization import Dequantized
 from ..converters.quantization.recipe import KEY
+from ..converters.runtimes.pretrained import torch_config
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .converting import require_apart
 from .options import Options
@@ -57,13 +58,16 @@ def export_gguf(
         WeighbridgeError: a file is not what it has to be, a type or architecture is not written, the
             tensors do not fit, or the values prove no rule; all that is wrong is listed.
     """
+    from ..converters.gguf.settings import require_same
+
     if target.suffix != ".gguf":
         raise BadInputError(f"{target}: a GGUF file is named *.gguf")
     place = options.begin(target, "gguf", source, like, base)
     model = exported(source, options)
     proof = saved_by_transformers(options.open(base)) if base else None
     require_memory("export to GGUF", model)
-    tensors = tensors_of(model, file := opened(like), options.original)
+    require_same(file := opened(like), torch_config(model), model.spec)
+    tensors = tensors_of(model, file, options.original)
     plan = planned(tensors, file, proof, kind, model.spec, options)
     if options.dry_run:
         return Outcome(None, plan.lines())

@@ -68,13 +68,16 @@ def gguf_model(source: Path, like: Path, options: Options) -> Model:
     """Return the model in the GGUF file SOURCE, seen dense, its blocks behind it.
 
     Raises:
-        WeighbridgeError: the file and LIKE are not of one model, or its types are not read.
+        WeighbridgeError: the file and LIKE are not of one model, or say that other numbers are
+            computed, or its types are not read.
     """
     from ...converters.gguf import GgufFile
     from ...converters.gguf.reading import read
+    from ...converters.gguf.settings import require_same
 
     file = GgufFile(source)
     known = known_from(like)
+    require_same(file, known.config, str(like))
     found = read(file, known.headers, known.values, str(like))
     dtype = DTYPES[options.dequantize] if options.dequantize else "F32"
     tensors: Checkpoint = found.tensors

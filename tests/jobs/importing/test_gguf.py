@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 
+import gguf
 import mlx.core as mx
 import numpy as np
 import pytest
+import transformers
 
 from tests.converters.gguf.models import like_file
 from tests.jobs.test_export_gguf_quantized import (
@@ -144,3 +146,38 @@ def test_pytorch_has_the_numbers_of_the_file(made, tmp_path):
     theirs = module.get_parameter(ours).detach().numpy()
     values, _ = stored(source)
     assert np.array_equal(theirs, values[name])
+
+
+OTHERS = {
+    "rope.freq_base": lambda writer: writer.add_rope_freq_base(5e5),
+    "attention.layer_norm_rms_epsilon": lambda writer: writer.add_layer_norm_rms_eps(1e-3),
+    "attention.head_count": lambda writer: writer.add_head_count(8),
+    "rope.scaling.factor": lambda writer: (
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR),
+        writer.add_rope_scaling_factor(4.0),
+    ),
+}
+
+
+def test_a_file_that_computes_otherwise_than_the_config_says_is_refused_both_ways(made, tmp_path):
+    folder, family = made
+    base, file = folder / "base", tmp_path / "other.gguf"
+    like_file(file, family, base, "F16", extra=lambda writer: [add(writer) for add in OTHERS.values()])  # fmt: skip
+    said = convert(file, tmp_path / "mlx", base, "--check", "none", code=3)
+    said += export(base, tmp_path / "out.gguf", file, code=3)
+    for name in OTHERS:
+        assert said.count(f"{name} is ") == 2, said
+    assert not (tmp_path / "mlx").exists()
+
+
+def test_a_file_whose_metadata_agree_with_the_config_is_taken(made, tmp_path):
+    folder, family = made
+    config = transformers.AutoConfig.from_pretrained(folder / "base")
+
+    def agree(writer):
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_sliding_window(config.sliding_window or 0) if family == "qwen3_moe" else None
+
+    file = like_file(tmp_path / "same.gguf", family, folder / "base", "Q8_0", extra=agree)
+    convert(file, tmp_path / "mlx", folder / "bare", "--check", "none")

@@ -1,0 +1,93 @@
+"""What the metadata of a GGUF file and a configuration both say of how weights are computed with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ...errors import MismatchError, WeighbridgeError
+from .file import GgufFile
+
+# llama.cpp's name, of the architecture -> names in configurations of transformers. What has a shape to
+# show it is not here, nor the longest context, which changes no number.
+SAME: Final[Mapping[str, tuple[str, ...]]] = {
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"),
+    "attention.layer_norm_epsilon": (
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "norm_epsilon",
+        "norm_eps",
+    ),
+    "rope.freq_base": ("rope_theta", "rotary_emb_base", "global_rope_theta"),
+    "attention.head_count": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "expert_used_count": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k"),
+    "attention.sliding_window": ("sliding_window", "attention_chunk_size"),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "logit_scale": ("logit_scale", "logits_scaling"),
+}
+FACTOR: Final = "rope.scaling.factor"  # of linear and YaRN scaling
+NEAR: Final = 1e-5  # metadata are float32
+
+
+def require_same(file: GgufFile, config: Mapping[str, Any], where: str) -> None:
+    """Refuse a CONFIG, of WHERE, by which other numbers would be computed than by the metadata of FILE.
+
+    Settings that one of them lacks are not compared, but for a scaling of positions.
+
+    Raises:
+        MismatchError: they contradict each other; each setting is listed.
+    """
+    wrong = list(differences(file, completed(config)))
+    if wrong:
+        either = "give the one that the other was made from, or correct what is wrong"
+        raise MismatchError(f"{file.path} computes otherwise than {where} says; {either}", wrong)
+
+
+def differences(file: GgufFile, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which metadata of FILE have another value than CONFIG, in words."""
+    for name, keys in SAME.items():
+        own = file.value(f"{file.architecture}.{name}")
+        theirs = {key: it for key, it in numbers(config) if key in keys}
+        if isinstance(own, int | float) and own and theirs and not is_one_of(own, theirs.values()):
+            yield f"{file.architecture}.{name} is {own:g}, {shown(theirs)}"
+    own = file.value(f"{file.architecture}.{FACTOR}")
+    scaled = file.value(f"{file.architecture}.rope.scaling.type") in ("linear", "yarn")
+    factors = {key: it for key, it in numbers(config) if key == "factor"}
+    if scaled and own and own != 1 and not is_one_of(own, factors.values()):
+        yield f"{file.architecture}.{FACTOR} is {own:g}, {shown(factors) or 'config.json has none'}"
+
+
+def completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return CONFIG with the defaults of its class of transformers, where there is one."""
+    from ..libraries.transformers import transformers_config
+
+    try:
+        found: Mapping[str, Any] = transformers_config(config).to_dict()
+    except (WeighbridgeError, ImportError):  # what cannot be read is said where it is needed
+        return config
+    return found
+
+
+def numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield every number of CONFIG with its key, of sections too.
+
+    >>> list(numbers({"rope_parameters": {"rope_theta": 1e4}, "use_cache": True}))
+    [('rope_theta', 10000.0)]
+    """
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield key, value
+
+
+def is_one_of(value: float, others: Any) -> bool:
+    """Say whether VALUE is one of OTHERS, but for rounding to float32."""
+    return any(math.isclose(value, other, rel_tol=NEAR) for other in others)
+
+
+def shown(found: Mapping[str, float]) -> str:
+    """Return FOUND in words."""
+    return " and ".join(f"{key} {value:g}" for key, value in found.items())
