@@ -58,16 +58,13 @@ def export_gguf(
         WeighbridgeError: a file is not what it has to be, a type or architecture is not written, the
             tensors do not fit, or the values prove no rule; all that is wrong is listed.
     """
-    from ..converters.gguf.settings import require_same
-
     if target.suffix != ".gguf":
         raise BadInputError(f"{target}: a GGUF file is named *.gguf")
     place = options.begin(target, "gguf", source, like, base)
     model = exported(source, options)
     proof = saved_by_transformers(options.open(base)) if base else None
     require_memory("export to GGUF", model)
-    require_same(file := opened(like), torch_config(model), model.spec)
-    tensors = tensors_of(model, file, options.original)
+    tensors = tensors_of(model, file := opened(like, model), options.original)
     plan = planned(tensors, file, proof, kind, model.spec, options)
     if options.dry_run:
         return Outcome(None, plan.lines())
@@ -75,11 +72,14 @@ def export_gguf(
     return publish(place, "", lambda path: written(plan, model, tensors, path, target, options))
 
 
-def opened(like: Path) -> GgufFile:
-    """Open the file LIKE."""
+def opened(like: Path, model: Model) -> GgufFile:
+    """Open the file LIKE, by whose metadata the same is computed as by the configuration of MODEL."""
     from ..converters.gguf import GgufFile
+    from ..converters.gguf.settings import require_same
 
-    return GgufFile(like)
+    file = GgufFile(like)
+    require_same(file, torch_config(model), model.spec)
+    return file
 
 
 def planned(
