@@ -195,6 +195,7 @@ class _Call:
     def trace(self, arrays: Sequence[mx.array]) -> Graph:
         """Return the graph of a call with ARRAYS; the module is left as it was."""
         mx.eval(arrays, *_arrays_of(self.module))
+        _refuse_shared(self.module)
         parameters = dict(tree_flatten(self.module.parameters()))
         try:
             return trace(self, arrays, parameters)
@@ -229,6 +230,19 @@ class _Call:
                 f"{type(self.module).__name__} writes to {', '.join(changed[:5])} when it is called"
                 " (batch norms do while they train): call eval() first"
             )
+
+
+def _refuse_shared(module: mlx.nn.Module) -> None:
+    names: dict[int, list[str]] = {}
+    for name, part in module.named_modules():
+        if tree_flatten(part.parameters()):
+            names.setdefault(id(part), []).append(name)
+    twice = [" and ".join(them) for them in names.values() if len(them) > 1]
+    if twice:
+        raise UnsupportedError(
+            f"{', '.join(twice[:5])} of {type(module).__name__} are one module, whose parameters MLX would give and"
+            " take under each name: hold it under one name, and call it by that"
+        )
 
 
 def _arrays_of(module: mlx.nn.Module) -> Iterator[mx.array]:

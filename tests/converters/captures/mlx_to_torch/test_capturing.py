@@ -190,6 +190,25 @@ def test_a_batch_norm_in_training_is_refused() -> None:
     capture_mlx(norm, inputs=[np.ones((2, 3), np.float32)])
 
 
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = self.other = nn.Linear(3, 3)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.one(self.other(x))
+
+
+def test_a_module_under_two_names_is_refused_by_both() -> None:
+    with pytest.raises(UnsupportedError, match=r"(one and other|other and one) of Shared are one"):
+        capture_mlx(Shared(), inputs=[np.ones((2, 3), np.float32)])
+
+
+def test_one_activation_in_two_places_is_captured() -> None:
+    relu = nn.ReLU()
+    capture_mlx(nn.Sequential(nn.Linear(3, 3), relu, relu), inputs=[np.ones((2, 3), np.float32)])
+
+
 class Branches(nn.Module):
     def __call__(self, x: mx.array) -> mx.array:
         return x * 2 if x.shape[0] > 3 else mx.exp(x)
