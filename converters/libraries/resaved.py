@@ -83,17 +83,22 @@ def turned(weights: Weights, config: Config, *, suffix: str = "") -> Weights:
     return result
 
 
-def parted(weights: Weights, config: Config) -> Weights:
-    """Return WEIGHTS, convolutions of queries, keys and values parted by their sizes, not in thirds."""
+def parted_at(ends: list[int], names: list[str], weights: Weights) -> Weights:
+    """Return WEIGHTS, of which those with NAMES are one and parted at ENDS along the first axis."""
     import mlx.core as mx
 
+    whole = mx.concatenate([weights[it] for it in names], axis=0)
+    return weights | dict(zip(names, mx.split(whole, ends, axis=0), strict=True))
+
+
+def parted(weights: Weights, config: Config) -> Weights:
+    """Return WEIGHTS, convolutions of queries, keys and values parted by their sizes, not in thirds."""
     size = config["linear_num_key_heads"] * config["linear_key_head_dim"]
     result = OLMO_HYBRID(weights, config)
     for name in [it for it in result if it.endswith(".q_conv1d.weight")]:
         names = [name.replace("q_conv1d", f"{part}_conv1d") for part in "qkv"]
         if result[name].shape[0] != size:
-            whole = mx.concatenate([result[it] for it in names], axis=0)
-            result |= dict(zip(names, mx.split(whole, [size, 2 * size], axis=0), strict=True))
+            result = parted_at([size, 2 * size], names, result)
     return result
 
 
@@ -144,14 +149,11 @@ def without_pooling(weights: Weights, _: Config) -> Weights:
 
 def vocabulary(weights: Weights, config: Config) -> Weights:
     """Return WEIGHTS, embeddings parted where the vocabulary ends: ``save_pretrained`` halves them."""
-    import mlx.core as mx
-
     names = [f"model.transformer.wte.{part}embedding" for part in ("", "new_")]
     size = config["text_config"]["vocab_size"]
     if names[0] not in weights or weights[names[0]].shape[0] == size:
         return weights
-    whole = mx.concatenate([weights[it] for it in names], axis=0)
-    return weights | dict(zip(names, mx.split(whole, [size], axis=0), strict=True))
+    return parted_at([size], names, weights)
 
 
 DEEPSEEK_V4: Final = (
