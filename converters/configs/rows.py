@@ -55,6 +55,13 @@ def sectioned(source: Source) -> Any:
     return {**found, "type": kind, "xdrope_section": found.get("mrope_section")}
 
 
+def tokens_before(source: Source) -> Any:
+    """Return what C-RADIO's own code counts the tokens before the patches by."""
+    classes, registers = source.get("num_cls_tokens"), source.get("num_registers")
+    teachers = [{"name": str(number)} for number in range(classes)]
+    return {"teachers": teachers, "register_multiple": classes + registers if registers else None}
+
+
 def shared_rope(source: Source) -> Any:
     """Return the rotary parameters that all layers that rotate have, once; by layer where they differ."""
     written = source.get("rope_parameters", {})
@@ -271,6 +278,21 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
     "minicpm3": {"rope_scaling": long_rope},
     "minimax": {"shared_intermediate_size": always(0)},
     "minimax_m3_vl_text": {"partial_rotary_factor": always(ABSENT)},  # rotary_dim says it
+    "nemotron_h_omni": {
+        "vit_hidden_size": same_as("vision_hidden_size"),
+        "img_context_token_id": same_as("image_token_id"),
+        "video_context_token_id": same_as("video_token_id"),
+        "sound_context_token_id": same_as("audio_token_id"),
+        "sound_config": same_as("audio_config"),
+        "ps_version": always("v2"),
+    },
+    "radio": {
+        "intermediate_size": lambda source: int(
+            source.get("hidden_size") * source.get("mlp_ratio")
+        ),
+        "max_resolution": same_as("max_img_size"),
+        "args": tokens_before,
+    },
     "olmo": {"rms_norm_eps": always(1e-5)},  # of its norms, which no key names
     "qwen3_next": {"full_attention_interval": period},
     "qwen3_vl_moe_text": {"norm_topk_prob": always(True)},

@@ -252,6 +252,22 @@ def name_outputs(result: Any, signature: Signature, who: str) -> dict[str, mx.ar
     return require_outputs(who, named, names, mx.array)
 
 
+def run_recorded(module: nn.Module, feed: Mapping[str, Any]) -> Any:
+    """Return what a captured MODULE makes of FEED.
+
+    Raises:
+        UnsupportedError: a size that the source computes, such as the number of pieces of a text, was
+            recorded as a constant and is another one here.
+    """
+    try:
+        return run_module(module, feed)
+    except ValueError as error:
+        where = " ".join([str(error), *getattr(error, "__notes__", ())])
+        raise UnsupportedError(
+            f"torch's computation was recorded at one size and does not run at another: {where}"
+        ) from error
+
+
 class MlxRunner:
     """A model in MLX.
 
@@ -292,6 +308,8 @@ class MlxRunner:
         return name_outputs(self._call(feed), self.signature, self.name)
 
     def _call(self, feed: Mapping[str, Any]) -> Any:
+        if self.kind == "captured":
+            return run_recorded(self.module, feed)
         if self.kind != "library":
             return run_module(self.module, feed)
         with sixteen_bit_experts():

@@ -199,6 +199,10 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     "mllama": (Repair("picture_layers"),),
     "modernbert": (gelu({"mlp.act": "none"}),),
     "molmo2": (gelu({"feed_forward.act": "tanh"}), picture_mask(*MOLMO, apart=False)),
+    "nemotron_h_omni": (
+        Repair("computed", settings={"computed": {"norm_mean", "norm_std"}}),
+        Repair("layer_scale"),
+    ),
     **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
     "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),

@@ -1,5 +1,6 @@
 """Mirrors converters/runtimes/mlx.py; the oracle is the same model in PyTorch."""
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -7,7 +8,8 @@ from weighbridge import jobs
 from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
-from weighbridge.errors import MismatchError
+from weighbridge.converters.runtimes.mlx import run_recorded
+from weighbridge.errors import MismatchError, UnsupportedError
 
 UNCHECKED = jobs.Options(check="none")
 SERIES = {"trust_code": "examples.timeseries:build", "map": "examples/timeseries.wmap"}
@@ -102,3 +104,11 @@ def test_a_module_with_weights_in_16_bits_is_widened_to_run_in_float32(dtype):
     assert mx.array_equal(widened(module, "float32")(x), wanted)
     assert module.weight.dtype == getattr(mx, dtype)  # a user's module stays as it is
     assert widened(module, dtype) is module
+
+
+def test_a_recording_that_does_not_run_at_another_size_is_refused_in_one_line():
+    def module(**_):
+        return mx.broadcast_to(mx.zeros((3, 1)), (2, 2))
+
+    with pytest.raises(UnsupportedError, match="recorded at one size"):
+        run_recorded(module, {})

@@ -218,6 +218,8 @@ def rows_of(found: Any) -> int:
 def as_named(model: Any, given: Arrays) -> Arrays:
     """Return what is GIVEN as the processor of an MLX MODEL's own library gives it."""
     kind = str(getattr(getattr(model, "config", None), "model_type", ""))
+    if "image_grid_hw" in given:
+        given = {**given, "pixel_values": of_patches(given)}
     if kind == "kimi_k25" and "image_grid_thw" in given:
         return {**given, "image_grid_hws": given["image_grid_thw"][:, 1:]}
     if kind == "paddleocr_vl" and "pixel_values" in given:
@@ -256,6 +258,14 @@ def rows_and_columns(given: Arrays) -> npt.NDArray[np.int64]:
     parts = np.stack([places % (width + 1), places // (width + 1), 0 * places])
     found[1:, first : first + len(places)] = parts
     return found[None]
+
+
+def of_patches(given: Arrays) -> npt.NDArray[Any]:
+    """Return the picture whose patches, in rows, are GIVEN."""
+    [(height, width)], rows = given["image_grid_hw"], given["pixel_values"]
+    size = int((rows.shape[1] // 3) ** 0.5)
+    parts = rows.reshape(height, width, 3, size, size).transpose(2, 0, 3, 1, 4)
+    return parts.reshape(1, 3, height * size, width * size)
 
 
 def another(given: Arrays) -> Arrays:

@@ -193,7 +193,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "text_hidden_size": HIDDEN,
         },
     },
-    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "nemotron_h_omni": {"vit_hidden_size": 32, "vision_config": {"video_temporal_patch_size": 2}},
     "paddleocr_vl": {
         "tie_word_embeddings": False,
         "text_config": {
