@@ -254,16 +254,20 @@ def _needed(model: torch.nn.Module) -> list[str]:
     return list(dict.fromkeys([*needed, *(name for name in names if name in parameters)]))
 
 
-def drawn(like: str) -> torch.Tensor:
-    """Return a tensor as the table says it: dtype and sizes.
+def drawn(like: str | list[Any]) -> torch.Tensor:
+    """Return a tensor as the table says it: dtype and sizes, or its whole numbers.
 
-    >>> drawn("long 2 16").shape
-    torch.Size([2, 16])
+    >>> drawn("long 2 16").shape, drawn([[8, 8]])
+    (torch.Size([2, 16]), tensor([[8, 8]]))
     """
+    if isinstance(like, list):
+        return torch.tensor(like)
     dtype, *sizes = like.split()
     shape = [int(size) for size in sizes]
     if dtype == "float":
         return torch.randn(shape)
+    if dtype == "ones":
+        return torch.ones(shape, dtype=torch.long)
     return torch.randint(0, 2, shape).to(DTYPES[dtype])
 
 

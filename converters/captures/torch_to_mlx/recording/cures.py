@@ -25,6 +25,7 @@ _SHAPES: Final = logging.getLogger(symbolic_shapes.__name__)
 _DATA: Final = torch.Tensor.data
 _NORMALIZE: Final = _BatchNorm.forward
 _ANY: Final = torch.any
+_TO: Final = torch.nn.Module.to
 _BY_VALUES: Final = (None, "eager")  # ways to compute experts that look at values
 
 
@@ -77,6 +78,14 @@ def _plain_average(norm: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A00
         ):
             kept.copy_(torch.lerp(kept, new, share))
     return functional.batch_norm(input, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
+
+
+def _to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+    """Return MODULE where it has the dtype that it shall have: devices mean nothing here."""
+    dtype = torch._C._nn._parse_to(*args, **kwargs)[1]
+    held = (tensor.dtype for tensor in (*module.parameters(), *module.buffers()))
+    kept = dtype is None or all(it == dtype for it in held if it.is_floating_point)
+    return module if kept else _TO(module, *args, **kwargs)
 
 
 def _any(*args: Any, **kwargs: Any) -> Any:
@@ -140,7 +149,7 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
     """Let MODULE be recorded in the block on INPUTS; all that is changed is put back after it.
 
     Inference blocks, ``.data`` and plain averages are recorded as what they mean, checks of values in
-    ``torch.distributions`` and of variances are off, and configurations of transformers are set as in ``_settings``.
+    ``torch.distributions`` and of variances are off, layers are not cast to what they are, and configurations of transformers are set as in ``_settings``.
     What torch would print of the graph when it fails is left out: the error says the line.
     """
     with contextlib.ExitStack() as stack:
@@ -155,6 +164,7 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
             stack.enter_context(mock.patch.object(owner, name, function))
         stack.enter_context(mock.patch.object(_BatchNorm, "forward", _plain_average))
         stack.enter_context(mock.patch.object(torch, "any", _any))
+        stack.enter_context(mock.patch.object(torch.nn.Module, "to", _to))
         stack.enter_context(
             mock.patch.object(torch.Tensor, "data", property(_read_data, _write_data), create=True)
         )

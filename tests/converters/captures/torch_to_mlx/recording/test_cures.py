@@ -67,6 +67,23 @@ def test_a_gaussian_loss_asks_nothing_of_its_variances(agree):
     agree({"loss": (loss, (3, 4), (3, 4), like)}, rtol=1e-5)
 
 
+class Router(nn.Module):
+    """Casts its layer to the dtype of its input, as routers of experts do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        self.layer = self.layer.to(x.dtype)
+        return self.layer(x)
+
+
+def test_a_layer_may_be_cast_to_the_dtype_that_it_has(assert_same):
+    module, x = Router(), torch.randn(2, 4)
+    assert_same(capture(module, inputs={"x": x})(x=to_mlx(x)), module(x), rtol=1e-5)
+
+
 class Bounded(nn.Linear):
     def forward(self, x):
         self.weight.data = self.weight.data.clamp(min=0.1)
