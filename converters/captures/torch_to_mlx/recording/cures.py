@@ -82,7 +82,7 @@ def _plain_average(norm: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A00
 
 def _to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
     """Return MODULE where it has the dtype that it shall have: devices mean nothing here."""
-    dtype = torch._C._nn._parse_to(*args, **kwargs)[1]
+    dtype: Any = torch._C._nn._parse_to(*args, **kwargs)[1]
     held = (tensor.dtype for tensor in (*module.parameters(), *module.buffers()))
     kept = dtype is None or all(it == dtype for it in held if it.is_floating_point)
     return module if kept else _TO(module, *args, **kwargs)
