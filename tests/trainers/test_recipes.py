@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from weighbridge.cli import main
+from weighbridge.converters.common.exits import Exit
 from weighbridge.trainers import bundled
 from weighbridge.trainers.bundles import library
 from weighbridge.trainers.config import load_config
@@ -55,10 +56,22 @@ def test_a_recipe_trains_from_one_command_and_its_weights_load_in_torch(recipe, 
     assert figures["test"]["after"].keys() >= {"loss", config.metric}
 
 
-def test_an_unknown_unit_is_answered_in_one_line(cache, tmp_path):
-    result = train(tmp_path / "run", "gated-lm", "model_options.unit=swigloo")
-    assert result.exit_code != 0
-    assert "there is no unit swigloo; choose from gelu" in result.stderr
+@pytest.mark.parametrize(
+    ("recipe", "setting", "says"),
+    [
+        ("gated-lm", "unit=swigloo", "there is no unit swigloo; choose from gelu"),
+        ("gated-lm", "heads=7", "width 96 is no multiple of 7 heads"),
+        ("gated-lm", "vocabulary=100", "cannot take an example of the data, ids [1, 128]"),
+        ("gated-lm", "positions=64", "cannot take an example of the data, ids [1, 128]"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_answered_in_one_line(
+    recipe, setting, says, cache, tmp_path
+):
+    result = train(tmp_path / "run", recipe, f"model_options.{setting}")
+    assert result.exit_code == Exit.FAILED
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
     assert not (tmp_path / "run").exists()
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...errors import BadInputError
 from .units import FeedForward
 
 
@@ -35,11 +36,16 @@ class Block(nn.Module):
     Args:
         sizes: of the transformer.
         causal: whether a position sees only those before it.
+
+    Raises:
+        BadInputError: the heads do not divide the width, or there is no such unit.
     """
 
     def __init__(self, sizes: Sizes, *, causal: bool) -> None:
         super().__init__()
         width = sizes.width
+        if min(width, sizes.heads) < 1 or width % sizes.heads:
+            raise BadInputError(f"width {width} is no multiple of {sizes.heads} heads")
         self._heads, self._causal = sizes.heads, causal
         self.attention_norm, self.unit_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = (nn.Linear(width, n * width, bias=False) for n in (3, 1))

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...errors import BadInputError
+
 
 class Swish(nn.Module):
     """``x * sigmoid(alpha * x)`` with one learned number, of no axis (Ramachandran et al. 2017)."""
@@ -74,13 +76,13 @@ class FeedForward(nn.Module):
         unit: one of ``UNITS``.
 
     Raises:
-        ValueError: there is no such unit.
+        BadInputError: there is no such unit.
     """
 
     def __init__(self, width: int, hidden: int, unit: str) -> None:
         super().__init__()
         if unit not in UNITS:
-            raise ValueError(f"there is no unit {unit}; choose from {', '.join(UNITS)}")
+            raise BadInputError(f"there is no unit {unit}; choose from {', '.join(UNITS)}")
         gated = unit in GATED
         inner = hidden * 2 // 3 if gated else hidden
         self.gate = nn.Linear(width, inner, bias=False) if gated else None

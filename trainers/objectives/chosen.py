@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from ...converters.common.modes import in_mode
 from ...converters.models.factories import named_code
 from ...converters.values import Array
 from ...errors import BadInputError, MismatchError
@@ -16,6 +17,7 @@ from ..data.batches import Dataset
 from ..evaluation import Measure, Scores, without_answers
 from ..steps.base import Step
 from .base import Objective, make_objective
+from .outputs import looked_at
 
 POSITIONAL_OR_KEYWORD: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 ERRORS: Final = frozenset({"loss", "perplexity", "mae"})  # figures that are better where lower
@@ -43,9 +45,13 @@ def check_labels(objective: Objective, module: Any, splits: Mapping[str, Dataset
 
     Raises:
         MismatchError: such as a label that is none of its classes.
+        BadInputError: PyTorch cannot compute the loss of an example.
     """
     if problems := objective.check(module, splits):
         raise MismatchError("the model does not fit the data of the run", problems)
+    example = next(iter(splits.values())).batch([0]).inputs
+    with in_mode(objective.make_loss(module), False) as loss, looked_at(example) as tensors:
+        loss(**tensors)
 
 
 def _options(section: Any) -> dict[str, Any]:

@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...converters.common.memory import ran_out
 from ...converters.common.modes import in_mode
 from ...converters.values import Array
-from ...errors import BadInputError
 from ..data.batches import Batch, Dataset
 from ..evaluation import in_slices, measure_classes, without_answers
 from .base import IGNORED
-from .outputs import Prediction, Supervised
+from .outputs import Prediction, Supervised, looked_at
 
 
 def labelled(batch: Batch) -> float:
@@ -71,18 +68,8 @@ def _classes(model: nn.Module, dataset: Dataset) -> int:
         BadInputError: it cannot take one.
     """
     inputs = without_answers(dataset.batch([0]).inputs)
-    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    try:
-        with in_mode(model, False), torch.no_grad():  # batch statistics stay, one example is enough
-            return int(Prediction(model)(**tensors).shape[-1])
-    except RuntimeError as error:
-        if ran_out(error):
-            raise
-        shapes = ", ".join(f"{name} {[*array.shape]}" for name, array in inputs.items())
-        reason = str(error).partition("\n")[0]
-        raise BadInputError(
-            f"the model cannot take an example of the data, {shapes}: {reason}"
-        ) from error
+    with in_mode(model, False), looked_at(inputs) as tensors:  # batch statistics stay
+        return int(Prediction(model)(**tensors).shape[-1])
 
 
 def _first_bad(dataset: Dataset, classes: int) -> tuple[int, Any] | None:

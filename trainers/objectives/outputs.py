@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 
+from ...converters.common.memory import ran_out
+from ...converters.common.users_code import fault_of, first_line
+from ...converters.values import Array
+from ...errors import BadInputError
 from ..evaluation import ANSWERS, without_answers
 
 OF_TRANSFORMERS: Final = {"ids": "input_ids", "mask": "attention_mask"}
@@ -36,6 +42,27 @@ def hidden_states(output: Any) -> Tensor:
         return output
     hidden: Tensor = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
     return hidden
+
+
+@contextmanager
+def looked_at(inputs: Mapping[str, Array]) -> Iterator[dict[str, Tensor]]:
+    """Yield the arrays of an example as tensors, to run a module on without a gradient.
+
+    Raises:
+        BadInputError: they do not fit; says what PyTorch refuses, and the last of the user's own lines.
+    """
+    tensors = {name: torch.tensor(array) for name, array in inputs.items()}
+    try:
+        with torch.no_grad():
+            yield {n: it.float() if it.is_floating_point() else it for n, it in tensors.items()}
+    except (RuntimeError, IndexError) as error:
+        if ran_out(error):
+            raise
+        shapes = ", ".join(f"{name} {[*array.shape]}" for name, array in inputs.items())
+        reason = fault_of(error) or first_line(error)
+        raise BadInputError(
+            f"the model cannot take an example of the data, {shapes}: {reason}"
+        ) from error
 
 
 class Prediction(nn.Module):
