@@ -23,7 +23,7 @@ from .....errors import UnsupportedError
 
 Kept = dict[tuple[str, str], Any]  # module, attribute -> a number, or a list
 
-_NUMBERS: Final = (bool, int, float, str)
+_NUMBERS: Final = (bool, int, float)  # a text names a way, which stays as the first call chose it
 _LISTS: Final = (list, deque)
 _RESTORING: Final = "_detect_attribute_assignment"  # it puts them back after a call
 

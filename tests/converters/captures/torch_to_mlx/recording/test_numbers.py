@@ -96,3 +96,21 @@ def test_a_list_that_is_only_written_is_left_as_it_was(assert_same):
     captured = capture(module, inputs=EXAMPLE)
     assert module.means == []
     assert_same(captured(x=to_mlx(EXAMPLE["x"])), module(**EXAMPLE), rtol=1e-6)
+
+
+class Settling(nn.Module):
+    """Takes the way of short inputs at the first of them, as BigBird does."""
+
+    def __init__(self):
+        super().__init__()
+        self.act, self.way = nn.Tanh(), "long"
+
+    def forward(self, x):
+        if self.way == "long":
+            self.act, self.way = nn.Sigmoid(), "short"
+        return self.act(x)
+
+
+def test_a_way_that_the_first_call_chooses_is_recorded(assert_same):
+    captured = capture(Settling(), inputs=EXAMPLE)
+    assert_same(captured(x=to_mlx(EXAMPLE["x"])), Settling()(**EXAMPLE), rtol=1e-6)
