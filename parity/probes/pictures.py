@@ -100,7 +100,7 @@ PICTURES: Final[Mapping[str, Callable[[Any], Arrays]]] = {
     **dict.fromkeys(("glm_ocr", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), patches),
     **dict.fromkeys(("idefics3", "smolvlm"), masked),
     "lfm2_vl": flat,
-    "llava_onevision": tiled,
+    **dict.fromkeys(("llava_next", "llava_onevision"), tiled),
     "mistral3": sized,
 }
 # What a processor calls the array that tells parts of a picture from words.
