@@ -99,6 +99,9 @@ class _Reads:
             return
         if any(isinstance(n, int) and n == 0 for n in value.shape):
             return
+        wide = zip(reversed(mask.meta["val"].shape), reversed(value.shape), strict=False)
+        if selected and any(own not in {1, size} for own, size in wide):
+            return
         if selected:
             mask, rest = self._call(node, _ATEN.expand.default, mask, list(value.shape)), ()
         rows = _Rows(source, mask)
