@@ -6,9 +6,11 @@ import json
 import shutil
 
 import pytest
+from transformers import GenerationConfig
 
 from weighbridge.parity.text import tokenizers
 from weighbridge.parity.text.compare import compare_sides
+from weighbridge.parity.text.files import generation
 from weighbridge.parity.text.phrases import TEXTS
 from weighbridge.parity.text.side import TextSide, read_text_side
 from weighbridge.tests.support import text_faults
@@ -112,6 +114,13 @@ def test_settings_of_generation_are_compared_without_a_tokenizer_too(tmp_path):
     (one / "generation_config.json").write_text(json.dumps({"temperature": 0.7}))
     stage = compare(one, other)
     assert (stage.status, "temperature: expected 0.7, found none" in stage.detail) == ("fail", True)
+
+
+def test_settings_written_as_they_are_without_any_differ_from_none_in_nothing(tmp_path):
+    shown = ("output_attentions", "output_hidden_states", "output_logits")  # in what is returned
+    written = GenerationConfig._get_default_generation_params() | dict.fromkeys(shown, False)
+    (tmp_path / "generation_config.json").write_text(json.dumps(written))
+    assert generation(tmp_path, {}) == {"eos_token_id": []}
 
 
 def test_without_transformers_the_fast_tokenizer_reads_the_same_ids(tiny_bert_dir):
