@@ -139,7 +139,7 @@ def build_task(
     blocks = _blocks(model, module) if model else {}
     _check_grad_cache(config, objective, module)
     _freeze(module, config, blocks)
-    check_labels(objective, module, splits)
+    check_labels(objective, module, splits, config.largest_batch)
     grids = _grids(module, config, Grids(blocks, _tensors(model)))
     objective = grids.begun(objective)
     if grids.original:  # the module has other values than those of the codes there

@@ -140,3 +140,27 @@ def test_a_module_of_16_bits_is_trained_in_float32(dtype):
         assert weight.dtype == np.float32
         for other in found[1:]:
             np.testing.assert_allclose(other[name], weight, rtol=1e-6)
+
+
+class Halves(Distance):
+    """Brings the two halves of a batch together, and takes no single example."""
+
+    def forward(self, x, y):
+        one, other = self.model(x).chunk(2)
+        return super().forward(x, y) + (one - other).square().mean()
+
+
+class Counting(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(2, 1)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return super().forward(x)
+
+
+def test_looking_at_the_data_takes_losses_of_whole_batches_and_leaves_buffers_as_they_are():
+    data = {"train": Points(8, 0), "validation": Points(8, 0)}
+    config, there = live(Counting(), Halves, data, SHORT)
+    assert build_task(config, live=there).module.calls == 0

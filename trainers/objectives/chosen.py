@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -40,8 +41,16 @@ def objective_of(config: TrainConfig, train: Dataset, kind: Any = None) -> Objec
     return _judged(taking(objective, given), config)
 
 
-def check_labels(objective: Objective, module: Any, splits: Mapping[str, Dataset]) -> None:
-    """Refuse data that MODULE has no answer for.
+def check_labels(
+    objective: Objective, module: Any, splits: Mapping[str, Dataset], most: int = 1
+) -> None:
+    """Refuse data that MODULE has no answer for. No buffer of it changes.
+
+    Args:
+        objective: of the run.
+        module: to be trained.
+        splits: the data.
+        most: examples to try at once where a loss takes no single one, as one of halves of a batch.
 
     Raises:
         MismatchError: such as a label that is none of its classes.
@@ -49,9 +58,24 @@ def check_labels(objective: Objective, module: Any, splits: Mapping[str, Dataset
     """
     if problems := objective.check(module, splits):
         raise MismatchError("the model does not fit the data of the run", problems)
-    example = next(iter(splits.values())).batch([0]).inputs
-    with in_mode(objective.make_loss(module), False) as loss, looked_at(example) as tensors:
-        loss(**tensors)
+    data = next(iter(splits.values()))
+    with in_mode(objective.make_loss(module), False) as loss:
+        try:
+            _try(loss, data, 1)
+        except Exception:  # whatever the user's code raises
+            with contextlib.suppress(Exception):
+                _try(loss, data, min(most, len(data)))
+                return
+            raise
+
+
+def _try(loss: Any, data: Dataset, count: int) -> None:
+    """Compute LOSS of the first COUNT examples of DATA."""
+    from torch.func import functional_call
+
+    copies = {name: it.clone() for name, it in loss.named_buffers()}
+    with looked_at(data.batch(range(count)).inputs) as tensors:
+        functional_call(loss, copies, (), tensors)
 
 
 def _options(section: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ again as it is after its first call.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -21,7 +22,7 @@ from torch.export import ExportedProgram, _trace
 
 from .....errors import UnsupportedError
 
-Kept = dict[tuple[str, str], Any]  # module, attribute -> a number, or a list
+Kept = dict[tuple[str, str], Any]  # module, attribute -> a number, or a list or dictionary
 
 _NUMBERS: Final = (bool, int, float)  # a text names a way, which stays as the first call chose it
 _LISTS: Final = (list, deque)
@@ -93,8 +94,8 @@ def refuse_counters(
     """Return what RECORDED makes of MODULE, whose attributes stay as they were.
 
     Raises:
-        UnsupportedError: a call changes a number or the length of a list, and the next one computes
-            something else for it.
+        UnsupportedError: a call changes a number, one in a list or a dictionary, or the length of a
+            list, and the next call computes something else for it.
     """
     before = _kept(module)
     with _states_after_calls() as states:
@@ -108,20 +109,33 @@ def refuse_counters(
     if changed and not _same(program, _recorded_after(module, changed, recorded)):
         names = ", ".join(sorted(".".join(filter(None, key)) for key in changed))
         raise UnsupportedError(
-            f"every call of the module changes numbers or lists in Python and computes with them ({names}), of"
-            " which a recording has one state for all: keep it in a buffer, a tensor, that is changed in place"
+            f"a call of the module changes numbers or lists in Python, and the next one computes otherwise for it"
+            f" ({names}), but a recording computes the same in every call: keep them in buffers, tensors that are"
+            " changed in place"
         )
     return program
 
 
 def _kept(module: torch.nn.Module) -> Kept:
-    """Return the numbers that MODULE keeps, and its lists, of which the lengths count."""
+    """Return what numbers MODULE keeps, in lists and dictionaries too, and how long its lists are."""
     return {
-        (path, name): [None] * len(value) if isinstance(value, _LISTS) else value
+        (path, name): _counted(value)
         for path, part in module.named_modules()
         for name, value in vars(part).items()
-        if isinstance(value, (*_NUMBERS, *_LISTS))
+        if isinstance(value, (*_NUMBERS, *_LISTS)) or (name[:1] != "_" and _of_numbers(value))
     }
+
+
+def _counted(value: Any) -> Any:
+    """Return a number, or a copy of a list or dictionary of numbers; of other lists only the length counts."""
+    if isinstance(value, _LISTS) and not all(isinstance(it, _NUMBERS) for it in value):
+        return [None] * len(value)
+    return copy.copy(value)
+
+
+def _of_numbers(value: Any) -> bool:
+    found = value.values() if type(value) is dict else ()
+    return bool(found) and all(isinstance(it, _NUMBERS) for it in found)
 
 
 @contextlib.contextmanager

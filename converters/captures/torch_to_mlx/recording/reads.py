@@ -230,7 +230,8 @@ class _Reads:
 
     def _written(self, node: Any, mask: Node) -> None:
         base, chosen, value = node.args
-        if base not in self.rows and list(chosen) == [mask] and value in self.rows:
+        alike = len(chosen) == 1 and self.masks.get(_spelled(chosen[0]), chosen[0]) is mask
+        if base not in self.rows and alike and value in self.rows:
             replace(self.program, node, self._chosen(node, self.rows[value], base).whole)
 
 

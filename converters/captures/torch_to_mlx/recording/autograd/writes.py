@@ -57,7 +57,8 @@ def _pass_by(write: _Write) -> None:
     if write.also is None or seen or shares(made) or not all(map(_writes, updates)):
         raise UnsupportedError(
             "a tensor with a gradient that is changed in place inside torch.no_grad, or through "
-            ".detach() or .data, beside a view of it, cannot be recorded: change a .clone() of it "
+            ".detach() or .data, cannot be recorded where it is a parameter or an input, or a view of it is"
+            " used too: change a .clone() of it "
             f"({line_of_node(write.writer)})"
         )
     graph = call.graph
@@ -148,12 +149,18 @@ def _writes(node: Node) -> bool:
 def _aliased(node: Node) -> list[Node]:
     """Return NODE and what it is a view of or changes, one after another; the value with the storage is last."""
     found = [node]
-    while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
-        taken = getattr(getattr(node.target, "_schema", None), "arguments", ())
-        shown = node.target is operator.getitem or (taken and taken[0].alias_info)
-        dtypes = {_dtype(node), _dtype(node.args[0])} - {None}
-        if not shown or len(dtypes) > 1:
+    while node.op == "call_function" and (shown := _shown(node)) is not None:
+        if len({_dtype(node), _dtype(shown)} - {None}) > 1:
             break  # a value of its own, as of ``float()``
-        node = node.args[0]
+        node = shown
         found.append(node)
     return found
+
+
+def _shown(node: Node) -> Node | None:
+    """Return the argument of which NODE is a view, or that it changes; ``None`` where there is none."""
+    taken = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    names = [it.name for it in taken if it.alias_info]
+    first = [0] if node.target is operator.getitem or (taken and taken[0].alias_info) else []
+    values = [*(node.args[place] for place in first), *(node.kwargs.get(name) for name in names)]
+    return next((it for it in values if isinstance(it, Node)), None)

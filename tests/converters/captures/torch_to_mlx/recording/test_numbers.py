@@ -91,6 +91,24 @@ def test_a_list_whose_length_is_read_is_refused():
         capture(Listed(read=True), inputs=EXAMPLE)
 
 
+class Inside(nn.Module):
+    """Counts its calls in a list or a dictionary."""
+
+    def __init__(self, counts):
+        super().__init__()
+        self.counts = counts
+
+    def forward(self, x):
+        self.counts[0] += 1
+        return x * self.counts[0]
+
+
+@pytest.mark.parametrize("counts", [[0], {0: 0.5}])
+def test_a_number_inside_a_list_or_a_dictionary_is_refused_too(counts):
+    with pytest.raises(UnsupportedError, match=r"\(counts\)"):
+        capture(Inside(counts), inputs=EXAMPLE)
+
+
 def test_a_list_that_is_only_written_is_left_as_it_was(assert_same):
     module = Listed(read=False)
     captured = capture(module, inputs=EXAMPLE)

@@ -18,6 +18,13 @@ def written(x, mask):
     return y
 
 
+def written_by_masks_spelled_alike(x):
+    y, z = x * 3, x * 2
+    y[x > 0] = torch.tanh(x[x > 0])
+    z[x > 0] = torch.exp(x[x > 0])
+    return y * z
+
+
 def positive(x):
     return x[x > 0].log().sum()  # elsewhere it has no logarithm, and at 0 no gradient
 
@@ -35,6 +42,7 @@ CASES = {
         MASK,
     ),
     "written": (written, (3, 5, 4), MASK),
+    "written by masks that are spelled alike": (written_by_masks_spelled_alike, (3, 5, 4)),
     "singular elsewhere": (positive, torch.tensor([1.5, 0.0, -2.0, 0.3])),
     "none": (lambda x, m: x[m].sum(), (3, 5), MASK & ~MASK),
     "none, of a function that is singular at the first": (

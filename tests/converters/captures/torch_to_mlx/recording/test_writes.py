@@ -73,6 +73,12 @@ def twice(y):
     return y * 3
 
 
+def written_out(y):
+    with torch.no_grad():
+        torch.mul(y, 3, out=y)
+    return y * 2
+
+
 def infinite(y):
     with torch.no_grad():
         y.div_(0).clamp_(-4, 4)
@@ -129,7 +135,7 @@ def test_a_change_in_place_that_shows_in_two_tensors_is_refused_with_its_line(ch
 
 
 @pytest.mark.parametrize(
-    "change", [clamped, row_set, view_scaled, of_a_part, returned, twice, infinite]
+    "change", [clamped, row_set, view_scaled, of_a_part, returned, twice, written_out, infinite]
 )
 def test_gradients_pass_by_what_is_changed_in_place_without_them(change, assert_same):
     agrees(change, assert_same)
