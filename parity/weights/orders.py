@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from ...converters.values import Array
+
+NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole part of a path
 
 
 def match_rows(found: Array, wanted: Array, tolerance: float | Array) -> Array | None:
@@ -87,19 +90,20 @@ def describe_order(order: Sequence[int], rows: str = "rows") -> str:
 def out_of_turn(names: Sequence[str]) -> str:
     """Return the first two of NAMES where several kinds, as often as each other, do not take turns by number.
 
-    They may follow each other kind by kind too; kinds of other counts have no turns.
+    They may follow each other kind by kind too; kinds of other counts have no turns. A number counts
+    where it stands between dots: ``w1`` and ``w3`` are two kinds.
 
     >>> out_of_turn(["e.0.gate", "e.0.up", "e.1.up", "e.1.gate"])
     'e.1.up where e.1.gate is due'
-    >>> out_of_turn(["q", "v", "k"]), out_of_turn(["e.0.gate", "e.1.gate", "e.0.up", "e.1.up"])
+    >>> out_of_turn(["w3", "w1"]), out_of_turn(["q", "v", "k"])
     ('', '')
+    >>> out_of_turn(["e.0.gate", "e.1.gate", "e.0.up", "e.1.up"])
+    ''
     """
     kinds: dict[str, list[str]] = {}
     for name in names:
-        kinds.setdefault(re.sub(r"\d+", "#", name), []).append(name)
-    rows = [
-        sorted(it, key=lambda name: [*map(int, re.findall(r"\d+", name))]) for it in kinds.values()
-    ]
+        kinds.setdefault(NUMBER.sub("#", name), []).append(name)
+    rows = [sorted(it, key=lambda name: [*map(int, NUMBER.findall(name))]) for it in kinds.values()]
     if len({*map(len, rows)}) != 1:
         return ""
     turns = [name for turn in zip(*rows, strict=True) for name in turn]

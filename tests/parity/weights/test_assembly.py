@@ -104,6 +104,18 @@ def test_an_expert_left_out_of_a_split_stack_is_a_fault():
     assert any(not it.ok for it in judge(MLX, rest))
 
 
+@pytest.mark.parametrize("order", [("w1", "w3"), ("w3", "w1")])
+def test_numbers_in_the_names_of_two_kinds_ask_for_no_order(order):
+    whole = {f"e.{n}.{kind}.weight": normal(4, 8) for n in range(3) for kind in ("w1", "w3")}
+    parts = [[whole[f"e.{n}.{kind}.weight"] for kind in order] for n in range(3)]
+    [right] = judge(whole, {"experts": np.stack([np.concatenate(it) for it in parts])})
+    [wrong] = judge(
+        whole,
+        {"experts": np.stack([np.concatenate(it) for it in (parts[0], parts[1][::-1], parts[2])])},
+    )
+    assert (right.ok, wrong.ok) == (True, False)
+
+
 def cut_at(*places):
     """Return three tensors of which one follows the other, cut at PLACES."""
     return dict(zip("qkv", np.split(FOLLOWING, places), strict=True))
