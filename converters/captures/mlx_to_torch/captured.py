@@ -14,6 +14,7 @@ from ....errors import BadInputError
 from .census import Census, census_of
 from .dtypes import FLOATS, LARGEST, TORCH, WRAPPING, widened
 from .graph import Graph, Node
+from .limits import Limit
 from .operations.registry import Call, handlers
 from .sizes import Size, resolved
 
@@ -32,11 +33,25 @@ class Ports(NamedTuple):
         names: of the inputs that are tensors, in order.
         sizes: name of a size that varies -> input and axis that it is read from.
         returned: what is returned, tensors as their places among the outputs.
+        limits: name of a size -> between which sizes the module is the one that was recorded.
     """
 
     names: tuple[str, ...]
     sizes: Mapping[str, tuple[int, int]]
     returned: Any
+    limits: Mapping[str, Limit] = {}
+
+    def check(self, sizes: Mapping[str, int]) -> None:
+        """Raise ``BadInputError`` where SIZES are beyond the limits."""
+        for name, limit in self.limits.items():
+            if (last := limit.passed(sizes[name])) is not None:
+                place, axis = self.sizes[name]
+                way = "up to" if sizes[name] > last else "down to"
+                raise BadInputError(
+                    f"{self.names[place]}: axis {axis} has the size {sizes[name]}, and the module was recorded"
+                    f" as it computes {way} {last} (it decides by this size): record it with an example of"
+                    f" that size, {sizes[name]}"
+                )
 
 
 class CapturedMlx(nn.Module):
@@ -82,6 +97,7 @@ class CapturedMlx(nn.Module):
         sizes = {
             name: tensors[place].shape[axis] for name, (place, axis) in self.ports.sizes.items()
         }
+        self.ports.check(sizes)
         values = dict(zip(self.graph.inputs, tensors, strict=True))
         values |= {value: _held(owner, leaf) for value, (owner, leaf) in self._places.items()}
         values |= {value: getattr(self, name) for value, name in self._held.items()}

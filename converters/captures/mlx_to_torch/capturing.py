@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import mlx.core as mx
 import mlx.nn
 import numpy as np
 import torch
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from torch.utils import _pytree as pytree
 
 from ....errors import BadInputError, UnsupportedError
@@ -22,7 +25,9 @@ from .captured import CapturedMlx, Place, Ports
 from .census import Census, census_of
 from .dense import dense
 from .dtypes import widened
+from .examples import Arrays, Dynamic, as_tensors, gap, resized, varied, widest
 from .graph import Graph
+from .limits import Limit, Search
 from .merging import merged
 from .operations.registry import handlers
 from .simplifying import simplified
@@ -30,8 +35,9 @@ from .sizes import points
 from .tracing import trace
 
 Inputs = Mapping[str, Any] | Sequence[Any]
-Dynamic = Mapping[str, Mapping[int, str]]
 Call = Callable[[dict[str, mx.array]], Any]
+BAR: Final = 1e-5  # ||torch - MLX|| / ||MLX|| of modules in float32 that compute the same
+MOST: Final = 2**22  # numbers in the inputs of a trace that only looks for limits
 KNOWN: Final = (mx.array, type(None), bool, int, float, str)  # what may be returned
 
 
@@ -50,7 +56,7 @@ def capture_mlx(
         inputs: arguments of ``__call__``, by name or in order: MLX or numpy arrays, torch tensors; what
             is none of these is fixed.
         dynamic: input -> axis -> name of its dimension, for sizes that may vary: the module is traced at
-            several, and the traces are compared. All others are fixed to those of the example.
+            several, and what gives other values is refused in calls. All others are those of the example.
         quantized: what quantized weights are: the ``codes``, scales and biases that MLX has, or
             ``dense`` parameters, for exporters.
         call: what calls the module with arrays by the names of INPUTS, in place of ``__call__``.
@@ -61,7 +67,8 @@ def capture_mlx(
             has run in torch by then), random numbers are drawn, or the module computes different
             things at different sizes.
     """
-    graph, ports = _traced(module, inputs, dynamic or {}, call)
+    traced = _traced(module, inputs, dynamic or {}, call)
+    graph = traced.graph
     census_of(graph).check()
     trained = dict(tree_flatten(module.trainable_parameters())).keys()
     arrays = dict(tree_flatten(module.parameters()))
@@ -69,12 +76,16 @@ def capture_mlx(
     if quantized == "dense":
         graph, tensors = dense(graph, tensors)
     constants = {value: widened(to_torch(it)) for value, it in graph.constants.items()}
-    return CapturedMlx(dataclasses.replace(graph, constants={}), ports, tensors, constants)
+    graph = dataclasses.replace(graph, constants={})
+    captured = CapturedMlx(graph, traced.ports, tensors, constants)
+    step("looking how far its sizes may go")
+    captured.ports = traced.ports._replace(limits=traced.limits(captured))
+    return captured
 
 
 def census_mlx(module: mlx.nn.Module, *, inputs: Inputs, dynamic: Dynamic | None = None) -> Census:
     """Count the operations of MODULE as it would be traced, supported or not."""
-    return census_of(_traced(module, inputs, dynamic or {})[0])
+    return census_of(_traced(module, inputs, dynamic or {}).graph)
 
 
 def _tensor(array: mx.array, trained: bool) -> torch.Tensor:
@@ -86,8 +97,8 @@ def _tensor(array: mx.array, trained: bool) -> torch.Tensor:
 
 def _traced(
     module: mlx.nn.Module, inputs: Inputs, dynamic: Dynamic, given: Call | None = None
-) -> tuple[Graph, Ports]:
-    """Return MODULE as a graph, and what it takes and gives."""
+) -> _Traced:
+    """Return MODULE as a graph, with what it takes and gives."""
     named = dict(inputs) if given and isinstance(inputs, Mapping) else by_name(module, inputs)
     arrays = {name: it for name, value in named.items() if (it := as_array(value)) is not None}
     fixed = {name: value for name, value in named.items() if name not in arrays}
@@ -96,14 +107,58 @@ def _traced(
     step("tracing in MLX")
     call = _Call(module, [*arrays], given or (lambda them: module(**them, **fixed)))
     traced = points(example)
-    graphs = [call.trace([*resized(arrays, dynamic, sizes).values()]) for sizes in traced]
+    example_at = functools.partial(resized, arrays, dynamic)
+    graphs = [call.trace([*example_at(sizes).values()]) for sizes in traced]
     step("building the graph in torch")
     runs = not census_of(graphs[0]).unsupported
     whole = merged(graphs, traced) if example and runs else graphs[0]
     broadcasting = {name for name, it in handlers().items() if it.broadcasts}
     sizes = {name: ([*arrays].index(i), axis) for name, (i, axis) in where.items()}
     ports = Ports(tuple(arrays), sizes, call.returned)
-    return simplified(whole, broadcasting), ports
+    return _Traced(simplified(whole, broadcasting), ports, whole, call, example, example_at)
+
+
+class _Traced(NamedTuple):
+    """A module as a graph, and how it came to be.
+
+    Attributes:
+        graph: with sizes that are computed.
+        ports: what it takes and gives.
+        whole: the graph before it was simplified.
+        call: gives other traces.
+        example: its sizes.
+        at: gives the example with other sizes.
+    """
+
+    graph: Graph
+    ports: Ports
+    whole: Graph
+    call: _Call
+    example: Mapping[str, int]
+    at: Callable[[Mapping[str, int]], Arrays]
+
+    def limits(self, captured: CapturedMlx) -> dict[str, Limit]:
+        """Return the sizes between which CAPTURED gives what MLX gives, of those that have limits."""
+
+        @functools.cache
+        def wide() -> CapturedMlx:
+            return copy.deepcopy(captured).float()
+
+        def same(sizes: Mapping[str, int]) -> bool:
+            arrays = varied(self.at(sizes), self.at(self.example))
+            if arrays is None:
+                return False
+            with contextlib.suppress(Exception), torch.no_grad():  # neither may run there
+                return gap(self.call.wide(arrays), wide()(**as_tensors(arrays))) <= BAR
+            return False
+
+        return Search(self._graph_at, same, self.example).limits(self.whole)
+
+    def _graph_at(self, sizes: Mapping[str, int]) -> Graph:
+        arrays = self.at(sizes)
+        if sum(it.size for it in arrays.values()) > MOST:
+            raise UnsupportedError("too large to look at")
+        return self.call.trace([*arrays.values()])
 
 
 def by_name(module: mlx.nn.Module, inputs: Inputs) -> dict[str, Any]:
@@ -173,18 +228,6 @@ def places(arrays: Mapping[str, mx.array], dynamic: Dynamic) -> dict[str, tuple[
     return found
 
 
-def resized(
-    arrays: Mapping[str, mx.array], dynamic: Dynamic, sizes: Mapping[str, int]
-) -> dict[str, mx.array]:
-    """Return ARRAYS with the SIZES wanted: their values again and again, so that they stay valid."""
-    made = dict(arrays)
-    for name, axes in dynamic.items():
-        for axis, size in axes.items():
-            there = made[name].shape[axis]
-            made[name] = mx.take(made[name], mx.arange(sizes[size]) % there, axis)
-    return made
-
-
 class _Call:
     """A module as a function of its inputs and parameters."""
 
@@ -201,6 +244,17 @@ class _Call:
             return trace(self, arrays, parameters)
         finally:
             self.module.update(tree_unflatten([*parameters.items()]))
+
+    def wide(self, arrays: Arrays) -> Any:
+        """Return what the module gives in float32, where 16 bits would hide what differs."""
+        parameters = self.module.parameters()
+        try:
+            self.module.update(tree_map(widest, parameters))
+            made = as_fields(self.call(arrays))
+            mx.eval(*[it for it in pytree.tree_leaves(made) if isinstance(it, mx.array)])
+            return made
+        finally:
+            self.module.update(parameters)
 
     def __call__(
         self, arrays: Sequence[mx.array], parameters: Mapping[str, mx.array]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import mlx.core as mx
 
 from ....errors import UnsupportedError
 from .graph import Graph, Node
-from .sizes import Fit, Size
+from .sizes import Fit, Size, resolved
 
 CURE = "give an example of another size, or leave the size fixed"
 
@@ -25,6 +26,38 @@ def merged(graphs: Sequence[Graph], traced: Sequence[Mapping[str, int]]) -> Grap
     for other, sizes in zip(graphs[1:], traced[1:], strict=True):
         _require_alike(graphs[0], other, f"{_at(traced[0])} and at {_at(sizes)}")
     return _Merger(graphs, traced).graph()
+
+
+def fits_traced(graph: Graph, whole: Graph, sizes: Mapping[str, int]) -> bool:
+    """Say whether GRAPH, traced at SIZES, is a case of WHOLE, which ``merged`` has made."""
+    nodes = [it for it in whole.nodes if it.op != "Number"]
+    if [it[::2] for it in graph.nodes] != [
+        it[::2] for it in nodes
+    ] or graph.outputs != whole.outputs:
+        return False
+    read = {
+        name: graph.shapes[value][axis]
+        for value, axes in whole.observed.items()
+        for axis, name in axes.items()
+    }
+    known = {**sizes, **read}
+    return (
+        [resolved(it.arguments, known) for it in nodes]
+        == [list(it.arguments) for it in graph.nodes]
+        and all(resolved(it, known) == list(graph.shapes[key]) for key, it in whole.shapes.items())
+        and all(
+            mx.array_equal(it, graph.constants[key], equal_nan=True)
+            for key, it in whole.constants.items()
+        )
+        and all(_is_number(it, graph, known) for it in whole.nodes if it.op == "Number")
+    )
+
+
+def _is_number(node: Node, graph: Graph, sizes: Mapping[str, int]) -> bool:
+    """Say whether the constant that NODE makes from SIZES is that of GRAPH."""
+    (size, inverse), wanted = node.arguments, graph.constants[node.outputs[0]].item()
+    number = resolved(size, sizes)
+    return math.isclose(1 / number if inverse and number else number, wanted, rel_tol=1e-6)
 
 
 def _at(sizes: Mapping[str, int]) -> str:

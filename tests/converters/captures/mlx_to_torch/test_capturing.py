@@ -231,6 +231,64 @@ def test_what_depends_on_sizes_in_another_way_is_refused(module: Any, message: s
         capture_mlx(module, inputs=[np.ones((2, 3), np.float32)], dynamic={"x": {0: "n"}})
 
 
+class Decides(nn.Module):
+    """What it computes, a function of an array and a weight, decides by a size."""
+
+    def __init__(self, computes: Any) -> None:
+        super().__init__()
+        self.weight, self.computes = mx.array([1.5]), computes
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.computes(x, self.weight)
+
+
+@pytest.mark.parametrize(
+    ("computes", "held"),
+    [
+        (lambda x, w: (x * w)[:, : min(x.shape[1], 12)].sum(1), (1, 12)),
+        (lambda x, w: (x * w)[:, : min(x.shape[1], 12)].mean(1), (1, 12)),
+        (lambda x, w: (x * w).sum(1) / max(x.shape[1], 12), (1, 12)),
+        (lambda x, w: x * w if x.shape[1] < 100 else x * 2, (1, 99)),
+        (lambda x, w: x * w if x.shape[1] > 3 else x * 2, (4, None)),
+        (lambda x, w: x * w if x.shape[1] < 100 else w * (x + 0), (1, None)),
+        (lambda x, w: x * w if x.shape[1] < 20 else w * x if x.shape[1] < 200 else x, (1, 199)),
+    ],
+)
+def test_a_size_beyond_which_a_module_computes_other_values_is_refused(
+    computes: Any, held: tuple[int, int | None]
+) -> None:
+    module, (least, largest) = Decides(computes), held
+    ones = np.ones((2, 5), np.float32)  # alike, so that a mean of fewer is the same on them
+    captured = capture_mlx(module, inputs=[ones], dynamic={"x": {0: "batch", 1: "length"}})
+    for size in (1, 2, 3, 4, 8, 12, 13, 20, 99, 100, 199, 200, 1000):
+        x = series(2, size)
+        if least <= size <= (largest or size):
+            found, wanted = captured(torch.tensor(x)).detach(), module(mx.array(x))
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+            continue
+        way = f"up to {largest}" if size > least else f"down to {least}"
+        with pytest.raises(BadInputError, match=f"x: axis 1 has the size {size}, .* {way} "):
+            captured(torch.tensor(x))
+
+
+def test_rounding_to_16_bits_hides_no_branch() -> None:
+    module = Decides(lambda x, w: x * w if x.shape[1] < 30 else x * w * 1.001)
+    module.set_dtype(mx.bfloat16)
+    captured = capture_mlx(
+        module, inputs=[mx.ones((1, 5), mx.bfloat16)], dynamic={"x": {1: "length"}}
+    )
+    assert captured.ports.limits["length"].largest == 29
+
+
+def test_a_branch_is_compared_with_mlx_only_on_an_example_of_several_values() -> None:
+    module = Decides(lambda x, w: x * 2 if x.shape[1] < 30 else x * 2 + 0)
+    dynamic = {"x": {1: "length"}}
+    captured = capture_mlx(module, inputs=[np.zeros((1, 5), np.int32)], dynamic=dynamic)
+    assert captured.ports.limits["length"].largest == 29
+    captured = capture_mlx(module, inputs=[np.arange(5)[None]], dynamic=dynamic)
+    assert captured.ports.limits == {}
+
+
 def test_arguments_that_do_not_fit_are_refused(network: Network) -> None:
     x = series(2, 6, 3)
     for inputs, dynamic, message in (
