@@ -28,6 +28,7 @@ SAME: Final[Mapping[str, tuple[str, ...]]] = {
     "logit_scale": ("logit_scale", "logits_scaling"),
 }
 FACTOR: Final = "rope.scaling.factor"  # of linear and YaRN scaling
+SCALED: Final = ("linear", "yarn")
 NEAR: Final = 1e-5  # metadata are float32
 
 
@@ -53,10 +54,25 @@ def differences(file: GgufFile, config: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(own, int | float) and own and theirs and not is_one_of(own, theirs.values()):
             yield f"{file.architecture}.{name} is {own:g}, {shown(theirs)}"
     own = file.value(f"{file.architecture}.{FACTOR}")
-    scaled = file.value(f"{file.architecture}.rope.scaling.type") in ("linear", "yarn")
+    scaled = file.value(f"{file.architecture}.rope.scaling.type") in SCALED
     factors = {key: it for key, it in numbers(config) if key == "factor"}
     if scaled and own and own != 1 and not is_one_of(own, factors.values()):
         yield f"{file.architecture}.{FACTOR} is {own:g}, {shown(factors) or 'config.json has none'}"
+    older = file.value(f"{file.architecture}.rope.scale_linear")
+    if not own and not older and (found := [it for it in scalings(config) if it != 1]):
+        yield f"{file.architecture}.{FACTOR} is not there, factor {found[0]:g}"
+
+
+def scalings(config: Mapping[str, Any]) -> Iterator[float]:
+    """Yield the factors of linear and YaRN scaling in CONFIG, of sections too.
+
+    >>> list(scalings({"rope_scaling": {"type": "linear", "factor": 4.0}, "text": {"rope_type": "llama3"}}))
+    [4.0]
+    """
+    if config.get("rope_type", config.get("type")) in SCALED and config.get("factor"):
+        yield config["factor"]
+    for value in config.values():
+        yield from scalings(value) if isinstance(value, Mapping) else ()
 
 
 def completed(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -170,6 +170,16 @@ def test_a_file_that_computes_otherwise_than_the_config_says_is_refused_both_way
     assert not (tmp_path / "mlx").exists()
 
 
+def test_a_file_that_lacks_the_scaling_of_positions_is_refused(made, tmp_path):
+    folder, _ = made
+    like = shutil.copytree(folder / "base", tmp_path / "like")
+    config = json.loads((like / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    (like / "config.json").write_text(json.dumps(config))
+    said = convert(file_of(made, "F16"), tmp_path / "mlx", like, "--check", "none", code=3)
+    assert "rope.scaling.factor is not there, factor 4" in said
+
+
 def test_a_file_whose_metadata_agree_with_the_config_is_taken(made, tmp_path):
     folder, family = made
     config = transformers.AutoConfig.from_pretrained(folder / "base")
