@@ -162,6 +162,27 @@ def linear_attention(source: Source) -> dict[str, Any]:
     }
 
 
+def each_layer(key: str, default: Any) -> Row:
+    """Return the row of a list of a rotary value that types of layers have for themselves."""
+
+    def row(source: Source) -> list[Any]:
+        return [source.rope(kind).get(key, default) for kind in source.get("layer_types", [])]
+
+    return row
+
+
+def scaled_types(source: Source) -> list[str]:
+    """Return the types of layers whose rotary positions are scaled."""
+    kinds = dict.fromkeys(source.get("layer_types", []))
+    return [kind for kind in kinds if source.rope(kind).get("rope_type", "default") != "default"]
+
+
+def windowed_heads(source: Source) -> Any:
+    """Return Step's own group of keys: the heads of layers with a window."""
+    heads, shared = source.get("num_sliding_attention_heads"), source.get("num_key_value_heads")
+    return {"num_attention_heads": heads, "num_attention_groups": shared} if heads else ABSENT
+
+
 def time_steps(source: Source) -> list[Any]:
     """Return the limits of time steps, from below that which transformers computes with."""
     return [source.get("time_step_min", 0.0), *source.get("time_step_limit")[1:]]
@@ -297,6 +318,24 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
     "qwen3_next": {"full_attention_interval": period},
     "qwen3_vl_moe_text": {"norm_topk_prob": always(True)},
     "siglip": {"num_labels": always(ABSENT)},  # where it is not written there is no classifier
+    "step3p5": {
+        "use_head_wise_attn_gate": always(True),
+        "attention_other_setting": windowed_heads,
+        "moe_layers_enum": lambda source: ",".join(
+            str(place)
+            for place, kind in enumerate(source.get("mlp_layer_types", []))
+            if kind == "sparse"
+        ),
+        "rope_theta": each_layer("rope_theta", 10000.0),
+        "partial_rotary_factors": each_layer("partial_rotary_factor", 1.0),
+        "yarn_only_types": scaled_types,
+    },
+    "step3p5_vision": {
+        "width": same_as("hidden_size"),
+        "layers": same_as("num_hidden_layers"),
+        "heads": same_as("num_attention_heads"),
+        "ls_init_value": same_as("layer_scale_init_value"),
+    },
     "solar_open": {"first_k_dense_replace": always(0), "intermediate_size": same_as("hidden_size")},
 }
 

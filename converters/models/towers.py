@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .model import Model
 
 Config = Mapping[str, Any]
-NO_PART: Final = frozenset({"quantization_config", "generation_config"})
+NO_PART: Final = frozenset({"quantization_config", "generation_config", "per_layer_config"})
 # A component of a tensor's name that begins so belongs to a tower.
 TOWER: Final = re.compile(
     r"(^|\.)(model_|embed_)?(vision|visual|audio|image|video|vit|sam|sound|speech)"

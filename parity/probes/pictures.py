@@ -96,7 +96,7 @@ def beyond_a_window(vision: Any) -> Array:
 
 # Model type -> what makes a picture for it. Others are not run: how theirs are given is not known here.
 PICTURES: Final[Mapping[str, Callable[[Any], Arrays]]] = {
-    **dict.fromkeys(("aya_vision", "internvl", "llava", "gemma3", "paligemma"), plain),
+    **dict.fromkeys(("aya_vision", "internvl", "llava", "gemma3", "paligemma", "step3p7"), plain),
     **dict.fromkeys(("glm_ocr", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), patches),
     **dict.fromkeys(("idefics3", "smolvlm"), masked),
     "lfm2_vl": flat,

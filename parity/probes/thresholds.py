@@ -5,6 +5,7 @@ A text no longer than a window says nothing of the window, so a probe is longer.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -131,16 +132,22 @@ def cost(config: Any, parameters: int, tokens: int) -> Cost:
     """Return what one text of TOKENS costs a model with CONFIG and that many PARAMETERS."""
     part = vars(config).get("text_config", config)
     heads, width, layers = (
-        next((size for key in keys for size in as_sizes(getattr(part, key, None))), 1)
-        for key_ in (
+        largest(part, keys.split())
+        for keys in (
             "num_attention_heads n_head",
             "hidden_size n_embd d_model",
             "num_hidden_layers n_layer",
         )
-        for keys in [key_.split()]
     )
     operations = 2.0 * parameters * tokens + 4.0 * layers * width * tokens**2
     return Cost(operations, 3 * 8.0 * heads * tokens**2)
+
+
+def largest(config: Any, keys: Sequence[str]) -> int:
+    """Return the largest size that CONFIG, or one of its layers, has under one of KEYS; 1 for none."""
+    parts = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
+    found = (as_sizes(getattr(it, key, None)) for it in parts for key in keys)
+    return max(itertools.chain.from_iterable(found), default=1)
 
 
 def affordable(config: Any, parameters: int, limit: int, *, quick: bool) -> tuple[Threshold, ...]:

@@ -82,6 +82,31 @@ def test_molmo_s_tower_is_written_in_the_two_parts_that_its_class_reads():
     assert tower.adapter_config.vit_layers == list(adapter["vision_feature_layer"])
 
 
+def test_layers_of_step_have_heads_rotation_and_experts_of_their_own():
+    ropes = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {
+            "rope_type": "linear",
+            "rope_theta": 5e6,
+            "partial_rotary_factor": 0.5,
+            "factor": 2.0,
+        },
+    }
+    kinds, experts = [*ropes], ["dense", "sparse"]
+    text = {"layer_types": kinds, "mlp_layer_types": experts, "rope_parameters": ropes}
+    text |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    _, found = translated(
+        "step3p7", "mlx-vlm", text_config=text | {"num_sliding_attention_heads": 6}
+    )
+    code = find(found.config, "mlx-vlm").code()
+    model = code.LanguageModel(code.TextConfig.from_dict(found.config["text_config"]))
+    windowed, full = (it.self_attn for it in model.layers)
+    assert (windowed.n_heads, full.n_heads, windowed.n_kv_heads, full.n_kv_heads) == (6, 4, 2, 2)
+    assert (windowed.rope.dims, windowed.rope.base, windowed.rope.scale) == (128, 1e4, 1)
+    assert (full.rope.dims, full.rope.base, full.rope.scale) == (64, 5e6, 0.5)
+    assert [it.is_moe_layer for it in model.layers] == [False, True]
+
+
 def test_parts_whose_class_takes_no_other_key_have_no_other():
     _, found = translated("siglip", "mlx-embeddings")
     target = find(found.config, "mlx-embeddings")
@@ -103,6 +128,7 @@ def test_parts_whose_class_takes_no_other_key_have_no_other():
                 "kimi_k25",
                 "molmo2",
                 "paligemma",
+                "step3p7",
             )
         ),
     ],

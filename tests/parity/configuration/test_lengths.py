@@ -7,13 +7,14 @@ from types import SimpleNamespace as Config
 
 import pytest
 from click.testing import CliRunner
+from transformers import Step3p7TextConfig as StepConfig
 
 from weighbridge.cli import main
 from weighbridge.converters.models.signature import causal_signature
 from weighbridge.parity.check.verdict import Stage
 from weighbridge.parity.configuration.lengths import lengths_stage, parting, tokens_of
 from weighbridge.parity.probes.probes import make_probes
-from weighbridge.parity.probes.thresholds import Threshold, affordable, thresholds
+from weighbridge.parity.probes.thresholds import Threshold, affordable, cost, thresholds
 from weighbridge.tests.support.atlas.tiny import make
 
 SIGNATURE = causal_signature({"vocab_size": 50, "max_position_embeddings": 256})
@@ -114,6 +115,13 @@ def test_a_probe_that_costs_too_much_is_not_made():
     config = Config(sliding_window=4096, hidden_size=4096, num_attention_heads=32)
     assert affordable(config, 7_000_000_000, 32768, quick=True) == ()
     assert affordable(Config(sliding_window=32), 10_000, 256, quick=True) == (WINDOW,)
+
+
+def test_a_text_costs_what_the_layer_with_most_heads_needs():
+    layers = {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2}
+    alike = StepConfig(**layers, num_attention_heads=8)
+    differ = StepConfig(**layers, num_attention_heads=4, num_sliding_attention_heads=8)
+    assert cost(differ, 10_000, 100) == cost(alike, 10_000, 100)
 
 
 @pytest.mark.parametrize(

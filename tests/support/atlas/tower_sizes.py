@@ -46,6 +46,24 @@ ALPHA: dict[str, Any] = {
     "mrope_section": [2, 2, 2, 2],
 }
 QWEN: dict[str, Any] = {"text_config": {"rope_parameters": ROPE}}
+STEP: dict[str, Any] = {  # types of layers differ in all that they may differ in
+    "num_sliding_attention_heads": 6,
+    "moe_router_scaling_factor": 1.5,
+    "swiglu_limits": [0, 0, 1.0, 0.5],
+    "swiglu_limits_shared": [0.75, 0, 0, 1.0],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {
+            "rope_type": "llama3",
+            "rope_theta": 5e6,
+            "partial_rotary_factor": 0.5,
+            "factor": 2.0,
+            "original_max_position_embeddings": 64,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 32.0,
+        },
+    },
+}
 
 # What an embedding model sets that a language model of its type does not.
 EMBEDDING: dict[str, dict[str, Any]] = {
@@ -212,5 +230,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen3_5_moe": QWEN,
     "qwen4_exp": QWEN,
     "siglip": {"text_config": {"projection_size": 32}},
+    "step3p7": {"text_config": STEP},
     "smolvlm": {"text_config": EVEN, "vision_config": FOUR},
 }
