@@ -7,6 +7,7 @@ the data, each rank its rows of every batch, the mean of all gradients. Only the
 
 from __future__ import annotations
 
+import atexit
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -263,7 +264,13 @@ class TorchRanks(Ranks):
             self._group.init_process_group(
                 "cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=PATIENCE
             )
+            atexit.register(self._disconnect)
         super().__init__(self._group.get_rank(), self._group.get_world_size())
+
+    def _disconnect(self) -> None:
+        """End gloo's threads: at Python's end they may hold tensors still, and abort the process."""
+        if not self._lost and self._group.is_initialized():
+            self._group.destroy_process_group()
 
     def _total(self, array: Array) -> Array:
         tensor = self._torch.from_numpy(array.copy())

@@ -381,6 +381,18 @@ def test_ranks_are_told_apart_by_their_random_numbers(backend, series_config, se
     assert (make_step(backend, task, config).random() == states[0]).all()
 
 
+def test_torchs_ranks_disconnect_before_python_ends(monkeypatch, tmp_path):
+    """Where threads of gloo still held tensors, one run in many ended with SIGABRT."""
+    at_end, group = [], torch.distributed
+    monkeypatch.setattr(module.atexit, "register", at_end.append)
+    join = partial(group.init_process_group, init_method=(tmp_path / "store").as_uri())
+    monkeypatch.setattr(group, "init_process_group", partial(join, rank=0, world_size=1))
+    module.TorchRanks()
+    assert group.is_initialized()
+    at_end.pop()()
+    assert not group.is_initialized()
+
+
 def test_no_launcher_no_ranks(monkeypatch):
     for launcher in LAUNCHERS:
         monkeypatch.delenv(launcher.rank, raising=False)
