@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import weighbridge
+from weighbridge.errors import BadInputError
 from weighbridge.trainers.models import gated_gpt, indicators
 from weighbridge.trainers.models.units import GATED, UNITS
 
@@ -102,5 +103,5 @@ def test_a_seed_gives_the_same_weights_whatever_was_drawn_before(build):
 
 
 def test_an_unknown_unit_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="swiglu"):
+    with pytest.raises(BadInputError, match="swiglu"):
         gated_gpt.build(unit="swigloo")

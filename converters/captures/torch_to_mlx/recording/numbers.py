@@ -26,6 +26,7 @@ Kept = dict[tuple[str, str], Any]  # module, attribute -> a number, or a list or
 
 _NUMBERS: Final = (bool, int, float)  # a text names a way, which stays as the first call chose it
 _LISTS: Final = (list, deque)
+_MODE: Final = "training"  # which recording itself changes, to see gradients
 _RESTORING: Final = "_detect_attribute_assignment"  # it puts them back after a call
 
 
@@ -122,6 +123,7 @@ def _kept(module: torch.nn.Module) -> Kept:
         (path, name): _counted(value)
         for path, part in module.named_modules()
         for name, value in vars(part).items()
+        if name != _MODE
         if isinstance(value, (*_NUMBERS, *_LISTS)) or (name[:1] != "_" and _of_numbers(value))
     }
 
