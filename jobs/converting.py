@@ -371,7 +371,8 @@ def compared(model: Model, folder: Path, target: Path, options: CheckOptions) ->
     """Compare FOLDER, to be published as TARGET, with MODEL."""
     code = options.for_candidate.trust_code
     found = open_model(folder, trust_code=code)
-    ports = found.declared or model.declared
+    is_file = found.framework not in ("torch", "mlx")  # which says itself what it takes
+    ports = found.declared if is_file else found.declared or model.declared
     named = replace(found, spec=str(target), reader=model.reader, declared=ports)
     candidate = quantized_view(named)
     against = compare_quantized if is_quantized(candidate) else compare
