@@ -126,7 +126,7 @@ def generated(model: Any, arrays: dict[str, Any]) -> Any:
     found = model.get_input_embeddings(ids, pixels, mask=mask, **arrays).to_dict()
     given = {name: value for name, value in found.items() if value is not None}
     kept = make_prompt_cache(model.language_model)
-    if pools(kept):
+    if pixels is None and pools(kept):  # pictures are read with the text around them
         return read_on(model.language_model, ids, kept)
     return model.language_model(ids, cache=kept, **given)
 
