@@ -14,15 +14,13 @@ DAMAGED: Final = RECORD._replace(todo="it is damaged, convert the model again")
 FRAMEWORKS: Final = ("torch", "mlx", "mlprogram", "onnx", "coreai")
 PAIR: Final = Field("two values", lambda value: isinstance(value, list) and len(value) == 2)
 
-RENAMED: Final = {"witness": "layout_check"}  # keys that version 0.1.0 wrote
-
 FIELDS: Final[Mapping[str, Field]] = {
     "framework": Field(
         f"one of {', '.join(FRAMEWORKS)}",
         lambda value: isinstance(value, str) and value in FRAMEWORKS,
     ),
     "source": record({"spec": TEXT, "framework": TEXT, "tensors": mapping(TEXT)}),
-    **dict.fromkeys(("map", "layout_check", *RENAMED), TEXT),
+    **dict.fromkeys(("map", "layout_check"), TEXT),
     "sizes": mapping(whole(2**31 - 1)),
     **dict.fromkeys(("tensors", "dropped_hashes"), mapping(TEXT)),
     **dict.fromkeys(("dropped", "sidecar"), listing(either(TEXT, mapping()))),
@@ -38,6 +36,4 @@ def read_manifest(path: Path) -> dict[str, Any]:
         BadInputError: it is damaged; tells every field that is of another type.
     """
     manifest = read_fields(path, FIELDS, DAMAGED)
-    for old, key in RENAMED.items():
-        manifest.setdefault(key, manifest.pop(old, None))
     return {key: value for key, value in manifest.items() if value is not None}

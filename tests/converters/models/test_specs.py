@@ -42,12 +42,10 @@ def test_the_only_tensor_file_of_a_directory_stands_for_it(tmp_path):
     assert open_model(folder / "one.safetensors").folder is None
 
 
-@pytest.mark.parametrize("key", ["layout_check", "witness"])
-def test_what_checked_a_layout_is_read_from_manifests_of_every_version(tmp_path, key):
+def test_what_checked_a_layout_is_read_from_the_manifest(tmp_path):
     folder = save(tmp_path / "model", "mlx")
-    (folder / "weighbridge.json").write_text(
-        json.dumps({"framework": "mlx", key: "a native module"})
-    )
+    manifest = {"framework": "mlx", "layout_check": "a native module"}
+    (folder / "weighbridge.json").write_text(json.dumps(manifest))
     assert open_model(folder).layout_check == "a native module"
 
 
