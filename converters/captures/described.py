@@ -77,9 +77,8 @@ def uniform(
     >>> uniform(torch.nn.LayerNorm(2).state_dict(), {}, ["weight"])["bias"]["number"]
     0.0
     """
-    known = {key for it in weights.values() for key in (it["key"], *it.get("also", ()))} | {
-        *besides
-    }
+    known = {key for it in weights.values() for key in (it["key"], *it.get("also", ()))}
+    known.update(besides)
     rest = {name: it for name, it in state.items() if name not in known and it.is_floating_point()}
     firsts = {name: it.reshape(-1)[0] for name, it in rest.items() if it.numel()}
     return {
@@ -146,9 +145,8 @@ def attempts(array: Array, alike: Mapping[str, Array]) -> Iterator[list[Any]]:
             continue
         square = float((own * own).sum()) or 1.0
         yield ["add", source, float(np.float32((array - own).mean()))]
-        if factor := float(
-            np.float32((own * array).sum() / square)
-        ):  # anything times zero is zeros
+        factor = float(np.float32((own * array).sum() / square))
+        if factor:  # anything times zero is zeros
             yield ["mul", source, factor]
 
 

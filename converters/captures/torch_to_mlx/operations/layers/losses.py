@@ -126,9 +126,8 @@ def _targets(
 
 def _weighted(loss: mx.array, weights: mx.array, reduction: int) -> mx.array:
     """Reduce LOSS times WEIGHTS; the mean is over the weights."""
-    each = mx.where(
-        weights != 0, loss * weights, mx.zeros_like(loss)
-    )  # though the loss be infinite
+    # an ignored loss may be infinite
+    each = mx.where(weights != 0, loss * weights, mx.zeros_like(loss))
     return _mean(each, weights) if reduction == MEAN else _REDUCTIONS[reduction](each)
 
 
