@@ -5,7 +5,7 @@
 The recipe ``causal-lora`` on two Llamas with random weights: ``weights`` on short texts, where the base takes most of
 the memory, and ``activations``, smaller and on long ones, where what an update computes does. Each rung has what those
 before it have. Samples a second (of time, and of processor time) and peak memory are ratios to the first, "eager,
-evaluated each step"; ``of the rung before`` is the memory where the size of a batch is that of the rung before.
+evaluated each step"; ``of the rung before`` is the memory where an update has as many examples as in the rung before, ``at equal batch`` of the first rung with as many.
 ``phases`` is what the phases of an update add up to in percent of a whole one. Writes
 ``results/ladder.json``.
 """
@@ -60,7 +60,7 @@ def rungs(settings: list[str], updates: int, small: Path, out: Path) -> list[dic
     first = rows[0]["peak_memory_mb"]
     found = []
     for before, row in zip([rows[0], *rows], rows, strict=False):
-        same = before["batch_size"] == row["batch_size"]
+        same = before["examples"] == row["examples"]
         memory = round(row["peak_memory_mb"] / before["peak_memory_mb"], 3)
         found.append(
             {
@@ -69,6 +69,7 @@ def rungs(settings: list[str], updates: int, small: Path, out: Path) -> list[dic
                 "speed": row["ratio"],
                 "speed by processor time": row["processor_ratio"],
                 "memory": round(row["peak_memory_mb"] / first, 3),
+                "at equal batch": row["memory_ratio"],
                 "of the rung before": memory if same else None,
                 "phases": row["phases_percent"],
                 "loss": row["final_loss"],

@@ -26,6 +26,7 @@ import numpy as np
 from click.testing import CliRunner
 
 from weighbridge.benchmarks.captures import cpu_steps  # noqa: F401  (MLX's BLAS)
+from weighbridge.converters.common.exits import Exit
 from weighbridge.tests.support.coreml import modules
 from weighbridge.tests.support.coreml.families import MODULES
 from weighbridge.tests.support.coreml.models import MODELS, MORE, PACKAGED, make
@@ -50,10 +51,16 @@ Row = dict[str, Any]
 
 
 def command(*words: object) -> tuple[int, str]:
-    """Run the command of WORDS; return its exit code and output."""
+    """Run the command of WORDS; return its exit code and output.
+
+    Raises:
+        SystemExit: it was interrupted or ended, which says nothing of the family.
+    """
     from weighbridge.cli import main
 
     result = CliRunner().invoke(main, [str(it) for it in words])
+    if result.exit_code in (Exit.INTERRUPTED, Exit.TERMINATED):
+        raise SystemExit(result.exit_code)
     return result.exit_code, result.output
 
 

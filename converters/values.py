@@ -90,7 +90,7 @@ class LowRank:
         if self.magnitude is not None:
             raise UnsupportedError(
                 "DoRA magnitudes are of rows, and a transposed weight has columns there;"
-                " merge the adapter instead"
+                " merge it with the program that trained it, and go on with the merged model"
             )
         return replace(self, a=np.swapaxes(self.b, -1, -2), b=np.swapaxes(self.a, -1, -2))
 

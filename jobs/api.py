@@ -21,7 +21,7 @@ from .export import export_coreai, export_coreml, export_onnx
 from .export_gguf import export_gguf
 from .inspecting import inspect_spec
 from .merging.merge import merge as merge_adapter
-from .options import Options
+from .options import Options, require_one_of
 from .parity import check as check_model
 from .parity import record as record_golden
 from .pipeline import Outcome
@@ -93,6 +93,7 @@ def convert_adapter(
         done = weighbridge.convert_adapter("adapter", "adapter-mlx", to="mlx", base="bert")
         assert done.status == "PASS"
     """
+    require_one_of(to, ("mlx", "peft"), "to")
     wanted = {name: options.pop(name, None) for name in ("trained_on", "destination")}
     request = AdapterRequest(to, base, **wanted)
     return carry_adapter(Path(source), Path(target), request, options=Options(**options))
@@ -212,10 +213,9 @@ def check(
     chosen = Options(
         check="quick" if quick else "full", inputs=Path(inputs) if inputs else None, **options
     )
-    policy = Policy(compute=compute)
-    return check_model(
-        str(reference), str(candidate), runtime=runtime, policy=policy, options=chosen
-    )
+    require_one_of(compute, ("float32", "float16", "bfloat16"), "compute")
+    how = Policy(compute=compute)
+    return check_model(str(reference), str(candidate), runtime=runtime, policy=how, options=chosen)
 
 
 def record(

@@ -25,6 +25,7 @@ from ..converters.planning.dense import fitting
 from ..converters.planning.fitting import (
     reading,
     require_dense,
+    require_described,
 )
 from ..converters.planning.job import Job, plan_job
 from ..converters.planning.joined import with_restored
@@ -59,7 +60,7 @@ from .provenance.base import Provenance, with_provenance
 from .provenance.merged_before import adapters_recorded
 from .provenance.placement import base_and_adapter, live_on
 from .quantizing.transcoded import compare_quantized
-from .repairing import mended, naming_repairs, offering
+from .repairing import mended, naming_repairs, offering, unread
 
 FORMATS = {"torch": "pt", "mlx": "mlx"}  # what safetensors files say of themselves
 
@@ -116,6 +117,7 @@ def convert(
     model = options.open(base)
     model = dequantized(model, options.dequantize) if options.dequantize else quantized_view(model)
     require_dense(model)
+    require_described(model)
     require_framework(model, "torch" if to == "mlx" else "mlx", target)
     model = mended(model, options)
     keeps_codes = is_quantized(model) and not options.dequantize
@@ -281,7 +283,7 @@ def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
         facts |= carry_origin(job.model, folder)
     elif not (job.warning and job.to == "mlx"):
         facts["library"] = reading(job.model)
-    facts["notes"] = job.notes
+    facts["notes"] = [*job.notes, *(unread(job.model) if job.to == "mlx" else ())]
     facts["trained"], facts["restored"] = list(job.restored.trained), sorted(job.restored.taken)
     return {key: value for key, value in facts.items() if value}
 

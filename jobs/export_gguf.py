@@ -75,10 +75,10 @@ def export_gguf(
 def opened(like: Path, model: Model) -> GgufFile:
     """Open the file LIKE, by whose metadata the same is computed as by the configuration of MODEL."""
     from ..converters.gguf import GgufFile
-    from ..converters.gguf.settings import require_same
+    from ..converters.gguf.metadata.settings import require_same
 
     file = GgufFile(like)
-    require_same(file, torch_config(model), model.spec)
+    require_same(file, torch_config(model), model.path or Path(model.spec))
     return file
 
 

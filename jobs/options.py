@@ -5,15 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, get_args, get_origin, get_type_hints
 
 from ..converters.models import Model
 from ..converters.models.towers import read_by
 from ..converters.planning.opening import open as open_model
+from ..errors import BadInputError
 from .pipeline import Target
 
 Advance = Callable[[int], None]
 Reporter = Callable[[str, int], Advance]
+
+
+def require_one_of(value: object, choices: Collection[object], what: str) -> None:
+    """Refuse a VALUE for WHAT that is none of CHOICES.
+
+    Raises:
+        BadInputError: it is none.
+    """
+    if value not in choices:
+        raise BadInputError(
+            f"{what} cannot be {value!r}; choose from {', '.join(map(str, choices))}"
+        )
+
+
+def choices_of(kind: object) -> list[object]:
+    """Return the values that the annotation KIND allows; empty where it does not list them.
+
+    >>> choices_of(Literal["a", "b"] | None), choices_of(str)
+    (['a', 'b', None], [])
+    """
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    parts = [choices_of(part) or [None] * (part is type(None)) for part in get_args(kind)]
+    return [value for part in parts for value in part] if all(parts) else []
 
 
 def silent(_: str, __: int) -> Advance:
@@ -39,6 +64,16 @@ class ReadOptions:
     original: str | None = None
     inputs: Path | None = None
     library: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a value that its field does not have.
+
+        Raises:
+            BadInputError: there is one.
+        """
+        for name, kind in get_type_hints(type(self)).items():
+            if choices := choices_of(kind):
+                require_one_of(getattr(self, name), choices, name)
 
     def open(self, spec: str) -> Model:
         """Open SPEC."""
@@ -129,3 +164,14 @@ class Options(WriteOptions):
     quant_method: str | None = None
     allow_lossy: bool = False
     repair: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a size that no file has, and a value that its field does not have.
+
+        Raises:
+            BadInputError: there is one.
+        """
+        super().__post_init__()
+        size: object = self.max_shard_size
+        if not isinstance(size, int) or size <= 0:
+            raise BadInputError(f"max_shard_size {size!r} is no number of bytes")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from ..converters.common.hints import command
 from ..converters.libraries.repairs.catalogue import needs
@@ -15,6 +16,12 @@ from ..converters.models.model_files import repairable, repaired_config
 from ..errors import BadInputError, UnsupportedError
 from .options import Options
 from .pipeline import Checked, Facts
+
+# mlx-embeddings' loader is told which class to take, by its caller alone.
+UNREAD: Final = (
+    "mlx-embeddings reads no model_file: `weighbridge inspect` on the result prints the lines that load it"
+    " mended; a plain mlx_embeddings.load takes the class as it is"
+)
 
 
 def mended(model: Model, options: Options) -> Model:
@@ -30,10 +37,15 @@ def mended(model: Model, options: Options) -> Model:
     library = reading(model)
     if library not in MODEL_FILES:
         raise BadInputError(
-            f"--repair mends classes of {' and '.join(MODEL_FILES)}, and {model.spec} goes to {library},"
+            f"--repair mends classes of {', '.join(MODEL_FILES)}, and {model.spec} goes to {library},"
             " which runs no model.py"
         )
     return replace(model, config=repaired_config(model.path, model.config, library))
+
+
+def unread(model: Model) -> list[str]:
+    """Return what is to be said of MODEL where its library does not look for the file that mends its class."""
+    return [UNREAD] if model.config.get("model_file") == MODEL_FILES["mlx-embeddings"] else []
 
 
 def reading(model: Model) -> str:

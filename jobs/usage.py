@@ -36,6 +36,10 @@ print(generate(model, processor, {text}, max_tokens=32))""",
 from mlx_embeddings import generate, load
 model, tokenizer = load({path})
 print(generate(model, tokenizer, [{text}]).text_embeds)""",
+    "mlx-embeddings mended": """\
+from mlx_embeddings import generate, utils; from pathlib import Path; from runpy import run_path
+model = utils.load_model(Path({path}), path_to_repo={path}, get_model_classes=lambda config, code=run_path({code}): (code["Model"], code["ModelArgs"], *utils._get_classes(config)[2:]))
+print(generate(model, utils.load_tokenizer(Path({path})), [{text}]).text_embeds)""",
     "mlx": """\
 import mlx.core as mx, weighbridge
 model = weighbridge.mlx_model({path})
@@ -152,7 +156,8 @@ def kind_of(model: Model) -> str:
         return "mlx generating" if _begins(model) else "mlx"
     library = model.library.library
     if _has(model, PROCESSORS if library == "mlx-vlm" else TOKENIZERS):
-        return library
+        mended = library == "mlx-embeddings" and model.library.repaired
+        return f"{library} mended" if mended else library
     return "mlx" if library == "mlx-embeddings" else "mlx ids"  # which the others call otherwise
 
 
@@ -190,7 +195,12 @@ def _class_name(model: Model) -> str:
 def _names(model: Model) -> dict[str, str]:
     """Return what lines about MODEL name beside its path."""
     trust = ", trust_remote_code=True" if model.config.get("model_file") else ""
-    return {"class_name": _class_name(model) or "AutoModelForCausalLM", "trust": trust}
+    code = repr(str(Path(str(model.path)) / str(model.config.get("model_file"))))
+    return {
+        "class_name": _class_name(model) or "AutoModelForCausalLM",
+        "trust": trust,
+        "code": code,
+    }
 
 
 def _has(model: Model, names: tuple[str, ...]) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 # The workers of a run share the cores.
@@ -28,6 +30,7 @@ from hypothesis import HealthCheck, settings
 from weighbridge.converters.checkpoints.base import CHUNK
 from weighbridge.converters.checkpoints.formats.ranges import Buffers
 
+gc.set_threshold(100_000)  # as the command line does
 ANYTHING = b"\xaa" * CHUNK  # what another thread may have put into a buffer that came back
 SLOW = 10.0  # seconds: an unmarked test above this is listed at the end of the run
 
@@ -54,6 +57,27 @@ def _returned_buffers_are_overwritten():
     Buffers.lend = plain
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _composites_of_torch_are_looked_up_once():
+    """Let no recording look up each composite operation of torch for each of its namespaces again."""
+    utils = sys.modules.get("torch._export.utils")
+    if utils is None:  # no test that was collected records
+        yield
+        return
+    plain, seen = utils._materialize_cpp_cia_ops, set()
+    named = sys.modules["torch"]._C._dispatch_get_registrations_for_dispatch_key
+
+    def look_up():
+        names = tuple(named("CompositeImplicitAutograd"))
+        if names not in seen:
+            plain()
+            seen.add(names)
+
+    utils._materialize_cpp_cia_ops = look_up
+    yield
+    utils._materialize_cpp_cia_ops = plain
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("weighbridge")
     group.addoption("--heavy", action="store_true", help="run the heavy tests too")
@@ -77,6 +101,11 @@ def pytest_collection_modifyitems(config, items):
     for place, item in enumerate(heavy):
         if not chosen or place % parts != part:
             item.add_marker(pytest.mark.skip(reason="heavy: pass --heavy or another sample"))
+
+
+def pytest_collection_finish(session):
+    """Look for garbage only in what tests make: frameworks and thousands of tests are none."""
+    gc.freeze()
 
 
 def is_heavy(item) -> bool:

@@ -33,7 +33,9 @@ def select(names: Iterable[str], patterns: Sequence[str], what: str) -> list[str
     endings = sorted({name.rsplit(".", 1)[-1] for name in names})
     problems = []
     for pattern in (pattern for pattern, matches in found.items() if not matches):
-        near = difflib.get_close_matches(pattern, endings, n=1)
+        deeper = f"*.{pattern}"
+        near = [deeper] if any(_means(deeper, name) for name in names) else []
+        near = near or difflib.get_close_matches(pattern, endings, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(endings)}"
         problems.append(f"{pattern}: {hint}")
     if problems:

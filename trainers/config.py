@@ -86,8 +86,8 @@ class TrainConfig(Section):
         prefetch: batches that are made ahead of the updates that want them.
         device: where it computes: ``auto`` (a GPU where there is one), ``cpu`` or ``gpu``. A GPU is Metal or
             CUDA, in PyTorch Metal is ``mps``.
-        compile: compile the step; ``None`` does in MLX where it pays, on a GPU (on a CPU compiling takes
-            longer than it saves in some hundred steps), and not in PyTorch.
+        compile: compile the step; ``None`` does in MLX where it pays: on a GPU, and on a CPU the optimizer's
+            update alone, where the run has enough updates of enough parameters. Not in PyTorch.
         watchdog: seconds that an update may take; one that hangs longer ends the process with exit code 3
             and leaves what it was doing in ``stack.txt``. ``None`` waits for ever.
         npz: write the result as ``.npz`` too.

@@ -120,7 +120,7 @@ quantize = click.option(
 repair = click.option(
     "--repair",
     is_flag=True,
-    help="Write a model file too that mends what the class of mlx-lm (load it with trust_remote_code) or mlx-vlm computes wrongly.",
+    help="Write a model file too that mends what the class of mlx-lm (load it with trust_remote_code), mlx-vlm or mlx-embeddings (inspect prints how to load it) computes wrongly.",
 )
 library = click.option(
     "--library",

@@ -27,6 +27,7 @@ from typing import Any
 
 from weighbridge.tests.support.captures.children import in_a_child
 from weighbridge.tests.support.captures.fake_models import (
+    built,
     configured,
     fake_model,
     inputs_of,
@@ -41,8 +42,6 @@ PACKAGES = ("mlx", "torch", "transformers", "weighbridge")
 
 def measured(model_type: str, all_known: bool = False, weights: bool = False) -> dict[str, Any]:
     """Return the census of MODEL_TYPE, or why there is none."""
-    from transformers import AutoModel
-
     from weighbridge.converters.captures.torch_to_mlx.census import census_of
     from weighbridge.converters.captures.torch_to_mlx.exporting import record
 
@@ -51,7 +50,7 @@ def measured(model_type: str, all_known: bool = False, weights: bool = False) ->
     try:
         model = fake_model(model_type)[0]
         if weights and sum(p.numel() for p in model.parameters()) < MOST:
-            model = AutoModel.from_config(configured(model_type)).eval()
+            model = built(configured(model_type))
         stage = "inputs"
         inputs = inputs_of(model, all_known)
         stage = "export"

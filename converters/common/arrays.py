@@ -32,6 +32,8 @@ def to_torch(array: Array) -> torch.Tensor:
         # Through float32, which loses nothing: under a mode that widens dtypes, such as the float64
         # reference's, a reinterpretation of the bits would read others.
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+    if array.dtype.name.startswith("float8"):
+        return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array)
 
 

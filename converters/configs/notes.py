@@ -245,6 +245,7 @@ EMBEDDING_LIMITS: Final[dict[str, list[Limit]]] = {
         Limit(
             other("hidden_activation", "gelu_pytorch_tanh"),
             "computes the tanh form of gelu; it does not read hidden_activation",
+            "gelu",
         )
     ]
 }

@@ -228,13 +228,12 @@ def lower(exported: ExportedProgram) -> ExportedProgram:
             them with counts.
     """
     available = {**torch.export.default_decompositions(), **DECOMPOSITIONS}
-    exported = exported.run_decompositions(dict(MISTRANSLATED))
+    table = dict(MISTRANSLATED)
     for _ in range(ROUNDS):
-        missing = untranslated(exported)
-        table = {target: available[target] for target in missing if target in available}
+        table |= {it: available[it] for it in untranslated(exported) if it in available}
         if not table:
             break
-        exported = exported.run_decompositions(table)
+        exported, table = exported.run_decompositions(table), {}
     merge_axes(exported)
     if missing := untranslated(exported):
         listed = ", ".join(f"{kind(target)} ({n})" for target, n in missing.most_common())

@@ -18,7 +18,7 @@ from ..captures.constants import UNREAD, unread
 from ..captures.described import UNIFORM, uniform
 from ..captures.mlprogram.arithmetic import tensors_of
 from ..captures.mlprogram.package import MANIFEST, Package, census, functions, read_package
-from ..captures.mlprogram.program import load_body
+from ..captures.mlprogram.program import load_bodies
 from ..captures.mlprogram.toolkit import coremltools, quiet
 from ..captures.mlprogram.variables import beside, scalars, variables, weights
 from ..documents import read_object
@@ -160,8 +160,9 @@ def describe(
     package = read_package(staged)
     function, *_ = functions(package)
     graph, selection = made[function].graph, made[function].selection
-    body = load_body(package, function)
-    rows = rows_of(package, module, made)
+    bodies = load_bodies(package)
+    body = bodies[function]
+    rows = rows_of(bodies, module, made)
     found, rules = rows["weights"], rows["made"]
     signature = form.options.sized(form.signature, form.limits)
     outputs = [form.name(port.name) for port in signature.outputs]
@@ -190,12 +191,14 @@ def describe(
     )
 
 
-def rows_of(package: Package, module: torch.nn.Module, made: Mapping[str, Made]) -> dict[str, Any]:
-    """Return what a manifest says of the constants of PACKAGE, of its second function only of its own ones."""
+def rows_of(
+    bodies: Mapping[str, Any], module: torch.nn.Module, made: Mapping[str, Made]
+) -> dict[str, Any]:
+    """Return what a manifest says of the constants in BODIES, of the second function only of its own ones."""
     rows: dict[str, Any] = {}
     own: dict[str, Array] = {}
     for function, part in made.items():
-        body, origins = load_body(package, function), Origins(part.graph, module)
+        body, origins = bodies[function], Origins(part.graph, module)
         found = constants_described(body, module, origins, part.selection.exact)
         theirs = {**weights(body), **scalars(body)}
         if rows:

@@ -54,6 +54,11 @@ class GgufFile:
         field = self._fields.get(name)
         return None if field is None else field.value()
 
+    def texts(self, name: str) -> list[str] | None:
+        """Return the list of texts called NAME in the metadata; ``None`` where there is none."""
+        field = self._fields.get(name)
+        return None if field is None else field.texts()
+
     def count(self, name: str, block: int = 0) -> int | None:
         """Return the number NAME of the metadata, of BLOCK where every block has its own.
 

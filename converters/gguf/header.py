@@ -69,6 +69,18 @@ class Field(NamedTuple):
         """The number of its type."""
         return int.from_bytes(self.data[self.named : self.named + 4], "little")
 
+    def texts(self) -> list[str] | None:
+        """Return the list of texts; ``None`` where it is something else."""
+        at = self.named + 4
+        if self.kind != ARRAY or struct.unpack_from("<I", self.data, at) != (STRING,):
+            return None
+        found, at = [], at + 12
+        while at < len(self.data):
+            size = int.from_bytes(self.data[at : at + 8], "little")
+            found.append(self.data[at + 8 : at + 8 + size].decode("utf-8", "replace"))
+            at += 8 + size
+        return found
+
     def value(self) -> Any:
         """Return the number, the text, or the list of numbers; ``None`` for a list of texts."""
         kind, at = self.kind, self.named + 4

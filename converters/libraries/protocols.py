@@ -8,8 +8,14 @@ because a ``sanitize`` may change its model (``gemma3_text`` pops a layer).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import BadInputError
+
+if TYPE_CHECKING:
+    import mlx.core as mx
 
 Config = dict[str, Any]
 Protocol = Callable[[ModuleType, Config], Iterator[Any]]
@@ -69,3 +75,25 @@ PROTOCOLS: Final[dict[str, Protocol]] = {
     "mlx-vlm": mlx_vlm,
     "weighbridge": mlx_lm,  # the classes that come with it are made as mlx-lm's are
 }
+
+
+def beside(path: Path | None, library: str) -> dict[str, mx.array]:
+    """Return the tensors in folders of PATH, not read yet, named as the loader of LIBRARY names them.
+
+    sentence-transformers keeps the layers after the model so: ``2_Dense/model.safetensors``.
+
+    Raises:
+        BadInputError: a file there is no safetensors file.
+    """
+    if path is None or library != "mlx-embeddings":
+        return {}
+    import mlx.core as mx
+
+    found: dict[str, mx.array] = {}
+    for file in sorted(path.glob("*/**/model*.safetensors")):
+        try:
+            held: Any = mx.load(str(file))
+        except RuntimeError as error:
+            raise BadInputError(f"{file} is no whole safetensors file: {error}") from error
+        found |= {f"{file.parent.name}.{name}": array for name, array in held.items()}
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from ..common.memory import pass_on_shortage
 from ..common.users_code import described
 from .floats import decoded
 from .packages import module as import_module
-from .protocols import PROTOCOLS
+from .protocols import PROTOCOLS, beside
 from .repairs.catalogue import INSTEAD
 from .repairs.writing import loaded as mended
 from .resaved import reading
@@ -164,20 +165,24 @@ class Target:
         found: Any = tree_flatten(self.build(config).parameters())
         return {name: Header(code_of(value), tuple(value.shape)) for name, value in found}
 
-    def completes(self, config: Mapping[str, Any], headers: Mapping[str, Header]) -> bool:
+    def completes(
+        self, config: Mapping[str, Any], headers: Mapping[str, Header], path: Path | None = None
+    ) -> bool:
         """Say whether the class's own loading adds to HEADERS just what is missing for CONFIG.
 
-        Some make a tied head of the embeddings each time.
+        Some make a tied head of the embeddings each time, or find the rest in folders of PATH.
         """
         import mlx.core as mx
 
-        names = {code: name for name, code in CODES.items()}
+        if not {it.dtype for it in headers.values()} <= set(CODES.values()):
+            return False
+        names = {code: name for name, code in CODES.items()} | {"BOOL": "bool_"}
         empty = {
             name: mx.zeros(it.shape, getattr(mx, names[it.dtype])) for name, it in headers.items()
         }
         parts = list(self.parts(config))
         try:
-            result = sanitized(parts, empty)
+            result = sanitized(parts, empty | beside(path, self.library))
             return headers.keys() <= result.keys() and not misfits(parts[0], result)
         except Exception:  # the class's own code, at what it does not take
             return False

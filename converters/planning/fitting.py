@@ -18,6 +18,7 @@ from ..libraries import Target
 from ..libraries.transformers import hub_headers
 from ..models import Model
 from ..quantization.view import is_packed
+from .dense import packings
 from .manifest import manifest_of
 
 Headers = Mapping[str, Header]
@@ -44,6 +45,22 @@ def require_dense(model: Model) -> None:
     """
     if model.path is not None and not model.map_text and packed(model.checkpoint.headers):
         raise UnsupportedError(quantized(model))
+
+
+def require_described(model: Model) -> None:
+    """Refuse a PyTorch MODEL with float8 numbers of which ``config.json`` says nothing.
+
+    Raises:
+        UnsupportedError: MLX has no such dtype, and reads their bytes as whole numbers.
+    """
+    headers = model.checkpoint.headers
+    found = [name for name, it in headers.items() if it.dtype in ("F8_E4M3", "F8_E5M2")]
+    if model.framework == "torch" and found and not packings(model.config):
+        raise UnsupportedError(
+            f"{model.spec}: {len(found)} tensors such as {found[0]} are float8, which MLX has not, and"
+            " config.json has no quantization_config that says what they stand for; save them in"
+            " bfloat16 first"
+        )
 
 
 def quantized(model: Model) -> str:
@@ -172,7 +189,7 @@ def require_loadable(model: Model, config: Mapping[str, Any], layout: Headers) -
     """
     target = reader(model)
     problems = list(different(target.parameters(config), layout)) if target else []
-    if target is None or not problems or target.completes(config, layout):
+    if target is None or not problems or target.completes(config, layout, model.path):
         return None
     try:
         if misfit(model):
@@ -202,7 +219,7 @@ def require_read(model: Model) -> bool:
     if target is None:
         return False
     problems = list(different(target.parameters(model.config), model.checkpoint.headers))
-    if problems and not target.completes(model.config, model.checkpoint.headers):
+    if problems and not target.completes(model.config, model.checkpoint.headers, model.path):
         raise unfit(model, as_read(target), problems)
     return True
 

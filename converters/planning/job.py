@@ -76,7 +76,16 @@ class Job(NamedTuple):
         """What a person should know of the result."""
         tensors = self.model.tensors
         read = tensors.notes if isinstance(tensors, Dequantized) else ()
-        return [*read, *([self.warning] if self.warning else []), *self.restored.notes]
+        warnings = [it for it in (self.warning, self.wide) if it]
+        return [*read, *warnings, *self.restored.notes]
+
+    @property
+    def wide(self) -> str | None:
+        """What is to be said of float64 numbers that MLX gets."""
+        count = sum(it.dtype == "F64" for it in self.plan.layout.values())
+        if self.to != "mlx" or not count:
+            return None
+        return f"{count} tensors stay float64, which MLX computes with on the CPU alone"
 
 
 def plan_job(conversion: Conversion) -> Job:

@@ -73,7 +73,9 @@ class Scheme:
         """
         mode = record.get("mode") or "affine"
         bits, sizes = OFFERED.get(mode, ((0,), (0,)))
-        return cls(record.get("bits") or bits[0], record.get("group_size") or sizes[0], mode)
+        wanted, size = record.get("bits"), record.get("group_size")
+        wanted, size = bits[0] if wanted is None else wanted, sizes[0] if size is None else size
+        return cls(wanted, size, mode)
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

@@ -55,7 +55,7 @@ class Recovered:
     Attributes:
         arrays: the tensors.
         ways: how each was found: ``proven`` (the hash of the source's bytes), ``rounded``, ``changed since
-            the export``, ``computed back``, ``by name`` or ``by shape``.
+            the export``, ``computed back``, ``by the graph``, ``by name`` or ``by shape``.
         sums, norms: see ``unfolding.Unfolded``.
         absent: tensors of the model that are not in the file.
         unneeded: whether it is known that the file's outputs do not need them.

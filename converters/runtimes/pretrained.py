@@ -46,6 +46,15 @@ def empty_pretrained(model: Model) -> Any:
         raise UnsupportedError(f"{model.spec}: {cls.__name__} cannot be built: {reason}") from error
 
 
+def giving(module: torch.nn.Module, outputs: tuple[str, ...]) -> torch.nn.Module:
+    """Return what of MODULE gives OUTPUTS: what is below its head of words where hidden states are asked for."""
+    own: Any = module
+    head = getattr(own, "get_output_embeddings", None)
+    headed = outputs == ("last_hidden_state",) and head is not None and head() is not None
+    found: torch.nn.Module = own.base_model if headed else own
+    return found
+
+
 def torch_config(model: Model) -> Mapping[str, Any]:
     """Return MODEL's configuration as transformers reads it; an MLX directory's is translated back."""
     if model.framework != "mlx" or (model.family and model.family.map):

@@ -23,7 +23,7 @@ from ..models.model import TorchSide
 from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
 from .pieces import KEPT, NothingKeptError, joined, kept_by, pieces
-from .pretrained import empty_pretrained, load_pretrained
+from .pretrained import empty_pretrained, giving, load_pretrained
 from .streamed.together import READINGS, together
 from .torch_adapters import Places, attach_adapter, whole_places
 
@@ -220,7 +220,7 @@ def call(
     Raises:
         BadInputError: MODULE returns something else.
     """
-    return named_outputs(module, run_module(module, inputs), outputs)
+    return named_outputs(module, run_module(giving(module, outputs), inputs), outputs)
 
 
 def named_outputs(
@@ -367,7 +367,7 @@ class TorchRunner:
         for piece in pieces(self.signature, inputs, sizes):
             feed = {**self._feed(piece), KEPT: kept, "use_cache": True}
             with torch.no_grad():
-                result = run_module(self.module, feed)
+                result = run_module(giving(self.module, names), feed)
             kept = result.get(KEPT) if isinstance(result, Mapping) else None
             if kept is None:
                 raise NothingKeptError(f"it takes {KEPT} and returns none")

@@ -72,12 +72,12 @@ def gguf_model(source: Path, like: Path, options: Options) -> Model:
             computed, or its types are not read.
     """
     from ...converters.gguf import GgufFile
+    from ...converters.gguf.metadata.settings import require_same
     from ...converters.gguf.reading import read
-    from ...converters.gguf.settings import require_same
 
     file = GgufFile(source)
     known = known_from(like)
-    require_same(file, known.config, str(like))
+    require_same(file, known.config, like)
     found = read(file, known.headers, known.values, str(like))
     dtype = DTYPES[options.dequantize] if options.dequantize else "F32"
     tensors: Checkpoint = found.tensors

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,11 @@ from ...parity.reference.unused import unneeded
 from ..converting import compared, move
 from ..options import Options
 from ..pipeline import Outcome
+from .alike import record_by_graph
 from .gguf import Like, known_from, model_like
+
+if TYPE_CHECKING:
+    from ...converters.recovering.weights import Recovered
 
 COUNTER: Final = ".num_batches_tracked"  # of batch norms: training alone reads it
 
@@ -112,7 +116,7 @@ def recovered(
     source: Path, contents: Contents, like: Like, options: Options
 ) -> tuple[Model, list[str]]:
     """Return the model whose weights CONTENTS hold, and how they were found."""
-    from ...converters.recovering.weights import Held, count, recover
+    from ...converters.recovering.weights import count, recover
 
     held = contents.constants, contents.manifest
     names, besides, module = named_by(contents, like)
@@ -125,20 +129,34 @@ def recovered(
         or not (name.partition(".")[0] in heads or name.endswith(COUNTER))
         or count(*held, {name: it})
     }
-    lost, spare = names.keys() - wanted.keys(), set[str]()
+    lost = names.keys() - wanted.keys()
+    look = partial(recover, *held, where=str(source), known=besides, like=like.values)
     try:
-        found = recover(*held, wanted, str(source), besides, like.values)
+        found, spare = look(wanted=wanted), set[str]()
     except MismatchError:
-        if not contents.manifest:
-            unnamed = {name for name, it in wanted.items() if not count(*held, {name: it})}
-            spare = unnamed and unnamed & needless(source, contents, like, options)
-        if not spare:
+        if contents.manifest:
             raise
-        wanted = {name: it for name, it in wanted.items() if name not in spare}
-        found = recover(*held, wanted, str(source), besides, like.values)
+        unnamed = {name for name, it in wanted.items() if not count(*held, {name: it})}
+        spare = unnamed and unnamed & needless(source, contents, like, options)
+        try:
+            found = look(wanted={name: it for name, it in wanted.items() if name not in spare})
+        except MismatchError:
+            record = record_by_graph(source, partial(with_ports, contents=contents), like, options)
+            if not record:
+                raise
+            return recovered(source, contents._replace(manifest=record), like, options)
     found.without(lost, spare)
     found.leave_out(heads)
     found.fill(names, heads)
+    return built(source, contents, like, options, found, module), found.lines()
+
+
+def built(
+    source: Path, contents: Contents, like: Like, options: Options, found: Recovered, module: Any
+) -> Model:
+    """Return the model of LIKE with what was FOUND in SOURCE, by the names of MODULE if there is one."""
+    from ...converters.recovering.weights import Held
+
     coded: dict[str, Blocks] = {}
     if CODES in contents.manifest and isinstance(contents.constants, OnnxFile):
         blocks = blocks_in(contents.constants, contents.manifest)
@@ -147,7 +165,7 @@ def recovered(
         dense, found.arrays = found.arrays, as_saved(module, found.arrays)
         coded = under_other_names(coded, dense, found.arrays, partial(as_saved, module))
     tensors = with_codes(source, found.arrays, coded) if coded else Held(source, found.arrays)
-    return model_like(source, like, tensors, options), found.lines()
+    return model_like(source, like, tensors, options)
 
 
 class Names(NamedTuple):

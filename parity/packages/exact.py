@@ -28,14 +28,7 @@ def exact_constants(
     weights: Weights,
     source: SourceTensors,
 ) -> tuple[dict[str, Array], list[str]]:
-    """Return the float16 constants as they were before rounding, and the names of those unknown.
-
-    Args:
-        manifest: of the package.
-        explanations: of its constants.
-        weights: these.
-        source: the reference's tensors.
-    """
+    """Return the float16 constants as they were before rounding, and the names of those unknown."""
     rules, found, unknown = rules_of(manifest), {}, []
     for it in explanations:
         if it.name not in weights.headers or weights.headers[it.name].dtype != "F16":

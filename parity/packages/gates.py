@@ -22,10 +22,6 @@ WAYS: Final = ("", "_back")
 def gates(program: Program, source: SourceTensors) -> Iterator[tuple[str, Any]]:
     """Yield constants of recurrent operations by name, each with what its values may be.
 
-    Args:
-        program: the package's.
-        source: its tensors.
-
     Yields:
         A constant and arithmetic on tensors; of one constant several.
     """

@@ -110,12 +110,15 @@ def mlx_module(model: Model) -> Any:
 
 
 def mended(model: Model) -> dict[str, Any]:
-    """Return what gives mlx-lm's loader the class of MODEL where a ``model.py`` mends it; that is not run."""
+    """Return what gives a library's loader the class of MODEL where a ``model.py`` mends it; that is not run."""
     target = model.library
-    if target is None or not target.repaired or target.library != "mlx-lm":
+    if target is None or not target.repaired or target.library == "mlx-vlm":
         return {}
     code = target.code()
     classes = (code.Model, code.ModelArgs)
+    if target.library == "mlx-embeddings":
+        parts = (getattr(code, name, None) for name in ("TextConfig", "VisionConfig"))
+        return {"get_model_classes": lambda config, found=(*classes, *parts): found}  # noqa: ARG005
     return {"model_config": {"model_file": None}, "get_model_classes": lambda config: classes}  # noqa: ARG005
 
 

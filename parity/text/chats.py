@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
 
 QUESTION: Final = {"role": "user", "content": "How warm is it in Oslo?"}
@@ -65,4 +66,34 @@ CHATS: Final = {
     ),
     "without thinking": Chat([QUESTION], {"add_generation_prompt": True, "enable_thinking": False}),
     "two questions in a row": Chat([QUESTION, AGAIN], {}),
+    "many turns": Chat([SYSTEM, *[QUESTION, ANSWER] * 6, AGAIN], {"add_generation_prompt": True}),
+    "many tools": Chat([QUESTION], {"tools": [TOOL] * 6, "add_generation_prompt": True}),
+    "thoughts": Chat([QUESTION, ANSWER | {"reasoning_content": "It is May."}, AGAIN], {}),
+    "content in parts": Chat([QUESTION | {"content": [{"type": "text", "text": "How?"}]}], {}),
 }
+PLAIN: Final = "one question"
+LATEST: Final = "content in parts"  # of these chats
+SET: Final = "one question, with "  # before the name of a variable that a template reads
+GIVEN: Final = re.compile(
+    "messages|tools|add_generation_prompt|raise_exception|strftime_now|.*_tokens?|.*_token_id"
+)
+
+
+def settings_chats(template: str) -> dict[str, Chat]:
+    """Return a chat for each variable that only those set who ask for what it does.
+
+    >>> list(settings_chats("{{ bos_token }}{% if enable_thinking and messages %}<think>{% endif %}"))
+    ['one question, with enable_thinking']
+    """
+    from jinja2 import Environment, TemplateError, meta
+
+    try:
+        document = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)  # noqa: S701
+    except TemplateError:  # what it says when it is rendered is compared
+        return {}
+    names = sorted(meta.find_undeclared_variables(document))
+    return {
+        f"{SET}{name}": Chat([QUESTION], {"add_generation_prompt": True, name: True})
+        for name in names
+        if not GIVEN.fullmatch(name)
+    }

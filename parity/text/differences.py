@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
+from .chats import LATEST, PLAIN, SET
 from .phrases import BLOCK as CHARACTERS
 from .phrases import TEXTS, character_blocks, token_text
 from .reading import BLOCK, SHORT, Reading
@@ -149,13 +150,26 @@ def _chats(reference: Reading, candidate: Reading) -> Iterator[str]:
         side = "candidate" if reference.chats else "reference"
         yield f"the {side} has no chat template, the other side has one"
         return
+    names = [{words.partition(" (")[2] for words in it.chats} for it in (reference, candidate)]
+    for name in sorted(names[0] ^ names[1]):
+        side = "reference" if name in names[1] else "candidate"
+        called = f"named {name[:-1]}" if name else "without a name"
+        yield f"the {side} has no chat template {called}, the other side has one"
     for words in sorted(reference.chats.keys() | candidate.chats.keys()):
-        wanted, found = reference.chats.get(words), candidate.chats.get(words)
-        if wanted is None or found is None:
-            side = "reference" if wanted is None else "candidate"
-            yield f"the {side} has no chat template named for {words}, the other side has one"
-        elif wanted != found:
+        wanted, found = (_chat(it.chats, words) for it in (reference, candidate))
+        if wanted is not None and found is not None and wanted != found:
             yield f"the chat template, {words}, differs {text_difference(wanted, found)}"
+
+
+def _chat(chats: Mapping[str, str], words: str) -> str | None:
+    """Return the chat called WORDS; to a template that does not read a variable it is one without.
+
+    A golden of before has no chats with variables, nor the latest of the others.
+    """
+    _, opening, name = words.partition(" (")
+    latest = f"{LATEST}{opening}{name}" in chats
+    plain = f"{PLAIN}{opening}{name}" if words.startswith(SET) and latest else words
+    return chats.get(words, chats.get(plain))
 
 
 def _named(what: str, field: str) -> Compare:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import xxhash
 
 from ...converters.documents import TOKENIZER, parse_json
-from .chats import CHATS, Chat
+from .chats import CHATS, Chat, settings_chats
 from .phrases import SECOND, TEXTS, character_blocks, token_text
 from .tokenizers import Tokenizer
 
@@ -48,7 +48,8 @@ class Reading(NamedTuple):
         pipeline: hashes of how text is prepared and put together; a difference here is none in ids.
         settings: of padding and truncation.
         batch: ids and mask of two texts padded and cut to eight tokens.
-        chats: the conversations of ``CHATS`` as the chat template renders them.
+        chats: the conversations of ``CHATS``, and one for each variable that the chat template reads
+            besides, as it renders them.
     """
 
     ids: list[list[int]]
@@ -198,7 +199,7 @@ def _chats(tokenizer: Tokenizer) -> dict[str, str]:
     return {
         f"{words} ({name})" if name else words: _rendered(tokenizer.render, chat, template)
         for name, template in sorted(named.items())
-        for words, chat in CHATS.items()
+        for words, chat in (CHATS | settings_chats(template)).items()
     }
 
 

@@ -7,6 +7,7 @@ command, and a line of JSON on stdout says what became of it. ``Server`` is its 
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import pkgutil
@@ -134,6 +135,7 @@ def serve() -> None:
         package = import_module(f"weighbridge.{part}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             import_module(found.name)
+    gc.freeze()  # else every child copies what it looks through for garbage
     shim = Shim()
     for line in sys.stdin:
         answers.write(json.dumps(_attempt(shim, **json.loads(line))) + "\n")

@@ -44,6 +44,7 @@ def prepare() -> None:
     import torch
 
     torch.set_num_threads(1)
+    settle()
 
 
 def our_modules() -> list[str]:

@@ -98,3 +98,30 @@ def test_a_capture_computes_what_the_module_does():
     model = weighbridge.capture(module, inputs=inputs)
     weighbridge.assert_parity(module, model, inputs)
     assert model(input=mx.array(inputs["input"])).shape == (4, 2)
+
+
+BAD = {
+    "check": "maybe",
+    "sidecar": "huge",
+    "dequantize": "int3",
+    "max_shard_size": -5,
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_value_that_an_option_does_not_have_is_refused(name, here):
+    with pytest.raises(BadInputError, match=f"{name} .*{BAD[name]}"):
+        weighbridge.convert("bert", "bert-mlx", to="mlx", **{name: BAD[name]})
+    assert not (here / "bert-mlx").exists()
+
+
+def test_no_bits_are_not_the_usual_ones(here):
+    with pytest.raises(UnsupportedError, match="0-bit"):
+        weighbridge.quantize("bert", "less", bits=0)
+
+
+def test_an_unknown_dialect_or_precision_is_refused(here):
+    with pytest.raises(BadInputError, match="choose from mlx, peft"):
+        weighbridge.convert_adapter("adapter", "other", to="gguf", base="bert")
+    with pytest.raises(BadInputError, match="choose from float32, float16, bfloat16"):
+        weighbridge.check("bert", "bert", compute="float8")

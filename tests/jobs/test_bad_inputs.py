@@ -17,6 +17,7 @@ from pathlib import Path
 import mlx_lm
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
@@ -478,3 +479,26 @@ def wait_for_child(run) -> None:
     while not psutil.Process(run.pid).children():
         assert run.poll() is None, run.communicate()
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float8_e4m3fn])
+def test_dtypes_that_mlx_has_not_or_the_class_does_not_ask_for_are_one_error(
+    models, tmp_path, dtype
+):
+    model = Path(shutil.copytree(models / "torch", tmp_path / "model"))
+    weights = safetensors.torch.load_file(model / "model.safetensors")
+    spoiled = {"model.mask" if dtype is torch.bool else NORM: torch.ones(4).to(dtype)}
+    safetensors.torch.save_file(weights | spoiled, model / "model.safetensors", {"format": "pt"})
+    said = invoke("convert", "torch-to-mlx", model, tmp_path / "mlx", *UNCHECKED)
+    assert said.count("Error:") == 1
+    assert ("save them in bfloat16 first" in said) == (dtype is not torch.bool)
+    assert not (tmp_path / "mlx").exists()
+
+
+def test_numbers_that_mlx_computes_with_on_the_cpu_alone_are_named(models, tmp_path):
+    model = Path(shutil.copytree(models / "torch", tmp_path / "model"))
+    weights = safetensors.torch.load_file(model / "model.safetensors")
+    wide = {name: tensor.double() for name, tensor in weights.items()}
+    safetensors.torch.save_file(wide, model / "model.safetensors", {"format": "pt"})
+    said = invoke("convert", "torch-to-mlx", model, tmp_path / "mlx", *UNCHECKED, code=0)
+    assert f"{len(wide)} tensors stay float64" in said

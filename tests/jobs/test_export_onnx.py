@@ -17,6 +17,7 @@ from weighbridge.converters.checkpoints.formats import onnx_codes
 from weighbridge.converters.checkpoints.formats.onnx_model import OnnxFile
 from weighbridge.tests.support.coreml.families import NAMES
 from weighbridge.tests.support.coreml.families import source as family
+from weighbridge.tests.support.shallow import shallow
 
 
 def invoke(*arguments, code=0) -> str:
@@ -44,15 +45,16 @@ def test_a_language_model_passes_its_check(exported):
 
 
 @pytest.fixture(scope="module")
-def half(exported, tmp_path_factory):
-    """Return a folder with the file in float16, and what the verb said of it."""
-    target = tmp_path_factory.mktemp("half") / "llama"
+def half(tmp_path_factory):
+    """Return a source, a folder with its file in float16, and what the verb said of it."""
+    folder = tmp_path_factory.mktemp("half")
+    source, target = shallow("llama", folder / "source"), folder / "llama"
     words = ("--external-data", "--precision", "fp16", "--json")
-    return target, json.loads(invoke("export", "onnx", exported[0], target, *words))
+    return source, target, json.loads(invoke("export", "onnx", source, target, *words))
 
 
-def test_a_folder_in_float16_passes_both_parts_of_its_check(exported, half):
-    target, document = half
+def test_a_folder_in_float16_passes_both_parts_of_its_check(half):
+    source, target, document = half
     stages = {it["name"]: it["status"] for it in document["verdict"]["stages"]}
     assert document["verdict"]["status"] == "PASS"
     assert stages["structure"] == stages["precision"] == "pass"
@@ -60,8 +62,8 @@ def test_a_folder_in_float16_passes_both_parts_of_its_check(exported, half):
         *("model.onnx", "model.onnx.data", "weighbridge.json")
     }
     facts = json.loads(invoke("inspect", target, "--json"))
-    assert (facts["is"], facts["dtypes"]["F16"]) == ("an ONNX file", 21)
-    again = json.loads(invoke("parity", "check", exported[0], target, "--json"))
+    assert (facts["is"], facts["dtypes"]["F16"]) == ("an ONNX file", 12)
+    again = json.loads(invoke("parity", "check", source, target, "--json"))
     assert again["status"] == "PASS"
 
 
@@ -83,27 +85,27 @@ def test_masks_that_are_infinite_in_float16_change_nothing_and_pass(tmp_path):
     assert json.loads(invoke(*words, "--json"))["verdict"]["status"] == "PASS"
 
 
-def test_a_folder_leads_back_and_is_replaced_whole(exported, half, tmp_path):
-    target = shutil.copytree(half[0], tmp_path / "llama")
-    words = ("--like", exported[0], "--json")
+def test_a_folder_leads_back_and_is_replaced_whole(half, tmp_path):
+    target = shutil.copytree(half[1], tmp_path / "llama")
+    words = ("--like", half[0], "--json")
     document = json.loads(invoke("convert", "onnx-to-torch", target, tmp_path / "back", *words))
     assert document["verdict"]["status"] == "PASS"
-    assert document["plan"][0] == "21 tensors found: 21 rounded"
+    assert document["plan"][0] == "12 tensors found: 12 rounded"
     words = ("--external-data", "--check", "none")
-    assert "give --force" in invoke("export", "onnx", exported[0], target, *words, code=3)
-    invoke("export", "onnx", exported[0], target, *words, "--force")
+    assert "give --force" in invoke("export", "onnx", half[0], target, *words, code=3)
+    invoke("export", "onnx", half[0], target, *words, "--force")
     assert "F32" in json.loads(invoke("inspect", target, "--json"))["dtypes"]
     (target / "notes.txt").write_text("mine")
-    output = invoke("export", "onnx", exported[0], target, *words, "--force", code=3)
+    output = invoke("export", "onnx", half[0], target, *words, "--force", code=3)
     assert "notes.txt" in output
 
 
-def test_missing_and_cut_data_beside_the_graph_is_one_line(exported, half, tmp_path):
-    target = shutil.copytree(half[0], tmp_path / "llama")
+def test_missing_and_cut_data_beside_the_graph_is_one_line(half, tmp_path):
+    target = shutil.copytree(half[1], tmp_path / "llama")
     data = target / "model.onnx.data"
     data.write_bytes(data.read_bytes()[:100])
     for _ in range(2):
-        output = invoke("parity", "check", exported[0], target, code=3)
+        output = invoke("parity", "check", half[0], target, code=3)
         assert len([it for it in output.splitlines() if it.startswith("Error:")]) == 1
         data.unlink(missing_ok=True)
 

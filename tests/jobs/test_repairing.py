@@ -235,13 +235,6 @@ def test_a_repaired_model_is_quantized_and_its_library_loads_the_codes(tmp_path)
     assert "PASS" in output
 
 
-def test_a_repair_for_another_library_says_that_it_was_asked_for(tmp_path):
-    made = make("qwen3", tmp_path / "hub")
-    words = ("convert", "torch-to-mlx", made.folder, tmp_path / "mlx", "--repair")
-    said = invoke(*words, "--library", "mlx-embeddings", code=3)
-    assert "goes to mlx-embeddings, which runs no model.py" in " ".join(said.split())
-
-
 def test_repairs_are_short():
     window = {"sliding_window": 64}
     asked = [(kind, file) for library, file in MODEL_FILES.items() for kind in OF_LIBRARY[library]]

@@ -106,6 +106,17 @@ def test_an_encoder_is_run_by_mlx_embeddings_with_a_tokenizer_and_by_its_class_w
     assert "array" in printed(tmp_path / "bare", capsys)
 
 
+@pytest.mark.heavy
+def test_a_mended_encoder_is_run_by_the_lines_that_name_its_class(tmp_path, capsys):
+    sizes = {**LLAMA, "num_key_value_heads": LLAMA["num_attention_heads"], "head_dim": 8}
+    config = transformers.Qwen3Config(**sizes, architectures=["Qwen3Model"])
+    saved(tmp_path / "hub", config, text_tokenizers.byte_level)
+    words = ("convert", "torch-to-mlx", tmp_path / "hub", tmp_path / "mlx", "--check", "none")
+    invoke(*words, "--library", "mlx-embeddings", "--repair")
+    assert "model_mlx_embeddings.py" in lines_of(tmp_path / "mlx")
+    assert "array" in printed(tmp_path / "mlx", capsys)
+
+
 @pytest.mark.parametrize("base", ["llama", "bare"])
 def test_adapters_are_run_on_their_base(models, tmp_path, base, capsys):
     import peft

@@ -36,6 +36,11 @@ def test_patterns_without_a_match_are_refused_together_with_the_nearest():
     assert len(caught.value.problems) == 2
 
 
+def test_a_pattern_that_lies_deeper_is_offered_as_it_would_be_found():
+    with pytest.raises(MismatchError, match=r"attention\.\*: did you mean \*\.attention\.\*\?"):
+        select(NAMES, ["attention.*"], "modules")
+
+
 def test_first_values_are_the_update_of_zero_and_do_not_depend_on_neighbours():
     shapes = {"a.weight": (5, 16), "b.weight": (3, 9)}
     both = initial_updates(shapes, rank=2, scale=1.5, seed=1)

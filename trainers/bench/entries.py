@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from ..config import TrainConfig
 
 BASELINE: Final = "eager, evaluated each step"
+LARGER: Final = 4  # times as many examples, in a rung
 DEVICES: Final = {"mlx": ("metal", "cuda", "cpu"), "torch": ("mps", "cuda", "cpu")}
 
 
@@ -60,8 +61,9 @@ def ladder(config: TrainConfig) -> list[Entry]:
     size = config.batch_size
     eager = _settings(size, config.dtype, compiled=False) | {"prefetch": {"workers": 0}}
     compiled = eager | {"compile": True}
-    dynamic = compiled | {"dynamic_batch": {"min": size, "max": 4 * size, "every": 2}}
+    dynamic = compiled | {"dynamic_batch": {"min": size, "max": LARGER * size, "every": 2}}
     ahead = dynamic | {"prefetch": {"workers": 1}}
+    parts = ahead | {"dynamic_batch": None, "accumulation": LARGER * config.accumulation}
     frozen = "" if config.adapter else "every weight is trained; a base of 4 bits is for adapters"
     return [
         Entry(f"mlx {BASELINE}", "mlx", eager, lazy=False),
@@ -69,6 +71,7 @@ def ladder(config: TrainConfig) -> list[Entry]:
         Entry("+ compiled", "mlx", compiled),
         Entry("+ dynamic batch", "mlx", dynamic),
         Entry("+ prefetch", "mlx", ahead),
+        Entry("accumulated in place of larger batches", "mlx", parts),
         Entry("+ 4-bit base", "mlx", ahead, why_not=frozen, quantized=True),
     ]
 

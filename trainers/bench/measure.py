@@ -75,6 +75,7 @@ class Trained:
         took, worked = time.perf_counter() - begin, worked + time.process_time()
         return {
             "batch_size": self._size,
+            "examples": self._size * self._config.accumulation,
             "step_ms": round(1000 * statistics.median(seconds), 3),
             "samples_per_second": round(rows / took, 2),
             "samples_per_processor_second": round(rows / worked, 2),

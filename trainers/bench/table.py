@@ -24,6 +24,7 @@ COLUMNS: Final = {
     "its ratio": "processor_ratio",
     "forward/s": "inference_samples_per_second",
     "peak MB": "peak_memory_mb",
+    "at equal batch": "memory_ratio",
     "final loss": "final_loss",
 }
 RATIOS: Final = {
@@ -35,6 +36,8 @@ Row = dict[str, Any]
 
 def measured(config: TrainConfig, entries: Sequence[Entry], updates: int, small: str) -> list[Row]:
     """Return a row for every one of ENTRIES of CONFIG, with its ratios to the baseline's samples a second.
+
+    That of memory is to the first row of the backend with as many examples an update.
 
     One is of the time that passes, the other of the time that this process's processors work: other
     programs change the former alone.
@@ -53,7 +56,17 @@ def measured(config: TrainConfig, entries: Sequence[Entry], updates: int, small:
             before = base.get(f"{row['backend']} {BASELINE}")
             if before and row.get(speed):
                 row[ratio] = round(row[speed] / before, 3)
+    _compare_memory(rows)
     return rows
+
+
+def _compare_memory(rows: Sequence[Row]) -> None:
+    """Set what each of ROWS takes of the memory of the first one with as many examples an update."""
+    first: dict[tuple[str, int], float] = {}
+    for row in rows:
+        if memory := row.get("peak_memory_mb"):
+            before = first.setdefault((row["backend"], row["examples"]), memory)
+            row["memory_ratio"] = round(memory / before, 3)
 
 
 def _row(config: TrainConfig, entry: Entry, updates: int, small: str) -> Row:

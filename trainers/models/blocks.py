@@ -66,6 +66,17 @@ class Block(nn.Module):
         return found
 
 
+def stacked(sizes: Sizes, *, causal: bool) -> nn.Sequential:
+    """Return the blocks of a transformer of SIZES; see :class:`Block`.
+
+    Raises:
+        BadInputError: there is none.
+    """
+    if sizes.layers < 1:
+        raise BadInputError(f"layers is {sizes.layers}; a transformer has at least 1")
+    return nn.Sequential(*(Block(sizes, causal=causal) for _ in range(sizes.layers)))
+
+
 def initialized(module: nn.Module, layers: int, seed: int) -> nn.Module:
     """Return MODULE with normal weights of deviation 0.02 by SEED, smaller where LAYERS add up, and no bias.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, arange, nn
 
-from .blocks import Block, Sizes, initialized
+from .blocks import Sizes, initialized, stacked
 
 
 class GatedGpt(nn.Module):
@@ -20,7 +20,7 @@ class GatedGpt(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, sizes.width)
         self.positions = nn.Embedding(positions, sizes.width)
-        self.blocks = nn.Sequential(*(Block(sizes, causal=True) for _ in range(sizes.layers)))
+        self.blocks = stacked(sizes, causal=True)
         self.norm = nn.LayerNorm(sizes.width)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:

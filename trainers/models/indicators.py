@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .blocks import Block, Sizes, initialized
+from .blocks import Sizes, initialized, stacked
 
 
 class IndicatorClassifier(nn.Module):
@@ -22,7 +22,7 @@ class IndicatorClassifier(nn.Module):
         super().__init__()
         self.embed = nn.Linear(features, sizes.width)
         self.positions = nn.Parameter(torch.zeros(window, sizes.width))
-        self.blocks = nn.Sequential(*(Block(sizes, causal=False) for _ in range(sizes.layers)))
+        self.blocks = stacked(sizes, causal=False)
         self.norm = nn.LayerNorm(sizes.width)
         self.head = nn.Linear(sizes.width, classes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import NamedTuple
 
 from ..config import TrainConfig
@@ -43,3 +44,10 @@ def length_of(config: TrainConfig, order: Order) -> Length:
     unit = config.smallest_batch * config.accumulation
     steps = max(1, examples // unit)
     return Length(steps, examples, unit) if config.dynamic_batch else Length(steps)
+
+
+def about(config: TrainConfig, examples: Sized) -> int:
+    """Return about how many updates a run of CONFIG on EXAMPLES has, before the order of the data is known."""
+    if config.epochs is None:
+        return config.steps
+    return config.epochs * len(examples) // (config.smallest_batch * config.accumulation)

@@ -21,6 +21,7 @@ from ..checks.decisions import require_held
 from ..config import TrainConfig
 from ..data.batches import Batch
 from ..ranks import ALONE, RANDOM, Ranks
+from ..runs.length import about
 from ..tasks import PREFIX, Task
 from .base import (
     BUFFERS,
@@ -34,7 +35,7 @@ from .base import (
     measures,
     shares,
 )
-from .compiler import compile_problem
+from .compiler import compile_problem, optimizer_pays
 from .devices import kind_of_mlx
 from .memory import Memory
 from .mlx_cached import MlxCached, capture_embedding
@@ -84,7 +85,10 @@ class MlxStep:
             else None
         )
         self._differentiate: Any = nn.value_and_grad(self.model, self._scaled)
-        self._build(compiled=compiled)
+        sizes = [parameter.size for parameter in parameters.values()]
+        updates = about(config, task.splits["train"]) // ranks.size
+        alone = config.compile is None and not compiled and optimizer_pays(sizes, updates)
+        self._build(compiled=compiled, optimizer=compiled or alone)
 
     def _hold(self, task: Task) -> None:
         """Let the captured module hold codes as they lie, adapters, and what is frozen as it is computed with."""
@@ -207,16 +211,17 @@ class MlxStep:
             lambda: mx.eval(self._gradient(batch.inputs)),
         )
 
-    def _build(self, *, compiled: bool) -> None:
-        """Set the functions of an update, compiled with everything that they change."""
+    def _build(self, *, compiled: bool, optimizer: bool) -> None:
+        """Set the functions of an update, COMPILED with everything that they change, or the OPTIMIZER's alone."""
         state = [self.model.state, self._optimizer.state, self._extras.state, _random_state()]
-        wrap = (lambda f: mx.compile(f, inputs=state, outputs=state)) if compiled else (lambda f: f)
+        compiler = partial(mx.compile, inputs=state, outputs=state)
+        wrap: Any = compiler if compiled else lambda function: function
         self._measured = wrap(self._differentiate_measured)
         self._update = self._update_looked_at if self._waits else wrap(self._update_whole)
         forward, differentiate = wrap(self._scaled), wrap(self._differentiate)
         self._forward: Any = lambda inputs: forward(_feed(inputs))
         self._gradient: Any = lambda inputs: differentiate(_feed(inputs))
-        self._finish.build(wrap)
+        self._finish.build(compiler if optimizer else wrap)
         if self._cached:
             self._cached.build(wrap)
             self._gradient = partial(self._cached.gradient, ranks=self.ranks)

@@ -305,8 +305,8 @@ def result_dtype(variable: Any, precision: str) -> str:
     return "float32" if name == "float16" and precision == "float32" else name
 
 
-def load_body(package: Package, function: str) -> Any:
-    """Return FUNCTION of PACKAGE in coremltools' PyMIL.
+def load_bodies(package: Package) -> Mapping[str, Any]:
+    """Return the functions of PACKAGE in coremltools' PyMIL.
 
     Raises:
         UnsupportedError: coremltools' own loader does not read it.
@@ -319,7 +319,7 @@ def load_body(package: Package, function: str) -> Any:
         raise UnsupportedError(
             f"{package.path}: coremltools cannot load this program: {reason}"
         ) from error
-    return loaded.functions[function]
+    return dict(loaded.functions)
 
 
 def check_operations(package: Package, function: str) -> Counter[str]:
@@ -374,11 +374,14 @@ def load_program(path: Path, function: str | None = None) -> Program:
     chosen = function or names[0]
     if chosen not in names:
         raise BadInputError(f"{path}: no function {chosen}; there are {', '.join(names)}")
-    counts = check_operations(package, chosen)
-    body = load_body(package, chosen)
-    inputs, outputs = features(package, chosen, body)
     metadata = dict(package.spec.description.metadata.userDefined)
     text = None if function else text_of(manifest_in(metadata, path))
-    other = text.single if text and text.single in names else ""
-    single = load_program(path, other) if other else None
-    return Program(path, chosen, inputs, outputs, counts, metadata, body, single)
+    wanted = [text.single] if text and text.single in names else []
+    counts = {name: check_operations(package, name) for name in (*wanted, chosen)}
+    bodies = load_bodies(package)
+
+    def loaded(name: str, single: Program | None = None) -> Program:
+        inputs, outputs = features(package, name, bodies[name])
+        return Program(path, name, inputs, outputs, counts[name], metadata, bodies[name], single)
+
+    return loaded(chosen, *map(loaded, wanted))

@@ -33,7 +33,7 @@ class Ports(NamedTuple):
         names: of the inputs that are tensors, in order.
         sizes: name of a size that varies -> input and axis that it is read from.
         returned: what is returned, tensors as their places among the outputs.
-        limits: name of a size -> between which sizes the module is the one that was recorded.
+        limits: up to which sizes the module is the one that was recorded, by what is limited.
     """
 
     names: tuple[str, ...]
@@ -43,15 +43,22 @@ class Ports(NamedTuple):
 
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise ``BadInputError`` where SIZES are beyond the limits."""
-        for name, limit in self.limits.items():
-            if (last := limit.passed(sizes[name])) is not None:
-                place, axis = self.sizes[name]
-                way = "up to" if sizes[name] > last else "down to"
-                raise BadInputError(
-                    f"{self.names[place]}: axis {axis} has the size {sizes[name]}, and the module was recorded"
-                    f" as it computes {way} {last} (it decides by this size): record it with an example of"
-                    f" that size, {sizes[name]}"
-                )
+        for limit in self.limits.values():
+            if (last := limit.passed(sizes)) is None:
+                continue
+            named = limit.measure.names
+            there = "; ".join(
+                f"{self.names[place]}: axis {axis} has the size {sizes[name]}"
+                for name in named
+                for place, axis in [self.sizes[name]]
+            )
+            way = "up to" if limit.measure.of(sizes) > last else "down to"
+            by = "this size" if len(named) == 1 else str(limit.measure)
+            such = f"that size, {sizes[named[0]]}" if len(named) == 1 else "these sizes"
+            raise BadInputError(
+                f"{there}, and the module was recorded as it computes {way} {last} (it decides by {by}):"
+                f" record it with an example of {such}"
+            )
 
 
 class CapturedMlx(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import inspect
@@ -25,11 +24,12 @@ from .captured import CapturedMlx, Place, Ports
 from .census import Census, census_of
 from .dense import dense
 from .dtypes import widened
-from .examples import Arrays, Dynamic, as_tensors, gap, resized, varied, widest
+from .examples import Arrays, Dynamic, as_tensors, gap, outlined, resized, varied, widest
 from .graph import Graph
-from .limits import Limit, Search
+from .limits import Limit
 from .merging import merged
 from .operations.registry import handlers
+from .searching import Search
 from .simplifying import simplified
 from .sizes import points
 from .tracing import trace
@@ -37,7 +37,7 @@ from .tracing import trace
 Inputs = Mapping[str, Any] | Sequence[Any]
 Call = Callable[[dict[str, mx.array]], Any]
 BAR: Final = 1e-5  # ||torch - MLX|| / ||MLX|| of modules in float32 that compute the same
-MOST: Final = 2**22  # numbers in the inputs of a trace that only looks for limits
+MOST: Final = 2**30  # numbers in the inputs of a trace that only looks for limits
 KNOWN: Final = (mx.array, type(None), bool, int, float, str)  # what may be returned
 
 
@@ -68,8 +68,21 @@ def capture_mlx(
             things at different sizes.
     """
     traced = _traced(module, inputs, dynamic or {}, call)
-    graph = traced.graph
-    census_of(graph).check()
+    census_of(traced.graph).check()
+    captured = _captured(traced, quantized)
+    step("looking how far its sizes may go")
+    captured.ports = traced.ports._replace(limits=traced.limits())
+    return captured
+
+
+def census_mlx(module: mlx.nn.Module, *, inputs: Inputs, dynamic: Dynamic | None = None) -> Census:
+    """Count the operations of MODULE as it would be traced, supported or not."""
+    return census_of(_traced(module, inputs, dynamic or {}).graph)
+
+
+def _captured(traced: _Traced, quantized: str = "codes") -> CapturedMlx:
+    """Return what was traced in torch, with the parameters that the module has now."""
+    graph, module = traced.graph, traced.call.module
     trained = dict(tree_flatten(module.trainable_parameters())).keys()
     arrays = dict(tree_flatten(module.parameters()))
     tensors = {name: _tensor(it, name in trained) for name, it in arrays.items()}
@@ -77,15 +90,7 @@ def capture_mlx(
         graph, tensors = dense(graph, tensors)
     constants = {value: widened(to_torch(it)) for value, it in graph.constants.items()}
     graph = dataclasses.replace(graph, constants={})
-    captured = CapturedMlx(graph, traced.ports, tensors, constants)
-    step("looking how far its sizes may go")
-    captured.ports = traced.ports._replace(limits=traced.limits(captured))
-    return captured
-
-
-def census_mlx(module: mlx.nn.Module, *, inputs: Inputs, dynamic: Dynamic | None = None) -> Census:
-    """Count the operations of MODULE as it would be traced, supported or not."""
-    return census_of(_traced(module, inputs, dynamic or {}).graph)
+    return CapturedMlx(graph, traced.ports, tensors, constants)
 
 
 def _tensor(array: mx.array, trained: bool) -> torch.Tensor:
@@ -108,6 +113,7 @@ def _traced(
     call = _Call(module, [*arrays], given or (lambda them: module(**them, **fixed)))
     traced = points(example)
     example_at = functools.partial(resized, arrays, dynamic)
+    wide = {**named, **{name: widest(it) for name, it in arrays.items()}}
     graphs = [call.trace([*example_at(sizes).values()]) for sizes in traced]
     step("building the graph in torch")
     runs = not census_of(graphs[0]).unsupported
@@ -115,7 +121,16 @@ def _traced(
     broadcasting = {name for name, it in handlers().items() if it.broadcasts}
     sizes = {name: ([*arrays].index(i), axis) for name, (i, axis) in where.items()}
     ports = Ports(tuple(arrays), sizes, call.returned)
-    return _Traced(simplified(whole, broadcasting), ports, whole, call, example, example_at)
+    return _Traced(
+        simplified(whole, broadcasting),
+        ports,
+        whole,
+        call,
+        example,
+        at=example_at,
+        outlined=functools.partial(outlined, arrays, dynamic),
+        again=functools.partial(_traced, module, wide, dynamic, given),
+    )
 
 
 class _Traced(NamedTuple):
@@ -128,6 +143,8 @@ class _Traced(NamedTuple):
         call: gives other traces.
         example: its sizes.
         at: gives the example with other sizes.
+        outlined: gives arrays of such sizes, of no value, for traces.
+        again: traces the module as it is then, on the example in float32.
     """
 
     graph: Graph
@@ -136,13 +153,16 @@ class _Traced(NamedTuple):
     call: _Call
     example: Mapping[str, int]
     at: Callable[[Mapping[str, int]], Arrays]
+    outlined: Callable[[Mapping[str, int]], Arrays]
+    again: Callable[[], _Traced]
 
-    def limits(self, captured: CapturedMlx) -> dict[str, Limit]:
-        """Return the sizes between which CAPTURED gives what MLX gives, of those that have limits."""
+    def limits(self) -> dict[str, Limit]:
+        """Return the sizes between which the recording gives what MLX gives, of those that have limits."""
 
         @functools.cache
-        def wide() -> CapturedMlx:
-            return copy.deepcopy(captured).float()
+        def wide() -> CapturedMlx:  # traced anew: numbers in code were rounded to 16 bits
+            with self.call.widened():
+                return _captured(self.again())
 
         def same(sizes: Mapping[str, int]) -> bool:
             arrays = varied(self.at(sizes), self.at(self.example))
@@ -152,13 +172,13 @@ class _Traced(NamedTuple):
                 return gap(self.call.wide(arrays), wide()(**as_tensors(arrays))) <= BAR
             return False
 
-        return Search(self._graph_at, same, self.example).limits(self.whole)
+        return Search(self._graph_at, same, self.example, self.whole).limits()
 
     def _graph_at(self, sizes: Mapping[str, int]) -> Graph:
-        arrays = self.at(sizes)
-        if sum(it.size for it in arrays.values()) > MOST:
+        shaped = self.outlined(sizes).values()
+        if sum(it.size for it in shaped) > MOST:
             raise UnsupportedError("too large to look at")
-        return self.call.trace([*arrays.values()])
+        return self.call.trace([*shaped])
 
 
 def by_name(module: mlx.nn.Module, inputs: Inputs) -> dict[str, Any]:
@@ -245,16 +265,22 @@ class _Call:
         finally:
             self.module.update(tree_unflatten([*parameters.items()]))
 
-    def wide(self, arrays: Arrays) -> Any:
-        """Return what the module gives in float32, where 16 bits would hide what differs."""
+    @contextlib.contextmanager
+    def widened(self) -> Iterator[None]:
+        """Have the module's parameters in float32 in the block: 16 bits would hide what differs."""
         parameters = self.module.parameters()
         try:
             self.module.update(tree_map(widest, parameters))
+            yield
+        finally:
+            self.module.update(parameters)
+
+    def wide(self, arrays: Arrays) -> Any:
+        """Return what the module gives in float32."""
+        with self.widened():
             made = as_fields(self.call(arrays))
             mx.eval(*[it for it in pytree.tree_leaves(made) if isinstance(it, mx.array)])
             return made
-        finally:
-            self.module.update(parameters)
 
     def __call__(
         self, arrays: Sequence[mx.array], parameters: Mapping[str, mx.array]

@@ -27,6 +27,17 @@ def resized(arrays: Mapping[str, mx.array], dynamic: Dynamic, sizes: Mapping[str
     return made
 
 
+def outlined(arrays: Mapping[str, mx.array], dynamic: Dynamic, sizes: Mapping[str, int]) -> Arrays:
+    """Return zeros that take no memory, in the shapes that ``resized`` would give."""
+    made = {}
+    for name, array in arrays.items():
+        shape = list(array.shape)
+        for axis, size in dynamic.get(name, {}).items():
+            shape[axis] = sizes[size]
+        made[name] = mx.broadcast_to(mx.zeros((), array.dtype), shape)
+    return made
+
+
 def varied(arrays: Mapping[str, mx.array], example: Mapping[str, mx.array]) -> Arrays | None:
     """Return ARRAYS with values drawn from the EXAMPLE, floats scaled; ``None`` if these are all one.
 

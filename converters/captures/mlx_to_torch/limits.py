@@ -1,103 +1,120 @@
-"""Up to which sizes a recording holds: modules decide by sizes, as ``min(length, 512)`` does."""
+"""Up to which sizes a recording holds: modules decide by sizes, as ``min(length, 512)`` does.
+
+They decide by a product or a sum of two sizes as well, as ``batch * length > 1000``. Sizes up to which a recording
+holds are looked for along lines, and what explains all that was found is its limit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ....errors import UnsupportedError
-from .graph import Graph
-from .merging import fits_traced, merged
-from .sizes import points
-
-FAR: Final = (256, 4096)  # sizes at which it is looked whether the module computes the same
-BRANCHES: Final = 3  # how many branches of the same values are followed in one direction
+from .merging import CURE, at
 
 Sizes = Mapping[str, int]
 
-
-class Limit(NamedTuple):
-    """The smallest and the largest size at which a recording holds; ``None`` where none was found."""
-
-    least: int | None
-    largest: int | None
-
-    def passed(self, size: int) -> int | None:
-        """Return the limit that SIZE lies beyond, ``None`` if it is within both."""
-        if self.least is not None and size < self.least:
-            return self.least
-        return self.largest if self.largest is not None and size > self.largest else None
+TOGETHER: Final[Mapping[str, Callable[[int, int], float]]] = {
+    "*": operator.mul,
+    "+": operator.add,
+    "-": operator.sub,
+    "/": operator.truediv,
+}
 
 
-class Search(NamedTuple):
-    """How limits are looked for.
+class Measure(NamedTuple):
+    """A size, or what two sizes make.
 
-    Attributes:
-        trace: gives the graph of the module at sizes.
-        same: says whether the recording gives what MLX gives at sizes.
-        example: the sizes of the example.
+    >>> measure = Measure(("batch", "length"), "*")
+    >>> str(measure), measure.of({"batch": 2, "length": 5})
+    ('batch * length', 10)
     """
 
-    trace: Callable[[Sizes], Graph]
-    same: Callable[[Sizes], bool]
-    example: Sizes
+    names: tuple[str, ...]
+    sign: str = ""
 
-    def limits(self, whole: Graph) -> dict[str, Limit]:
-        """Return the limits of those sizes that have one; WHOLE is the graph before it is simplified."""
-        found = {
-            name: Limit(self._least(name, whole), self._largest(name, whole))
-            for name in self.example
-        }
-        return {name: it for name, it in found.items() if it != (None, None)}
+    def of(self, sizes: Sizes) -> float:
+        """Return it where named sizes are SIZES."""
+        known = [sizes[name] for name in self.names]
+        return TOGETHER[self.sign](*known) if self.sign else known[0]
 
-    def _largest(self, name: str, whole: Graph) -> int | None:
-        """Return the largest size NAME before the module computes other values."""
-        base: Sizes = self.example
-        for _ in range(BRANCHES):
-            far = [size for size in FAR if size > base[name]]
-            last = self._last(name, base, whole, far)
-            if last is None:
-                return None
-            base = {**base, name: last + 1}
-            if not (self.same(base) and self.same({**base, name: 2 * last})):
-                return last
-            try:
-                whole = merged([self.trace(it) for it in points(base)], points(base))
-            except UnsupportedError:
-                return last
-        return last
+    def __str__(self) -> str:
+        return f" {self.sign} ".join(self.names)
 
-    def _least(self, name: str, whole: Graph) -> int | None:
-        """Return the smallest size NAME down to which the module computes the same values."""
-        far = [1] if self.example[name] > 1 else []
-        last = self._last(name, self.example, whole, far)
-        if last is None:
-            return None
-        beyond = [{**self.example, name: size} for size in {last - 1, 1}]
-        return None if all(map(self.same, beyond)) else last
 
-    def _last(self, name: str, base: Sizes, whole: Graph, far: Sequence[int]) -> int | None:
-        """Return the last size NAME from BASE through FAR that WHOLE holds at; ``None`` if it is all."""
-        held = base[name]
-        for size in far:
-            if (holds := self._holds(whole, {**base, name: size})) is False:
-                return self._between(name, base, whole, held, size)
-            held = size if holds else held
-        return None
+class Limit(NamedTuple):
+    """The smallest and the largest value at which a recording holds; ``None`` where none was found."""
 
-    def _between(self, name: str, base: Sizes, whole: Graph, held: int, beyond: int) -> int:
-        """Return the last size NAME that WHOLE holds at, from one HELD to one BEYOND."""
-        while abs(beyond - held) > 1:
-            middle = (held + beyond) // 2
-            if self._holds(whole, {**base, name: middle}):
-                held = middle
-            else:
-                beyond = middle
-        return held
+    measure: Measure
+    least: float | None
+    largest: float | None
 
-    def _holds(self, whole: Graph, sizes: Sizes) -> bool | None:
-        """Say whether WHOLE is the module at SIZES too; ``None`` if it cannot be traced there."""
-        try:
-            return fits_traced(self.trace(sizes), whole, sizes)
-        except UnsupportedError:
-            return None
+    def passed(self, sizes: Sizes) -> float | None:
+        """Return the limit that SIZES lie beyond, ``None`` if they are within both."""
+        value = self.measure.of(sizes)
+        if self.least is not None and value < self.least:
+            return self.least
+        return self.largest if self.largest is not None and value > self.largest else None
+
+
+class Edge(NamedTuple):
+    """Sizes at which a recording holds, and those one step on, at which it does not."""
+
+    inside: Sizes
+    outside: Sizes
+
+
+def explained(edges: Sequence[Edge], holding: Collection[Sizes]) -> dict[str, Limit]:
+    """Return by name the fewest limits that keep all sizes HOLDING and none outside of EDGES.
+
+    >>> holding = [{"n": 2, "m": 500}, {"n": 1, "m": 1000}]
+    >>> list(explained([Edge(it, {**it, "m": it["m"] + 1}) for it in holding], holding))
+    ['n * m']
+
+    Raises:
+        UnsupportedError: no size and no two sizes together tell the ones from the others.
+    """
+    found: dict[str, Limit] = {}
+    while edges:
+        measure, below, explains = max(
+            (
+                (measure, below, explains)
+                for measure in _measures([*edges[0].inside])
+                for below in (False, True)
+                for explains in [_beyond(measure, below, edges, holding)]
+            ),
+            key=lambda it: len(it[-1]),
+        )
+        if not explains:
+            inside, outside = edges[0]
+            raise UnsupportedError(
+                f"the module computes different things at {at(inside)} and at {at(outside)}, by more than"
+                f" one size or two together: {CURE}"
+            )
+        limit = found.get(str(measure), Limit(measure, None, None))
+        end = _end(measure, below, holding)
+        least, largest = (end, limit.largest) if below else (limit.least, end)
+        found[str(measure)] = Limit(measure, least, largest)
+        edges = [it for it in edges if it not in explains]
+    return found
+
+
+def _measures(names: Sequence[str]) -> list[Measure]:
+    """Return what a module may decide by, the simplest first."""
+    pairs = [Measure(pair, sign) for pair in itertools.combinations(names, 2) for sign in TOGETHER]
+    return [Measure((name,)) for name in names] + pairs
+
+
+def _beyond(
+    measure: Measure, below: bool, edges: Sequence[Edge], holding: Collection[Sizes]
+) -> list[Edge]:
+    """Return those of EDGES whose outside lies beyond all sizes HOLDING."""
+    end = _end(measure, below, holding)
+    passed = operator.lt if below else operator.gt
+    return [it for it in edges if passed(measure.of(it.outside), end)]
+
+
+def _end(measure: Measure, below: bool, holding: Collection[Sizes]) -> float:
+    return (min if below else max)(measure.of(it) for it in holding)

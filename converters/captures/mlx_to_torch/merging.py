@@ -24,7 +24,7 @@ def merged(graphs: Sequence[Graph], traced: Sequence[Mapping[str, int]]) -> Grap
             of the sizes.
     """
     for other, sizes in zip(graphs[1:], traced[1:], strict=True):
-        _require_alike(graphs[0], other, f"{_at(traced[0])} and at {_at(sizes)}")
+        _require_alike(graphs[0], other, f"{at(traced[0])} and at {at(sizes)}")
     return _Merger(graphs, traced).graph()
 
 
@@ -60,7 +60,8 @@ def _is_number(node: Node, graph: Graph, sizes: Mapping[str, int]) -> bool:
     return math.isclose(1 / number if inverse and number else number, wanted, rel_tol=1e-6)
 
 
-def _at(sizes: Mapping[str, int]) -> str:
+def at(sizes: Mapping[str, int]) -> str:
+    """Return SIZES as a message says them."""
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
@@ -83,7 +84,7 @@ class _Merger:
 
     def __init__(self, graphs: Sequence[Graph], traced: Sequence[Mapping[str, int]]) -> None:
         self.graphs, self.first, self.fit = graphs, graphs[0], Fit(traced)
-        self.places = " / ".join(map(_at, traced))
+        self.places = " / ".join(map(at, traced))
         self.shapes: dict[int, tuple[Any, ...]] = {}
         self.observed: dict[int, dict[int, str]] = {}
         self.compared: set[int] = set()

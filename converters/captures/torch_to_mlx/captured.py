@@ -17,7 +17,7 @@ from .adapters import inserting
 from .dtypes import cast, to_mlx, to_torch
 from .graph import Tap
 from .parameters import Branch, Tensor, plant
-from .ports import accept
+from .ports import accept, shown
 from .quantized import weights
 from .recording.arguments import fed
 from .recording.recorded import Recording
@@ -113,7 +113,11 @@ class Captured(Branch):
     ) -> Any:
         values = self._wiring.values(recording)
         values.update(accept(recording.ports, inputs))
-        return self._wiring.graph(recording, whole=tap is not None).run(values, tap)
+        results = self._wiring.graph(recording, whole=tap is not None).run(values, tap)
+        return [
+            result if place in recording.writes else shown(recording.ports, values, result)
+            for place, result in enumerate(results)
+        ]
 
     def holds(self, inputs: Mapping[str, mx.array]) -> bool:
         """Tell whether what the module decided by the example's masks is what it would decide for INPUTS.

@@ -22,7 +22,7 @@ from .passes import table
 from .passes.draft import Draft
 from .ports import read_ports
 from .recording.arguments import Inputs, by_name
-from .recording.decisions import DECIDED
+from .recording.deciding.masks import DECIDED
 from .recording.modes import Modes, Other, readers_of_mode
 from .recording.recorded import Recording
 from .recording.sources import sources, structure, user_inputs, writes

@@ -14,18 +14,23 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from ....errors import BadInputError, UnsupportedError
+from ...common.memory import pass_on_shortage
 from .operations.decompositions import decomposed, updating
 from .operations.recurrent.recorded import check_packed, kept_whole
+from .ports import HELD
 from .recording.arguments import Inputs, by_name, leaves, mapped
 from .recording.autograd.functions import Use, functions_noted
 from .recording.autograd.lifting import lift
 from .recording.autograd.writes import pass_hidden_writes
 from .recording.blocks import detach_blocks, drop_answers, refused_in_autocast
+from .recording.comparing import SameMasks
 from .recording.cures import cured
-from .recording.decisions import as_the_example, held, is_decision
+from .recording.deciding.holding import candidates, holding, is_open, shows
+from .recording.deciding.masks import as_the_example, held, is_decision
 from .recording.failures import refuse
 from .recording.hooks import hooks_refused, refuse_hooks
-from .recording.numbers import Counted, numbers_known, refuse_counters
+from .recording.kept.counters import refuse_counters
+from .recording.kept.numbers import Counted, numbers_known
 from .recording.pure import made_pure
 from .recording.reads import keep_reads_whole
 from .recording.strides import order_as_stored
@@ -108,7 +113,11 @@ def functionalized(program: ExportedProgram) -> ExportedProgram:
 
 def record(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
     """Record MODULE on INPUTS, functionalized, with operations that have a handler kept whole."""
-    return refuse_counters(module, lambda: _recorded_once(module, inputs, dynamic))
+    return refuse_counters(
+        module,
+        lambda: example(by_name(module, inputs), dynamic),
+        lambda: _recorded_once(module, inputs, dynamic),
+    )
 
 
 def _recorded_once(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
@@ -119,24 +128,65 @@ def _recorded_once(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) ->
 
 def _recorded(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:
     refuse_hooks(module)
-    inputs = by_name(module, inputs)
+    tensors = example(by_name(module, inputs), dynamic)
     try:
-        return _exported(module, inputs, dynamic)
+        program = _exported(module, tensors, dynamic)
     except Exception as error:
-        if is_decision(error, inputs):
-            with as_the_example():  # ERROR says what to do
-                program = _exported(module, inputs, dynamic)
-                if held(program):
-                    return program
-        refuse(error, type(module).__name__)
+        found = _as_decided(module, tensors, dynamic) if is_decision(error) else None
+        return found or refuse(error, type(module).__name__)
+    if not is_open(program):
+        return program
+    return _as_held(module, tensors, dynamic) or program
+
+
+def _as_decided(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram | None:
+    """Return MODULE recorded as it decides for TENSORS by masks, or by whole numbers; ``None`` if it cannot be."""
+    return _by_masks(module, tensors, dynamic) or _as_held(module, tensors, dynamic)
+
+
+def _by_masks(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram | None:
+    with as_the_example():
+        program = _tried(module, tensors, dynamic)
+        known = program is not None and held(program) and not is_open(program)
+    return program if known else None
+
+
+def _as_held(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram | None:
+    """Return MODULE recorded with those whole numbers held that decide; ``None`` if that is not enough."""
+    may = candidates(tensors, dynamic)
+    with holding(module, may) as known:
+        _tried(module, tensors, dynamic)
+    values = {name: may[name] for name in sorted(known.read - known.looked_up)}
+    with holding(module, values):
+        program = _tried(module, tensors, dynamic) or _by_masks(module, tensors, dynamic)
+    if program is None or is_open(program) or (values and not shows(program)):
+        return None
+    program.graph_module.meta[HELD] = values
+    return program
+
+
+def _tried(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram | None:
+    """Return MODULE recorded; ``None`` where that fails: the error of the first attempt says what to do."""
+    try:
+        return _exported(module, tensors, dynamic)
+    except Exception as error:
+        pass_on_shortage(error)
+        return None
 
 
 def _exported(
-    module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram:
-    tensors = example(inputs, dynamic)
     shapes = _shapes(module, tensors, dynamic)
-    with recording(module, inputs) as uses:
+    with recording(module, tensors) as uses, SameMasks():
         program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
         functional = _functional(program)
     lift(functional, uses)

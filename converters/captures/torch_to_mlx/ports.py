@@ -16,6 +16,7 @@ from torch.utils._sympy.numbers import int_oo
 from ....errors import MismatchError, UnsupportedError
 from .dtypes import cast, mlx_dtype
 
+HELD: Final = "held"  # in the graph's meta: input -> the values that it must have
 _SAME_VALUES: Final = frozenset(
     f"aten.{name}.default"
     for name in ("view", "reshape", "alias", "clone", "_to_copy", "unsqueeze", "expand", "detach")
@@ -33,13 +34,14 @@ class Size(NamedTuple):
 
 
 class Port(NamedTuple):
-    """An input: its name, the graph's name of its value, dtype, sizes, and rows of the table it indexes."""
+    """An input: its name, the graph's name of its value, dtype, sizes, rows of the table it indexes, what it must be."""
 
     name: str
     value: str
     dtype: mx.Dtype
     sizes: tuple[int | Size, ...]
     rows: int | None = None
+    held: Any = None
 
 
 def _size(recorded: int | torch.SymInt, label: str | None, port: str, program: Any) -> int | Size:
@@ -63,7 +65,7 @@ def read_ports(
 ) -> tuple[Port, ...]:
     """Return the tensor inputs of PROGRAM, whose user inputs are called NAMES in order."""
     values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
-    rows = _rows(program.graph)
+    rows, held = _rows(program.graph), program.graph_module.meta.get(HELD, {})
     specs = [s for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
     ports = []
     for name, spec in zip(names, specs, strict=True):
@@ -72,7 +74,8 @@ def read_ports(
             labels = dynamic.get(name, {})
             sizes = [_size(s, labels.get(i), name, program) for i, s in enumerate(value.shape)]
             dtype, indexed = mlx_dtype(value.dtype), rows.get(spec.arg.name)
-            ports.append(Port(name, spec.arg.name, dtype, tuple(sizes), indexed))
+            only = held[name].tolist() if name in held else None
+            ports.append(Port(name, spec.arg.name, dtype, tuple(sizes), indexed, only))
     _check_independent(ports)
     return tuple(ports)
 
@@ -145,6 +148,31 @@ def _index_problem(port: Port, value: mx.array) -> str | None:
     )
 
 
+def _held_problem(port: Port, value: mx.array) -> str | None:
+    """Refuse other values than those that decided; in a compiled function none can be seen."""
+    try:
+        if port.held is None or bool(_as_held(port, value).item()):
+            return None
+    except ValueError:  # values are not known while MLX traces
+        return None
+    return (
+        f"{port.name}: holds other values than the example, by which the module's code decides"
+        f" what it computes: capture it again with these"
+    )
+
+
+def _as_held(port: Port, value: mx.array) -> mx.array:
+    return mx.array_equal(value, mx.array(port.held, dtype=port.dtype))
+
+
+def shown(ports: tuple[Port, ...], values: Mapping[str, mx.array], result: Any) -> Any:
+    """Return RESULT, NaN where it is floating and VALUES of the graph are not those that decided."""
+    wrong = [~_as_held(port, values[port.value]) for port in ports if port.held is not None]
+    if not wrong or not isinstance(result, mx.array) or not mx.issubdtype(result.dtype, mx.inexact):
+        return result
+    return mx.where(mx.any(mx.stack(wrong)), mx.array(float("nan"), dtype=result.dtype), result)
+
+
 def _problems(port: Port, value: mx.array, seen: dict[str, int]) -> list[str]:
     wrong = _dtype_problem(port, value) or _index_problem(port, value)
     if wrong:
@@ -152,7 +180,9 @@ def _problems(port: Port, value: mx.array, seen: dict[str, int]) -> list[str]:
     if value.ndim != len(port.sizes):
         return [f"{port.name}: {value.ndim} axes, recorded with {len(port.sizes)}"]
     found = [_size_problem(port, axis, given, seen) for axis, given in enumerate(value.shape)]
-    return [problem for problem in found if problem]
+    return [problem for problem in found if problem] or list(
+        filter(None, [_held_problem(port, value)])
+    )
 
 
 def _name_problems(ports: tuple[Port, ...], inputs: Mapping[str, Any]) -> list[str]:

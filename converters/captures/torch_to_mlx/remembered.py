@@ -49,7 +49,7 @@ def capture_once(
     key = (*described(module), *shapes_of(inputs), json.dumps(dynamic, sort_keys=True), passes)
     if key not in KEPT:
         captured = capture_torch(module, inputs=inputs, dynamic=dynamic, passes=passes)
-        if not captured.recording.decided:
+        if not captured.recording.by_values:
             KEPT[key] = captured.recording, captured.other
         while len(KEPT) > MOST:
             KEPT.popitem(last=False)

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from ...values import Array
 
 Bytes = NDArray[np.uint8]
-# What is swapped with what lies so many bits above it, in 64 bits.
-BYTES: Final = (np.uint64(8), np.uint64(0x0000FF000000FF00))
-NIBBLES: Final = (np.uint64(4), np.uint64(0x00F000F000F000F0))
+FOUR: Final = 4  # bits of a code
+BYTE: Final = np.uint16(8)  # bits of the lower one of two bytes
 
 
 def apart(packed: Array, half: int) -> Bytes:
@@ -27,33 +26,35 @@ def apart(packed: Array, half: int) -> Bytes:
     >>> [f"{byte:02x}" for byte in apart(pairs, 8)[0]]
     ['80', '91', 'a2', 'b3', 'c4', 'd5', 'e6', 'f7']
     """
-    halves = packed.view("<u2").reshape(-1, 2, half // 4)
-    words = np.empty((len(halves), half // 8), "<u8")
-    fours = words.view("<u2").reshape(len(halves), half // 4, 2)
-    fours[:, :, 0], fours[:, :, 1] = halves[:, 0], halves[:, 1]
-    room = np.empty_like(words)
-    for stage in (BYTES, NIBBLES):
-        _swap(words, room, *stage)
-    return words.view(np.uint8)
+    halves = packed.view(_words(half)).reshape(-1, 2)
+    even, odd = _swapped(halves[:, 0], halves[:, 1])
+    pairs = odd.view(np.uint8).astype("<u2")
+    pairs <<= BYTE
+    pairs |= even.view(np.uint8)
+    return pairs.view(np.uint8).reshape(-1, half)
 
 
 def together(packed: Array, half: int) -> Bytes:
     """Return PACKED, code i and i + HALF in a byte, with neighbours in a byte; undoes :func:`apart`."""
-    words = np.array(packed, np.uint8, order="C").view("<u8")
-    room = np.empty_like(words)
-    for stage in (NIBBLES, BYTES):
-        _swap(words, room, *stage)
-    fours = words.view("<u2").reshape(-1, half // 4, 2)
-    halves = np.empty((len(fours), 2, half // 4), "<u2")
-    halves[:, 0], halves[:, 1] = fours[:, :, 0], fours[:, :, 1]
+    pairs, words = np.ascontiguousarray(packed, np.uint8).view("<u2"), _words(half)
+    even, odd = (it.astype(np.uint8).reshape(-1).view(words) for it in (pairs, pairs >> BYTE))
+    halves = np.stack(_swapped(even, odd), axis=1)
     return halves.view(np.uint8).reshape(-1, half)
 
 
-def _swap(words: Array, room: Array, shift: np.uint64, mask: np.uint64) -> None:
-    """Swap the bits of WORDS under MASK with those SHIFT above, in place; ROOM is anyone's after."""
-    np.right_shift(words, shift, out=room)
-    np.bitwise_xor(room, words, out=room)
-    np.bitwise_and(room, mask, out=room)
-    np.bitwise_xor(words, room, out=words)
-    np.left_shift(room, shift, out=room)
-    np.bitwise_xor(words, room, out=words)
+def _words(half: int) -> np.dtype[np.unsignedinteger]:
+    """Return the dtype of the bytes of half a block of twice HALF codes, taken as one number."""
+    return np.dtype(f"<u{half // 2}")
+
+
+def _swapped(first: Array, second: Array) -> tuple[Array, Array]:
+    """Return both with the upper code of each byte in FIRST swapped for the lower one in SECOND."""
+    kind = first.dtype.type
+    lower = kind(int.from_bytes(b"\x0f" * first.itemsize, "little"))
+    change = first >> kind(FOUR)
+    change ^= second
+    change &= lower
+    other = second ^ change
+    change <<= kind(FOUR)
+    change ^= first
+    return change, other

@@ -1,4 +1,4 @@
-"""Which faults the classes of mlx-lm and mlx-vlm have, by model type, and what each repair has to know."""
+"""Which faults the classes of the MLX libraries have, by model type, and what each repair has to know."""
 
 from __future__ import annotations
 
@@ -208,7 +208,22 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
 }
-OF_LIBRARY: Final = {"mlx-lm": REPAIRS, "mlx-vlm": SEEING}
+
+# The same of mlx-embeddings' class.
+EMBEDDING: Final[dict[str, tuple[Repair, ...]]] = {
+    "gemma3_text": (
+        Repair(
+            "embedding_mask",
+            {"use_bidirectional_attention": False},
+            when=given("sliding_window"),
+        ),
+    ),
+    "lfm2": (Repair("padding_mask"),),
+    "modernbert": (gelu({"mlp.act": "none"}),),
+    "qwen3": (Repair("left_padding"),),
+    "qwen3_vl": (Repair("new_positions"),),
+}
+OF_LIBRARY: Final = {"mlx-lm": REPAIRS, "mlx-vlm": SEEING, "mlx-embeddings": EMBEDDING}
 
 
 def asked(config: Mapping[str, Any], library: str = "mlx-lm") -> tuple[Repair, ...]:

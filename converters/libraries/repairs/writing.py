@@ -1,4 +1,4 @@
-"""The text of a ``model.py``: parts put before the class of mlx-lm, or of mlx-vlm, that they mend."""
+"""The text of a ``model.py``: parts put before the class of an MLX library that they mend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from ..packages import prepare
 from .catalogue import Repair, chosen
 
 # Library -> the file that its config.json names, whose name says which library's class it mends.
-MODEL_FILES: Final = {"mlx-lm": "model.py", "mlx-vlm": "model_mlx_vlm.py"}
+MODEL_FILES: Final = {
+    "mlx-lm": "model.py",
+    "mlx-vlm": "model_mlx_vlm.py",
+    "mlx-embeddings": "model_mlx_embeddings.py",
+}
 PARTS: Final = Path(__file__).parent / "parts"
 HEAD: Final = '''"""{module}, mended by Weighbridge: {names}."""
 
@@ -30,9 +34,9 @@ class Model({bases}, library.Model):
 '''
 ARGUMENTS: Final = "@dataclass\nclass {name}(library.{name}):\n"
 # What has the fields of a language model, by library.
-READERS: Final = {"mlx-lm": "ModelArgs", "mlx-vlm": "TextConfig"}
+READERS: Final = {"mlx-lm": "ModelArgs", "mlx-vlm": "TextConfig", "mlx-embeddings": "ModelArgs"}
 WHOLE: Final = "ModelConfig"  # what has those of the whole model in mlx-vlm
-# mlx-vlm's loader looks for the classes of towers beside the model's.
+# The loaders of the others look for the classes of towers beside the model's.
 BESIDE: Final = "def __getattr__(name):\n    return getattr(library, name)"
 
 
@@ -55,7 +59,7 @@ def text(module: str, kind: str, names: Collection[str]) -> str:
             names=", ".join(repair.part for repair in repairs),
             imports=_imports(module, [*parts, DATACLASS] if fields else parts),
             parts="\n\n\n".join([parts[0].code, *(part.code.strip() for part in parts[1:])]),
-            arguments=_arguments(READERS[library], fields),
+            arguments=_arguments(library, fields),
             bases=", ".join(repair.part.title().replace("_", "") for repair in repairs),
             settings=f"\n{settings}" if settings else "",
         ).rstrip()
@@ -77,12 +81,12 @@ def _fields(rows: Iterable[Mapping[str, object]]) -> str:
     return _indented(f"{key}: object = {value!r}" for row in rows for key, value in row.items())
 
 
-def _arguments(name: str, fields: Mapping[str, str]) -> str:
-    """Return what reads the configuration in the place of the library's NAME and others with FIELDS."""
+def _arguments(library: str, fields: Mapping[str, str]) -> str:
+    """Return what reads the configuration in the place of LIBRARY's own, with FIELDS by class, and the rest."""
     own = [ARGUMENTS.format(name=it) + lines for it, lines in fields.items()]
-    if name == READERS["mlx-lm"]:
-        return "".join(own) or f"{name} = library.{name}"
-    return "\n\n\n".join([*own, BESIDE])
+    if not own and library != "mlx-vlm":
+        own = [f"{READERS[library]} = library.{READERS[library]}"]
+    return "\n\n\n".join([*own, *([] if library == "mlx-lm" else [BESIDE])])
 
 
 class Part(NamedTuple):

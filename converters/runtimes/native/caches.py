@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mlx import nn
 
 SEES: Final = "mlx_vlm"  # its generation calls the language model inside, with caches of its own
+EMBEDS: Final = "mlx_embeddings"  # whose classes read a text at once, those made of mlx-vlm's too
 Call = Callable[[Mapping[str, Any]], Any]
 
 
@@ -25,7 +26,8 @@ def taken(module: nn.Module) -> list[str]:
 def sees(module: nn.Module) -> bool:
     """Say whether MODULE is a class of mlx-vlm, which generates by its language model."""
     bases = type(module).__mro__  # one that reads its weights from disk is a class of ours below it
-    return any(it.__module__.partition(".")[0] == SEES for it in bases)
+    rooms = {it.__module__.partition(".")[0] for it in bases}
+    return SEES in rooms and EMBEDS not in rooms
 
 
 def reason_unread(module: nn.Module) -> str:

@@ -14,6 +14,7 @@ from ....errors import MismatchError, WeighbridgeError
 from ...checkpoints import Header
 from ...checkpoints.base import different
 from ...common.arrays import to_mlx
+from ...libraries.protocols import beside
 from ...libraries.target import CODES, OWN
 from ...models import Model
 from ...values import Array
@@ -63,12 +64,12 @@ def unread(head: Header) -> mx.array:
 
 
 def loaded(model: Model, weights: Mapping[str, mx.array]) -> tuple[nn.Module, dict[str, mx.array]]:
-    """Return the library's class for MODEL, unfilled, and WEIGHTS as its loading renames them.
+    """Return the library's class for MODEL, unfilled, and WEIGHTS as its loading completes and renames them.
 
     The one object that sanitizes also runs: some classes drop a layer of their own while they do.
     """
     parts = list(model.library.parts(class_config(model))) if model.library else []
-    renamed = dict(weights)
+    renamed = {**weights, **(beside(model.path, model.library.library) if model.library else {})}
     for part in parts:
         if hasattr(part, "sanitize"):
             renamed = dict(part.sanitize(renamed))

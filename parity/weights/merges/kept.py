@@ -89,11 +89,6 @@ def as_kept(model: Model, explanations: Sequence[Explanation], weights: Weights)
     what was rounded before: MLX's classes that store the one and tools that merge in 16 bits compute
     something else than the source, however faithful the conversion is.
 
-    Args:
-        model: the source.
-        explanations: of the candidate's tensors.
-        weights: the candidate's.
-
     Returns:
         The model, or ``None`` where no weight is kept that way.
     """

@@ -43,3 +43,11 @@ def test_a_tensor_that_is_written_to_leaves_the_array_as_it_was():
     array = np.ones(2, np.float32)
     to_torch(array).zero_()
     assert array.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu])
+def test_float8_arrives_in_torch_as_it_is(dtype):
+    array = np.arange(12, dtype=np.uint8).reshape(3, 4).T.view(str(dtype).rpartition(".")[2])
+    tensor = to_torch(array)
+    assert tensor.dtype is dtype
+    assert tensor.view(torch.uint8).numpy().tobytes() == array.tobytes()

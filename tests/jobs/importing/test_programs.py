@@ -18,8 +18,8 @@ from weighbridge.converters.models.manifests import MANIFEST
 from weighbridge.tests.support.coreml import modules
 from weighbridge.tests.support.coreml.families import source as family
 from weighbridge.tests.support.coreml.records import without_record
+from weighbridge.tests.support.shallow import FIXTURES, shallow
 
-FIXTURES = Path(__file__).parents[3] / "fixtures"
 SUFFIX = {"coreml": ".mlpackage", "onnx": ".onnx"}
 
 
@@ -31,11 +31,11 @@ def invoke(*arguments, code=0) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with the configurations of two models, without their weights."""
+    """Return a folder with the configurations of two models, without their weights; those in ``whole``."""
     folder = tmp_path_factory.mktemp("programs")
     for name in ("bert", "gemma3_text"):
         (folder / name).mkdir()
-        shutil.copy(FIXTURES / name / "model" / "config.json", folder / name)
+        shutil.copy(shallow(name, folder / "whole") / "config.json", folder / name)
     return folder
 
 
@@ -46,15 +46,15 @@ def exported(folder):
     def export(name, form, *options):
         path = folder / f"{name}-{'-'.join(options).strip('-')}{SUFFIX[form]}"
         if not path.exists():
-            source = FIXTURES / name / "model"
+            source = folder / "whole" / name
             invoke("export", form, source, path, "--check", "none", *options)
         return path
 
     return export
 
 
-def weights(name):
-    return load_file(FIXTURES / name / "model" / "model.safetensors")
+def weights(folder, name):
+    return load_file(folder / "whole" / name / "model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_float32_weights_come_back_bit_for_bit(exported, folder, tmp_path, form,
         )
     )
     assert document["verdict"]["status"] == {"onnx": "PASS", "coreml": "PASS-REFERENCE"}[form]
-    assert "37 proven" in document["plan"][0]
-    found, wanted = load_file(tmp_path / "back" / "model.safetensors"), weights("bert")
+    assert "21 proven" in document["plan"][0]
+    found, wanted = load_file(tmp_path / "back" / "model.safetensors"), weights(folder, "bert")
     assert wanted.keys() - found.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
     for name, array in found.items():
         assert array.tobytes() == wanted[name].tobytes()
@@ -137,7 +137,7 @@ def test_a_normed_weight_and_joined_biases_of_zeros_come_back_from_core_ml(whole
 
 @pytest.mark.parametrize("name", ["vit", pytest.param("Mixtral", marks=pytest.mark.heavy)])
 def test_weights_that_the_class_calls_otherwise_than_its_checkpoint_come_back(name, tmp_path):
-    source = FIXTURES / name / "model" if name == "vit" else family(name, tmp_path)
+    source = shallow(name, tmp_path) if name == "vit" else family(name, tmp_path)
     like = tmp_path / "like"
     like.mkdir()
     shutil.copy(Path(source) / "config.json", like)
@@ -282,10 +282,12 @@ def test_a_parameter_that_no_output_needs_is_named_and_the_rest_comes_back(form,
     assert "UNVERIFIED" in invoke("convert", f"{form}-to-mlx", file, tmp_path / "mlx", *words)
 
 
-def test_a_head_that_the_outputs_do_not_need_is_left_out_though_its_bias_equals_another(tmp_path):
+def test_a_head_that_the_outputs_do_not_need_is_left_out_though_its_bias_equals_another(
+    folder, tmp_path
+):
     model, file = tmp_path / "bert", tmp_path / "bert.onnx"
-    shutil.copytree(FIXTURES / "bert" / "model", model)
-    zeros = weights("bert")
+    shutil.copytree(folder / "whole" / "bert", model)
+    zeros = weights(folder, "bert")
     zeros |= {name: np.zeros_like(it) for name, it in zeros.items() if name.endswith("bias")}
     save_file(zeros, model / "model.safetensors", metadata={"format": "pt"})
     invoke("export", "onnx", model, file, "--check", "none")
@@ -301,8 +303,11 @@ def test_what_an_exporter_folded_is_computed_back(exported, folder, tmp_path):
     output = invoke(
         "convert", "coreml-to-torch", source, tmp_path / "back", "--like", folder / "gemma3_text"
     )
-    assert "13 computed back" in output
-    found, wanted = load_file(tmp_path / "back" / "model.safetensors"), weights("gemma3_text")
+    assert "7 computed back" in output
+    found, wanted = (
+        load_file(tmp_path / "back" / "model.safetensors"),
+        weights(folder, "gemma3_text"),
+    )
     assert found.keys() == wanted.keys()
     for name, array in found.items():
         assert np.abs(array - wanted[name]).max() <= np.finfo(np.float32).eps
@@ -312,7 +317,9 @@ def test_a_package_in_half_precision_comes_back_rounded_once(exported, folder, t
     source = exported("bert", "coreml", "--precision", "mixed")
     invoke("convert", "coreml-to-torch", source, tmp_path / "back", "--like", folder / "bert")
     for name, array in load_file(tmp_path / "back" / "model.safetensors").items():
-        assert np.array_equal(array, weights("bert")[name].astype(np.float16).astype(array.dtype))
+        assert np.array_equal(
+            array, weights(folder, "bert")[name].astype(np.float16).astype(array.dtype)
+        )
 
 
 def test_a_file_goes_on_to_mlx(exported, folder, tmp_path):
@@ -347,11 +354,60 @@ def test_without_a_record_weights_are_found_by_their_names(exported, folder, tmp
     output = invoke(
         "convert", "onnx-to-torch", source, tmp_path / "back", "--like", folder / "bert"
     )
-    assert "37 by name" in output
+    assert "21 by name" in output
     assert "which does not say why: pooler.dense.bias, pooler.dense.weight" in output
     found = load_file(tmp_path / "back" / "model.safetensors")
-    assert len(found) == 37
-    assert all(np.array_equal(found[name], weights("bert")[name]) for name in found)
+    assert len(found) == 21
+    assert all(np.array_equal(found[name], weights(folder, "bert")[name]) for name in found)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gemma3_text", ("--precision", "float32")),
+        ("gpt2", ("--precision", "float32")),
+        ("clip", ("--precision", "float32")),
+    ],
+)
+def test_without_a_record_and_names_weights_are_found_by_the_places_they_stand_in(
+    exported, folder, tmp_path, name, options
+):
+    package, whole = tmp_path / "m.mlpackage", folder / "whole" / name
+    if not whole.exists():
+        shutil.copytree(FIXTURES / name / "model", whole)
+    without_record(Path(shutil.copytree(exported(name, "coreml", *options), package)))
+    like = tmp_path / "like"
+    like.mkdir()
+    shutil.copy(whole / "config.json", like)
+    words = ("convert", "coreml-to-torch", package, tmp_path / "back", "--like", like)
+    output = invoke(*words)
+    assert "by the graph" in output
+    assert "PASS-REFERENCE" in output
+    found, wanted = load_file(tmp_path / "back" / "model.safetensors"), weights(folder, name)
+    assert found.keys() == wanted.keys()
+    for it, array in wanted.items():
+        if name.startswith("gemma") and "norm" in it:  # 1 + w is in the package
+            np.testing.assert_allclose(found[it], array, rtol=0, atol=5e-7)
+        else:
+            assert found[it].tobytes() == array.tobytes()
+
+
+@pytest.mark.heavy
+def test_a_package_of_other_operations_than_the_models_gives_no_weights_by_guess(
+    exported, folder, tmp_path
+):
+    package = tmp_path / "m.mlpackage"
+    form = ("gemma3_text", "coreml", "--precision", "float32")
+    without_record(Path(shutil.copytree(exported(*form), package)))
+    config = json.loads((folder / "gemma3_text" / "config.json").read_text())
+    (tmp_path / "like").mkdir()
+    (tmp_path / "like/config.json").write_text(json.dumps({**config, "hidden_activation": "relu"}))
+    words = ("convert", "coreml-to-torch", package, tmp_path / "back")
+    output = invoke(*words, "--like", tmp_path / "like", "--check", "none", code=3)
+    assert "norm.weight" in output
+    assert "is not found" in output
+    assert not (tmp_path / "back").exists()
 
 
 def test_without_a_run_of_the_file_the_result_is_unverified(
@@ -381,7 +437,7 @@ def test_a_weight_that_was_changed_in_the_file_is_not_called_proven(exported, fo
         *("convert", "onnx-to-torch", tmp_path / "tuned.onnx", tmp_path / "back"),
         *("--like", folder / "bert", "--check", "none"),
     )
-    assert "36 proven, 1 changed since the export" in output
+    assert "20 proven, 1 changed since the export" in output
     found = load_file(tmp_path / "back" / "model.safetensors")
     assert np.array_equal(found[tensor.name], array)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from weighbridge.converters.libraries.repairs.catalogue import SEEING, needs
+from weighbridge.converters.libraries.repairs.catalogue import EMBEDDING, OF_LIBRARY, SEEING, needs
 from weighbridge.converters.libraries.resaved import SEEING as LAID_OUT
 from weighbridge.tests.support.atlas.tower_faults import OTHERS
 from weighbridge.tests.support.atlas.upstream_page import documented, figure, linked
@@ -27,11 +27,13 @@ def sections() -> Iterator[str]:
     """Yield the head and a section for every fault of the two libraries."""
     yield HEAD
     rows = {(row["library"], row["kind"]): row for row in read()}
+    for kind in EMBEDDING:
+        yield mended(rows["mlx-embeddings", kind])
     for kind in sorted(it for it in SEEING if not needs("mlx-vlm", it)):
         yield mended(rows["mlx-vlm", kind])
-    for fault in sorted(OTHERS, key=lambda it: (it.library, it.kind)):
-        if fault.library != "mlx-vlm" or fault.kind not in SEEING:
-            yield left(fault, rows[fault.library, fault.kind])
+    for fault in sorted(OTHERS, key=lambda it: it.kind):
+        if fault.kind not in SEEING:
+            yield left(fault)
 
 
 def read() -> Iterator[Row]:
@@ -51,35 +53,36 @@ def worst(row: Row, way: str = "") -> str:
 
 def mended(row: Row) -> str:
     """Return the section of the type of ROW, whose class is repaired."""
-    kind, repairs = row["kind"], SEEING[row["kind"]]
+    kind, library = row["kind"], row["library"]
+    repairs, seeing = OF_LIBRARY[library][kind], library == "mlx-vlm"
     change = " ".join(documented(it) for it in repairs)
+    named = kind if seeing else f"{kind} {library}"
+    file = f"tests/jobs/test_{'tower' if seeing else 'embedding'}_repairs.py"
     return section(
         kind,
-        row["library"],
+        library,
         {
-            "who": row["library"],
-            "fault": said_of(row["library"], kind),
-            "repro": f"`python -m weighbridge.tests.support.atlas.tower_upstream {kind}`",
+            "who": library,
+            "fault": said_of(library, kind),
+            "repro": f"`python -m weighbridge.tests.support.atlas.tower_upstream {named}`",
             "seen": worst(row),
-            "change": f"{change}: {worst(row, 'mended_')}",
+            "change": f"{change.removesuffix('.')}: {worst(row, 'mended_')}",
             "here": f"`--repair`, by {linked(repairs)}",
-            "test": f"`{kind}` in `tests/jobs/test_tower_repairs.py`",
+            "test": f"`{kind}` in `{file}`",
         },
     )
 
 
-def left(fault: Any, row: Row) -> str:
-    """Return the section of FAULT, that no repair mends, and what ROW measured of its type."""
-    laid = row["library"] == "mlx-vlm" and fault.kind in LAID_OUT
-    agree = f"with `{json.dumps(fault.agree)}` in the configuration both agree"
+def left(fault: Any) -> str:
+    """Return the section of FAULT, that no repair mends."""
+    laid = fault.kind in LAID_OUT
     return section(
         fault.kind,
         fault.library,
         {
             "who": fault.side,
             "fault": f"{fault.why}.",
-            "seen": f"stops with `{fault.raises}`" if fault.raises else worst(row),
-            "change": agree if fault.agree else "",
+            "seen": f"stops with `{fault.raises}`",
             "here": "the tensors are written as the class reads them"
             if laid
             else "nothing; the conversion's verdict says so",

@@ -64,7 +64,7 @@ def page(library: str, result: Mapping[str, Any]) -> str:
         about=ABOUT[library],
         way=WAYS[library],
         output="hidden state" if embeds else "logit",
-        padding="; one of two texts is padded, on the side on which models of its type are"
+        padding="; of two texts the first is padded on the left, the other on the right"
         if embeds
         else "",
         counts="\n".join(counts(rows, result["types"])),

@@ -92,16 +92,29 @@ def configured(model_type: str) -> Any:
     return config
 
 
+def built(config: Any) -> torch.nn.Module:
+    """Return the base model of CONFIG in evaluation mode.
+
+    Some types have one that takes a part of their configuration, and some one that ``AutoModel`` does not find.
+    """
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    name = MODEL_MAPPING_NAMES[config.model_type]
+    model: Any = getattr(transformers, name if isinstance(name, str) else name[0])
+    wanted = model.config_class or type(config)
+    fitting = (part for part in parts(config) if isinstance(part, wanted))
+    return model._from_config(next(fitting, config)).eval()
+
+
 def fake_model(model_type: str) -> tuple[torch.nn.Module, FakeTensorMode]:
     """Return the base model of MODEL_TYPE in evaluation mode, all of its tensors fake."""
-    from transformers import AutoModel
-
     config = configured(model_type)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with suppress(Exception), mode:  # so that whole numbers that it keeps as tensors are known
-        return AutoModel.from_config(config).eval(), mode
+        return built(config), mode
     with torch.device("meta"):
-        model = AutoModel.from_config(config).eval()
+        model = built(config)
     with mode:
         model.to_empty(device="cpu")
     return model, mode

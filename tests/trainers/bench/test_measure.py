@@ -11,7 +11,7 @@ from weighbridge.trainers.bench import measure as module
 from weighbridge.trainers.bench import table
 from weighbridge.trainers.bench.entries import BASELINE, absent, ladder, matrix
 from weighbridge.trainers.bench.plot import plot_rows
-from weighbridge.trainers.bench.table import cells, lines, measured
+from weighbridge.trainers.bench.table import _compare_memory, cells, lines, measured
 from weighbridge.trainers.child import THREADS
 from weighbridge.trainers.runs.loop import make_step
 
@@ -71,7 +71,11 @@ def test_the_table_says_what_was_asked_for_and_what_is_not_here(series_config, t
 
 def test_the_ladder_adds_one_thing_a_rung(series_config):
     rungs = ladder(series_config())
-    for below, above in itertools.pairwise(rungs[1:-1]):
+    assert (
+        rungs[5].settings["accumulation"] * rungs[5].settings["batch_size"]
+        == (rungs[4].settings["dynamic_batch"]["max"])
+    )
+    for below, above in itertools.pairwise(rungs[1:5]):
         assert (
             len({key for key in above.settings if above.settings[key] != below.settings.get(key)})
             == 1
@@ -79,6 +83,15 @@ def test_the_ladder_adds_one_thing_a_rung(series_config):
     assert "for adapters" in rungs[-1].why_not
     [row] = measured(series_config(), rungs[-1:], 1, "")
     assert "every weight is trained" in row["not_run"]
+
+
+def test_memory_is_compared_with_the_first_row_of_as_many_examples():
+    rows = [
+        {"backend": "mlx", "examples": examples, "peak_memory_mb": memory}
+        for examples, memory in ((2, 10.0), (2, 12.0), (8, 40.0), (8, 20.0))
+    ]
+    _compare_memory([*rows, {"backend": "mlx", "not_run": "no such device"}])
+    assert [row["memory_ratio"] for row in rows] == [1.0, 1.2, 1.0, 0.5]
 
 
 def test_a_picture_of_the_rows_is_drawn(tmp_path):

@@ -10,6 +10,7 @@ import torch
 import weighbridge
 from weighbridge.errors import BadInputError
 from weighbridge.trainers.models import gated_gpt, indicators
+from weighbridge.trainers.models.blocks import Sizes, stacked
 from weighbridge.trainers.models.units import GATED, UNITS
 
 SMALL = {"width": 16, "layers": 2, "heads": 2}
@@ -105,3 +106,9 @@ def test_a_seed_gives_the_same_weights_whatever_was_drawn_before(build):
 def test_an_unknown_unit_is_refused_with_the_known_ones():
     with pytest.raises(BadInputError, match="swiglu"):
         gated_gpt.build(unit="swigloo")
+
+
+@pytest.mark.parametrize("layers", [0, -1])
+def test_a_transformer_without_blocks_is_refused(layers):
+    with pytest.raises(BadInputError, match=f"layers is {layers}; "):
+        stacked(Sizes(16, layers, 2, "gelu", 0.0), causal=True)

@@ -232,6 +232,32 @@ def test_a_compiled_step_is_the_same_bit_for_bit(kind, request):
     assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
 
 
+@pytest.mark.compiled
+@pytest.mark.heavy
+def test_an_optimizer_compiled_alone_is_the_same_bit_for_bit_and_on_resume(
+    series_config, series_task, monkeypatch
+):
+    from weighbridge.trainers.steps import mlx
+    from weighbridge.trainers.steps.compiler import compile_problem
+
+    if compile_problem():
+        pytest.skip(compile_problem())
+    config = series_config(ema=0.9)
+    task = series_task(config)
+    plain = make_step("mlx", task, config.model_copy(update={"compile": False}))
+    monkeypatch.setattr(mlx, "optimizer_pays", lambda sizes, updates: True)
+    compiled, resumed = (make_step("mlx", task, config) for _ in range(2))
+    for number in range(4):
+        batches = [first(task, config, number)] * (1 + number % 2)
+        if number == 2:
+            resumed.restore(compiled.state())
+        sides = (compiled, plain, resumed) if number >= 2 else (compiled, plain)
+        assert len({side.advance(batches, 0.01)() for side in sides}) == 1
+    states = [side.state() for side in (compiled, plain, resumed)]
+    for name, kept in states[0].items():
+        assert all(np.array_equal(kept, other[name]) for other in states[1:])
+
+
 def test_without_a_compiler_the_step_runs_uncompiled_and_says_so(
     series_config, series_task, monkeypatch
 ):

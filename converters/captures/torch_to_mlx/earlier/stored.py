@@ -41,7 +41,7 @@ def recall(key: Any) -> Recording | None:
 
 def keep(recording: Recording, key: Any) -> None:
     """Keep RECORDING for KEY, if it has a form in JSON and depends on nothing else."""
-    if key is not None and not recording.decided:
+    if key is not None and not recording.by_values:
         with suppress(UnwritableError):
             answers.keep(KIND, key, written(recording))
 

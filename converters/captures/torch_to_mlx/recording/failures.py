@@ -30,8 +30,12 @@ _CURES: Final = {
     r"must be a specific|Constraints violated|specialized|marked .* as dynamic": (
         "the code fixes a size: leave that axis out of `dynamic`"
     ),
-    r"constant's list|\.data\b": "use .detach() in place of .data, and no tensor kept from before",
-    r"functorch|vmap": "write the derivative out, or use torch.autograd.grad",
+    r"constant's list|\.data\b|not require grad": (
+        "use .detach() in place of .data, and no tensor kept from before; write a derivative that forward takes"
+        " (torch.autograd.grad) out"
+    ),
+    r"Couldn't swap": "forward moves a module to another dtype (`.to`, `.half`): convert what it is called with, or the module before",
+    r"functorch|vmap|attribute 'constant'": "write the derivative out",
 }
 _OTHERWISE: Final = "rewrite that line, or choose another implementation of it"
 

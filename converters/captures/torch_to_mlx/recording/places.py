@@ -27,7 +27,8 @@ def _tells(frame: FrameType) -> bool:
     """Say whether FRAME runs code of a model or of its user."""
     file = frame.f_code.co_filename
     standard = is_installed(Path(file)) and "site-packages" not in file
-    return not (file.startswith((_TORCH, "<")) or standard or is_ours(frame))
+    passes_on = frame.f_code.co_name == "__torch_function__"
+    return not (file.startswith((_TORCH, "<")) or standard or passes_on or is_ours(frame))
 
 
 def _library(frame: FrameType) -> bool:

@@ -26,7 +26,7 @@ class Recording:
         writes: positions of the graph's outputs -> name of the buffer that they update.
         structure: the module's return value, with positions of the graph's outputs as leaves.
         mode: whether it was in train mode; ``None`` where its code never asks.
-        decided: whether it depends on the values of the example's masks (see ``decisions``).
+        decided: whether it depends on the values of the example's masks (see ``deciding.masks``).
         masters: name -> torch dtype in which the module has it, where the graph has another.
     """
 
@@ -40,6 +40,11 @@ class Recording:
     mode: bool | None = None
     decided: bool = False
     masters: Mapping[str, torch.dtype] = field(default_factory=dict)
+
+    @property
+    def by_values(self) -> bool:
+        """Tell whether it depends on values of the example, of masks or of whole numbers that are held."""
+        return self.decided or any(port.held is not None for port in self.ports)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recording:
         """Return this recording: nothing in it changes."""

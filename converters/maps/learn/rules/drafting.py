@@ -41,12 +41,7 @@ class Rows(NamedTuple):
 def pairing(
     component: Component, headers: Mapping[str, Header], layout_of: Mapping[str, Header]
 ) -> Pairing:
-    """Return the two-way rule of COMPONENT.
-
-    Args:
-        component: tensors that hang together.
-        headers: of the sources.
-        layout_of: headers of the targets.
+    """Return the two-way rule of COMPONENT: HEADERS of its sources, LAYOUT_OF its targets.
 
     Raises:
         Unfit: there is none.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import re
 from typing import Any
 
 import mlx.core as mx
@@ -271,6 +273,40 @@ def test_a_size_beyond_which_a_module_computes_other_values_is_refused(
             captured(torch.tensor(x))
 
 
+@pytest.mark.parametrize(
+    ("decides", "limit"),
+    [
+        (lambda b, s: b * s > 1000, "batch * length"),
+        (lambda b, s: b + s > 300, "batch + length"),
+        (lambda b, s: b * s > 5_000_000, "batch * length"),
+        (lambda b, s: s <= b, "batch - length"),
+        (lambda b, s: s > 100 * b, "batch / length"),
+    ],
+)
+def test_a_branch_by_two_sizes_together_limits_both_and_nothing_else(
+    decides: Any, limit: str
+) -> None:
+    module = Decides(lambda x, w: x * w + 1 if decides(*x.shape[:2]) else x * w)
+    captured = capture_mlx(
+        module, inputs=[series(2, 13, 1)], dynamic={"x": {0: "batch", 1: "length"}}
+    )
+    assert [*captured.ports.limits] == [limit]
+    for sizes in itertools.product((1, 2, 3, 7, 20, 150, 300), (1, 2, 5, 50, 110, 290, 333, 1000)):
+        x = series(*sizes, 1)
+        if decides(*sizes):
+            with pytest.raises(BadInputError, match=f"decides by {re.escape(limit)}"):
+                captured(torch.tensor(x))
+        else:
+            wanted = module(mx.array(x))
+            np.testing.assert_allclose(captured(torch.tensor(x)).detach(), wanted, rtol=1e-5)
+
+
+def test_a_branch_that_no_two_sizes_tell_is_refused() -> None:
+    module = Decides(lambda x, w: x * w if x.shape[0] != x.shape[1] else x * w + 1)
+    with pytest.raises(UnsupportedError, match=r"different things at batch=.*leave the size fixed"):
+        capture_mlx(module, inputs=[series(2, 13)], dynamic={"x": {0: "batch", 1: "length"}})
+
+
 def test_rounding_to_16_bits_hides_no_branch() -> None:
     module = Decides(lambda x, w: x * w if x.shape[1] < 30 else x * w * 1.001)
     module.set_dtype(mx.bfloat16)
@@ -278,6 +314,15 @@ def test_rounding_to_16_bits_hides_no_branch() -> None:
         module, inputs=[mx.ones((1, 5), mx.bfloat16)], dynamic={"x": {1: "length"}}
     )
     assert captured.ports.limits["length"].largest == 29
+
+
+def test_numbers_rounded_to_16_bits_are_no_branch() -> None:
+    module = Decides(lambda x, w: nn.gelu_approx(x * w if x.shape[1] > 1 else w * x))
+    module.set_dtype(mx.bfloat16)
+    captured = capture_mlx(
+        module, inputs=[mx.ones((1, 5), mx.bfloat16)], dynamic={"x": {1: "length"}}
+    )
+    assert captured.ports.limits == {}
 
 
 def test_a_branch_is_compared_with_mlx_only_on_an_example_of_several_values() -> None:

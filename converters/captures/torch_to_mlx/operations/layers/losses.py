@@ -10,7 +10,7 @@ import mlx.core as mx
 from ...dtypes import is_float
 from ..elementwise.elementary import exp, softplus
 from ..elementwise.kinks import clamp, xlogy
-from ..gradients import elementwise
+from ..gradients import elementwise, where
 from ..reductions import log_softmax
 from ..registry import operation, register
 from .linear import matmul
@@ -124,19 +124,23 @@ def _targets(
     return classes, weights if weight is None else weights * weight[classes]
 
 
-def _weighted(loss: mx.array, weights: mx.array, reduction: int) -> mx.array:
-    """Reduce LOSS times WEIGHTS; the mean is over the weights."""
+def _weighted(loss: mx.array, weights: mx.array, counted: mx.array, reduction: int) -> mx.array:
+    """Reduce LOSS times WEIGHTS where COUNTED; the mean is over the weights."""
     # an ignored loss may be infinite
-    each = mx.where(weights != 0, loss * weights, mx.zeros_like(loss))
-    return _mean(each, weights) if reduction == MEAN else _REDUCTIONS[reduction](each)
+    each = where(counted, loss * weights, 0)
+    return _mean(each, weights, counted) if reduction == MEAN else _REDUCTIONS[reduction](each)
 
 
-def _mean(each: mx.array, weights: mx.array) -> mx.array:
-    """Return the sum of EACH over that of WEIGHTS: NaN where all are ignored, with a gradient of 0."""
+def _mean(each: mx.array, weights: mx.array, counted: mx.array) -> mx.array:
+    """Return the sum of EACH over that of WEIGHTS.
+
+    Where these are all 0 it is NaN; so is the gradient of what is COUNTED, and that of all others is 0.
+    """
     total = mx.sum(weights)
-    nothing = total == 0
+    nothing, nan = total == 0, mx.array(mx.nan, each.dtype)
+    each = where(counted, each * mx.where(nothing, nan, mx.ones_like(nan)), 0)
     mean = mx.sum(each) / mx.where(nothing, mx.ones_like(total), total)
-    return mx.where(nothing, mx.array(mx.nan, mean.dtype), mean)
+    return mx.where(nothing, nan.astype(mean.dtype), mean)
 
 
 @operation("nll_loss_nd", "nll_loss", "nll_loss2d")
@@ -148,7 +152,7 @@ def _nll(
     ignore_index: int = -100,
 ) -> mx.array:
     classes, weights = _targets(target, weight, ignore_index, self.dtype)
-    return _weighted(-_picked(self, classes), weights, reduction)
+    return _weighted(-_picked(self, classes), weights, target != ignore_index, reduction)
 
 
 def _picked(x: mx.array, classes: mx.array) -> mx.array:
@@ -170,7 +174,7 @@ def _cross_entropy(
     if weight is None and not label_smoothing and _fusible(self, target):
         classes, weights = _targets(target, None, ignore_index, self.dtype)
         each = mx.fast.cross_entropy(self, classes).astype(self.dtype)
-        return _weighted(each, weights, reduction)
+        return _weighted(each, weights, target != ignore_index, reduction)
     logs = log_softmax(self, axis)
     if is_float(target):
         return _soft_cross_entropy(logs, target, weight, reduction, label_smoothing)
@@ -179,8 +183,9 @@ def _cross_entropy(
         return hard
     _, weights = _targets(target, weight, ignore_index, self.dtype)
     spread = -mx.sum(logs * _class_weights(self, weight), axis=axis)
-    spread = mx.where(target != ignore_index, spread, mx.zeros_like(spread))
-    smooth = _mean(spread, weights) if reduction == MEAN else _REDUCTIONS[reduction](spread)
+    counted, mean = target != ignore_index, reduction == MEAN
+    spread = where(counted, spread, 0)
+    smooth = _mean(spread, weights, counted) if mean else _REDUCTIONS[reduction](spread)
     return (1 - label_smoothing) * hard + label_smoothing / self.shape[axis] * smooth
 
 

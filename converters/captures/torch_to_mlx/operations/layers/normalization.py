@@ -171,8 +171,8 @@ register(
 
 @operation("_weight_norm")
 def _weight_norm(v: mx.array, g: mx.array, dim: int = 0) -> mx.array:
-    """Salimans and Kingma 2016, equation 2."""
-    axes = [axis for axis in range(v.ndim) if axis != dim % v.ndim]
+    """Salimans and Kingma 2016, equation 2; torch takes -1 for no axis that is kept, not for the last."""
+    axes = [axis for axis in range(v.ndim) if dim == -1 or axis != dim % v.ndim]
     wide = _wide(v)
     normal = wide * (g / mx.sqrt(mx.sum(wide * wide, axis=axes, keepdims=True)))
     return normal.astype(v.dtype)

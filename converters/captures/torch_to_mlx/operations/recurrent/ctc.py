@@ -7,7 +7,7 @@ from typing import Final
 
 import mlx.core as mx
 
-from ..gradients import where, with_gradient, zero_where
+from ..gradients import where, with_gradient
 from ..registry import operation
 
 IMPOSSIBLE: Final = (
@@ -15,9 +15,9 @@ IMPOSSIBLE: Final = (
 )  # the logarithm of 0: finite, so that gradients of what cannot happen are 0
 
 
-_lost = with_gradient(  # torch's gradient of what cannot happen; 0 where nobody asks for it
-    lambda own: mx.full(own.shape, math.inf, own.dtype),
-    lambda g, *_: zero_where(g == 0, mx.full(g.shape, math.nan, g.dtype)),
+_lost = with_gradient(  # torch's gradient of what cannot happen, whatever comes after it
+    lambda own, gone: mx.where(gone, math.inf, mx.zeros_like(own)),
+    lambda g, _result, _own, gone: (mx.where(gone, math.nan, mx.zeros_like(g)), None),
 )
 
 
@@ -69,8 +69,9 @@ def _ctc_loss(
     input_lengths: mx.array,
     target_lengths: mx.array,
     blank: int,
+    zero_infinity: bool,
 ) -> mx.array:
-    """Return the loss of each sequence, infinite where it is too short for its labels.
+    """Return the loss of each sequence; too short for its labels it is infinite, or 0 by ZERO_INFINITY.
 
     The gradient is torch's: that of the softmax from which LOG_PROBS are, so they get their own
     probabilities beside those of the labels.
@@ -87,5 +88,7 @@ def _ctc_loss(
     heard = mx.arange(len(wide))[:, None] < input_lengths
     own = mx.sum(where(heard[..., None], mx.exp(wide), 0), axis=(0, 2))
     happens = own - mx.stop_gradient(own) - total - above
-    loss = mx.where(total > IMPOSSIBLE / 10, happens, _lost(own))
+    gone = total <= IMPOSSIBLE / 10
+    loss = where(gone, 0, happens)
+    loss = loss if zero_infinity else loss + _lost(own, gone)
     return loss.astype(log_probs.dtype)

@@ -33,7 +33,7 @@ SCHEMAS: Final = {
         f"(Tensor input, Tensor? lengths, Tensor hx, {_FORM}) -> (Tensor, Tensor)",
     ),
     "ctc_loss": "(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
-    "int blank) -> Tensor",
+    "int blank, bool zero_infinity) -> Tensor",
     "linear_scan": "(Tensor decay, Tensor added, int dim) -> Tensor",
     "pack": "(Tensor input, Tensor lengths, bool batch_first) -> Tensor",
     "pad": "(Tensor data, Tensor lengths, bool batch_first, float value, SymInt total, bool whole)"
@@ -87,9 +87,7 @@ def _ctc_loss(  # noqa: PLR0913, PLR0917 - torch's
     batched = log_probs.ndim == 3
     lengths, labels = (torch.as_tensor(x).reshape(-1) for x in (input_lengths, target_lengths))
     probs = log_probs if batched else log_probs.unsqueeze(1)
-    losses: Tensor = OPERATIONS.ctc_loss(probs, targets, lengths, labels, blank)
-    if zero_infinity:
-        losses = torch.where(losses.isinf(), 0.0, losses)
+    losses: Tensor = OPERATIONS.ctc_loss(probs, targets, lengths, labels, blank, zero_infinity)
     if reduction == 1:
         return (losses / labels.clamp(min=1)).mean()
     return losses.sum() if reduction == 2 or not batched else losses

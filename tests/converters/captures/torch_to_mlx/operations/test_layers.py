@@ -159,6 +159,8 @@ NORMS = {
         (3,),
     ),
     "weight_norm": (lambda v, g: torch._weight_norm(v, g, 0), (4, 3, 2), (4, 1, 1)),
+    "weight_norm of all": (lambda v, g: torch._weight_norm(v, g, -1), (4, 3), ()),
+    "weight_norm of the last": (lambda v, g: torch._weight_norm(v, g, 1), (4, 3), (1, 3)),
 }
 QKV = ((2, 3, 3, 4), (2, 3, 3, 4), (2, 3, 3, 4))
 ATTENTIONS = {
@@ -227,6 +229,11 @@ LOSSES = {
     "all ignored": (lambda x: functional.cross_entropy(x, ALL_IGNORED), (4, 5)),
     "all ignored, smoothed": (
         lambda x: functional.cross_entropy(x, ALL_IGNORED, label_smoothing=0.1),
+        (4, 5),
+    ),
+    "weights of 0": (lambda x: functional.cross_entropy(x, CLASSES, torch.zeros(5)), (4, 5)),
+    "weights of 0, smoothed": (
+        lambda x: functional.cross_entropy(x, CLASSES, torch.zeros(5), label_smoothing=0.1),
         (4, 5),
     ),
     "a class that none is of": (

@@ -1,11 +1,16 @@
 """A check that a pass changes nothing: with it, without any, and in torch, forward and gradient."""
 
+import warnings
+from contextlib import contextmanager
+from copy import deepcopy
+
 import mlx.core as mx
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
 from weighbridge.converters.captures import capture
+from weighbridge.converters.captures.torch_to_mlx import capturing
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
 from weighbridge.converters.captures.torch_to_mlx.passes.table import PASSES
 
@@ -40,7 +45,29 @@ def far(found, expected):
 
 
 @pytest.fixture
-def proven():
+def recorded_once(monkeypatch):
+    """Return a block in which modules are recorded once, and every capture has a copy of it."""
+    plain, programs = capturing.record, {}
+
+    @contextmanager
+    def block():
+        def record(module, inputs, dynamic):
+            key = id(module), module.training, str(inputs), str(dynamic)
+            program = programs.get(key) or plain(module, inputs, dynamic)
+            programs[key] = program
+            with warnings.catch_warnings(action="ignore"):  # torch uses what it deprecates
+                copied = deepcopy(program.graph_module), deepcopy(program.graph_signature)
+                return program._update(*copied)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(capturing, "record", record)
+            yield
+
+    return block
+
+
+@pytest.fixture
+def proven(recorded_once):
     """Return a check of passes on a module; it gives the captured module back.
 
     The module runs on INPUTS in torch, without passes, and with those named (all by default).
@@ -49,8 +76,10 @@ def proven():
     def check(module, inputs, passes=PASSES, rtol=3e-5, without=True, **options):
         expected, wanted = outputs_and_gradients(module, inputs)
         top = max(float(g.abs().max()) for g in wanted.values() if g is not None) if wanted else 1
-        for chosen in ((), passes) if without else (passes,):
-            captured = capture(module, inputs=inputs, passes=chosen, **options)
+        every = ((), passes) if without else (passes,)
+        with recorded_once():
+            made = [capture(module, inputs=inputs, passes=it, **options) for it in every]
+        for chosen, captured in zip(every, made, strict=True):
             found, gradients = in_mlx(captured, inputs)
             for ours, theirs in zip(found, expected, strict=True):
                 assert ours.dtype == theirs.dtype

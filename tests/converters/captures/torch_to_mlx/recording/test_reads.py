@@ -137,9 +137,25 @@ def test_a_mask_that_is_wider_than_what_it_chooses_of_is_refused_by_name(agree, 
 
 def test_rows_that_are_not_joined_are_refused(agree):
     with pytest.raises(UnsupportedError, match="its shape depends on values"):
-        agree({"rows": (lambda x, m: x[m], (3, 5), MASK)})
+        agree({"rows": (lambda x: x[x > 0], (3, 5))})
 
 
 def test_a_softmax_over_chosen_elements_is_no_work_by_rows(agree):
     with pytest.raises(UnsupportedError, match="its shape depends on values"):
-        agree({"over": (lambda x, m: x[m].softmax(0).sum(), (3, 5), MASK)})
+        agree({"over": (lambda x: x[x > 0].softmax(0).sum(), (3, 5))})
+
+
+def of_the_same(x, y):
+    """Compare anew for each read; what is changed in between has another mask."""
+    y, other = y.clone(), y > 0
+    loss = functional.mse_loss(x[y > 0], y[y > 0])
+    other[0] = True
+    sums = [x[other].sum(), x[y > 0].sum()]
+    y += 1
+    sums.append(x[y > 0].sum())
+    y[1] = -5
+    return loss, *sums, x[y > 0].sum(), functional.huber_loss(x[y.isfinite()], y[y.isfinite()])
+
+
+def test_masks_that_compare_alike_read_as_much(agree):
+    agree({"twice": (of_the_same, (6,), (6,))}, rtol=4e-6)

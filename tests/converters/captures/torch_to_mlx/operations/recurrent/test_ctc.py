@@ -44,3 +44,12 @@ def test_the_loss_and_its_gradient_are_those_of_torch(agree):
 def test_a_sequence_too_short_for_its_labels_is_infinite_or_zero(agree, zero):
     run = partial(loss, reduction="none", zero_infinity=zero)
     agree({"short": (run, (9, 3, 5), LABELS, SHORT, COUNTS)}, rtol=5e-6)
+
+
+def finite(*given):
+    losses = loss(*given, reduction="none")
+    return torch.where(torch.isinf(losses), 0, losses)
+
+
+def test_an_infinite_loss_that_is_masked_has_the_gradient_nan_as_in_torch(agree):
+    agree({"masked": (finite, (9, 3, 5), LABELS, SHORT, COUNTS)}, rtol=5e-6)

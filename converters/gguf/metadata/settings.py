@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from ...errors import MismatchError, WeighbridgeError
-from .file import GgufFile
+from ....errors import MismatchError, WeighbridgeError
+from ..file import GgufFile
+from .positions import rotation_differences
+from .vocabulary import text_differences
 
 # llama.cpp's name, of the architecture -> names in configurations of transformers. What has a shape to
-# show it is not here, nor the longest context, which changes no number.
+# show it is not here.
 SAME: Final[Mapping[str, tuple[str, ...]]] = {
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"),
     "attention.layer_norm_epsilon": (
@@ -20,6 +23,20 @@ SAME: Final[Mapping[str, tuple[str, ...]]] = {
         "norm_eps",
     ),
     "rope.freq_base": ("rope_theta", "rotary_emb_base", "global_rope_theta"),
+    "context_length": (
+        "max_position_embeddings",
+        "n_positions",
+        "n_ctx",
+        "max_sequence_length",
+        "max_seq_len",
+        "model_max_length",
+        "seq_length",
+    ),
+    "rope.scaling.original_context_length": (
+        "original_max_position_embeddings",
+        "max_position_embeddings",
+    ),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
     "attention.head_count": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
     "expert_used_count": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k"),
     "attention.sliding_window": ("sliding_window", "attention_chunk_size"),
@@ -32,18 +49,24 @@ SCALED: Final = ("linear", "yarn")
 NEAR: Final = 1e-5  # metadata are float32
 
 
-def require_same(file: GgufFile, config: Mapping[str, Any], where: str) -> None:
-    """Refuse a CONFIG, of WHERE, by which other numbers would be computed than by the metadata of FILE.
+def require_same(file: GgufFile, config: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a CONFIG, of FOLDER, by which other numbers would be computed than by the metadata of FILE.
 
-    Settings that one of them lacks are not compared, but for a scaling of positions.
+    The tokenizer of FOLDER has to give the tokens of the file too. Settings that one of them lacks are
+    not compared, but for a scaling of positions and the part of each head that is rotated.
 
     Raises:
         MismatchError: they contradict each other; each setting is listed.
     """
-    wrong = list(differences(file, completed(config)))
+    full = completed(config)
+    wrong = [
+        *differences(file, full),
+        *rotation_differences(file, full),
+        *text_differences(file, config, folder),
+    ]
     if wrong:
         either = "give the one that the other was made from, or correct what is wrong"
-        raise MismatchError(f"{file.path} computes otherwise than {where} says; {either}", wrong)
+        raise MismatchError(f"{file.path} says otherwise than {folder}; {either}", wrong)
 
 
 def differences(file: GgufFile, config: Mapping[str, Any]) -> Iterator[str]:
@@ -77,7 +100,7 @@ def scalings(config: Mapping[str, Any]) -> Iterator[float]:
 
 def completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return CONFIG with the defaults of its class of transformers, where there is one."""
-    from ..libraries.transformers import transformers_config
+    from ...libraries.transformers import transformers_config
 
     try:
         found: Mapping[str, Any] = transformers_config(config).to_dict()

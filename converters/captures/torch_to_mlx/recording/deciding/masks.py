@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import reduce
 from typing import Any, Final, cast
 
@@ -22,12 +22,12 @@ from torch.export.graph_signature import TensorArgument
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from .arguments import leaves
-from .failures import causes
-from .sources import user_inputs
+from ..failures import causes
+from ..sources import user_inputs
 
 DECIDED: Final = "decided"  # in the graph's meta
 _ATEN: Final = torch.ops.aten
+_BY_VALUES: Final = (GuardOnDataDependentSymNode, fake_tensor.DataDependentOutputException)
 _COMPARED: Final = {
     operator.eq: _ATEN.eq.Scalar,
     operator.ne: _ATEN.ne.Scalar,
@@ -42,13 +42,13 @@ class _Undecided(Exception):  # noqa: N818 - never leaves this file
     """A decision is made of something else than a mask."""
 
 
-def is_decision(error: BaseException, inputs: Mapping[str, Any]) -> bool:
-    """Tell whether recording failed by ERROR for a decision, where INPUTS have a mask that may decide."""
-    undecided = any(isinstance(cause, GuardOnDataDependentSymNode) for cause in causes(error))
-    return undecided and any(map(_is_mask, leaves(inputs)))
+def is_decision(error: BaseException) -> bool:
+    """Tell whether recording failed by ERROR for a decision by values."""
+    return any(isinstance(cause, _BY_VALUES) for cause in causes(error))
 
 
-def _is_mask(name: str) -> bool:
+def is_mask(name: str) -> bool:
+    """Tell whether the input NAME says what is hidden."""
     return name.endswith("mask")
 
 
@@ -68,9 +68,11 @@ def held(program: ExportedProgram) -> bool:
     graph = program.graph_module.graph
     checks = [n for n in graph.nodes if n.target is _ATEN._assert_scalar.default]
     specs = program.graph_signature.input_specs
-    masks = {name for name in user_inputs(program) if _is_mask(name)}
+    masks = {name for name in user_inputs(program) if is_mask(name)}
     masks |= {spec.arg.name for spec in specs if spec.kind.name == "CONSTANT_TENSOR"}
     results = next(iter(reversed(graph.nodes)))
+    if not checks:
+        return False
     try:
         with graph.inserting_before(results):
             conditions = [_value(node.args[0], masks) for node in checks]

@@ -1,0 +1,1 @@
+"""Decisions of a module by values of its inputs, which are recorded as the example makes them."""

@@ -1,0 +1,1 @@
+"""Parts that mend classes of mlx-embeddings."""
