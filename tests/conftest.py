@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -73,7 +74,8 @@ def _composites_of_torch_are_looked_up_once():
             plain()
             seen.add(names)
 
-    utils._materialize_cpp_cia_ops = look_up
+    # A partial: functions of others in torch's modules forbid to keep recordings.
+    utils._materialize_cpp_cia_ops = functools.partial(look_up)
     yield
     utils._materialize_cpp_cia_ops = plain
 

@@ -13,7 +13,7 @@ from ..captures.mlprogram.arithmetic import expressions_of, rounds_to
 from ..captures.mlprogram.evaluator import constant_value, dtype_name
 from ..captures.mlprogram.kernels.constexpr import CONSTEXPR
 
-SETTLED: Final = ("const", *CONSTEXPR)
+FIXED: Final = ("const", *CONSTEXPR)
 
 
 class UnlikeError(Exception):
@@ -56,9 +56,9 @@ class Places:
 
     def _all(self, some: Sequence[Any], others: Sequence[Any]) -> None:
         for one, other in zip_longest(map(_source, some), map(_source, others)):
-            if one is None or other is None or _settled(one) != _settled(other):
+            if one is None or other is None or _fixed(one) != _fixed(other):
                 raise UnlikeError
-            if not _settled(one):
+            if not _fixed(one):
                 if self._made.get(one) is not other:
                     raise UnlikeError
             elif dtype_name(one).startswith("fp") and dtype_name(other).startswith("fp"):
@@ -119,7 +119,7 @@ def _add_weight(found: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -
 
 
 def _steps(block: Any) -> Iterator[Any]:
-    return (it for it in block.operations if not rounds(it) and it.op_type not in SETTLED)
+    return (it for it in block.operations if not rounds(it) and it.op_type not in FIXED)
 
 
 def rounds(operation: Any) -> bool:
@@ -136,8 +136,8 @@ def _source(variable: Any) -> Any:
     return variable
 
 
-def _settled(variable: Any) -> bool:
-    return variable.op is not None and variable.op.op_type in SETTLED
+def _fixed(variable: Any) -> bool:
+    return variable.op is not None and variable.op.op_type in FIXED
 
 
 def _several(value: Any) -> Sequence[Any]:
