@@ -137,7 +137,7 @@ def test_a_text_of_paligemma_is_a_prompt_on_both_sides(fault, tmp_path):
 def test_towers_run_by_every_class_that_takes_pictures(kind, tmp_path):
     tiny.make(kind, tmp_path / "hub", gain=tiny.GAIN, library="mlx-vlm")
     outcome = convert(str(tmp_path / "hub"), tmp_path / "mlx", "mlx")
-    wrong = kind in {"internvl", "qwen3_vl_moe"}  # see the atlas of mlx-vlm
+    wrong = kind in {"internvl", "llava_next", "qwen3_vl_moe"}  # see the atlas of mlx-vlm
     assert outcome.verdict.stage("towers").status == ("fail" if wrong else "pass")
     right = "UNVERIFIED" if kind == "paligemma" else "PASS"  # its prompts are never read in pieces
     assert outcome.status == ("DIFFERS" if wrong else right)
