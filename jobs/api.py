@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..converters.captures.program_options import ProgramOptions
+from ..converters.common.arguments import require_one_of, typed
 from ..converters.common.policy import Policy
 from ..converters.planning.opening import open as open_model
 from ..converters.planning.transcoding import quantized_view
@@ -21,7 +22,7 @@ from .export import export_coreai, export_coreml, export_onnx
 from .export_gguf import export_gguf
 from .inspecting import inspect_spec
 from .merging.merge import merge as merge_adapter
-from .options import Options, require_one_of
+from .options import Options
 from .parity import check as check_model
 from .parity import record as record_golden
 from .pipeline import Outcome
@@ -36,6 +37,7 @@ PROGRAMS: Final[Mapping[str, Callable[..., Outcome]]] = {
 }
 
 
+@typed
 def convert(
     source: Location, target: Location, to: str, *, adapter: Location | None = None, **options: Any
 ) -> Outcome:
@@ -71,8 +73,16 @@ def convert(
     return convert_model(str(source), Path(target), to, adapter=merged, options=chosen)
 
 
+@typed
 def convert_adapter(
-    source: Location, target: Location, to: str, *, base: str, **options: Any
+    source: Location,
+    target: Location,
+    to: str,
+    *,
+    base: str,
+    trained_on: str | None = None,
+    destination: str | None = None,
+    **options: Any,
 ) -> Outcome:
     """Convert an adapter to another dialect: ``weighbridge convert mlx-to-peft``, ``peft-to-mlx``.
 
@@ -81,8 +91,9 @@ def convert_adapter(
         target: directory to write.
         to: ``mlx`` or ``peft``.
         base: the model that the converted adapter is for, in either framework.
-        **options: ``trained_on``, the quantized sibling of BASE that it was trained on;
-            ``destination``, the program whose limits it has to keep; fields of :class:`Options`.
+        trained_on: the quantized sibling of BASE that it was trained on.
+        destination: the program whose limits it has to keep.
+        **options: fields of :class:`Options`.
 
     Raises:
         MismatchError: the adapter is partial, or made for another model.
@@ -94,11 +105,11 @@ def convert_adapter(
         assert done.status == "PASS"
     """
     require_one_of(to, ("mlx", "peft"), "to")
-    wanted = {name: options.pop(name, None) for name in ("trained_on", "destination")}
-    request = AdapterRequest(to, base, **wanted)
+    request = AdapterRequest(to, base, trained_on, destination)
     return carry_adapter(Path(source), Path(target), request, options=Options(**options))
 
 
+@typed
 def merge(
     base: Location,
     adapter: Location,
@@ -140,6 +151,7 @@ def merge(
     return merge_adapter(*places, **chosen, options=Options(**options))
 
 
+@typed
 def quantize(source: Any, target: Location | None = None, **options: Any) -> Any:
     """Quantize a model as MLX does: ``weighbridge quantize``; or a live module, in its place.
 
@@ -177,6 +189,7 @@ def quantize(source: Any, target: Location | None = None, **options: Any) -> Any
     return quantize_module(source, request)
 
 
+@typed
 def check(
     reference: Location,
     candidate: Location,
@@ -218,6 +231,7 @@ def check(
     return check_model(str(reference), str(candidate), runtime=runtime, policy=how, options=chosen)
 
 
+@typed
 def record(
     model: Location,
     target: Location,
@@ -248,6 +262,7 @@ def record(
     return record_golden(str(model), Path(target), level=level, options=chosen)
 
 
+@typed
 def export(
     source: Location, target: Location, *, like: Location | None = None, **options: Any
 ) -> Outcome:
@@ -338,6 +353,7 @@ def _captured_directory(source: Location, given: Any, dtype: str = "float32") ->
     return captured_quantized(quantized_view(open_model(str(source))), dtype)
 
 
+@typed
 def inspect(
     path: Location,
     *,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import __version__
 from ..converters.captures.program_options import ProgramOptions
+from ..converters.common.arguments import typed
 from ..converters.common.hints import command, unused
 from ..converters.common.repositories import recorded
 from ..converters.coreml.compression import Compression
@@ -50,6 +51,7 @@ def merged_in_memory(model: Model) -> Any:
     return module
 
 
+@typed
 def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     source: str,
     target: Path,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import __version__
 from ..converters.checkpoints import Checkpoint, require_space
+from ..converters.common.arguments import typed
 from ..converters.common.hints import command, unused
 from ..converters.common.repositories import recorded
 from ..converters.maps.binding.quantized import quantized_plan
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 UNREAD: Final = "the file was not read back: UNVERIFIED"
 
 
+@typed
 def export_gguf(
     source: str,
     target: Path,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self, get_args, get_origin, get_type_hints
+from typing import Literal, Self
 
+from ..converters.common.arguments import require_kinds
 from ..converters.models import Model
 from ..converters.models.towers import read_by
 from ..converters.planning.opening import open as open_model
@@ -15,30 +16,6 @@ from .pipeline import Target
 
 Advance = Callable[[int], None]
 Reporter = Callable[[str, int], Advance]
-
-
-def require_one_of(value: object, choices: Collection[object], what: str) -> None:
-    """Refuse a VALUE for WHAT that is none of CHOICES.
-
-    Raises:
-        BadInputError: it is none.
-    """
-    if value not in choices:
-        raise BadInputError(
-            f"{what} cannot be {value!r}; choose from {', '.join(map(str, choices))}"
-        )
-
-
-def choices_of(kind: object) -> list[object]:
-    """Return the values that the annotation KIND allows; empty where it does not list them.
-
-    >>> choices_of(Literal["a", "b"] | None), choices_of(str)
-    (['a', 'b', None], [])
-    """
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
-    parts = [choices_of(part) or [None] * (part is type(None)) for part in get_args(kind)]
-    return [value for part in parts for value in part] if all(parts) else []
 
 
 def silent(_: str, __: int) -> Advance:
@@ -66,14 +43,12 @@ class ReadOptions:
     library: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a value that its field does not have.
+        """Refuse a value that its field does not have; paths and texts stand for each other.
 
         Raises:
             BadInputError: there is one.
         """
-        for name, kind in get_type_hints(type(self)).items():
-            if choices := choices_of(kind):
-                require_one_of(getattr(self, name), choices, name)
+        require_kinds(self)
 
     def open(self, spec: str) -> Model:
         """Open SPEC."""
@@ -172,6 +147,5 @@ class Options(WriteOptions):
             BadInputError: there is one.
         """
         super().__post_init__()
-        size: object = self.max_shard_size
-        if not isinstance(size, int) or size <= 0:
-            raise BadInputError(f"max_shard_size {size!r} is no number of bytes")
+        if self.max_shard_size <= 0:
+            raise BadInputError(f"max_shard_size {self.max_shard_size} is no number of bytes")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...errors import BadInputError
+from ..common.arguments import require_kinds
 
 PRECISIONS: Final = ("float32", "float16")
 OPSET: Final = 20
@@ -40,6 +41,7 @@ class ProgramOptions:
         Raises:
             BadInputError: the precision or the format of codes is not known, or both do not go together.
         """
+        require_kinds(self)
         if self.precision not in PRECISIONS:
             raise BadInputError(f"a precision is {' or '.join(PRECISIONS)}, not {self.precision}")
         if self.quant_format not in (None, *QUANT_FORMATS):

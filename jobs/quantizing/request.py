@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from ...converters.common.arguments import typed
 from ...converters.common.dtypes import CODE, dtype_of
 from ...converters.quantization.scheme import OFFERED, Scheme
 from ...errors import BadInputError
@@ -98,6 +99,7 @@ class Request(NamedTuple):
         ]
 
 
+@typed
 def request_of(  # noqa: PLR0913  # the options of a verb, by keyword
     *,
     bits: int | None = None,

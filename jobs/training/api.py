@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from ...converters.common.arguments import as_kind, typed
 from .live import train_live
 from .recipes import train as train_recipe
 
@@ -74,31 +75,33 @@ def train(*given: Any, backend: str = "mlx", resume: bool = False, **named: Any)
         run = weighbridge.train(torch.nn.Linear(3, 1), "regression", rows, {"steps": 2}, target="fit")
         assert run.best["loss"] < run.before["loss"]
     """
-    how: Any = {"backend": backend, "resume": resume}
-    if "module" in named or (given and not isinstance(given[0], str | Path | None)):
-        return _train_live(*given, how=how, **named)
-    return _train_recipe(*given, how=how, **named)
+    live = "module" in named or (given and not isinstance(given[0], str | Path | None))
+    how = {"backend": as_kind(backend, str, "backend"), "resume": as_kind(resume, bool, "resume")}
+    done: TrainResult = (_train_live if live else _train_recipe)(*given, how=how, **named)
+    return done
 
 
+@typed
 def _train_recipe(
     target: Location,
     recipe: Location | None = None,
     *,
-    how: dict[str, Any],
+    how: Mapping[str, Any],
     settings: Mapping[str, Any] | None = None,
-) -> TrainResult:
+) -> Any:
     pairs = [f"{key}={value}" for key, value in (settings or {}).items()]
-    return train_recipe(Path(target), how["backend"], recipe, pairs, resume=how["resume"])
+    return train_recipe(Path(target), recipe=recipe, overrides=pairs, **how)
 
 
+@typed
 def _train_live(
     module: Any,
     objective: Any,
     data: Any,
     config: Mapping[str, Any] | None = None,
     *,
-    how: dict[str, Any],
+    how: Mapping[str, Any],
     target: Location | None = None,
-) -> TrainResult:
+) -> Any:
     given = module, objective, data, config or {}
     return train_live(given, Path(target) if target else None, **how)

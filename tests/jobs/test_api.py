@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import mlx.core
 import mlx.core as mx
@@ -18,6 +19,7 @@ import torch
 import weighbridge
 from weighbridge.errors import BadInputError, UnsupportedError, WeighbridgeError
 from weighbridge.fixtures import unpack
+from weighbridge.jobs.options import Options
 
 VERBS = {"open", "convert", "convert_adapter", "merge", "check", "record", "train", "export"}
 VERBS |= {"inspect", "capture", "assert_parity", "mlx_model"}
@@ -113,6 +115,68 @@ def test_a_value_that_an_option_does_not_have_is_refused(name, here):
     with pytest.raises(BadInputError, match=f"{name} .*{BAD[name]}"):
         weighbridge.convert("bert", "bert-mlx", to="mlx", **{name: BAD[name]})
     assert not (here / "bert-mlx").exists()
+
+
+OTHER_KINDS = {
+    "accept": "all",
+    "force": "no",
+    "dry_run": 1,
+    "repair": "yes",
+    "map": 3,
+    "report": "loudly",
+    "max_shard_size": True,
+}
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_a_value_of_another_kind_is_refused(name):
+    with pytest.raises(BadInputError, match=f"{name} cannot be {OTHER_KINDS[name]!r}; give "):
+        Options(**{name: OTHER_KINDS[name]})
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: weighbridge.merge("bert", "adapter", "new", promote="no"),
+            "promote cannot be 'no'",
+        ),
+        (
+            lambda: weighbridge.merge("bert", "adapter", "new", trained_on=3),
+            "trained_on cannot be 3",
+        ),
+        (
+            lambda: weighbridge.convert(None, "new", to="mlx"),
+            "source cannot be None; give a text or a path",
+        ),
+        (
+            lambda: weighbridge.convert_adapter("adapter", "new", to="mlx", base=7),
+            "base cannot be 7; give a text",
+        ),
+        (
+            lambda: weighbridge.quantize("bert", "new", rules="q=6"),
+            "rules cannot be 'q=6'; give a list",
+        ),
+        (lambda: weighbridge.quantize("bert", "new", bits="4"), "bits cannot be '4'; give a whole"),
+        (lambda: weighbridge.check("bert", "bert", quick="full"), "quick cannot be 'full'"),
+        (
+            lambda: weighbridge.export("bert", "new.onnx", upper=[3]),
+            r"upper cannot be \[3\]; give a map",
+        ),
+        (lambda: weighbridge.export("bert", "new.onnx", opset="20"), "opset cannot be '20'"),
+        (lambda: weighbridge.train("new", "minilm-lora", resume="no"), "resume cannot be 'no'"),
+        (lambda: weighbridge.train("new", "minilm-lora", settings=["a=1"]), "settings cannot be"),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused(call, words, here):
+    with pytest.raises(BadInputError, match=words):
+        call()
+    assert not list(here.glob("new*"))
+
+
+def test_paths_and_texts_stand_for_each_other():
+    options = Options(inputs="given.npz", original=Path("bert"))
+    assert (options.inputs, options.original) == (Path("given.npz"), "bert")
 
 
 def test_no_bits_are_not_the_usual_ones(here):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ...converters.common.modes import in_mode
+from ...converters.captures.modes import in_mode
 from ...converters.models.factories import named_code
 from ...converters.values import Array
 from ...errors import BadInputError, MismatchError

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...converters.common.modes import in_mode
+from ...converters.captures.modes import in_mode
 from ...converters.values import Array
 from ..data.batches import Batch, Dataset
 from ..evaluation import in_slices, measure_classes, without_answers

@@ -14,7 +14,7 @@ from mlx import nn
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from ...converters.captures import capture
-from ...converters.common.modes import in_mode
+from ...converters.captures.modes import in_mode
 from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..checks.decisions import require_held

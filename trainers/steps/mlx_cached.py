@@ -11,7 +11,7 @@ from mlx import nn
 from mlx.utils import tree_map
 
 from ...converters.captures import capture
-from ...converters.common.modes import in_mode
+from ...converters.captures.modes import in_mode
 from ...converters.values import Array
 from ..checks.decisions import require_held
 from ..ranks import ALONE, Ranks

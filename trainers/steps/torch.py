@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
-from ...converters.common.modes import in_mode
+from ...converters.captures.modes import in_mode
 from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..config import TrainConfig

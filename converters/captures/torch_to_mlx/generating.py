@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from ....errors import BadInputError
-from ...common.modes import in_mode
 from ..keeping import PARTS, Layer, sizes_of
+from ..modes import in_mode
 from .captured import Captured
 from .capturing import capture_torch
 from .dtypes import to_mlx
