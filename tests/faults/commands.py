@@ -50,6 +50,7 @@ def _train(recipe: str, **settings: object) -> Command:
 
 UNCHECKED: Final = ("--check", "none")
 PICTURES: Final = ("--image", "pixel_values", "--labels", "config")
+REPAIRED: Final = ("--library", "mlx-embeddings", "--repair")
 COMMANDS: Final = {
     "torch-to-mlx": Command(("convert", "torch-to-mlx", "{s}/bert", "{t}", *UNCHECKED)),
     "mlx-to-torch": Command(("convert", "mlx-to-torch", "{s}/bert-mlx", "{t}", *UNCHECKED)),
@@ -101,6 +102,10 @@ COMMANDS: Final = {
     "quantize": Command(
         ("quantize", "{s}/llama", "{t}", "--bits", "4", "--group-size", "32", *UNCHECKED)
     ),
+    "quantize-library": Command(
+        ("quantize", "{s}/sees", "{t}", "--group-size", "32", "--library", "mlx-lm", *UNCHECKED)
+    ),
+    "repaired": Command(("convert", "torch-to-mlx", "{s}/embeds", "{t}", *REPAIRED, *UNCHECKED)),
     "quantized-to-torch": Command(("convert", "mlx-to-torch", "{s}/q4", "{t}", *UNCHECKED)),
     "torch-to-quantized": Command(("convert", "torch-to-mlx", "{s}/metal", "{t}", *UNCHECKED)),
     "dequantized": Command(
@@ -149,8 +154,8 @@ def make_sources(folder: Path, commands: Iterable[str] = COMMANDS) -> Path:
     read = {name for command in commands for name in COMMANDS[command].reads}
     if EXPORTED & read:
         _exported(folder)
-    if "vit" in read:
-        classifier_of_pictures(folder / "vit")
+    for name in read & {*ASKED}:
+        ASKED[name](folder / name)
     return folder
 
 
@@ -204,6 +209,26 @@ def classifier_of_pictures(folder: Path) -> Path:
     square = {"height": 12, "width": 12}
     transformers.ViTImageProcessorPil(size=square, **moments).save_pretrained(folder)
     return folder
+
+
+def seeing(folder: Path) -> None:
+    """Write a Qwen2-VL whose language model can be quantized in groups of 32 to FOLDER."""
+    from weighbridge.tests.support.atlas import tiny
+
+    rotary = {"rope_parameters": {"mrope_section": [2, 3, 3]}}
+    own = {"text_config": {"hidden_size": 64, "intermediate_size": 96, **rotary}}
+    tiny.make("qwen2_vl", folder, own=own, library="mlx-vlm")
+
+
+def embedding(folder: Path) -> None:
+    """Write a Qwen3, whose class in mlx-embeddings is mended, to FOLDER."""
+    from weighbridge.tests.support.atlas import tiny
+
+    tiny.make("qwen3", folder, library="mlx-embeddings")
+
+
+# Sources that are made for the commands that read them alone.
+ASKED: Final = {"vit": classifier_of_pictures, "sees": seeing, "embeds": embedding}
 
 
 def _encoder(folder: Path) -> None:

@@ -24,6 +24,7 @@ from .formats import (
 from .judge import Oracle
 from .oracles import (
     BIN,
+    MENDED,
     NPZ,
     NPZ_HEADERS,
     PT,
@@ -394,6 +395,7 @@ LIKE = tuple(
     Verb(f"export gguf llama out.gguf --like {name}", "out.gguf", oracles.exported)
     for name in ("like-f32.gguf", "like-bf16.gguf", "like-q8.gguf")
 )
+CHOSEN = "--library mlx-embeddings --check none"
 GGUFS = ("llama", "like-f32.gguf", "like-bf16.gguf", "like-q8.gguf")
 
 
@@ -530,6 +532,27 @@ FAMILIES: dict[str, Family] = {
             Verb("map show llama", share=1),
         ),
         5,
+    ),
+    "class of a library": Family(
+        ("encoder", "mended"),  # the latter to compare with
+        one_of(
+            at("encoder/config.json", spoil_json),
+            at("encoder/model.safetensors", spoil_safetensors),
+        ),
+        (
+            Verb(f"convert torch-to-mlx encoder out {CHOSEN} --repair", "out", oracles.mended),
+            Verb(f"quantize encoder out {CHOSEN} --group-size 32", "out"),
+        ),
+        4,
+    ),
+    "model file": Family(
+        ("mended", "encoder"),
+        one_of(at(f"mended/{MENDED}", spoil_noise), at("mended/config.json", spoil_json)),
+        (
+            Verb("convert mlx-to-torch mended out --check none", "out", oracles.unmended),
+            Verb("inspect mended", share=1),
+        ),
+        4,
     ),
     "side files": Family(
         ("bert",),

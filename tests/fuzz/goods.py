@@ -227,6 +227,18 @@ def llama_mlx(folder: Path) -> None:
     command("convert", "torch-to-mlx", "llama", folder.name, "--check", "none")
 
 
+def encoder(folder: Path) -> None:
+    """Make a Qwen3 without a head, whose class in mlx-embeddings is mended."""
+    from transformers import Qwen3Config, Qwen3Model
+
+    sixty_fourths(Qwen3Model(Qwen3Config(**LLAMA, head_dim=16))).save_pretrained(folder)
+
+
+def mended(folder: Path) -> None:
+    how = ("--library", "mlx-embeddings", "--repair", "--check", "none")
+    command("convert", "torch-to-mlx", "encoder", folder.name, *how)
+
+
 def like(kind: str) -> Callable[[Path], None]:
     """Return a maker of the GGUF file of the Llama with matrices of KIND."""
 
@@ -432,6 +444,8 @@ GOODS: dict[str, Callable[[Path], None]] = {
     "mlx-adapter": mlx_adapter,
     "llama": llama,
     "llama-mlx": llama_mlx,
+    "encoder": encoder,
+    "mended": mended,
     "like-f32.gguf": like("F32"),
     "like-bf16.gguf": like("BF16"),
     "like-q8.gguf": like("Q8_0"),
@@ -458,6 +472,7 @@ GOODS: dict[str, Callable[[Path], None]] = {
 NEEDS = {
     "mlx-adapter": ("bert", "peft"),
     "llama-mlx": ("llama",),
+    "mended": ("encoder",),
     "like-f32.gguf": ("llama",),
     "like-bf16.gguf": ("llama",),
     "like-q8.gguf": ("llama",),

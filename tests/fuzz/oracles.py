@@ -18,6 +18,7 @@ from .watch import in_child, verb
 
 Read = Callable[[Path], Tensors]
 RECOMPUTED = "embeddings.position_ids"
+MENDED = "model_mlx_embeddings.py"
 CONFIG = ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size", "model_type")
 
 
@@ -64,6 +65,27 @@ def moved(source: str, read: Read, target: str = "out") -> Oracle:
         return list(different(read(ran.folder / source), results(ran.folder / target)))
 
     return oracle
+
+
+def mended(ran: Ran) -> list[str]:
+    """Say where the tensors of the encoder are not those of the result, or its code is not ours."""
+    wanted = {f"model.{name}": it for name, it in SAFETENSORS(ran.folder / "encoder").items()}
+    return [*different(wanted, results(ran.folder / "out")), *other_code(ran, "out")]
+
+
+def unmended(ran: Ran) -> list[str]:
+    """Say where a result is not the encoder that was mended, or other code than ours was accepted."""
+    wanted = SAFETENSORS(ran.goods / "encoder")
+    return [*different(wanted, results(ran.folder / "out")), *other_code(ran, "mended")]
+
+
+def other_code(ran: Ran, name: str) -> list[str]:
+    """Say whether the folder NAME asks for code that is not what was written for the good encoder."""
+    named = json.loads((ran.folder / name / "config.json").read_bytes()).get("model_file")
+    if named in (None, ""):
+        return []
+    same = (ran.folder / name / MENDED).read_bytes() == (ran.goods / "mended" / MENDED).read_bytes()
+    return [] if named == MENDED and same else ["code that is not ours passed"]
 
 
 def listed(source: str, read: Read) -> Oracle:

@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import torch
+import transformers
 from click.testing import CliRunner
 
 from weighbridge.cli import main
@@ -223,6 +224,16 @@ def test_embeddings_are_scaled_as_transformers_scales_them_in_every_dtype(dtype,
     wanted = kept.embed_tokens(torch.from_numpy(logits.tokens())).detach().float().numpy()
     found = np.array(seen[0].astype(mx.float32))
     assert np.abs(found - wanted).max() <= bar * np.abs(wanted).max()
+
+
+def test_a_class_of_our_own_is_no_library_s_and_is_not_repaired(tmp_path):
+    sizes = {"vocab_size": 40, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1}
+    transformers.T5Model(transformers.T5Config(**sizes)).save_pretrained(tmp_path / "hub")
+    words = ("convert", "torch-to-mlx", tmp_path / "hub", tmp_path / "mlx", "--repair")
+    said = invoke(*words, code=3)
+    assert said.count("\n") == 1
+    assert "goes to weighbridge, which runs no model.py" in said
+    assert not (tmp_path / "mlx").exists()
 
 
 @pytest.mark.heavy

@@ -9,15 +9,15 @@ from click.testing import CliRunner
 from safetensors import safe_open
 
 from weighbridge.cli import main
-from weighbridge.tests.support.atlas import tiny
+from weighbridge.tests.faults.commands import seeing
 
 
 @pytest.fixture(scope="module")
 def sees(tmp_path_factory):
     """Return the folder of a tiny Qwen2-VL whose language model can be quantized in groups of 32."""
     folder = tmp_path_factory.mktemp("quantized") / "sees"
-    own = {"hidden_size": 64, "intermediate_size": 96, "rope_parameters": {"mrope_section": [2, 3, 3]}}  # fmt: skip
-    return tiny.make("qwen2_vl", folder, own={"text_config": own}, library="mlx-vlm").folder
+    seeing(folder)
+    return folder
 
 
 def run(source, target, *words):
