@@ -16,9 +16,9 @@ from ..converters.documents import parse_yaml, read_settings
 from ..errors import BadInputError, MismatchError
 from .bundled import PREFIX, located, provide
 from .configuration.data import Data, PrefetchSection
-from .configuration.keys import problem
 from .configuration.loop import DynamicBatch, EarlyStopping
 from .configuration.objectives import Objective
+from .configuration.problems import problems_of
 from .configuration.section import Section
 from .configuration.updates import AdamWSection, AdapterSection, Optimizer, ScheduleSection
 from .data.rows.guessing import section_of
@@ -192,7 +192,7 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
     try:
         config = TrainConfig.model_validate_json(json.dumps(whole, default=str))
     except ValidationError as error:
-        problems = [problem(detail, TrainConfig) for detail in error.errors()]
+        problems = problems_of(error, TrainConfig, whole)
         raise MismatchError("the training configuration is not valid", problems) from None
     paths = {name: getattr(config.data, name) for name in SPLITS}
     absolute = {

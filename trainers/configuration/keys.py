@@ -1,14 +1,13 @@
-"""The keys of a configuration: all of them, the nearest to a wrong one, and one line for each mistake."""
+"""The keys of a configuration: all of them, those of what is chosen, and the nearest to a wrong one."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, Discriminator
-
-from .section import CUSTOM
+from pydantic import BaseModel, Discriminator, Tag
 
 
 def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -27,8 +26,46 @@ def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from sections_in(part)
 
 
-def known_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted name of every key of SECTION, those of sections in it included.
+def alternatives(annotation: Any) -> list[Any]:
+    """Return what ANNOTATION is a union of, ``None`` apart.
+
+    >>> alternatives(int | None), alternatives(int | str)
+    ([<class 'int'>], [<class 'int'>, <class 'str'>])
+    """
+    if get_origin(annotation) is Annotated:
+        return alternatives(get_args(annotation)[0])
+    if get_origin(annotation) not in (Union, UnionType):
+        return [annotation]
+    return [part for part in get_args(annotation) if part is not type(None)]
+
+
+def tagged(annotation: Any) -> dict[str, type[BaseModel]]:
+    """Return the sections that ANNOTATION chooses from, by their names; none where it does not choose by name."""
+    return {
+        it.tag: section
+        for part in alternatives(annotation)
+        if get_origin(part) is Annotated
+        for section, *others in [get_args(part)]
+        for it in others
+        if isinstance(it, Tag)
+    }
+
+
+def chosen_section(config: type[BaseModel], name: str, value: Any) -> type[BaseModel] | None:
+    """Return the section that VALUE chooses for the field NAME of CONFIG; ``None`` where it chooses none."""
+    field = config.model_fields[name]
+    for it in field.metadata:
+        if isinstance(it, Discriminator) and callable(it.discriminator):
+            return tagged(field.annotation).get(str(it.discriminator(value)))
+    return None
+
+
+def known_keys(
+    section: type[BaseModel],
+    prefix: str = "",
+    chosen: Mapping[str, type[BaseModel]] = MappingProxyType({}),
+) -> Iterator[str]:
+    """Yield the dotted name of every key of SECTION, those of sections in it included, or of the CHOSEN ones.
 
     >>> from .updates import ScheduleSection
     >>> list(known_keys(ScheduleSection))
@@ -36,47 +73,25 @@ def known_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """
     for name, field in section.model_fields.items():
         yield prefix + name
-        for part in sections_in(field.annotation):
+        for part in [chosen[name]] if name in chosen else sections_in(field.annotation):
             yield from known_keys(part, f"{prefix}{name}.")
 
 
-def problem(detail: Mapping[str, Any], config: type[BaseModel]) -> str:
-    """Return one line for one complaint of pydantic about a CONFIG."""
-    key = ".".join(_path(detail["loc"], config))
-    if detail["type"] == "union_tag_invalid":
-        return f"{key}: {_unknown_tag(detail['ctx'])}"
-    if detail["type"] == "union_tag_not_found":
-        return f"{key}: has no {'kind' if key == 'data' else 'name'}"
-    if detail["type"] != "extra_forbidden":
-        return f"{key}: {detail['msg']}"
-    near = " or ".join(nearest(key, config))
-    return f"{key}: no such key" + (f"; did you mean {near}?" if near else "")
-
-
-def _path(loc: tuple[str | int, ...], config: type[BaseModel]) -> list[str]:
-    """Return LOC without the tags that pydantic puts behind a section that is chosen by a name."""
-    field = config.model_fields.get(str(loc[0])) if loc else None
-    chosen = field and any(isinstance(it, Discriminator) for it in field.metadata)
-    return [str(part) for at, part in enumerate(loc) if not (chosen and at == 1)]
-
-
-def _unknown_tag(context: Mapping[str, Any]) -> str:
-    tags = [tag.strip("'") for tag in str(context["expected_tags"]).split(", ")]
-    known = [tag for tag in tags if tag != CUSTOM]
-    near = difflib.get_close_matches(str(context["tag"]), known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    code = ", nor module:Class" if CUSTOM in tags else ""
-    return f"{context['tag']} is none of {', '.join(known)}{code}{hint}"
-
-
-def nearest(key: str, config: type[BaseModel], cutoff: float = 0.5) -> list[str]:
+def nearest(
+    key: str,
+    config: type[BaseModel],
+    cutoff: float = 0.5,
+    chosen: Mapping[str, type[BaseModel]] = MappingProxyType({}),
+) -> list[str]:
     """Return the keys of CONFIG that KEY may stand for, several only where they are equally near and deep.
+
+    Of sections that are chosen by a name only those of the CHOSEN ones count, where these are given.
 
     >>> from ..config import TrainConfig
     >>> nearest("lr", TrainConfig), nearest("optimizer.lerning_rate", TrainConfig)
     (['optimizer.learning_rate'], ['optimizer.learning_rate'])
     """
-    near = {known: _likeness(key, known) for known in known_keys(config)}
+    near = {known: _likeness(key, known) for known in known_keys(config, chosen=chosen)}
     best = max(near.values())
     found = [known for known, like in near.items() if like == best >= cutoff]
     depth = min((known.count(".") for known in found), default=0)
