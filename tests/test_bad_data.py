@@ -71,7 +71,24 @@ SERIES = (
 CASES = {  # what is wrong: what makes it, the settings, what is said
     "empty file": (lambda: lines([]), TEXTS, "no example for this split"),
     "empty texts": (lambda: lines([{"text": " "}] * 4), TEXTS, "nothing to learn in it"),
-    "no such file": (list, TEXTS, "rows.jsonl"),
+    "no such file": (list, TEXTS, "rows.jsonl: there is no such file; --set data.train=FILE"),
+    "no such file to test on": (
+        lambda: lines([TEXT] * 4),
+        (*TEXTS, "data.test=none.jsonl"),
+        "none.jsonl: there is no such file; --set data.test=FILE",
+    ),
+    "a folder of nothing": (
+        lambda: Path("rows.jsonl").mkdir(),
+        (*LABELS, "data.train=rows.jsonl"),
+        "rows.jsonl: Is a directory; name a file, not a folder",
+    ),
+    "options of a directory": (
+        lambda: lines([TEXT] * 4),
+        (*TEXTS, "model_options={width: 3}"),
+        "model_options: only a model that is MODULE:FUNCTION takes them, and",
+    ),
+    "no such model": (list, (*TEXTS, "model=none"), "none: no such file or directory, and not"),
+    "no such model, and what to do": (list, (*TEXTS, "model=none"), "--set model=DIRECTORY"),
     "not JSON": (lambda: Path("rows.jsonl").write_text("{\n"), TEXTS, "line 1: not JSON"),
     "a wrong key": (lambda: lines([{"txt": "a"}]), TEXTS, "line 1: no text text; is it txt?"),
     "too long": (

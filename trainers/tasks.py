@@ -11,7 +11,6 @@ import numpy as np
 import xxhash
 
 from ..converters.models import Model
-from ..converters.planning.opening import open as open_model
 from ..converters.quantization import Blocks, Dequantized
 from ..converters.values import Array, LowRank
 from ..errors import MismatchError
@@ -24,6 +23,7 @@ from .adapters import (
     with_magnitudes,
 )
 from .config import TrainConfig
+from .configuration.opening import opened
 from .configuration.updates import AdapterSection
 from .data.batches import Dataset, Order
 from .data.context import Context
@@ -172,8 +172,7 @@ def _check_grad_cache(config: TrainConfig, objective: Objective, module: Any) ->
 def _open(config: TrainConfig) -> Model:
     from ..converters.planning.transcoding import quantized_view
 
-    model = open_model(config.model, trust_code=config.trust_code, options=config.model_options)
-    return quantized_view(model)
+    return quantized_view(opened(config))
 
 
 def _blocks(model: Model, module: Any) -> dict[str, Blocks]:

@@ -22,7 +22,6 @@ from ...converters.planning.config import rewrite_config
 from ...converters.planning.conversion import conversion_of
 from ...converters.planning.manifest import write_manifest
 from ...converters.planning.memory import require_memory
-from ...converters.planning.opening import open as open_model
 from ...converters.results.records import write_record
 from ...converters.sidefiles import copy_side_files
 from ...errors import BadInputError
@@ -168,17 +167,20 @@ def require_folder_name(target: Path) -> None:
 def require_memory_of(config: TrainConfig) -> None:
     """Refuse a run of CONFIG that can never fit in memory."""
     from ...trainers.bundled import provide
+    from ...trainers.configuration.opening import opened
 
     provide([config.model])
-    model = open_model(config.model, trust_code=config.trust_code, options=config.model_options)
+    model = opened(config)
     require_memory("train adapters on" if config.adapter else "train", model)
 
 
 def complete(config: TrainConfig, target: Path) -> None:
     """Put beside whole trained weights in TARGET what makes it a directory that every loader opens."""
+    from ...trainers.configuration.opening import opened
+
     if not (target / WEIGHTS).is_file():
         return
-    source = open_model(config.model, trust_code=config.trust_code, options=config.model_options)
+    source = opened(config)
     if source.path is None or not source.path.is_dir():
         return
     copy_side_files(source.path, target)

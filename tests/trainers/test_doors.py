@@ -219,7 +219,7 @@ def test_data_without_anything_to_find_is_refused(settings):
 
 def test_only_a_factory_takes_options(settings, tiny_bert_dir):
     given = {"model": str(tiny_bert_dir), "model_options": {"width": 3}}
-    with pytest.raises(BadInputError, match="takes no options"):
+    with pytest.raises(BadInputError, match="model_options: only a model that is MODULE:FUNCTION"):
         build_task(validate(settings | given))
 
 

@@ -51,6 +51,8 @@ def read_splits(data: Data, context: Context) -> dict[str, Dataset]:
     read = READERS[data.kind]
     splits: dict[str, Dataset] = {}
     for name, (path, share) in _found(data).items():
+        if not path.exists():
+            raise BadInputError(f"{path}: there is no such file; --set data.{name}=FILE")
         splits[name] = read(data, path, replace(context, share=share, train=splits.get("train")))
     return splits
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ....converters.common.os_errors import explained
 from ....errors import BadInputError
 from .tables import is_table
 
@@ -28,5 +29,7 @@ def read_plain(path: Path) -> Iterator[tuple[str, str]]:
     for file in sorted(path.rglob(PLAIN)) if path.is_dir() else [path]:
         try:
             yield str(file), file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise BadInputError(explained(error, file) or str(error)) from None
+        except UnicodeDecodeError as error:
             raise BadInputError(f"{file}: cannot read it as text: {error}") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ....converters.common.contents import JSON, TEXT, require
+from ....converters.common.os_errors import explained
 from ....converters.documents import LINE, parse_json, parse_object
 from ....errors import BadInputError, MismatchError
 from .formats import read_dataset, suffix_of
@@ -88,7 +89,9 @@ def read_table(path: Path, wanted: str, numbers: Sequence[str] = ()) -> Table:
     require(path, wanted, PLAIN)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise BadInputError(explained(error, path) or str(error)) from None
+    except UnicodeDecodeError as error:
         raise BadInputError(f"{path}: cannot read {wanted}: {error}") from None
     if path.suffix.lower() == ".json" and text.lstrip().startswith("["):
         return Table(path, _entries(parse_json(text, path, WHOLE)))
