@@ -19,6 +19,7 @@ from ..converters.maps import Execution, Plan, execute
 from ..converters.models import PROGRAMS, Model, brought_back
 from ..converters.models import open as open_model
 from ..converters.models.model_files import KEY
+from ..converters.models.towers import absent
 from ..converters.planning.config import rewrite_config
 from ..converters.planning.conversion import conversion_of
 from ..converters.planning.dense import fitting
@@ -283,7 +284,8 @@ def beside_weights(job: Job, folder: Path, options: Options) -> dict[str, Any]:
         facts |= carry_origin(job.model, folder)
     elif not (job.warning and job.to == "mlx"):
         facts["library"] = reading(job.model)
-    facts["notes"] = [*job.notes, *(unread(job.model) if job.to == "mlx" else ())]
+    mended = unread(job.model) if job.to == "mlx" else ()
+    facts["notes"] = [*job.notes, *absent(job.model), *mended]
     facts["trained"], facts["restored"] = list(job.restored.trained), sorted(job.restored.taken)
     return {key: value for key, value in facts.items() if value}
 

@@ -29,6 +29,8 @@ PACKAGES: Final = {
     "mlx-embeddings": "mlx_embeddings",
     "mlx-vlm": "mlx_vlm",
 }
+# Sources of older versions may be laid out otherwise than they are read here; none is tried.
+LEAST: Final = {"mlx-lm": (0, 32), "mlx-embeddings": (0, 1), "mlx-vlm": (0, 7)}
 ASKED: Final = frozenset(
     {"__all__", "__version__", "__author__"}
 )  # dunder names worth executing for
@@ -107,12 +109,17 @@ def version(library: str) -> str:
     """Return the installed version of LIBRARY, as its distribution says.
 
     Raises:
-        UnsupportedError: it is not installed.
+        UnsupportedError: it is not installed, or too old.
     """
     try:
-        return installed_version(library)
+        found = installed_version(library)
     except PackageNotFoundError as error:
         raise UnsupportedError(f"{library} is not installed: pip install {library}") from error
+    numbers = tuple(int(it) for it in re.findall(r"\d+", found)[:2])
+    if numbers < (least := LEAST.get(library, ())):
+        wanted = f"{library}>={'.'.join(map(str, least))}"
+        raise UnsupportedError(f"{library} {found} is too old: pip install '{wanted}'")
+    return found
 
 
 @cache

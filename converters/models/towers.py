@@ -50,6 +50,16 @@ def tower_names(names: Iterable[str]) -> set[str]:
     return {name for name in names if TOWER.search(name)}
 
 
+def absent(model: Model) -> list[str]:
+    """Return what is to be said of MODEL where its configuration names a tower and it has no weights of one."""
+    named = sorted(key for key, _ in parts_of(model.config) if TOWER.search(key))
+    if not named or tower_names(model.checkpoint.headers):
+        return []
+    return [
+        f"config.json names {' and '.join(named)}, and no weights of it are here: the rest alone is written"
+    ]
+
+
 def library_with_towers(config: Config) -> str | None:
     """Return the library whose class reads CONFIG, towers too; ``None`` where no library has one.
 

@@ -15,7 +15,7 @@ from ...converters.models import PROGRAMS, Model
 from ...converters.runtimes import Runner, native_runtime
 from ..blame.blame import Fault
 from ..blame.locating import locate
-from ..configuration.processors import processor_stages
+from ..configuration.processors import missing, processor_stages
 from ..configuration.stage import (
     configuration_stage,
     shorter,
@@ -117,6 +117,7 @@ class Check(Runs):
         stages += self.runs() if stages[-1].status != "fail" else []
         if towers and not takes_pictures(self.golden.signature):
             stages = self.with_pictures(stages)
+            self.unchecked += missing(self.golden.model)
         if self.golden.more != before:  # bounds are wider than they were
             golden = self.golden.in_several_runs("stored/float32")
             stages[1] = configuration_stage(golden, self.candidate)

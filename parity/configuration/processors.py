@@ -46,6 +46,16 @@ def processor_stages(reference: Model | None, candidate: Model) -> list[Stage]:
     return [Stage(NAME, "pass", f"{' and '.join(wanted)} say the same")]
 
 
+def missing(reference: Model | None) -> list[str]:
+    """Return what is to be said of a REFERENCE with a tower that comes without these files."""
+    here = reference.folder if reference else None
+    if here is None or any((here / name).is_file() for name in PROCESSORS):
+        return []
+    return [
+        f"{NAME}: {here} has no {' and no '.join(PROCESSORS[:2])}, which makes numbers of pictures or sound"
+    ]
+
+
 def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     """Yield which keys of FOUND have other values than in WANTED.
 

@@ -6,9 +6,15 @@ import importlib
 import subprocess
 import sys
 import textwrap
+import tomllib
+from pathlib import Path
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
+from safetensors.numpy import save_file
 
+from weighbridge.cli import main
 from weighbridge.converters.libraries import packages
 from weighbridge.converters.libraries.packages import module
 from weighbridge.errors import UnsupportedError
@@ -138,3 +144,47 @@ def test_a_file_that_ends_the_process_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "hf_olmo", None)
     with pytest.raises(UnsupportedError, match=r"mlx_lm\.models\.olmo"):
         module("mlx_lm.models.olmo")
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Return what lets every library have the version that it is given."""
+
+    def have(version):
+        monkeypatch.setattr(packages, "installed_version", lambda _: version)
+        packages.version.cache_clear()
+
+    yield have
+    packages.version.cache_clear()
+
+
+@pytest.mark.parametrize("library", packages.LEAST)
+def test_a_library_that_is_too_old_is_one_line_that_says_what_to_install(
+    library, installed, tmp_path
+):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    save_file({"norm.weight": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    installed("0.0.9")
+    words = ("convert", "torch-to-mlx", str(tmp_path), str(tmp_path / "out"), "--library", library)
+    found = CliRunner().invoke(main, words)
+    least = ".".join(map(str, packages.LEAST[library]))
+    assert found.exit_code == 3
+    assert f"{library} 0.0.9 is too old: pip install '{library}>={least}'" in found.output
+    assert "Traceback" not in found.output
+
+
+def test_the_oldest_version_and_newer_ones_are_taken(installed):
+    for library, least in packages.LEAST.items():
+        for told in (
+            f"{least[0]}.{least[1]}",
+            f"{least[0]}.{least[1] + 9}.dev1",
+            f"{least[0] + 1}.0",
+        ):
+            installed(told)
+            assert packages.version(library) == told
+
+
+def test_the_oldest_version_is_the_one_that_is_asked_for():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    least = ".".join(map(str, packages.LEAST["mlx-lm"]))
+    assert f"mlx-lm>={least}" in project["optional-dependencies"]["lm"]

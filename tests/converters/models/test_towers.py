@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from weighbridge.cli import main
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.models.manifests import MANIFEST
+from weighbridge.converters.models.towers import absent
 
 SEES = {"model_type": "gemma3", "text_config": {"vocab_size": 9}, "vision_config": {"depth": 2}}
 
@@ -52,6 +53,19 @@ def test_a_directory_of_ours_is_read_by_the_library_that_it_was_made_for(saved):
     record = {"framework": "mlx", "library": {"name": "mlx-lm"}}
     (folder / MANIFEST).write_text(json.dumps(record))
     assert open_model(folder).library.library == "mlx-lm"
+
+
+@pytest.mark.parametrize(
+    ("config", "tensor", "said"),
+    [
+        (SEES, "model.norm.weight", ["config.json names vision_config, and no weights"]),
+        (SEES, "vision_tower.norm.weight", []),
+        ({"model_type": "qwen3", "text_config": {"vocab_size": 9}}, "model.norm.weight", []),
+    ],
+)
+def test_a_tower_without_weights_is_named(saved, config, tensor, said):
+    found = absent(open_model(saved(config, tensor)))
+    assert [it.partition(" of it")[0] for it in found] == said
 
 
 def test_what_a_library_does_not_do_is_refused_in_one_line(saved, tmp_path):

@@ -90,7 +90,37 @@ def test_a_conversion_there_and_back_passes_with_its_tower(llava, tmp_path):
         result = CliRunner().invoke(main, ["convert", verb, str(source), str(target), "--json"])
         verdict = json.loads(result.stdout)["verdict"]
         assert (result.exit_code, verdict["status"]) == (0, "PASS"), verdict["stages"]
-        assert any(it.startswith("towers: videos") for it in verdict["provenance"]["not_checked"])
+        left = verdict["provenance"]["not_checked"]
+        assert any(it.startswith("towers: videos") for it in left)
+        assert any("has no processor_config.json and no preprocessor" in it for it in left)
+
+
+def without(llava, folder, name):
+    """Write the LLaVA to FOLDER without the weights whose names begin with NAME."""
+    shutil.copytree(llava[0], folder)
+    weights = load_file(folder / "model.safetensors")
+    kept = {key: it for key, it in weights.items() if not key.startswith(name)}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("name", ["vision_tower.", "vision_tower.encoder.layers.0.layer_norm1."])
+def test_weights_of_a_tower_that_are_absent_are_named_and_nothing_is_written(name, llava, tmp_path):
+    source = without(llava, tmp_path / "hub", name)
+    words = ("convert", "torch-to-mlx", str(source), str(tmp_path / "mlx"))
+    found = CliRunner().invoke(main, words)
+    assert found.exit_code == 3
+    assert "missing" in found.output
+    assert "vision_tower." in found.output
+    assert not (tmp_path / "mlx").exists()
+
+
+def test_a_language_model_without_its_tower_says_so_where_nothing_is_checked(llava, tmp_path):
+    source = without(llava, tmp_path / "hub", "vision_tower.")
+    words = ("convert", "torch-to-mlx", str(source), str(tmp_path / "mlx"), "--check", "none")
+    found = CliRunner().invoke(main, words)
+    assert "config.json names vision_config, and no weights of it" in " ".join(found.output.split())
+    assert "UNVERIFIED" in found.output
 
 
 def test_what_is_not_known_to_take_pictures_says_so(golden, llava, monkeypatch):
