@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import gguf
 import mlx.core as mx
 import numpy as np
@@ -86,6 +89,25 @@ def stored(path):
                 rows.reshape(shape).swapaxes(1, 2).reshape(rows.shape)
             )
     return values, types
+
+
+WITHOUT = """
+import sys
+from weighbridge.cli import main
+main(sys.argv[1:], standalone_mode=False)
+print([it for it in ("torch", "transformers", "mlx") if it in sys.modules])
+"""
+
+
+def test_an_export_reads_defaults_without_holding_the_frameworks_in_memory(llama, monkeypatch):
+    folder, config, like = llama
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(folder / "cache"))
+    source = quantized(folder, "small", config, group_size=32, bits=4)
+    words = ["export", "gguf", source, folder / "small.gguf", "--like", like]
+    (folder / "export.py").write_text(WITHOUT)
+    command = [sys.executable, folder / "export.py", *map(str, words), "--check", "none"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 NAMES = {

@@ -32,13 +32,27 @@ def read(raw: Checkpoint, section: Section) -> Read:
         BadInputError: a tensor is missing, or contradicts another or SECTION.
         UnsupportedError: the layout or the width is another.
     """
-    version = str(section.get("version", section.get("format", "gemm"))).lower()
-    if version != "gemm" or section.get("bits") != BITS or not section.get("zero_point", True):
-        raise UnsupportedError(
-            f"{NAME} {version!r} of {section.get('bits')!r} bits is unknown; known is 'gemm' of {BITS}"
-            " bits with zero points"
-        )
+    _require_known(section)
     return read_modules(raw, section, 1, _opened)
+
+
+def _require_known(section: Section) -> None:
+    """Refuse what SECTION has otherwise than :func:`write` writes it.
+
+    Raises:
+        UnsupportedError: says which setting it is.
+    """
+    version = str(section.get("version", section.get("format", "gemm"))).lower()
+    bits, points = section.get("bits"), section.get("zero_point", True)
+    if version != "gemm":
+        words = f"version {version!r} is unknown; known is 'gemm'"
+    elif bits != BITS:
+        words = f"bits is {bits!r}; known is {BITS}"
+    elif not points:
+        words = f"zero_point is {points!r}; known are weights with zero points (true)"
+    else:
+        return
+    raise UnsupportedError(f"{NAME}: {words}. Save the model dense with the library that wrote it")
 
 
 def _opened(module: Module) -> Integers:

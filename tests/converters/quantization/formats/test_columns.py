@@ -187,6 +187,20 @@ def test_bad_input_is_one_line_that_names_the_tensor_and_the_value(tensors, sect
         seen_as(*stored(**tensors), **section)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"version": "gemv"}, "awq: version 'gemv' is unknown; known is 'gemm'"),
+        ({"bits": 8}, "awq: bits is 8; known is 4"),
+        ({"zero_point": False}, "awq: zero_point is False; known are weights with zero points"),
+    ],
+)
+def test_another_layout_of_awq_is_refused_by_what_is_other(changes, says):
+    written = write(view_of(mlx(Scheme(4, 64), (64, 256)), Scheme(4, 64)), "awq")
+    with pytest.raises(UnsupportedError, match=says):
+        seen_as(arrays(written.tensors), written.section, **changes)
+
+
 @pytest.mark.parametrize("changes", [{"checkpoint_format": "marlin"}, {"bits": 5}])
 def test_another_layout_is_refused_by_name(changes):
     with pytest.raises(UnsupportedError, match="is unknown; known"):
