@@ -17,10 +17,12 @@ from typing import Any, Final
 from ...errors import BadInputError, UnsupportedError
 from ..common import cache as answers
 from ..documents import ANSWER, parse_object
+from .defaults_child import attributes
 from .floats import decoded
 
 CHILD: Final = Path(__file__).with_name("defaults_child.py")
 SECONDS: Final = 120
+KIND: Final = "config-2"  # of an answer that is kept; count on when what is found out changes
 IGNORED: Final = frozenset({"auto_map", "quantization_config"})
 _early: dict[str, subprocess.Popen[str]] = {}  # asked, and not yet wanted
 
@@ -41,11 +43,36 @@ def config_object(config: Mapping[str, Any]) -> Any:
     return as_object(answered(document_of(config)))
 
 
+def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return CONFIG with what transformers' class fills in; nothing that a property makes of it.
+
+    Raises:
+        BadInputError: the class of configs does not take it.
+        UnsupportedError: transformers does not know the ``model_type``, or is not installed.
+    """
+    if "torch" not in sys.modules:
+        return _own(answered(document_of(config)))
+    from .transformers import transformers_config
+
+    return _own(attributes(transformers_config(config)))
+
+
+def _own(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of FOUND, attributes as the child reports them, without derived ones.
+
+    >>> _own({"a": {"value": 1}, "b": {"value": 1, "derived": True}, "t": {"config": {"c": {"value": 2}}}})
+    {'a': 1, 't': {'c': 2}}
+    """
+    return {
+        name: _own(given["config"]) if "config" in given else given["value"]
+        for name, given in found.items()
+        if "derived" not in given
+    }
+
+
 def takes_long(config: Mapping[str, Any]) -> bool:
     """Say whether nobody has asked for the config object of CONFIG before on this machine."""
-    return (
-        "torch" not in sys.modules and answers.recall("config", key_of(document_of(config))) is None
-    )
+    return "torch" not in sys.modules and answers.recall(KIND, key_of(document_of(config))) is None
 
 
 def document_of(config: Mapping[str, Any]) -> str:
@@ -78,10 +105,10 @@ def transformers_version() -> str:
 def answered(document: str) -> dict[str, Any]:
     """Return the answer of the child process on the config in DOCUMENT, or an earlier one."""
     key = key_of(document)
-    found = answers.recall("config", key)
+    found = answers.recall(KIND, key)
     if found is None:
         found = checked(asked(document))
-        answers.keep("config", key, found)
+        answers.keep(KIND, key, found)
     return dict(found)
 
 

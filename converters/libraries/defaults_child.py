@@ -31,9 +31,10 @@ def answer(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def attributes(config: Any) -> dict[str, Any]:
-    """Return what CONFIG has, aliases and properties included, as far as JSON can hold it."""
+    """Return what CONFIG has, as far as JSON can hold it; what a property makes is marked as derived."""
     found: dict[str, Any] = {}
-    names = {*vars(config), *getattr(config, "attribute_map", ()), *properties(type(config))}
+    own = vars(config)
+    names = {*own, *getattr(config, "attribute_map", ()), *properties(type(config))}
     for name in names:
         if name.startswith("_"):
             continue
@@ -45,6 +46,8 @@ def attributes(config: Any) -> dict[str, Any]:
             found[name] = {"config": attributes(value)}
         elif is_plain(value):
             found[name] = {"value": value}
+        if name in found and name not in own:
+            found[name]["derived"] = True
     return found
 
 

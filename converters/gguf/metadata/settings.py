@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from ....errors import MismatchError, WeighbridgeError
-from ...common import cache
-from ...libraries.apart import apart
-from ...libraries.defaults import document_of, key_of
+from ...libraries.defaults import with_defaults
 from ..file import GgufFile
 from .positions import rotation_differences
 from .vocabulary import text_differences
@@ -51,8 +48,6 @@ SAME: Final[Mapping[str, tuple[str, ...]]] = {
 FACTOR: Final = "rope.scaling.factor"  # of linear and YaRN scaling
 SCALED: Final = ("linear", "yarn")
 NEAR: Final = 1e-5  # metadata are float32
-KIND: Final = "settings"  # of an answer that is kept
-FORMAT: Final = 1  # of it; raise it when what is found out changes
 
 
 def require_same(file: GgufFile, config: Mapping[str, Any], folder: Path) -> None:
@@ -105,26 +100,11 @@ def scalings(config: Mapping[str, Any]) -> Iterator[float]:
 
 
 def completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return CONFIG with the defaults of its class of transformers, where there is one.
-
-    Kept between runs; the library is asked apart, as it takes more memory than an export.
-    """
+    """Return CONFIG with the defaults of its class of transformers, where there is one."""
     try:
-        key = [*key_of(document_of(config)), FORMAT]
-        found: Mapping[str, Any] | None = cache.recall(KIND, key)
-        if found is None:
-            found = apart(__name__, "answer", dict(config))
-            cache.keep(KIND, key, found)
-    except (WeighbridgeError, ImportError):  # what cannot be read is said where it is needed
+        return with_defaults(config)
+    except WeighbridgeError:  # what cannot be read is said where it is needed
         return config
-    return found or config
-
-
-def answer(config: Mapping[str, Any]) -> Any:
-    """Return what transformers' class makes of CONFIG, as JSON has it."""
-    from ...libraries.transformers import transformers_config
-
-    return json.loads(json.dumps(transformers_config(config).to_dict(), default=str))
 
 
 def numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
