@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from ...errors import BadInputError, UnsupportedError
@@ -13,7 +16,7 @@ from ..common.arrays import from_torch, to_torch
 from ..common.memory import pass_on_shortage
 from ..common.users_code import described
 from ..values import Array
-from .floats import decoded
+from .defaults import document_of
 from .hub import FUSED, HUB
 
 Config = Mapping[str, Any]
@@ -114,10 +117,14 @@ def transformers_config(config: Config) -> Any:
         raise UnsupportedError(
             f"transformers {transformers.__version__} does not know model_type {kind!r}"
         )
-    own = {k: v for k, v in config.items() if k not in {"auto_map", "quantization_config"}}
-    cls = CONFIG_MAPPING[kind]
+    return copy.deepcopy(_filled(CONFIG_MAPPING[kind], document_of(config)))
+
+
+@lru_cache(maxsize=16)
+def _filled(cls: Any, document: str) -> Any:
+    """Return the config of CLS for the JSON text DOCUMENT; a check asks for the same one many times."""
     try:
-        return cls.from_dict(decoded(own))
+        return cls.from_dict(json.loads(document))
     except Exception as error:
         pass_on_shortage(error)
         raise BadInputError(

@@ -121,7 +121,11 @@ class Sides:
         from ..reference.reference import stored_as
 
         model: Any = self.golden.model
-        return {it: stored_as(model, it, self.storage) for it in ("float64", "float32")}
+        at_hand = self.golden.built
+        return {
+            it: at_hand.get((it, self.storage)) or stored_as(model, it, self.storage)
+            for it in ("float64", "float32")
+        }
 
     def of_source(self, asked: Asked) -> list[dict[str, Array]]:
         """Return what the source computes in float64, and in float32.

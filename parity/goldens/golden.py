@@ -57,6 +57,7 @@ class Golden:
         model: the source itself, while it is at hand; never saved.
         more: what finds those of ``errors`` again in several runs, where they are of one run and that
             says little; see ``several``. Never saved.
+        built: the source as it ran, by dtype and storage, where it takes little memory. Never saved.
         notes: what reading it could not establish; never saved.
     """
 
@@ -72,6 +73,7 @@ class Golden:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     model: Model | None = None
     more: Mapping[str, Callable[[], Errors]] = field(default_factory=dict)
+    built: Mapping[tuple[str, str], Any] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
 
     @property

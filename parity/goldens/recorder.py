@@ -87,6 +87,7 @@ class Recorder:
         slopes: how far outputs move when one layer's is off; see ``sensitivity``.
         once: whether a large source runs but once until its errors are asked for again; see ``several``.
         more: what finds errors in several runs, by ``STORAGE/COMPUTE``.
+        built: the source as it ran, by dtype and storage.
     """
 
     model: Model
@@ -97,6 +98,19 @@ class Recorder:
     slopes: dict[str, Any] = field(default_factory=dict)
     once: bool = False
     more: dict[str, Callable[[], Errors]] = field(default_factory=dict)
+    built: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def module(self, dtype: str, storage: str) -> Any:
+        """Return the source as it runs in DTYPE, weights as a target keeps them in STORAGE.
+
+        One whose weights stay on disk takes little memory, and is built once.
+        """
+        from ..reference.reference import stored_as
+
+        found = self.built.get((dtype, storage)) or stored_as(self.model, dtype, storage)
+        if self.model.path is not None:
+            self.built[dtype, storage] = found
+        return found
 
     @property
     def signature(self) -> Signature:
@@ -147,10 +161,10 @@ class Recorder:
 
     def _float64(self, storage: str, probes: Sequence[Probe]) -> list[dict[str, Array]]:
         from ..reference.float64 import constants_of
-        from ..reference.reference import float64_outputs, stored_as
+        from ..reference.reference import float64_outputs
 
         step("checking: float64 reference")
-        module = stored_as(self.model, "float64", storage)
+        module = self.module("float64", storage)
         with constants_of(storage), running(self.model.spec), chosen_experts(module) as chosen:
             found = float64_outputs(module, self.signature, probes)
         self.unreached = never_chosen(module, chosen)
@@ -165,12 +179,11 @@ class Recorder:
     def structure_errors(self, storage: str, wanted: Rows) -> Errors:
         """Return the source's own float32 errors."""
         from ..reference.float64 import constants_of
-        from ..reference.reference import stored_as
         from ..reference.sensitivity import outputs_and_slopes
         from ..reference.several import in_one_run
 
         step("checking: the source's own float32")
-        module = stored_as(self.model, "float32", storage)
+        module = self.module("float32", storage)
         with constants_of(storage), running(self.model.spec):
             found, slopes = outputs_and_slopes(module, self.signature, self.probes)
             self.slopes = self.slopes or slopes
@@ -204,23 +217,22 @@ class Recorder:
 
     def _in_several_runs(self, key: str, wanted: Rows, once: Once) -> Errors:
         from ..reference.float64 import constants_of
-        from ..reference.reference import narrow_module, stored_as
+        from ..reference.reference import narrow_module
         from ..reference.several import in_several_runs
 
         storage, _, dtype = key.rpartition("/")
         step(f"checking: the source's own {dtype}, in several runs")
         wide = dtype == "float32"
-        module = stored_as(self.model, dtype, storage) if wide else narrow_module(self.model, dtype)
+        module = self.module(dtype, storage) if wide else narrow_module(self.model, dtype)
         with constants_of(storage), running(self.model.spec):
             return in_several_runs(module, dtype, self.signature, self.probes, wanted, once)
 
     def sites(self, storage: str, probes: Sequence[Probe]) -> tuple[Rows, Rows]:
         """Return the reference's sites, and the source's float32 ones from the same inputs."""
         from ..reference.float64 import constants_of
-        from ..reference.reference import float64_sites, forced_sites, stored_as
+        from ..reference.reference import float64_sites, forced_sites
 
-        wide = stored_as(self.model, "float64", storage)
-        narrow = stored_as(self.model, "float32", storage)
+        wide, narrow = self.module("float64", storage), self.module("float32", storage)
         with constants_of(storage):
             reference = float64_sites(wide, self.signature, probes)
             source = forced_sites(narrow, self.signature, probes, reference)
@@ -325,6 +337,7 @@ class Recorder:
             provenance=self.provenance(),
             model=self.model,
             more=self.more,
+            built=self.built,
         )
 
 

@@ -17,7 +17,7 @@ from .pretrained import parameters_on_meta, weights_of
 from .readings import Readings
 from .tensors import FileTensor
 from .together import READINGS
-from .weights import Weight, stored
+from .weights import Weight, nbytes, stored
 
 
 def in_memory(model: Model) -> bool:
@@ -86,9 +86,9 @@ def put(module: nn.Module, weights: Mapping[str, Weight], dtype: torch.dtype) ->
 
     Parameters that are one stay one. Those that no file has keep their values.
     """
-    readings = Readings()
     made: dict[int, FileTensor] = {}
     parameters = dict(module.named_parameters(remove_duplicate=False))
+    readings = Readings(sum(nbytes(it.shape, dtype) for it in module.parameters()))
     sources = {id(parameters[name]): it for name, it in weights.items() if name in parameters}
     for number, (path, parameter) in enumerate(parameters.items()):
         owner, _, leaf = path.rpartition(".")

@@ -22,16 +22,19 @@ class Readings:
     """Pieces of weights: read once for all runs under way, and forgotten when these have moved on.
 
     One run goes on at a time, until it needs a piece that is not there; then another one does. A piece
-    is read when none of them can go on without one.
+    is read when none of them can go on without one. Where all pieces can be kept, the runs come one
+    after another.
 
-    >>> readings, read = Readings(), []
+    >>> readings, read = Readings(total=100 << 20), []
     >>> readings.run([lambda: readings.get((0,), lambda: (read.append("w"), 8)) for _ in range(3)])
     [None, None, None]
     >>> read
     ['w']
     """
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, total: int, kept: int = KEPT) -> None:
+        """Share pieces of TOTAL bytes, of which KEPT bytes may be held at a time."""
+        self._all_kept = total <= kept
         self._pieces: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
         self._kept, self._held = kept, 0
         self._turn = threading.Condition()
@@ -80,8 +83,8 @@ class Readings:
 
     def run(self, runs: Sequence[Callable[[], Result]]) -> list[Result]:
         """Return what each of RUNS returns; the error of the first that fails ends them all."""
-        if len(runs) == 1:
-            return [runs[0]()]
+        if len(runs) == 1 or self._all_kept:
+            return [run() for run in runs]
         results: list[Any] = [None] * len(runs)
         errors: list[BaseException] = []
         self._running, self._failed = len(runs), False

@@ -32,6 +32,18 @@ def test_edges_of_the_vocabulary_and_the_last_positions_are_run(tmp_path):
     assert names == ["ids 0 to 2", "from position 240 on"]
 
 
+def test_the_edges_are_run_on_the_modules_that_the_recording_built(tmp_path, monkeypatch):
+    from weighbridge.parity.reference import reference
+
+    built, plain = [], reference.open_module
+    monkeypatch.setattr(
+        reference, "open_module", lambda model, dtype: built.append(dtype) or plain(model, dtype)
+    )
+    _, stages = converted("llama", tmp_path)
+    assert stages["reach"]["status"] == "pass"
+    assert built.count("float32") == 1
+
+
 def test_a_class_that_takes_the_first_id_for_another_differs(tmp_path, monkeypatch):
     from mlx_lm.models import llama
 
