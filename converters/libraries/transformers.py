@@ -117,12 +117,15 @@ def transformers_config(config: Config) -> Any:
         raise UnsupportedError(
             f"transformers {transformers.__version__} does not know model_type {kind!r}"
         )
-    return copy.deepcopy(_filled(CONFIG_MAPPING[kind], document_of(config)))
+    return copy.deepcopy(_filled(kind, document_of(config)))
 
 
 @lru_cache(maxsize=16)
-def _filled(cls: Any, document: str) -> Any:
-    """Return the config of CLS for the JSON text DOCUMENT; a check asks for the same one many times."""
+def _filled(kind: str, document: str) -> Any:
+    """Return the config of a KIND for the JSON text DOCUMENT; a check asks for the same one many times."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    cls = CONFIG_MAPPING[kind]
     try:
         return cls.from_dict(json.loads(document))
     except Exception as error:
