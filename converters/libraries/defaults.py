@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import subprocess
 import sys
@@ -18,12 +17,11 @@ from ...errors import BadInputError, UnsupportedError
 from ..common import cache as answers
 from ..documents import ANSWER, parse_object
 from .defaults_child import attributes
-from .floats import decoded
+from .floats import document_of
 
 CHILD: Final = Path(__file__).with_name("defaults_child.py")
 SECONDS: Final = 120
 KIND: Final = "config-2"  # of an answer that is kept; count on when what is found out changes
-IGNORED: Final = frozenset({"auto_map", "quantization_config"})
 _early: dict[str, subprocess.Popen[str]] = {}  # asked, and not yet wanted
 
 
@@ -73,12 +71,6 @@ def _own(found: Mapping[str, Any]) -> dict[str, Any]:
 def takes_long(config: Mapping[str, Any]) -> bool:
     """Say whether nobody has asked for the config object of CONFIG before on this machine."""
     return "torch" not in sys.modules and answers.recall(KIND, key_of(document_of(config))) is None
-
-
-def document_of(config: Mapping[str, Any]) -> str:
-    """Return what of CONFIG the class of configs is given, as JSON."""
-    own = {key: value for key, value in config.items() if key not in IGNORED}
-    return json.dumps(decoded(own), sort_keys=True)
 
 
 def key_of(document: str) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+IGNORED: Final = frozenset({"auto_map", "quantization_config"})
 
 
 def decoded(value: Any) -> Any:
@@ -17,3 +20,9 @@ def decoded(value: Any) -> Any:
             return float(value["__float__"])
         return {key: decoded(item) for key, item in value.items()}
     return [decoded(item) for item in value] if isinstance(value, list) else value
+
+
+def document_of(config: Mapping[str, Any]) -> str:
+    """Return what of CONFIG the class of configs is given, as JSON."""
+    own = {key: value for key, value in config.items() if key not in IGNORED}
+    return json.dumps(decoded(own), sort_keys=True)

@@ -16,7 +16,7 @@ from ..common.arrays import from_torch, to_torch
 from ..common.memory import pass_on_shortage
 from ..common.users_code import described
 from ..values import Array
-from .defaults import document_of
+from .floats import document_of
 from .hub import FUSED, HUB
 
 Config = Mapping[str, Any]
