@@ -14,7 +14,8 @@ from typing import Any, Final
 from ..checkpoints.base import Header
 from ..common import cache
 from .apart import apart
-from .defaults import document_of, key_of
+from .defaults import key_of
+from .floats import document_of
 from .target import Target
 from .transformers import header, meta_model, quiet, torch_class
 
