@@ -12,7 +12,8 @@ from typing import Any, Final
 from ...checkpoints.base import Header
 from ...common import cache
 from ...libraries.apart import apart
-from ...libraries.defaults import document_of, key_of
+from ...libraries.defaults import key_of
+from ...libraries.floats import document_of
 from ..binding.weightmap import WeightMap
 from ..headers import listed
 from .learned import digest, revision
