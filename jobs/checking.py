@@ -49,8 +49,9 @@ def compare(
     from ..parity.goldens.golden import Golden
     from ..parity.probes.given import probes_from_file
 
-    candidate = with_torch_side(with_signature(candidate, reference))
+    candidate = with_torch_side(with_signature(with_reader(candidate, reference), reference))
     if isinstance(reference, Model):
+        reference = with_reader(reference, candidate)
         reference = with_torch_side(with_signature(reference, candidate))
     source = reference.model if isinstance(reference, Golden) else reference
     # A golden of old does not say whose names it has; then it counts as torch's.
@@ -66,6 +67,12 @@ def compare(
         reference, stage = as_compressed(reference, candidate)
     verdict = check(reference, candidate, runtime=runtime, policy=policy, **options)
     return verdict.preceded_by(stage) if stage else verdict
+
+
+def with_reader(model: Model, other: Model | Golden) -> Model:
+    """Return MODEL, of PyTorch, with the inputs that the library has for which OTHER was written in MLX."""
+    read = isinstance(other, Model) and other.framework == "mlx" and other.reader
+    return replace(model, reader=read) if read and model.framework == "torch" else model
 
 
 def with_signature(model: Model, other: Model | Golden) -> Model:

@@ -15,7 +15,7 @@ from ...converters.common.steps import step
 from ...converters.common.users_code import described
 from ...converters.models import Model, Signature
 from ...converters.runtimes import Runner
-from ...converters.runtimes.native.caches import sees
+from ...converters.runtimes.native.caches import takes_pictures
 from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..configuration.reach import Sides, not_at_hand
@@ -99,7 +99,9 @@ def sides_of(golden: Golden, candidate: Candidate, storage: str) -> list[Candida
 def seeing(candidate: Candidate) -> Runner:
     """Return what runs CANDIDATE in float32, if it takes pictures."""
     runner: Any = candidate.structure
-    known = runner.runtime == "torch" or (runner.kind == "library" and sees(runner.module))
+    known = runner.runtime == "torch" or (
+        runner.kind == "library" and takes_pictures(runner.module)
+    )
     if not known:
         raise UnsupportedError(f"{runner.name}, which runs {candidate.model.spec}, takes text only")
     found: Runner = runner

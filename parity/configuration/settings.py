@@ -15,6 +15,7 @@ from ...converters.configs.to_mlx import derived, known
 from ...converters.configs.translation import ABSENT
 from ...converters.libraries import Target
 from ...converters.models import Model
+from ...converters.models.model_files import KEY
 from ...converters.models.signature import LENGTHS
 from ...converters.runtimes.pretrained import torch_config
 
@@ -94,7 +95,8 @@ def by_transformers(wanted: Config, found: Config, reads: Collection[str]) -> It
 
 def by_library(target: Target, wanted: Config, found: Config) -> Iterator[Difference]:
     """Yield which arguments of TARGET's class are not what the WANTED configuration asks for."""
-    expected = list(arguments(target, to_mlx(wanted, target).config))
+    mended = {KEY: found[KEY]} if KEY in found else {}  # some classes keep the whole configuration
+    expected = list(arguments(target, to_mlx({**wanted, **mended}, target).config))
     for ours, theirs in zip(expected, arguments(target, found), strict=False):
         for name in sorted(ours.read):
             values = ours.values[name], resolved(name, theirs, found)

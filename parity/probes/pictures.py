@@ -82,6 +82,12 @@ def patches(vision: Any) -> Arrays:
     return {PIXELS: drawn(int(grid.prod()), width), "image_grid_thw": grid}
 
 
+def gridded(vision: Any) -> Arrays:
+    """Return the patches of a picture, channels first, and how many of them lie along each axis."""
+    size, count = vision.patch_size, int(GRID.prod())
+    return {PIXELS: drawn(count, 3, size, size), "image_grid_thw": GRID}
+
+
 def beyond_a_window(vision: Any) -> Array:
     """Return how many parts of a picture lie along each axis, more than a window of attention has.
 
@@ -100,12 +106,13 @@ PICTURES: Final[Mapping[str, Callable[[Any], Arrays]]] = {
     **dict.fromkeys(("glm_ocr", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), patches),
     **dict.fromkeys(("idefics3", "smolvlm"), masked),
     "lfm2_vl": flat,
+    "paddleocr_vl": gridded,
     **dict.fromkeys(("llava_next", "llava_onevision"), tiled),
     "mistral3": sized,
 }
 # What a processor calls the array that tells parts of a picture from words.
 KINDS: Final[Mapping[str, str]] = {
-    **{kind: "mm_token_type_ids" for kind, make in PICTURES.items() if make is patches},
+    **{kind: "mm_token_type_ids" for kind, make in PICTURES.items() if make in (patches, gridded)},
     **dict.fromkeys(("gemma3", "paligemma"), "token_type_ids"),
 }
 # Types whose texts begin with a picture; 0 marks what it may see, which is all of a prompt.

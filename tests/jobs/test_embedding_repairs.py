@@ -108,6 +108,12 @@ def test_the_way_back_gives_the_checkpoint_and_leaves_the_code_behind(made, mend
     assert not (tmp_path / "home" / FILE).exists()
 
 
+@pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
+def test_a_check_of_two_directories_takes_them_as_the_library_does(made, mended, back):
+    sides = (mended, made.folder) if back else (made.folder, mended)
+    assert "PASS" in invoke("parity", "check", *sides, "--quick")
+
+
 def test_other_code_is_refused_and_not_run(made, mended, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     invoke(

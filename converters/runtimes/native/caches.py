@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import mlx.core as mx
     from mlx import nn
 
+# Model types whose pixels mlx-vlm's processor gives with an axis that transformers' class adds itself.
+STACKED: Final = frozenset({"paddleocr_vl"})
 SEES: Final = "mlx_vlm"  # its generation calls the language model inside, with caches of its own
 EMBEDS: Final = "mlx_embeddings"  # whose classes read a text at once, those made of mlx-vlm's too
 Call = Callable[[Mapping[str, Any]], Any]
@@ -28,6 +30,11 @@ def sees(module: nn.Module) -> bool:
     bases = type(module).__mro__  # one that reads its weights from disk is a class of ours below it
     rooms = {it.__module__.partition(".")[0] for it in bases}
     return SEES in rooms and EMBEDS not in rooms
+
+
+def takes_pictures(module: nn.Module) -> bool:
+    """Say whether MODULE is given a picture beside a text, in its call or as mlx-vlm generates."""
+    return sees(module) or "pixel_values" in inspect.signature(type(module).__call__).parameters
 
 
 def reason_unread(module: nn.Module) -> str:
@@ -83,6 +90,8 @@ def read_on(
     (_, ids), *rest = feed.items()
     more = dict(rest)
     pixels, mask = more.pop("pixel_values", None), more.pop("attention_mask", None)
+    if pixels is not None and getattr(module.config, "model_type", "") in STACKED:
+        pixels = pixels[None]
     found = embed(ids, pixels, mask=mask, **more).to_dict() if embed else {}
     given = {name: value for name, value in found.items() if value is not None}
     return module.language_model(ids, cache=kept, **given)

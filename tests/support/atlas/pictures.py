@@ -23,17 +23,13 @@ def towered(make: Callable[[Any], Arrays]) -> Callable[[Any], Arrays]:
     return lambda config: make(getattr(config, "vision_config", config))
 
 
+gridded = towered(probes.gridded)
+
+
 def still(config: Any) -> Arrays:
     """Return the patches of a picture in rows, one frame deep, and how many lie along each axis."""
     found = gridded(config)
     return {**found, "pixel_values": found["pixel_values"].reshape(24, -1)}
-
-
-def gridded(config: Any) -> Arrays:
-    """Return the patches of a picture, channels first, and how many of them lie along each axis."""
-    grid = np.array([[1, 4, 6]])
-    size = config.vision_config.patch_size
-    return {"pixel_values": drawn(24, 3, size, size), "image_grid_thw": grid}
 
 
 def patches(config: Any) -> Arrays:
