@@ -44,6 +44,7 @@ def measured(model_type: str, all_known: bool = False, weights: bool = False) ->
     """Return the census of MODEL_TYPE, or why there is none."""
     from weighbridge.converters.captures.torch_to_mlx.census import census_of
     from weighbridge.converters.captures.torch_to_mlx.exporting import record
+    from weighbridge.converters.captures.torch_to_mlx.recording.sources import sources, writes
 
     start = time.process_time()
     stage = "build"
@@ -54,7 +55,9 @@ def measured(model_type: str, all_known: bool = False, weights: bool = False) ->
         stage = "inputs"
         inputs = inputs_of(model, all_known)
         stage = "export"
-        census = census_of(record(model, inputs, {}).graph_module)
+        program = record(model, inputs, {})
+        census = census_of(program.graph_module)
+        sources(program), writes(program)  # what `capture` refuses is not clean
     except Exception as error:
         if stage == "export" and not all_known:
             return measured(model_type, all_known=True)
@@ -77,7 +80,7 @@ def _reason(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [f for f in traceback.extract_tb(error.__traceback__) if "transformers" in f.filename]
     place = f" [{Path(own[-1].filename).name}:{own[-1].lineno}]" if own else ""
-    plain = re.sub(r"/\S*/site-packages/", "", " ".join(lines[:2]))  # names no machine
+    plain = re.sub(r"\S*/site-packages/", "", " ".join(lines[:2]))  # names no machine
     return f"{type(error).__name__}: {plain[:300]}{place}"
 
 

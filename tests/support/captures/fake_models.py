@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +51,19 @@ def shrunk(config: Any) -> dict[str, Any]:
         few = max([2, *(_prefix(value) for value in lists.values())])
         if few < count:
             changes |= {name: few, **{key: value[:few] for key, value in lists.items()}}
+            changes |= {
+                key: _of_layers(value, few) for key, value in values.items() if _numbered(value)
+            }
     return changes
+
+
+def _numbered(value: Any) -> bool:
+    """Return whether VALUE says something of some layers, by their numbers."""
+    return isinstance(value, dict) and bool(value) and all(str(key).isdigit() for key in value)
+
+
+def _of_layers(value: dict[Any, Any], few: int) -> dict[Any, Any]:
+    return {key: below for key, below in value.items() if int(key) < few}
 
 
 def _prefix(kinds: list[Any]) -> int:
@@ -100,11 +113,17 @@ def built(config: Any) -> torch.nn.Module:
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-    name = MODEL_MAPPING_NAMES[config.model_type]
-    model: Any = getattr(transformers, name if isinstance(name, str) else name[0])
+    names = MODEL_MAPPING_NAMES[config.model_type]
+    name = names if isinstance(names, str) else names[0]
+    model: Any = getattr(transformers, name, None) or _unlisted(name, type(config))
     wanted = model.config_class or type(config)
     fitting = (part for part in parts(config) if isinstance(part, wanted))
     return model._from_config(next(fitting, config)).eval()
+
+
+def _unlisted(name: str, config: type) -> Any:
+    """Return the class NAME beside CONFIG, which transformers does not name among its own."""
+    return getattr(import_module(config.__module__.replace("configuration_", "modeling_")), name)
 
 
 def fake_model(model_type: str) -> tuple[torch.nn.Module, FakeTensorMode]:
