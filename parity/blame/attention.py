@@ -65,14 +65,15 @@ def attention_scale(it: Observation, find: Find | None = None) -> str | None:
     if core is None:
         return None
     found, wanted = it.pair
-    factor = _fit_factor(it, core, found)
+    factor = fit_factor(it, core, found)
     if not it.accounts(found, wanted, it.rows(replace(core, factor=factor)())):
         return None
     times = factor / core.factor
     return f"attention scores scaled by {factor:.5g}, {times:.4g} times the reference's {core.factor:.5g}"
 
 
-def _fit_factor(it: Observation, core: Core, found: Array) -> float:
+def fit_factor(it: Observation, core: Core, found: Array) -> float:
+    """Return the factor of the scores with which CORE comes nearest to the rows FOUND."""
     factor = core.factor
     for _ in range(6):  # Gauss-Newton in one variable
         now = it.rows(replace(core, factor=factor)())

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
-from .attention import Core, masks
+from .attention import Core, fit_factor, masks
 from .evidence import INPUT, Observation, norm
 from .wiring import SAME, siblings
 
@@ -31,6 +31,7 @@ class Rotary:
         offsets: positions added to queries and to keys.
         turned: whether queries and keys are rotated at all.
         pairs: whether neighbours are rotated together, and not halves.
+        factor: of the scores, where it is not that of the head size.
     """
 
     parts: tuple[tuple[str, Array], ...]
@@ -39,6 +40,7 @@ class Rotary:
     offsets: tuple[int, int] = (0, 0)
     turned: tuple[bool, bool] = (True, True)
     pairs: bool = False
+    factor: float | None = None
 
     def core(self) -> Core:
         """Return the attention core with queries and keys rotated."""
@@ -48,7 +50,7 @@ class Rotary:
             heads[index] = self._rotate(heads[index], offset) if turn else heads[index]
         times = heads[0].shape[1] // heads[1].shape[1]
         keys, values = (np.repeat(it, times, axis=1) for it in heads[1:])
-        return Core((heads[0], keys, values), self.allowed, size**-0.5)
+        return Core((heads[0], keys, values), self.allowed, self.factor or size**-0.5)
 
     def _rotate(self, heads: Array, offset: int) -> Array:
         angles = (np.arange(heads.shape[2]) + offset)[:, None] * self.frequencies
@@ -66,41 +68,63 @@ def _split(array: Array, size: int) -> Array:
     return np.asarray(array, np.float64).reshape(batch, length, -1, size).swapaxes(1, 2)
 
 
-def _frequencies(it: Observation) -> Array | None:
-    """Return the angles of one position from recorded cosines; positions that count from 0."""
+def _frequencies(it: Observation) -> Iterator[Array]:
+    """Yield the angles of one position from recorded cosines; positions that count from 0."""
+    seen: set[bytes] = set()
     for path, array in it.recording.items():
         if "rotary" in path and not path.endswith(INPUT) and array.ndim == 3:
             first = np.asarray(array[0], np.float64)
-            if len(first) > 1 and np.allclose(first[0], 1):
-                return np.asarray(np.arccos(np.clip(first[1, : first.shape[-1] // 2], -1, 1)))
-    return None
+            if len(first) > 1 and np.allclose(first[0], 1) and first.tobytes() not in seen:
+                seen.add(first.tobytes())
+                yield np.asarray(np.arccos(np.clip(first[1, : first.shape[-1] // 2], -1, 1)))
 
 
 def _projections(it: Observation, size: int) -> list[tuple[str, Array]]:
+    """Return what may be queries, keys or values; norms of heads record these before the sequence."""
     batch, length = it.wanted.shape[:2]
-    return [
-        (path, array.reshape(batch, length, -1))
-        for path, array in siblings(it).items()
-        if array.shape[:2] == (batch, length) and array[0, 0].size % size == 0
-    ]
+    found = []
+    for path, array in siblings(it).items():
+        heads_first = array.ndim == 4 and array.shape[2] == length != array.shape[1]
+        rows = array.swapaxes(1, 2) if heads_first else array
+        if rows.shape[:2] == (batch, length) and rows[0, 0].size % size == 0:
+            found.append((path, rows.reshape(batch, length, -1)))
+    return found
 
 
 def find_rotary(it: Observation) -> Rotary | None:
     """Return the attention that gives what the reference has where IT is, if one does."""
-    frequencies = _frequencies(it) if it.site.endswith(INPUT) and it.wanted.ndim == 3 else None
-    if frequencies is None:
+    if not it.site.endswith(INPUT) or it.wanted.ndim != 3:
         return None
-    allowed = masks(it)
-    wanted = it.rows(it.wanted)
+    return next((found for it_ in _frequencies(it) if (found := _find_turned(it, it_))), None)
+
+
+def _find_turned(it: Observation, frequencies: Array) -> Rotary | None:
+    named = masks(it)
+    causal, whole = named["from left to right only"], named["with padding left out"]
     for parts in permutations(_projections(it, 2 * len(frequencies)), 3):
         widths = [array.shape[-1] for _, array in parts]
         if widths[0] != it.wanted.shape[-1] or widths[1] != widths[2] or widths[0] % widths[1]:
             continue
-        for mask in (allowed["from left to right only"], allowed["with padding left out"]):
-            found = Rotary(parts, frequencies, mask)
-            if norm(it.rows(found.core()()) - wanted) <= max(SAME, it.own) * norm(wanted):
-                return found
+        ways = [Rotary(parts, frequencies, mask) for mask in (causal, whole)]
+        if _begins_with_values(it, ways[0]):
+            ways.append(replace(ways[0], factor=fit_factor(it, ways[0].core(), it.rows(it.wanted))))
+        if found := next((way for way in ways if _gives_wanted(it, way)), None):
+            return found
     return None
+
+
+def _gives_wanted(it: Observation, way: Rotary) -> bool:
+    wanted = it.rows(it.wanted)
+    return norm(it.rows(way.core()()) - wanted) <= max(SAME, it.own) * norm(wanted)
+
+
+def _begins_with_values(it: Observation, way: Rotary) -> bool:
+    """Say whether the first output is the first value, as from left to right at any scale of scores."""
+    first = it.wanted[:1, :1]
+    alone = np.ones((1, 1, 1, 1), bool)
+    parts = tuple((path, array[:1, :1]) for path, array in way.parts)
+    gap = norm(replace(way, parts=parts, allowed=alone).core()() - first)
+    return gap <= max(SAME, it.own) * norm(first)
 
 
 def _explains(it: Observation, other: Rotary) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import permutations
+from itertools import chain, permutations
 from typing import Final
+
+import numpy as np
 
 from ...converters.values import Array
 from .evidence import ACTIVATIONS, INPUT, Observation, norm
@@ -77,6 +79,23 @@ def _gates(it: Observation) -> Iterator[tuple[str, str, str, Array, Array]]:
                 yield name, gate, other, g, o
 
 
+def _halves(it: Observation) -> Iterator[tuple[str, str, str, Array, Array]]:
+    """Yield the same where the gate is a part of what one projection gives, and the factor no record.
+
+    The factor is what the reference's product is once the activation is taken out.
+    """
+    width, wanted = it.wanted.shape[-1] if it.wanted.ndim else 0, it.pair[1]
+    for path, array in (siblings(it) if it.site.endswith(INPUT) else {}).items():
+        if array.shape[:-1] != it.wanted.shape[:-1] or array.shape[-1] <= width:
+            continue
+        for start in range(0, array.shape[-1] - width + 1, max(width, 1)):
+            g = it.rows(array[..., start : start + width])
+            for name, function in ACTIVATIONS.items():
+                part = function(g)
+                if np.all(part):
+                    yield name, path, "the other factor", g, wanted / part
+
+
 def _fits(it: Observation, array: Array) -> bool:
     return array.shape == it.wanted.shape and array.shape != () and array.dtype.kind == "f"
 
@@ -84,7 +103,7 @@ def _fits(it: Observation, array: Array) -> bool:
 def gate(it: Observation) -> str | None:
     """An activation on the other factor of a gated product."""
     found, wanted = it.pair
-    for name, path, other, g, o in _gates(it):
+    for name, path, other, g, o in chain(_gates(it), _halves(it)):
         if it.accounts(found, wanted, ACTIVATIONS[name](o) * g):
             return f"{name} is applied to {other}, the reference applies it to {path}"
     return None
@@ -93,7 +112,7 @@ def gate(it: Observation) -> str | None:
 def gate_activation(it: Observation) -> str | None:
     """Another activation of a gate."""
     found, wanted = it.pair
-    for name, path, _, g, o in _gates(it):
+    for name, path, _, g, o in chain(_gates(it), _halves(it)):
         if it.accounts(found, wanted, g * o):
             return f"no activation of {path}, the reference has {name}"
         for another, function in ACTIVATIONS.items():
