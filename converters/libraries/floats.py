@@ -22,7 +22,11 @@ def decoded(value: Any) -> Any:
     return [decoded(item) for item in value] if isinstance(value, list) else value
 
 
+def own_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of CONFIG the class of configs is given."""
+    return {key: value for key, value in config.items() if key not in IGNORED}
+
+
 def document_of(config: Mapping[str, Any]) -> str:
     """Return what of CONFIG the class of configs is given, as JSON."""
-    own = {key: value for key, value in config.items() if key not in IGNORED}
-    return json.dumps(decoded(own), sort_keys=True)
+    return json.dumps(decoded(own_keys(config)), sort_keys=True)

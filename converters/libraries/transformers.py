@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, Final, Literal
 
 from ...errors import BadInputError, UnsupportedError
@@ -16,10 +14,11 @@ from ..common.arrays import from_torch, to_torch
 from ..common.memory import pass_on_shortage
 from ..common.users_code import described
 from ..values import Array
-from .floats import document_of
+from .floats import decoded, document_of, own_keys
 from .hub import FUSED, HUB
 
 Config = Mapping[str, Any]
+_filled: dict[tuple[str, str], Any] = {}  # the last config, which a check asks for many times
 Headers = dict[str, Header]
 Layout = Literal["saved", "hub"]
 # Of transformers' tables, the first that knows the model type names the class.
@@ -117,17 +116,21 @@ def transformers_config(config: Config) -> Any:
         raise UnsupportedError(
             f"transformers {transformers.__version__} does not know model_type {kind!r}"
         )
-    return copy.deepcopy(_filled(kind, document_of(config)))
+    key = kind, document_of(config)
+    if key not in _filled:
+        _filled.clear()
+        _filled[key] = filled(CONFIG_MAPPING[kind], config)
+    return copy.deepcopy(_filled[key])
 
 
-@lru_cache(maxsize=16)
-def _filled(kind: str, document: str) -> Any:
-    """Return the config of a KIND for the JSON text DOCUMENT; a check asks for the same one many times."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+def filled(cls: Any, config: Config) -> Any:
+    """Return the config that CLS makes of CONFIG.
 
-    cls = CONFIG_MAPPING[kind]
+    Raises:
+        BadInputError: it does not take it.
+    """
     try:
-        return cls.from_dict(json.loads(document))
+        return cls.from_dict(decoded(own_keys(config)))
     except Exception as error:
         pass_on_shortage(error)
         raise BadInputError(
