@@ -29,7 +29,7 @@ PACKAGES: Final = {
     "mlx-embeddings": "mlx_embeddings",
     "mlx-vlm": "mlx_vlm",
 }
-# Sources of older versions may be laid out otherwise than they are read here; none is tried.
+# Older versions are refused untried: their sources may not be in the form that is read here.
 LEAST: Final = {"mlx-lm": (0, 32), "mlx-embeddings": (0, 1), "mlx-vlm": (0, 7)}
 ASKED: Final = frozenset(
     {"__all__", "__version__", "__author__"}

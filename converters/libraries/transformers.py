@@ -117,10 +117,12 @@ def transformers_config(config: Config) -> Any:
             f"transformers {transformers.__version__} does not know model_type {kind!r}"
         )
     key = kind, document_of(config)
-    if key not in _filled:
+    found = _filled.get(key)
+    if found is None:
+        found = filled(CONFIG_MAPPING[kind], config)
         _filled.clear()
-        _filled[key] = filled(CONFIG_MAPPING[kind], config)
-    return copy.deepcopy(_filled[key])
+        _filled[key] = found
+    return copy.deepcopy(found)
 
 
 def filled(cls: Any, config: Config) -> Any:

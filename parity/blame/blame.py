@@ -31,9 +31,6 @@ Recording = Mapping[str, Array]  # site -> output; site + "|in" -> first input
 LOCAL_FLOOR: Final = Floor(k=16.0, k_token=24.0, c=1.0, null_99_9=5.4, cases=2)
 SYSTEMIC: Final = 0.5  # share of leaf sites that must err for the fault to be everywhere
 WHOLE_MODEL: Final = "(model)"
-FAINT: Final = (
-    1e-3  # share of the clearest error, below which what nothing accounts for is no fault
-)
 SAME_FACTOR: Final = 0.01  # a scale that is kept in 16 bits is off by less
 
 
@@ -256,7 +253,6 @@ def _faults(
 ) -> list[Fault]:
     wrong = {parent(it.source or it.name): it for it in explanations if not it.ok}
     faults: dict[str, Fault] = {}
-    shares: dict[str, float] = {}
     for site, (error, observation) in sorted(worst.items(), key=lambda it: -it[1][0].allowed):
         guilty = culprit(site)
         if guilty in faults:
@@ -269,18 +265,7 @@ def _faults(
         if kind == BEFORE:
             guilty, kind = culprit(site + INPUT), "branch"
         faults[guilty] = Fault(guilty, kind, evidence, error.ratio)
-        shares[guilty] = error.allowed
-    return without_other_outputs(without_faint([*faults.values()], shares))
-
-
-def without_faint(faults: list[Fault], shares: Mapping[str, float]) -> list[Fault]:
-    """Return FAULTS without those of no known kind whose share of the allowed error is far less than another's.
-
-    Correct kernels exceed the local floor by a little, recurrences most of all; a check of the mended
-    candidate still names what is more than that.
-    """
-    least = FAINT * max((shares[it.site] for it in faults), default=0.0)
-    return [it for it in faults if it.kind != "unknown" or shares[it.site] > least]
+    return without_other_outputs([*faults.values()])
 
 
 def without_other_outputs(faults: list[Fault]) -> list[Fault]:

@@ -95,7 +95,8 @@ def find_rotary(it: Observation) -> Rotary | None:
     """Return the attention that gives what the reference has where IT is, if one does."""
     if not it.site.endswith(INPUT) or it.wanted.ndim != 3:
         return None
-    return next((found for it_ in _frequencies(it) if (found := _find_turned(it, it_))), None)
+    ways = (_find_turned(it, frequencies) for frequencies in _frequencies(it))
+    return next((found for found in ways if found), None)
 
 
 def _find_turned(it: Observation, frequencies: Array) -> Rotary | None:

@@ -8,7 +8,6 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from weighbridge.parity.blame.blame import Fault, without_faint
 from weighbridge.parity.blame.diagnosis import diagnose
 from weighbridge.parity.blame.evidence import INPUT, Observation
 
@@ -76,12 +75,3 @@ def test_a_gate_is_seen_where_it_is_half_of_what_a_projection_gives(wrong, kind)
     wanted, found = (silu(gate) * x).numpy(), wrong(gate, x).float().numpy()
     it = Observation(f"mixer.out_proj{INPUT}", found, wanted, 1e-7, recording=recording)
     assert diagnose(it)[0] == kind
-
-
-def test_what_barely_errs_for_no_known_reason_is_not_named_beside_a_clear_fault():
-    clear, faint = Fault("attn", "mask", "", 4e5), Fault("linear_attn", "unknown", "", 11.0)
-    small = Fault("norm", "epsilon", "", 11.0)
-    shares = {"attn": 3e4, "linear_attn": 1.7, "norm": 1.7}
-    assert without_faint([clear, faint, small], shares) == [clear, small]
-    assert without_faint([faint], shares) == [faint]
-    assert without_faint([clear, faint], {**shares, "attn": 20.0}) == [clear, faint]

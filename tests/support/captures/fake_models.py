@@ -51,19 +51,7 @@ def shrunk(config: Any) -> dict[str, Any]:
         few = max([2, *(_prefix(value) for value in lists.values())])
         if few < count:
             changes |= {name: few, **{key: value[:few] for key, value in lists.items()}}
-            changes |= {
-                key: _of_layers(value, few) for key, value in values.items() if _numbered(value)
-            }
     return changes
-
-
-def _numbered(value: Any) -> bool:
-    """Return whether VALUE says something of some layers, by their numbers."""
-    return isinstance(value, dict) and bool(value) and all(str(key).isdigit() for key in value)
-
-
-def _of_layers(value: dict[Any, Any], few: int) -> dict[Any, Any]:
-    return {key: below for key, below in value.items() if int(key) < few}
 
 
 def _prefix(kinds: list[Any]) -> int:
