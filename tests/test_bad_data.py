@@ -77,6 +77,7 @@ CASES = {  # what is wrong: what makes it, the settings, what is said
         (*TEXTS, "data.test=none.jsonl"),
         "none.jsonl: there is no such file; --set data.test=FILE",
     ),
+    "no such file of any kind": (list, ("data=none.jsonl",), "data: there is no file none.jsonl"),
     "a folder of nothing": (
         lambda: Path("rows.jsonl").mkdir(),
         (*LABELS, "data.train=rows.jsonl"),

@@ -87,7 +87,7 @@ def _words(
     if first["type"] == "extra_forbidden":
         return _unknown(key, config, settings)
     if first["type"] == "union_tag_invalid":
-        return _unknown_tag(first["ctx"])
+        return _unknown_tag(first["ctx"], files=key == "data")
     if first["type"] == "union_tag_not_found":
         return _without_tag(key, first["input"], config)
     wanted = list(dict.fromkeys(_wanted(it, _place(it["loc"], config)) for it in found))
@@ -151,7 +151,10 @@ def _without_tag(key: str, value: Any, config: type[BaseModel]) -> str:
     return f"cannot be {_shown(value)}; give its {choice}, of {', '.join(known)}, or its settings"
 
 
-def _unknown_tag(context: Mapping[str, Any]) -> str:
+def _unknown_tag(context: Mapping[str, Any], *, files: bool) -> str:
+    """Return what to say of a name that chooses no section; with FILES it may be a file that is missing."""
+    if files and Path(str(context["tag"])).suffix:
+        return f"there is no file {context['tag']}"
     tags = [tag.strip("'") for tag in str(context["expected_tags"]).split(", ")]
     known = [tag for tag in tags if tag != CUSTOM]
     near = difflib.get_close_matches(str(context["tag"]), known, n=1)
