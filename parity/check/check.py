@@ -15,7 +15,7 @@ from ...converters.models import PROGRAMS, Model
 from ...converters.runtimes import Runner, native_runtime
 from ..blame.blame import Fault
 from ..blame.locating import locate
-from ..configuration.processors import missing, processor_stages
+from ..configuration.processors import processor_stages
 from ..configuration.stage import (
     configuration_stage,
     shorter,
@@ -109,15 +109,15 @@ class Check(Runs):
         """Run the stages and decide."""
         stages = [self.text(), configuration_stage(self.golden, self.candidate)]
         stages += [self.fingerprints(), *self.layout_stages()]
-        stages += processor_stages(self.golden.model, self.candidate.model)
         towers = tower_stages(self.golden, self.candidate, self.explanations)
+        sees = bool(towers) and not takes_pictures(self.golden.signature)
+        stages += processor_stages(self.golden.model, self.candidate.model, needed=sees)
         self.unchecked += [stage.detail for stage in towers]
         stages += [*towers, auxiliary_stage(self.golden.signature, self.candidate.signature)]
         before = self.golden.more
         stages += self.runs() if stages[-1].status != "fail" else []
-        if towers and not takes_pictures(self.golden.signature):
+        if sees:
             stages = self.with_pictures(stages)
-            self.unchecked += missing(self.golden.model)
         if self.golden.more != before:  # bounds are wider than they were
             golden = self.golden.in_several_runs("stored/float32")
             stages[1] = configuration_stage(golden, self.candidate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from ...converters.documents import read_optional
@@ -19,10 +20,17 @@ CLASSES: Final = frozenset({"image_processor_type", "feature_extractor_type"})
 SECTIONS: Final = frozenset({"image_processor", "video_processor", "feature_extractor"})
 
 
-def processor_stages(reference: Model | None, candidate: Model) -> list[Stage]:
-    """Return the stage that compares these files; none where REFERENCE has none, or a side no directory.
+def processor_stages(
+    reference: Model | None, candidate: Model, *, needed: bool = False
+) -> list[Stage]:
+    """Return the stage that compares these files; none where a side has no directory.
 
     A program is given numbers, or has inside what makes them of pictures.
+
+    Args:
+        reference: the source, if it is at hand.
+        candidate: what is judged.
+        needed: whether pictures or sound go into a language model, which without these files nobody can give it.
 
     Raises:
         BadInputError: one of them is no JSON object.
@@ -32,7 +40,7 @@ def processor_stages(reference: Model | None, candidate: Model) -> list[Stage]:
         return []
     wanted = {name: read_optional(here / name) for name in PROCESSORS if (here / name).is_file()}
     if not wanted:
-        return []
+        return [Stage(NAME, "unverified", absent(here))] if needed else []
     lost = [name for name in wanted if not (there / name).is_file()]
     pairs = {name: (wanted[name], read_optional(there / name)) for name in wanted.keys() - lost}
     problems = [f"{name}: {line}" for name in sorted(pairs) for line in differences(*pairs[name])]
@@ -46,14 +54,13 @@ def processor_stages(reference: Model | None, candidate: Model) -> list[Stage]:
     return [Stage(NAME, "pass", f"{' and '.join(wanted)} say the same")]
 
 
-def missing(reference: Model | None) -> list[str]:
-    """Return what is to be said of a REFERENCE with a tower that comes without these files."""
-    here = reference.folder if reference else None
-    if here is None or any((here / name).is_file() for name in PROCESSORS):
-        return []
-    return [
-        f"{NAME}: {here} has no {' and no '.join(PROCESSORS[:2])}, which makes numbers of pictures or sound"
-    ]
+def absent(folder: Path) -> str:
+    """Return what is to be said of a model with a tower whose FOLDER comes without these files.
+
+    >>> absent(Path("m"))
+    'm has no processor_config.json and no preprocessor_config.json, which say how pictures or sound become numbers'
+    """
+    return f"{folder} has no {' and no '.join(PROCESSORS[:2])}, which say how pictures or sound become numbers"
 
 
 def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:

@@ -34,10 +34,18 @@ def marked(kinds):
 def test_a_class_computes_wrongly_and_its_repair_mends_it(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        error, bar = tower_upstream.worst(kind)
-        assert error > bar, "upstream has mended it: take it out of SEEING and run the atlas"
-        error, bar = tower_upstream.worst(kind, repair=True)
-    assert error <= bar
+        before, after = (tower_upstream.errors(kind, repair=it) for it in (False, True))
+    seen = any(error > bar for error, bar in before) or loses_a_digit(kind, before, after)
+    assert seen, "upstream has mended it: take it out of SEEING and run the atlas"
+    assert all(error <= bar for error, bar in after)
+
+
+def loses_a_digit(kind, before, after):
+    """Say whether linear attention in chunks is seen BEFORE it is mended: how far off, processors decide."""
+    chunked = any(it.part == "linear_steps" for it in SEEING[kind])
+    return chunked and any(
+        one > 2 * other for (one, _), (other, _) in zip(before, after, strict=True)
+    )
 
 
 @pytest.mark.parametrize("kind", SEEING)

@@ -94,7 +94,18 @@ def test_a_conversion_there_and_back_passes_with_its_tower(llava, tmp_path):
         assert (result.exit_code, verdict["status"]) == (0, "PASS"), verdict["stages"]
         left = verdict["provenance"]["not_checked"]
         assert any(it.startswith("towers: videos") for it in left)
-        assert any("has no processor_config.json and no preprocessor" in it for it in left)
+
+
+def test_a_tower_without_its_processor_is_unverified_and_says_so(llava, tmp_path):
+    source = shutil.copytree(llava[0], tmp_path / "hub")
+    (source / "preprocessor_config.json").unlink()
+    words = ["convert", "torch-to-mlx", str(source), str(tmp_path / "mlx"), "--json"]
+    result = CliRunner().invoke(main, words)
+    verdict = json.loads(result.stdout)["verdict"]
+    assert (result.exit_code, verdict["status"]) == (4, "UNVERIFIED")
+    [open_] = [it for it in verdict["stages"] if it["status"] == "unverified"]
+    assert open_["name"] == "processor"
+    assert "has no processor_config.json and no preprocessor_config.json" in open_["detail"]
 
 
 def without(llava, folder, name):

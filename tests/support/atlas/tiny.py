@@ -32,6 +32,8 @@ PLAIN = {
 }
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py
 TOWERS = ("vision_config", "audio_config", "image_config")
+# What makes numbers of pictures, which no tiny model needs: its pictures are numbers.
+PROCESSOR = {"do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 STEPS = ("A_log", "dt_bias", "dt_proj.bias")  # keep their scale: exponents and time steps
 
 
@@ -118,6 +120,8 @@ def make(
         made = build(model_type, folder, own, gain, autos)
     if layout == "hub":
         hub.publish(model_type, folder)
+    if any(getattr(made.config, name, None) is not None for name in TOWERS):
+        (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
     return reread(made) if layout == "hub" and model_type in hub.REREAD else made
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,27 @@ def words(fault: Fault) -> str:
             how = {"gain": tiny.GAIN, "library": fault.library}
             made = tiny.make(fault.kind, Path(folder), "saved", **how)
             add(Path(folder), fault.mlx)
-            largest(fault.library, fault.kind, made, libraries.load(fault.library, Path(folder)))
+            model = libraries.load(fault.library, Path(folder))
+            list(compared(fault.library, fault.kind, made, model))
     except Exception as error:
         return " ".join(f"{type(error).__name__}: {error}".split())
     return ""
 
 
 def worst(kind: str, library: str = "mlx-vlm", *, repair: bool = False) -> tuple[float, float]:
-    """Return the error of LIBRARY's class for KIND that is the largest for its bar, and that bar.
+    """Return the error of LIBRARY's class for KIND that is the largest for its bar, and that bar."""
+    return largest(errors(kind, library, repair=repair))
+
+
+def largest(found: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Return of the errors FOUND, each with its bar, the one that is the largest for it."""
+    return max(found, key=lambda pair: pair[0] / pair[1] if pair[1] else pair[0])
+
+
+def errors(
+    kind: str, library: str = "mlx-vlm", *, repair: bool = False
+) -> list[tuple[float, float]]:
+    """Return the error of LIBRARY's class for KIND on each input, with its bar.
 
     The class is given the weights in the layout that it reads, which a conversion writes; where it
     refuses them all the same, or gives another number of logits, nothing is right.
@@ -54,19 +68,16 @@ def worst(kind: str, library: str = "mlx-vlm", *, repair: bool = False) -> tuple
         target = find(asked, library)
         try:
             model = target.load(to_mlx(asked, target).config, weights)
-            return largest(library, kind, made, model)
+            return list(compared(library, kind, made, model))
         except (MismatchError, ValueError):
-            return float("inf"), 0.0
+            return [(float("inf"), 0.0)]
 
 
-def largest(library: str, kind: str, made: tiny.Tiny, model: Any) -> tuple[float, float]:
-    """Return the error of MODEL against MADE that is the largest for its bar, and that bar."""
-    found = []
+def compared(library: str, kind: str, made: tiny.Tiny, model: Any) -> Iterator[tuple[float, float]]:
+    """Yield the error of MODEL against MADE on each input, and how large it may be."""
     for _, given in libraries.probes(library, kind, made.model):
         wanted = libraries.reference(library, made.model, given)
-        error = logits.error(libraries.native(model, given), wanted.double)
-        found.append((error, wanted.bar))
-    return max(found, key=lambda pair: pair[0] / pair[1])
+        yield logits.error(libraries.native(model, given), wanted.double), wanted.bar
 
 
 if __name__ == "__main__":
