@@ -143,6 +143,19 @@ def test_lengths_beyond_the_positions_of_the_model_are_refused(
     assert "data.lengths.document: 400 tokens, and the model has 160 positions" in output
 
 
+def test_a_rank_that_no_update_can_have_is_refused_before_anything_is_made(
+    tiny_bert_dir, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    goods.pairs(tmp_path / "pairs")
+    (tmp_path / "pairs.yaml").write_text(goods.PAIRS.replace("bert", str(tiny_bert_dir)))
+    settings = ("--backend", "torch", "--config", "pairs.yaml", "--set", "adapter.rank=100000")
+    output = invoke("train", "out", *settings)
+    assert "adapter.rank is 100000, and no update of its targets has a rank over" in output
+    assert "give --set adapter.rank=" in output
+    assert not Path("out").exists()
+
+
 def test_a_damaged_tokenizer_is_refused_by_name(tiny_bert_dir, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny_bert_dir, "bert")

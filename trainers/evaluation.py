@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
@@ -167,7 +168,13 @@ def in_slices(count: int, size: int) -> Iterator[Sequence[int]]:
 
 
 def improved(new: float, best: float | None, *, higher_is_better: bool) -> bool:
-    """Return whether NEW is strictly better than BEST; the first figure is."""
-    if best is None:
+    """Return whether NEW is strictly better than BEST; the first figure is, and one that is not finite never.
+
+    >>> improved(math.inf, 0.5, higher_is_better=True), improved(0.5, math.nan, higher_is_better=True)
+    (False, True)
+    """
+    if best is None or not math.isfinite(new):
+        return best is None
+    if not math.isfinite(best):
         return True
     return new > best if higher_is_better else new < best

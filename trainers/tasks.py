@@ -13,7 +13,7 @@ import xxhash
 from ..converters.models import Model
 from ..converters.quantization import Blocks, Dequantized
 from ..converters.values import Array, LowRank
-from ..errors import MismatchError
+from ..errors import BadInputError, MismatchError
 from .adapters import (
     initial_updates,
     linear_shapes,
@@ -232,10 +232,21 @@ def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
 
 
 def _adapted(module: Any, settings: AdapterSection) -> dict[str, tuple[int, int]]:
-    """Return the shapes of the weights that adapters change, by name."""
+    """Return the shapes of the weights that adapters change, by name.
+
+    Raises:
+        BadInputError: a rank that none of them has room for.
+        MismatchError: targets that are no linear modules.
+    """
     shapes = linear_shapes(module)
-    chosen = select(shapes, settings.targets, "linear modules")
-    return {f"{name}.weight": shapes[name] for name in chosen}
+    chosen = {name: shapes[name] for name in select(shapes, settings.targets, "linear modules")}
+    most = max(map(min, chosen.values()))
+    if settings.rank > most:
+        raise BadInputError(
+            f"adapter.rank is {settings.rank}, and no update of its targets has a rank over {most}, the"
+            f" smaller side of the largest; give --set adapter.rank={most} or less"
+        )
+    return {f"{name}.weight": shape for name, shape in chosen.items()}
 
 
 def _grids(module: Any, config: TrainConfig, own: Grids) -> Grids:

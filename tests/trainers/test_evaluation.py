@@ -54,6 +54,11 @@ def test_the_mean_loss_does_not_depend_on_the_batch_size(size, series_config, se
         (2.0, 1.0, True, True),
         (1.0, 1.0, True, False),
         (2.0, 1.0, False, False),
+        (np.nan, 1.0, True, False),
+        (np.inf, 1.0, True, False),
+        (-np.inf, 1.0, False, False),
+        (np.nan, None, True, True),
+        (1.0, np.nan, False, True),
     ],
 )
 def test_only_a_strict_improvement_counts(new, best, higher, better):

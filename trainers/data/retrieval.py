@@ -10,7 +10,7 @@ from ...converters.values import Array
 
 
 def ranks(queries: Array, documents: Array) -> Array:
-    """Return the rank of document i for query i among all documents, from 1; ties count against.
+    """Return the rank of document i for query i among all documents, from 1; ties and NaN count against.
 
     Args:
         queries: unit vectors, shape ``(n, width)``.
@@ -24,7 +24,7 @@ def ranks(queries: Array, documents: Array) -> Array:
 
 def ranks_of(scores: Array) -> Array:
     """Return the same for SCORES of shape ``(queries, documents)``, in which document i is query i's."""
-    return np.asarray((scores >= np.diagonal(scores)[:, None]).sum(axis=1))
+    return np.asarray((~(scores < np.diagonal(scores)[:, None])).sum(axis=1))
 
 
 def retrieval_metrics(rank: Array) -> dict[str, float]:

@@ -39,6 +39,7 @@ from .watchdog import Watchdog
 
 METRICS, CHECKPOINTS = "metrics.jsonl", "checkpoints"
 PLOT, SPEED = "loss.png", "speed.png"
+FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class Watcher(NamedTuple):
@@ -288,7 +289,23 @@ class Run:
         )
         self._journal.append({"step": self._done, "validation": scores.metrics})
         self._progress(Validated(self._done, scores.metrics, best))
+        self._refuse_lost(scores.metrics)
         self._clock.start()
+
+    def _refuse_lost(self, figures: Mapping[str, float]) -> None:
+        """Stop where no weight is any good: neither updates nor the loss that was validated after them are finite.
+
+        Updates that are not finite change nothing, so none would be better. That loss is a mean in
+        float64; beyond float32 it is infinite where updates are computed.
+        """
+        carried = self._carried
+        if carried.in_a_row and not abs(figures.get("loss", 0.0)) <= FLOAT32:
+            raise DivergedError(
+                f"the weights have diverged: the last {carried.in_a_row} updates up to step {self._done}"
+                " had a loss or gradient that is not finite, and the loss of the validation is not either. The best"
+                f" weights, of step {carried.best_step}, are kept in {self._out / CHECKPOINTS}. Try a lower learning"
+                " rate: --set optimizer.learning_rate"
+            )
 
     def _measure(self, split: str) -> Scores:
         objective = self._task.objective

@@ -24,6 +24,18 @@ def test_ranks_are_places_in_the_sorted_list(rows, seed):
         assert best_first.tolist().index(row) + 1 == rank
 
 
+@given(st.integers(2, 30), st.data())
+def test_what_is_not_a_number_finds_nothing_and_helps_nobody(rows, data):
+    generator = np.random.default_rng(0)
+    queries, documents = unit(generator, rows), unit(generator, rows)
+    before = ranks(queries, documents)
+    lost = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, unique=True))
+    documents[lost] = np.nan
+    after = ranks(queries, documents)
+    assert (after[lost] == rows).all()
+    assert (after >= before).all()
+
+
 def test_a_model_that_maps_everything_to_one_point_finds_nothing():
     same = np.ones((20, 4)) / 2
     metrics = retrieval_metrics(ranks(same, same))

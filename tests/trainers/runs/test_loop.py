@@ -212,6 +212,17 @@ def test_too_many_in_a_row_stop_the_run_with_the_batch_saved(
     assert np.isnan(np.load(saved)["0.target"]).any()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_that_no_update_can_mend_end_the_run_and_the_best_are_kept(
+    backend, series_config, series_task, tmp_path
+):
+    config = series_config(optimizer={"learning_rate": 1e30}, nonfinite_limit=9)
+    with pytest.raises(DivergedError, match=r"weights have diverged: the last .* of step 0,"):
+        train(config, tmp_path / "run", backend=backend, task=series_task(config))
+    [validated] = [row for row in records(tmp_path / "run") if row.get("step") == 0]
+    assert np.isfinite(validated["validation"]["loss"])
+
+
 def test_a_run_does_not_overwrite(series_config, series_task, tmp_path):
     with pytest.raises(TargetExistsError, match="--resume"):
         train(series_config(), tmp_path, task=series_task())
