@@ -37,6 +37,7 @@ REFUSED = {  # override -> what the message must say
     "optimizer.lerning_rate=1": "optimizer.lerning_rate: no such key; did you mean optimizer.learning_rate?",
     "data.lenghts={}": "data.lenghts: no such key; did you mean data.lengths?",
     "data.lengths.query=[0]": "data.lengths.query.0: cannot be 0; give a number more than 0",
+    "data.lengths.query=[]": "data.lengths.query: cannot be []; give at least 1 of them",
     "steps=1.5": "steps: cannot be 1.5; give a whole number",
     "steps=many": 'steps: cannot be "many"; give a whole number',
     "steps=0": "steps: cannot be 0; give a number more than 0",
@@ -144,6 +145,12 @@ def test_paths_do_not_depend_on_the_working_directory(minimal, tmp_path, monkeyp
 def test_a_wrong_value_is_refused_by_key(minimal, override, message):
     with pytest.raises(MismatchError, match=re.escape(message)):
         load_config(minimal, [override])
+
+
+def test_a_list_whose_items_are_wrong_is_not_called_too_short(minimal):
+    with pytest.raises(MismatchError) as caught:
+        load_config(minimal, ["data.lengths.query=[0]"])
+    assert len(caught.value.problems) == 1
 
 
 def test_all_problems_come_together(minimal):

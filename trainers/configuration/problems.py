@@ -45,9 +45,16 @@ class Place(NamedTuple):
 def problems_of(
     error: ValidationError, config: type[BaseModel], settings: Mapping[str, Any]
 ) -> list[str]:
-    """Return one line for each key of SETTINGS that ERROR complains of."""
+    """Return one line for each key of SETTINGS that ERROR complains of.
+
+    A list is not called too short where items of it are wrong: pydantic counts the right ones alone.
+    """
     places: dict[str, list[Any]] = {}
-    for detail in error.errors():
+    details = error.errors()
+    below = {it["loc"][:-1] for it in details}
+    for detail in details:
+        if detail["type"] == "too_short" and detail["loc"] in below:
+            continue
         places.setdefault(_place(detail["loc"], config).key, []).append(detail)
     return [f"{key}: {_words(key, found, config, settings)}" for key, found in places.items()]
 
