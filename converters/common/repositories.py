@@ -105,8 +105,9 @@ def download(name: str, revision: str | None = None) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
     step(f"downloading {name}")
-    files = HfApi().list_repo_files(name, revision=revision)
-    patterns = wanted(files)
+    # Listing the tree of files asks five times, half a minute, of a hub that cannot be reached.
+    files = HfApi().model_info(name, revision=revision).siblings or []
+    patterns = wanted(it.rfilename for it in files)
     return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -180,10 +183,22 @@ def test_what_the_hub_refuses_is_one_line(cache, monkeypatch, error, said):
     def refuse(*_, **__):
         raise error
 
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", refuse)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
     output = run("inspect", "org/absent", code=3)
     assert said in output
     assert output.count("\n") == 1
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once():
+    nobody = {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HUB_OFFLINE": "0"}
+    words = (sys.executable, "-m", "weighbridge", "inspect", "org/absent")
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=os.environ | nobody, check=False
+    )
+    assert done.returncode == 3
+    lines = [it for it in done.stderr.splitlines() if not it.startswith("downloading")]
+    assert len(lines) == 1
+    assert "the hub cannot be reached" in lines[0]
 
 
 def test_without_the_client_the_package_is_named(cache, monkeypatch):
@@ -202,13 +217,8 @@ def test_only_what_is_needed_is_downloaded(cache, tiny_bert_dir, monkeypatch):
         there = [
             str(it.relative_to(tiny_bert_dir)) for it in tiny_bert_dir.rglob("*") if it.is_file()
         ]
-        return [
-            *there,
-            "pytorch_model.bin",
-            "onnx/model.onnx",
-            "flax_model.msgpack",
-            ".gitattributes",
-        ]
+        others = ("pytorch_model.bin", "onnx/model.onnx", "flax_model.msgpack", ".gitattributes")
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=it) for it in (*there, *others)])
 
     download = huggingface_hub.snapshot_download
 
@@ -218,7 +228,7 @@ def test_only_what_is_needed_is_downloaded(cache, tiny_bert_dir, monkeypatch):
         asked["patterns"] = allow_patterns
         return str(publish(cache, tiny_bert_dir))
 
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", files)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", files)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
     run("convert", "torch-to-mlx", f"{NAME}@v2", "out", "--check", "none")
     assert asked["files"] == (NAME, "v2")
