@@ -9,6 +9,7 @@ from ..converters.common.policy import Policy
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
 from ..converters.planning.transcoding import is_quantized, quantized_view
+from ..errors import BadInputError
 from ..parity.check.verdict import Verdict
 from .checking import compare
 from .converting import require_apart
@@ -41,10 +42,17 @@ def record(
 
 
 def golden_at(spec: str) -> Golden | None:
-    """Return the golden at SPEC; ``None`` where SPEC is a model."""
-    from ..parity.goldens.golden import Golden, is_golden
+    """Return the golden at SPEC; ``None`` where SPEC is a model.
 
-    return Golden.load(Path(spec)) if is_golden(Path(spec)) else None
+    Raises:
+        BadInputError: one of a golden's two files is missing.
+    """
+    from ..parity.goldens.golden import Golden, missing_in
+
+    lost = missing_in(Path(spec))
+    if len(lost) == 1:
+        raise BadInputError(f"{spec}: {lost[0]} of this golden is missing; record the golden again")
+    return None if lost else Golden.load(Path(spec))
 
 
 def check(

@@ -160,7 +160,16 @@ def is_golden(path: Path) -> bool:
     >>> is_golden(Path("."))
     False
     """
-    return (path / MANIFEST).is_file() and (path / TENSORS).is_file()
+    return not missing_in(path)
+
+
+def missing_in(path: Path) -> list[str]:
+    """Return which of a golden's files the folder PATH has not.
+
+    >>> missing_in(Path("."))
+    ['golden.json', 'golden.safetensors']
+    """
+    return [name for name in (MANIFEST, TENSORS) if not (path / name).is_file()]
 
 
 def _flatten(kind: str, groups: Mapping[str, Rows], probes: Sequence[Probe]) -> dict[str, Array]:

@@ -8,8 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import weighbridge
+from weighbridge.cli import main
 from weighbridge.converters.models import Model, Port, Signature
 from weighbridge.errors import BadInputError
 from weighbridge.parity.goldens.golden import MANIFEST, TENSORS, Golden, is_golden
@@ -144,6 +146,15 @@ def test_a_damaged_golden_is_refused(saved, tmp_path, damage):
         (tmp_path / TENSORS).write_bytes(content[:50] if damage == "tensors" else content)
     with pytest.raises(BadInputError, match="golden"):
         Golden.load(tmp_path)
+
+
+@pytest.mark.parametrize("lost", [MANIFEST, TENSORS])
+def test_a_golden_without_one_of_its_files_is_said_to_lack_it(saved, tiny_bert_dir, tmp_path, lost):
+    [kept] = {MANIFEST, TENSORS} - {lost}
+    (tmp_path / kept).write_bytes((saved / kept).read_bytes())
+    found = CliRunner().invoke(main, ["parity", "check", str(tmp_path), str(tiny_bert_dir)])
+    assert found.exit_code == 3
+    assert f"{lost} of this golden is missing; record the golden again" in found.output
 
 
 def test_an_unknown_level_is_refused(tiny_bert_dir):
