@@ -54,9 +54,9 @@ def write_result(
         if text := (base or partial(base_record, task))(frozenset({*updates, *torch})):
             (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
         return
-    weights = _torch_weights(task) | {
-        name.removeprefix(PREFIX): value for name, value in parameters.items()
-    }
+    trained = {name.removeprefix(PREFIX): value for name, value in parameters.items()}
+    weights = _torch_weights(task) | trained
+    weights |= {name: weights[first] for name, first in tied(task.module).items()}
     if task.save_weights:
         task.save_weights(folder, weights)
         return
@@ -135,8 +135,9 @@ def mlx_updates(task: Task, updates: Mapping[str, LowRank]) -> dict[str, LowRank
     weight_map = _map(task)
     if weight_map is None or task.model is None:
         return dict(updates)
+    headers = _headers(_read(task, weight_map, _torch_weights(task)))
     renamed: dict[str, LowRank] = weight_map.rename_updates(
-        updates, _headers(_torch_weights(task)), config=task.model.config
+        updates, headers, config=task.model.config
     )
     return renamed
 
@@ -148,6 +149,7 @@ def mlx_weights(task: Task, weights: Mapping[str, Array]) -> tuple[dict[str, Arr
         return dict(weights), "torch"
     from ..converters.maps import apply
 
+    weights = _read(task, weight_map, weights)
     plan = weight_map.bind(_headers(weights), config=task.model.config)
     values = apply(plan, {name: Dense(array) for name, array in weights.items()})
     return {name: value.array for name, value in values.items() if isinstance(value, Dense)}, "mlx"
@@ -160,6 +162,26 @@ def _map(task: Task) -> Any:
     from ..converters.maps.sources.choose import known_map
 
     return known_map(task.model)
+
+
+def tied(module: Any) -> dict[str, str]:
+    """Return the further names of parameters of the torch MODULE that have several, each with the first.
+
+    A head that is tied to the embeddings has the second name in a state dict, and no values of its own.
+    """
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        first.setdefault(id(parameter), name)
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(it)] for name, it in every if first[id(it)] != name}
+
+
+def _read(task: Task, weight_map: Any, weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Return WEIGHTS of TASK without the further names of tied ones that WEIGHT_MAP does not know."""
+    further = tied(task.module)
+    return {
+        name: it for name, it in weights.items() if name not in further or weight_map.reads(name)
+    }
 
 
 def _torch_weights(task: Task) -> dict[str, Array]:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from transformers import AutoModelForCausalLM
 
+from weighbridge.cli import main
 from weighbridge.converters.adapters import read_adapter
+from weighbridge.jobs.converting import convert
+from weighbridge.jobs.options import Options
+from weighbridge.tests.support.atlas import tiny
 from weighbridge.trainers.adapters import updates_of
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.export import write_result
 from weighbridge.trainers.runs.loop import make_step, train
 from weighbridge.trainers.tasks import PREFIX, build_task
+
+
+ADAPTER = {"rank": 2, "targets": ["q_proj"]}
 
 
 def test_an_adapter_reads_back_with_the_same_deltas(pairs_config, pairs_task, tmp_path):
@@ -88,6 +100,46 @@ def test_the_adapter_of_a_known_architecture_fits_its_mlx_weights(opened, tmp_pa
     task = build_task(config)
     write_result(tmp_path, task, config.adapter, make_step("torch", task, config).trainable())
     assert len(read_adapter(tmp_path).updates) == 4
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory):
+    """Return the folder of a decoder whose head is its embeddings, for PyTorch and for MLX."""
+    folder = tmp_path_factory.mktemp("tied")
+    tiny.make("llama", folder / "torch", own={"tie_word_embeddings": True}, gain=tiny.GAIN)
+    convert(str(folder / "torch"), folder / "mlx", "mlx", options=Options(check="none"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("framework", "adapter"),
+    [
+        ("mlx", ADAPTER),
+        ("torch", None),
+        pytest.param("torch", ADAPTER, marks=pytest.mark.heavy),
+        pytest.param("mlx", None, marks=pytest.mark.heavy),
+    ],
+)
+def test_a_decoder_whose_head_is_its_embeddings_trains_and_comes_back(
+    heads, framework, adapter, decoder_config, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    config = decoder_config(model=str(heads / framework), adapter=adapter, steps=2)
+    Path("own.json").write_text(config.model_dump_json())
+    said = invoke("train", "run", "--config", "own.json", "--backend", "mlx")
+    [*_, following] = said.partition("Next: weighbridge ")[2].splitlines()[:1]
+    invoke(*shlex.split(following))
+    found = AutoModelForCausalLM.from_pretrained("run-torch")
+    own = AutoModelForCausalLM.from_pretrained(heads / "torch")
+    assert found.lm_head.weight is found.model.embed_tokens.weight
+    ids = torch.arange(1, 12)[None]
+    assert not torch.equal(found(ids).logits, own(ids).logits)
+
+
+def invoke(*words):
+    done = CliRunner().invoke(main, list(map(str, words)))
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def test_a_checkpoint_holds_the_adapter_of_its_step(pairs_config, pairs_task, tmp_path):

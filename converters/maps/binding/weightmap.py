@@ -15,6 +15,7 @@ from ..notation.expressions import Definition
 from ..notation.parser import VERSION, Parser
 from ..notation.rules import Pairing, Rule
 from .binding import Given, Rules, bind
+from .matching import Matcher
 from .plan import Plan
 
 TABLES: Final = Path(__file__).parent.parent / "tables"
@@ -83,6 +84,14 @@ class WeightMap:
     def definitions(self, rule: Pairing) -> tuple[Definition, ...]:
         """Return the definitions that hold in RULE."""
         return (*self.where, *rule.where)
+
+    def reads(self, name: str) -> bool:
+        """Return whether a rule speaks of the tensor NAME of this map's left side.
+
+        >>> WeightMap.parse("h.{n}.w <-> layers.{n}.weight").reads("h.3.w")
+        True
+        """
+        return bool(Matcher(self.rules, "left")(name))
 
     def bind(
         self,
