@@ -22,7 +22,6 @@ from weighbridge.trainers.export import write_result
 from weighbridge.trainers.runs.loop import make_step, train
 from weighbridge.trainers.tasks import PREFIX, build_task
 
-
 ADAPTER = {"rank": 2, "targets": ["q_proj"]}
 
 
