@@ -18,7 +18,7 @@ from ..converters.common.hints import command, unused
 from ..converters.models import MANIFEST
 from ..converters.quantization import Dequantized
 from ..converters.quantization.fingerprints import fingerprints
-from ..converters.values import Array, Dense, LowRank
+from ..converters.values import Array, Dense, LowRank, Value
 from ..parity.weights.sketches.recorded import weight_records
 from .adapters import updates_of
 from .config import TrainConfig
@@ -132,27 +132,57 @@ def base_record(task: Task, changed: Collection[str]) -> str | None:
 
 def mlx_updates(task: Task, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:
     """Return UPDATES under their MLX names; those of a model without a map keep their own."""
-    weight_map = _map(task)
-    if weight_map is None or task.model is None:
-        return dict(updates)
-    headers = _headers(_read(task, weight_map, _torch_weights(task)))
-    renamed: dict[str, LowRank] = weight_map.rename_updates(
-        updates, headers, config=task.model.config
-    )
-    return renamed
+    moved = _moved(task, updates, _headers(_torch_weights(task)))
+    return {name: value for name, value in moved.items() if isinstance(value, LowRank)}
 
 
 def mlx_weights(task: Task, weights: Mapping[str, Array]) -> tuple[dict[str, Array], str]:
     """Return WEIGHTS in MLX naming and layout and the word ``mlx``, or as they are and ``torch``."""
-    weight_map = _map(task)
-    if weight_map is None or task.model is None:
-        return dict(weights), "torch"
+    values = {name: Dense(array) for name, array in weights.items()}
+    moved = _moved(task, values, _headers(weights))
+    naming = "torch" if _map(task) is None else "mlx"
+    return {name: it.array for name, it in moved.items() if isinstance(it, Dense)}, naming
+
+
+def _moved(
+    task: Task, values: Mapping[str, Value], headers: Mapping[str, Header]
+) -> Mapping[str, Value]:
+    """Return VALUES of TASK's module, whose tensors are HEADERS, where its maps lead them."""
     from ..converters.maps import apply
 
-    weights = _read(task, weight_map, weights)
-    plan = weight_map.bind(_headers(weights), config=task.model.config)
-    values = apply(plan, {name: Dense(array) for name, array in weights.items()})
-    return {name: value.array for name, value in values.items() if isinstance(value, Dense)}, "mlx"
+    further = tied(task.module)
+    for weight_map, config in _maps(task, headers):
+        known = {
+            name: it
+            for name, it in headers.items()
+            if name not in further or weight_map.reads(name)
+        }
+        plan = weight_map.bind(known, config=config)
+        values = apply(plan, {name: it for name, it in values.items() if name in known})
+        headers = plan.layout
+    return values
+
+
+def _maps(task: Task, names: Collection[str]) -> list[tuple[Any, Mapping[str, Any]]]:
+    """Return the maps from NAMES of TASK's module to MLX's, each with the config that it is bound with.
+
+    Where a class of transformers holds weights in another form than its checkpoints, such as experts
+    in one tensor, the first one leads back to that form.
+    """
+    weight_map, model = _map(task), task.model
+    if weight_map is None or model is None:
+        return []
+    last = (weight_map, model.config)
+    further = tied(task.module)
+    if model.path is None or all(weight_map.reads(it) for it in names if it not in further):
+        return [last]
+    from ..converters.maps.sources.modules import module_map
+    from ..converters.maps.sources.torch_side import torch_side
+    from ..converters.runtimes.pretrained import torch_config
+
+    config, headers = torch_config(model), torch_side(model).arrays.checkpoint.headers
+    there = module_map(config, headers, model.family.torch_class if model.family else "")
+    return [(there.inverse(), config), last]
 
 
 def _map(task: Task) -> Any:
@@ -174,14 +204,6 @@ def tied(module: Any) -> dict[str, str]:
         first.setdefault(id(parameter), name)
     every = module.named_parameters(remove_duplicate=False)
     return {name: first[id(it)] for name, it in every if first[id(it)] != name}
-
-
-def _read(task: Task, weight_map: Any, weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Return WEIGHTS of TASK without the further names of tied ones that WEIGHT_MAP does not know."""
-    further = tied(task.module)
-    return {
-        name: it for name, it in weights.items() if name not in further or weight_map.reads(name)
-    }
 
 
 def _torch_weights(task: Task) -> dict[str, Array]:
