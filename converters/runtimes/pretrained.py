@@ -93,6 +93,11 @@ def load_pretrained(
     from transformers.modeling_utils import LoadStateDictConfig
 
     changes: Any = get_model_conversion_mapping(module)
+    for change in changes if device == "meta" else ():
+        if getattr(
+            change, "force_cpu", False
+        ):  # for want of memory, of which nothing is taken here
+            change.force_cpu = False
     plan = LoadStateDictConfig(weight_mapping=changes, device_map={"": device})
     with no_progress_bar():
         info, _ = convert_and_load_state_dict_in_model(module, dict(tensors), plan)
