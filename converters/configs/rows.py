@@ -317,6 +317,11 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
     "olmo": {"rms_norm_eps": always(1e-5)},  # of its norms, which no key names
     "qwen3_next": {"full_attention_interval": period},
     "qwen3_vl_moe_text": {"norm_topk_prob": always(True)},
+    "qwen4_exp_text": {
+        "output_gate_type": lambda source: (
+            source.get("output_gate_type") or source.get("hidden_act")
+        )
+    },
     "siglip": {"num_labels": always(ABSENT)},  # where it is not written there is no classifier
     "step3p5": {
         "use_head_wise_attn_gate": always(True),
@@ -362,6 +367,9 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
     "mlx-vlm hunyuan_vl text_config": {"rope_scaling": sectioned},
     # its class looks for the sections of positions beside the types of layers, and finds none there
     "mlx-vlm cohere_compass text_config": {"rope_parameters": shared_rope},
+    "mlx-vlm qwen4_exp text_config": {
+        "layer_types": renamed({"indexed_attention": "full_attention"})
+    },
     # its class scales pictures by the size of the text part, and transformers writes a default here
     "mlx-vlm paligemma": {"hidden_size": text_value("hidden_size")},
     "kimi_k25_vision": {"model_type": always("moonvit")},
@@ -375,6 +383,7 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
             "qwen3_vl_moe",
             "hunyuan_vl",
             "paddleocr_vl",
+            "qwen4_exp",
         )
     },
 }

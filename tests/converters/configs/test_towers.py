@@ -136,3 +136,13 @@ def test_parts_whose_class_takes_no_other_key_have_no_other():
 def test_the_way_back_is_exact(kind, library):
     own, found = translated(kind, library)
     assert to_torch(found.config, found.recorded()).config == own
+
+
+def test_indexed_layers_and_the_gate_of_linear_ones_have_the_names_that_the_class_reads():
+    rope = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
+    text = {"num_hidden_layers": 4, "rope_parameters": rope | {"mrope_section": [11, 11, 10]}}
+    own, found = translated("qwen4_exp", "mlx-vlm", text_config=text)
+    assert own["text_config"]["layer_types"][-1] == "indexed_attention"
+    assert found.config["text_config"]["layer_types"][-1] == "full_attention"
+    assert own["text_config"]["output_gate_type"] is None
+    assert found.config["text_config"]["output_gate_type"] == "silu"
