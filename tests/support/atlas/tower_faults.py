@@ -32,5 +32,10 @@ OTHERS = (
         "the class has no room for vision_tower.head, which no language model reads",
         "parameters not in model: vision_tower.head.",
     ),
+    refused(
+        "muse_spark",
+        "the class calls a Metal kernel that has no other version, so it runs on a Mac alone",
+        "[metal_kernel] No Metal back-end.",
+    ),
 )
 ALL = (*FAULTS, *OTHERS)
