@@ -105,6 +105,8 @@ def text_config(config: Config) -> Config:
 
     >>> text_config({"vocab_size": 1, "text_config": {"vocab_size": 7}})["vocab_size"]
     7
+    >>> text_config({"thinker_config": {"text_config": {"vocab_size": 7}}})["vocab_size"]
+    7
 
     Raises:
         BadInputError: the inner configuration is not an object.
@@ -112,7 +114,7 @@ def text_config(config: Config) -> Config:
     inner: Any = next((config[key] for key in INNER if config.get(key)), {})
     if not isinstance(inner, Mapping):
         raise BadInputError(f"config.json: text_config is {type(inner).__name__}, not an object")
-    return {**config, **inner}
+    return {**config, **(text_config(inner) if inner else {})}
 
 
 def in_transformers(kind: str) -> bool:

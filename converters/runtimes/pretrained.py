@@ -47,8 +47,11 @@ def empty_pretrained(model: Model) -> Any:
 
 
 def giving(module: torch.nn.Module, outputs: tuple[str, ...]) -> torch.nn.Module:
-    """Return what of MODULE gives OUTPUTS: what is below its head of words where hidden states are asked for."""
-    own: Any = module
+    """Return what of MODULE gives OUTPUTS: what is below its head of words where hidden states are asked for.
+
+    What says aloud what another part of it thinks is left out; such a class calls none of its parts.
+    """
+    own: Any = getattr(module, "thinker", module)
     head = getattr(own, "get_output_embeddings", None)
     headed = outputs == ("last_hidden_state",) and head is not None and head() is not None
     found: torch.nn.Module = own.base_model if headed else own

@@ -54,7 +54,11 @@ def test_joined_weights_are_expected_as_they_lie_in_the_target_whatever_their_or
 
 @pytest.mark.parametrize(
     ("rule", "axes"),
-    [("[1 a b] <-> w [1 b a]", (0, 2, 1)), ("[a 1 b] <-> w [a b 1]", (0, 2, 1)), ("[1 a b] <-> w [a b]", None)],
+    [
+        ("[1 a b] <-> w [1 b a]", (0, 2, 1)),
+        ("[a 1 b] <-> w [a b 1]", (0, 2, 1)),
+        ("[1 a b] <-> w [a b]", None),
+    ],
 )
 def test_an_axis_of_size_one_does_not_hide_how_the_others_are_exchanged(rule, axes):
     text = f"weighbridge map 1\nw {rule}\n"

@@ -146,3 +146,13 @@ def test_indexed_layers_and_the_gate_of_linear_ones_have_the_names_that_the_clas
     assert found.config["text_config"]["layer_types"][-1] == "full_attention"
     assert own["text_config"]["output_gate_type"] is None
     assert found.config["text_config"]["output_gate_type"] == "silu"
+
+
+def test_a_part_inside_a_part_is_read_as_well_and_comes_home():
+    own, found = translated("qwen3_omni_moe", "mlx-vlm")
+    thinker = own["thinker_config"]["text_config"]
+    assert "rope_theta" not in thinker
+    theta = found.config["thinker_config"]["text_config"]["rope_theta"]
+    assert theta == thinker["rope_parameters"]["rope_theta"]
+    assert "thinker_config.text_config.rope_theta" in found.added
+    assert to_torch(found.config, found.recorded()).config == own

@@ -47,6 +47,7 @@ def mended(folder: Path) -> dict[str, Any]:
 
 def probes(library: str, kind: str, model: Any) -> Iterator[tuple[str, Arrays]]:
     """Yield what the torch MODEL of KIND is given, with the prefix of its figures in a row."""
+    model = writing(model)
     reads = "input_ids" in inspect.signature(model.forward).parameters
     if reads and kind not in pictures.PAIRS:
         for name, shape in (("", logits.SHORT), ("long_", logits.LONG)):
@@ -55,6 +56,11 @@ def probes(library: str, kind: str, model: Any) -> Iterator[tuple[str, Arrays]]:
             yield name, {"input_ids": ids, **pictures.text_kinds(kind, ids), **beside}
     if not reads or getattr(model.config, "vision_config", None) is not None:
         yield "seen_", pictures.seen(kind, model)
+
+
+def writing(model: Any) -> Any:
+    """Return what of the torch MODEL writes: what says it aloud is beside that in some."""
+    return getattr(model, "thinker", model)
 
 
 def padded(ids: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
@@ -68,6 +74,7 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
     """Run the torch MODEL on what it is GIVEN, in float32, then in float64; MODEL stays in float64."""
     import torch
 
+    model = writing(model)
     inner = model.base_model if library == "mlx-embeddings" else model
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in given.items()}
     plain = (

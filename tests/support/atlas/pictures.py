@@ -92,7 +92,7 @@ FRAME = (
     "image_end_token_id",
 )
 ROWS: dict[str, Callable[[Any], Arrays]] = {
-    **dict.fromkeys(GRIDS, patches),
+    **dict.fromkeys((*GRIDS, "qwen3_omni_moe"), patches),
     **dict.fromkeys(("mistral3",), towered(probes.sized)),
     **dict.fromkeys(("hunyuan_vl",), still),
     **dict.fromkeys(("lfm2_vl",), towered(probes.flat)),

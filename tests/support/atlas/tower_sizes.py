@@ -276,6 +276,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         },
         "code2wav_config": {
             **SPOKEN,
+            "hidden_size": 32,
             "num_quantizers": 3,
             "upsample_rates": [2, 3],
             "upsampling_ratios": [2],
