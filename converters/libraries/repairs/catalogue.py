@@ -206,6 +206,11 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
     "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),
+    "unlimited_ocr": (
+        Repair("resampled_positions"),
+        gelu({"activation_fn": "fast"}),
+        Repair("sam_tower"),
+    ),
     "qwen3_omni_moe": (gelu({"mlp.act_fn": "tanh"}),),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
 }

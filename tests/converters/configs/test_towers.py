@@ -156,3 +156,14 @@ def test_a_part_inside_a_part_is_read_as_well_and_comes_home():
     assert theta == thinker["rope_parameters"]["rope_theta"]
     assert "thinker_config.text_config.rope_theta" in found.added
     assert to_torch(found.config, found.recorded()).config == own
+
+
+def test_the_towers_of_unlimited_ocr_have_the_names_of_the_published_configuration():
+    behind = {"hidden_size": 36, "num_attention_heads": 2, "num_hidden_layers": 3}
+    vision = {"encoder_config": behind, "sam_config": {"downsample_channels": [28, 40]}}
+    own, found = translated("unlimited_ocr", "mlx-vlm", vision_config=vision)
+    tower = found.config["vision_config"]
+    assert (tower["layers"], tower["hidden_size"]) == (3, 36)
+    assert tower["params"] == own["vision_config"]["sam_config"]
+    joined = found.config["projector_config"]
+    assert (joined["input_dim"], joined["n_embed"]) == (76, own["text_config"]["hidden_size"])

@@ -76,7 +76,7 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
 
     model = writing(model)
     inner = model.base_model if library == "mlx-embeddings" else model
-    tensors = {name: torch.from_numpy(np.array(value)) for name, value in given.items()}
+    tensors = pictures.as_tensors(given)
     plain = (
         {"use_cache": False} if "use_cache" in inspect.signature(inner.forward).parameters else {}
     )
@@ -85,7 +85,10 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
         model = (
             model.double() if dtype == torch.float64 else model.float()
         )  # complex buffers stay so
-        cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
+        cast = {
+            k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v
+            for k, v in tensors.items()
+        }
         with torch.no_grad():
             results.append(compared(inner(**cast, **plain), lambda it: it.numpy(), given))
     single, double = results
@@ -110,7 +113,10 @@ def native(model: Any, given: Arrays) -> logits.Logits:
     """Run an MLX MODEL on what it is GIVEN, as its library does."""
     import mlx.core as mx
 
-    arrays = {name: mx.array(value) for name, value in pictures.as_named(model, given).items()}
+    arrays = {
+        name: [mx.array(it) for it in value] if isinstance(value, list) else mx.array(value)
+        for name, value in pictures.as_named(model, given).items()
+    }
     if not generates(model):
         by_place(model, dict(arrays))  # what it keeps of one text must not change the next
     found = generated(model, arrays) if generates(model) else by_place(model, arrays)

@@ -53,8 +53,7 @@ OTHERS = (
     refused(
         "unlimited_ocr",
         "save_pretrained of transformers 5 leaves out projector_config, which the published"
-        " config.json has and the class reads; the sizes of the tower in it the class reads nowhere,"
-        " they are fixed at 95 M parameters",
+        " config.json has and the class reads",
         "KeyError: 'projector_config'",
         "transformers",
     ),

@@ -305,6 +305,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "step3p7": {"text_config": STEP},
     "smolvlm": {"text_config": EVEN, "vision_config": FOUR},
     "unlimited_ocr": {
+        "text_config": {"num_key_value_heads": 4},  # published with as many as heads
         "vision_config": {
             "sam_config": {
                 "hidden_size": 32,
