@@ -205,6 +205,18 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         "layers": of_part("encoder_config", "num_hidden_layers"),
         "params": lambda source: dict(source.part("sam_config").written) or ABSENT,
     },
+    "florence2": {
+        "image_feature_source": always(["spatial_avg_pool", "temporal_avg_pool"]),
+        "image_pos_embed": lambda source: {
+            "type": "learned_abs_2d",
+            "max_pos_embeddings": source.part("vision_config").find("max_position_embeddings"),
+        },
+        "visual_temporal_embedding": lambda source: {
+            "type": "COSINE",
+            "max_temporal_embeddings": source.part("vision_config").find("max_temporal_embeddings"),
+        },
+    },
+    "florence_vision": {"dim_embed": same_as("embed_dim"), "in_chans": same_as("in_channels")},
     "solar_open": {"first_k_dense_replace": always(0), "intermediate_size": same_as("hidden_size")},
 }
 
@@ -238,6 +250,7 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
     "mlx-vlm paligemma": {"hidden_size": text_value("hidden_size")},
     "kimi_k25_vision": {"model_type": always("moonvit")},
     "unlimited_ocr_vision": {"model_type": always("vision")},
+    "florence_vision": {"model_type": always("davit")},
     # mlx-vlm's towers check a name, that of the whole model mostly, which transformers 4 wrote.
     **{
         f"{kind}_vision": {"model_type": always(kind)}

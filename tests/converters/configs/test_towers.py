@@ -167,3 +167,12 @@ def test_the_towers_of_unlimited_ocr_have_the_names_of_the_published_configurati
     assert tower["params"] == own["vision_config"]["sam_config"]
     joined = found.config["projector_config"]
     assert (joined["input_dim"], joined["n_embed"]) == (76, own["text_config"]["hidden_size"])
+
+
+def test_the_tower_of_florence_has_the_names_of_microsoft_s_own_code():
+    vision = {"embed_dim": [8, 16, 24, 32], "max_position_embeddings": 20}
+    _, found = translated("florence2", "mlx-vlm", vision_config=vision)
+    tower = found.config["vision_config"]
+    assert (tower["model_type"], tower["dim_embed"]) == ("davit", [8, 16, 24, 32])
+    assert found.config["image_pos_embed"]["max_pos_embeddings"] == 20
+    assert found.config["image_feature_source"][0] == "spatial_avg_pool"

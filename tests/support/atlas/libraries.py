@@ -154,9 +154,24 @@ def generated(model: Any, arrays: dict[str, Any]) -> Any:
     found = model.get_input_embeddings(ids, pixels, mask=mask, **arrays).to_dict()
     given = {name: value for name, value in found.items() if value is not None}
     kept = make_prompt_cache(model.language_model)
+    if "decoder_input_ids" in arrays:
+        given.pop("decoder_inputs_embeds")
+        return answered(model.language_model, arrays["decoder_input_ids"], given, kept)
     if pixels is None and pools(kept):  # pictures are read with the text around them
         return read_on(model.language_model, ids, kept)
     return model.language_model(ids, cache=kept, **given)
+
+
+def answered(language: Any, ids: Any, given: dict[str, Any], kept: Any) -> Any:
+    """Return what LANGUAGE makes of the IDS of an answer to what is GIVEN, one by one, with what it KEPT."""
+    import mlx.core as mx
+
+    found = [language(cache=kept, decoder_input_ids=ids[:, :1], **given)]
+    states = {"encoder_outputs": found[0].encoder_outputs}
+    for at in range(1, ids.shape[1]):
+        part = ids[:, at : at + 1]
+        found.append(language(cache=kept, decoder_input_ids=part, **states))
+    return SimpleNamespace(logits=mx.concatenate([it.logits for it in found], axis=1))
 
 
 def pools(cache: Any) -> bool:

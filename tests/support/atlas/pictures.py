@@ -95,7 +95,7 @@ KINDS = {
     "gemma3": "token_type_ids",
 }
 PAIRS = frozenset({"siglip"})  # a text and a picture go into these together, never one in the other
-FIRST = frozenset({"paligemma"})  # a picture is what a text of these begins with
+FIRST = frozenset({"florence2", "paligemma"})  # a picture is what a text of these begins with
 FRAME = (
     "vision_start_token_id",
     "vision_end_token_id",
@@ -112,6 +112,7 @@ ROWS: dict[str, Callable[[Any], Arrays]] = {
     **dict.fromkeys(("nemotron_h_omni",), counted),
     **dict.fromkeys(("inkling_mm_model",), paired),
     **dict.fromkeys(("unlimited_ocr",), halved),
+    **dict.fromkeys(("florence2",), lambda _: {"pixel_values": drawn(1, 3, 56, 56)}),
     **dict.fromkeys(("gemma4", "gemma4_unified", "diffusion_gemma"), placed),
     **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), towered(probes.masked)),
     **dict.fromkeys(("llava_next", "llava_onevision", "granite4_vision"), towered(probes.tiled)),
@@ -202,6 +203,9 @@ def text_kinds(kind: str, ids: npt.NDArray[np.int64]) -> Arrays:
     """Return what a processor of KIND gives beside the IDS of a text, or what it generates in place."""
     if kind == "diffusion_gemma":
         return {"decoder_input_ids": np.roll(ids, 1, axis=1)}
+    if kind == "florence2":
+        start = np.full((len(ids), 1), 2)  # what an answer starts with, from config.json
+        return {"decoder_input_ids": np.concatenate([start, logits.tokens((len(ids), 6))], axis=1)}
     return {"token_type_ids": np.zeros_like(ids)} if kind == "paligemma" else {}
 
 

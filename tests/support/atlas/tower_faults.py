@@ -40,7 +40,7 @@ OTHERS = (
     refused(
         "florence2",
         "the class reads the files of Microsoft's own code, not those of transformers, which has"
-        " other names for settings and weights: it looks for dim_embed and finds embed_dim",
+        " other names for settings and weights: it looks for dim_embed, not embed_dim",
         "AssertionError",
     ),
     refused(
