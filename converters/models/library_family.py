@@ -25,7 +25,8 @@ MAPPING: Final = "models/auto/auto_mappings.py"  # model_type -> class, in trans
 BARE: Final = "models/auto/modeling_auto.py"  # model_type -> class without a head
 # Types whose texts begin with a prompt that is seen whole, and the input that is 0 for its tokens.
 PROMPTED: Final = {"paligemma": "token_type_ids"}
-DRAFTING: Final = frozenset({"diffusion_gemma"})  # types that generate many tokens at once
+# Types that are given a draft of what they generate, at once or as the answer of a decoder.
+DRAFTING: Final = frozenset({"diffusion_gemma", "florence2"})
 INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
 
 
