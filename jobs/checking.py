@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..converters.common.policy import Policy
 from ..converters.maps import Plan, Step
-from ..converters.maps.notation.axes import Atom, Axes, Sum
+from ..converters.maps.notation.axes import UNIT, Atom, Axes, Sum
 from ..converters.maps.notation.rules import Cast
 from ..converters.maps.programs.computed import Computed
 from ..converters.maps.programs.preimages import leads_as_near
@@ -210,14 +211,15 @@ def _axes(step: Step) -> tuple[Axes | None, Axes | None]:
 
 def _plain(step: Step) -> bool:
     sides = [side for side in _axes(step) if side is not None]
-    return all(isinstance(axis, Atom) for side in sides for axis in side)
+    return all(isinstance(axis, Atom) or axis == UNIT for side in sides for axis in side)
 
 
 def _permutation(step: Step) -> tuple[int, ...] | None:
     left, right = _axes(step)
-    if left is None or right is None or left == right:
+    if left is None or right is None or left == right or Counter(left) != Counter(right):
         return None
-    return tuple(left.index(axis) for axis in right)
+    places = {axis: [at for at, it in enumerate(left) if it == axis] for axis in left}
+    return tuple(places[axis].pop(0) for axis in right)
 
 
 def expected_of(reference: Model, candidate: Model) -> dict[str, Expectation]:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from ..libraries import Target
 from ..libraries.floats import decoded
 from ..libraries.repairs.catalogue import declared
-from .readers import Reader, readers
+from .readers import Reader, place, readers
 from .rows import CORRECTED, GENERIC, SPECIFIC
 from .source import Source
 
@@ -40,10 +40,10 @@ def arguments(target: Target, config: Mapping[str, Any]) -> Iterator[Arguments]:
     """Yield what TARGET makes of CONFIG, part by part; parts without a dataclass are left out."""
     own = decoded(dict(config))
     for reader in readers(target, own):
-        place = own[reader.part] if reader.part else own
+        part = place(own, reader.part)
         if reader.dataclass is not None and reader.fields:
             read_from = getattr(reader.dataclass, "from_dict", None)
-            made = read_from(dict(place)) if read_from else reader.dataclass(**place)
+            made = read_from(dict(part)) if read_from else reader.dataclass(**part)
             values = {name: getattr(made, name, None) for name in reader.fields}
             read = attributes(target.module) | declared(
                 target.library, target.model_type, target.repaired

@@ -77,6 +77,7 @@ GEMMA3: Final = [
     ),
 ]
 
+METAL: Final = Limit(always, "runs on Metal only; its outputs cannot be checked elsewhere")
 # MLX model file -> its limits.
 LIMITS: Final[dict[str, list[Limit]]] = {
     "bitnet": [
@@ -196,7 +197,7 @@ LIMITS: Final[dict[str, list[Limit]]] = {
             "is MiniMax-M2; MiniMax-Text-01, with lightning attention, is another architecture",
         )
     ],
-    "muse_spark": [Limit(always, "runs on Metal only; its outputs cannot be checked elsewhere")],
+    "muse_spark": [METAL],
     "nanochat": [
         Limit(
             other("rms_norm_eps", 1e-5),
@@ -249,7 +250,12 @@ EMBEDDING_LIMITS: Final[dict[str, list[Limit]]] = {
         )
     ]
 }
-OF_LIBRARY: Final = {"mlx-lm": LIMITS, "mlx-embeddings": EMBEDDING_LIMITS}
+SEEING_LIMITS: Final[dict[str, list[Limit]]] = {"muse_spark": [METAL]}
+OF_LIBRARY: Final = {
+    "mlx-lm": LIMITS,
+    "mlx-embeddings": EMBEDDING_LIMITS,
+    "mlx-vlm": SEEING_LIMITS,
+}
 
 
 def notes(target: Target, source: Source) -> tuple[str, ...]:

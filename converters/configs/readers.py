@@ -16,7 +16,7 @@ class Reader(NamedTuple):
     """A dataclass that reads a config or a part of one.
 
     Attributes:
-        part: the key of the part; empty for the config itself.
+        part: the key of the part, dotted for one inside another; empty for the config itself.
         names: under which the class has rows of its own: library and model type, model type, file;
             of a part, first library, model type of the whole and part.
         fields: of the dataclass, by key.
@@ -52,7 +52,10 @@ TEXT: Final = {
     "qwen3_vl": "qwen3:ModelArgs",
     "qwen3_vl_moe": "qwen3_moe:ModelArgs",
 }
-PARTS: Final = ("text", "vision", "audio", "perceiver", "projector")
+PARTS: Final = (
+    *("text", "vision", "audio", "perceiver", "projector"),
+    *("thinker", "talker", "code_predictor", "code2wav"),
+)
 
 
 def readers(target: Target, config: Config) -> Iterator[Reader]:
@@ -60,7 +63,7 @@ def readers(target: Target, config: Config) -> Iterator[Reader]:
     for part, dataclass in parts(target, config):
         found = by_name(dataclass)
         file = dataclass.__module__.rpartition(".")[2]
-        kind = str(config[part].get("model_type") or file)
+        kind = str(place(config, part).get("model_type") or file)
         within = f"{target.library} {target.model_type} {part}"
         yield Reader(part, (within, f"{target.library} {kind}", kind, file), found, dataclass)
     kind, file = target.model_type, target.module.rpartition(".")[2]
@@ -82,11 +85,28 @@ def parts(target: Target, config: Config) -> Iterator[tuple[str, Any]]:
             name = TEXT.get(f"{file}/{text.get('model_type')}", TEXT[file])
             yield "text_config", lm_class(name)
         return
-    package = import_module(target.module) if target.library != "user" else None
+    yield from inside(import_module(target.module) if target.library != "user" else None, config)
+
+
+def inside(package: Any, config: Config, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of CONFIG, which is ABOVE them, and the class of PACKAGE that reads each."""
     for part in PARTS:
-        reader = getattr(package, f"{part.title()}Config", None)
-        if reader is not None and isinstance(config.get(f"{part}_config"), Mapping):
-            yield f"{part}_config", reader
+        reader = getattr(package, f"{part.title().replace('_', '')}Config", None)
+        own = config.get(f"{part}_config")
+        if reader is not None and isinstance(own, Mapping):
+            yield f"{above}{part}_config", reader
+            yield from inside(package, own, f"{above}{part}_config.")
+
+
+def place(config: Any, part: str) -> Any:
+    """Return the PART of CONFIG that dots lead to.
+
+    >>> place({"a": {"b": {"c": 1}}}, "a.b"), place({"a": 1}, "")
+    ({'c': 1}, {'a': 1})
+    """
+    for key in filter(None, part.split(".")):
+        config = config[key]
+    return config
 
 
 def lm_class(name: str) -> Any:

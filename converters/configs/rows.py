@@ -1,192 +1,40 @@
-"""How a key that an MLX class reads follows from a transformers config: one row each."""
+"""How keys that MLX classes read follow from a transformers config: tables of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from .source import Source
+from .deriving import (
+    Row,
+    all_rotate,
+    always,
+    compression,
+    each_layer,
+    flags,
+    full_layer,
+    head_dim,
+    image_token,
+    initials,
+    joined_towers,
+    linear_attention,
+    long_rope,
+    nested_tower,
+    of_part,
+    period,
+    renamed,
+    rope_scaling,
+    rope_value,
+    rotary_dim,
+    same_as,
+    scaled_types,
+    sectioned,
+    shared_rope,
+    text_value,
+    time_steps,
+    tokens_before,
+    windowed_heads,
+)
 from .translation import ABSENT
-
-Row = Callable[[Source], Any]
-SLIDES: Final = ("sliding_attention", "full_attention")
-
-
-def always(value: Any) -> Row:
-    """Return the row of a constant: what transformers' code does, and no config says."""
-    return lambda _: value
-
-
-def same_as(key: str) -> Row:
-    """Return the row of a key that has another name in transformers."""
-    return lambda source: source.find(key)
-
-
-def rope_value(key: str, layer: str = "full_attention", default: Any = ABSENT) -> Row:
-    """Return the row of a value that transformers 5 keeps in ``rope_parameters``."""
-    return lambda source: source.rope(layer).get(key, source.written.get(key, default))
-
-
-def head_dim(source: Source) -> Any:
-    """Return the size of a head, the hidden size shared out where no key says it."""
-    declared = source.get("head_dim")
-    heads, hidden = source.get("num_attention_heads"), source.get("hidden_size")
-    return declared or (hidden // heads if hidden and heads else ABSENT)
-
-
-def rotary_dim(source: Source) -> Any:
-    """Return how many dimensions of a head rotate."""
-    return int(head_dim(source) * source.rope().get("partial_rotary_factor", 1.0))
-
-
-def rope_scaling(source: Source) -> Any:
-    """Return the rotary scaling as transformers 4 wrote it: nothing for the default, else typed."""
-    found = source.rope()
-    kind = found.get("rope_type") or found.get("type") or "default"
-    if kind == "default" and "mrope_section" not in found:
-        return None
-    return {**found, "type": kind, "rope_type": kind}
-
-
-def sectioned(source: Source) -> Any:
-    """Return the rotary scaling under the names of HunYuan's own code."""
-    found = source.rope()
-    kind = "xdrope" if "mrope_section" in found else found.get("rope_type", "default")
-    return {**found, "type": kind, "xdrope_section": found.get("mrope_section")}
-
-
-def tokens_before(source: Source) -> Any:
-    """Return what C-RADIO's own code counts the tokens before the patches by."""
-    classes, registers = source.get("num_cls_tokens"), source.get("num_registers")
-    teachers = [{"name": str(number)} for number in range(classes)]
-    return {"teachers": teachers, "register_multiple": classes + registers if registers else None}
-
-
-def shared_rope(source: Source) -> Any:
-    """Return the rotary parameters that all layers that rotate have, once; by layer where they differ."""
-    written = source.get("rope_parameters", {})
-    found = [written[kind] for kind in SLIDES if isinstance(written.get(kind), dict)]
-    alike = found and all(it == found[0] for it in found)
-    return dict(found[0]) if alike and written.get(SLIDES[0]) else written
-
-
-def all_rotate(source: Source) -> bool:
-    """Return whether layers of full attention rotate as well."""
-    written = source.get("rope_parameters", {})
-    return written.get(SLIDES[1]) is not None or SLIDES[0] not in written
-
-
-def initials(letters: dict[str, str]) -> Row:
-    """Return the row of a pattern with one of LETTERS for each layer type."""
-    return lambda source: "".join(letters[kind] for kind in source.get("layer_types", []))
-
-
-def flags(kind: str, key: str = "layer_types") -> Row:
-    """Return the row of a list that is 1 where the layer type in KEY is KIND."""
-    return lambda source: [int(layer == kind) for layer in source.get(key, [])]
-
-
-def period(source: Source) -> Any:
-    """Return the distance between layers of full attention."""
-    kinds = source.get("layer_types", [])
-    return kinds.index("full_attention") + 1 if "full_attention" in kinds else len(kinds) + 1
-
-
-def full_layer(key: str) -> Row:
-    """Return the row of a value that layers of full attention have for themselves."""
-
-    def row(source: Source) -> Any:
-        kinds = source.get("layer_types", [])
-        place = str(kinds.index("full_attention")) if "full_attention" in kinds else ""
-        layers = source.written.get("per_layer_config") or {}
-        return (layers.get(place) or {}).get(key, source.find(key))
-
-    return row
-
-
-def renamed(names: dict[str, str], key: str = "layer_types") -> Row:
-    """Return the row of a list of layer types under the NAMES that the class knows."""
-    return lambda source: [names.get(kind, kind) for kind in source.get(key, [])]
-
-
-def long_rope(source: Source) -> Any:
-    """Return the rotary scaling for a class that knows long rotary factors only."""
-    trivial = {
-        "type": "longrope",
-        "short_factor": 1.0,
-        "long_factor": 1.0,
-        "original_max_position_embeddings": source.get("max_position_embeddings"),
-    }
-    return rope_scaling(source) or trivial
-
-
-def text_value(key: str) -> Row:
-    """Return the row of a key that only the text part has."""
-    return lambda source: source.part("text_config").find(key)
-
-
-def image_token(source: Source) -> Any:
-    """Return the id that stands for a picture, by whichever of its two names it has."""
-    found = source.find("image_token_index")
-    return source.find("image_token_id") if found is ABSENT else found
-
-
-def compression(source: Source) -> list[int]:
-    """Return how many tokens of each layer become one, 0 where none do."""
-    rates = source.get("compress_rates", {})
-    return [rates.get(kind, 0) for kind in source.get("layer_types", [])]
-
-
-def nested_tower(source: Source) -> dict[str, Any]:
-    """Return Molmo's tower as its own code has it: two parts, the adapter one of them."""
-    vision, adapter = source.part("vision_config"), source.part("adapter_config")
-    own = {
-        "image_patch_size": vision.get("patch_size"),
-        "image_num_pos": vision.get("num_position_embeddings"),
-        "image_default_input_size": vision.get("image_size"),
-    }
-    features = {"vit_layers": adapter.get("vision_feature_layer")}
-    parts = {"vit": {**vision.written, **own}, "adapter": {**adapter.written, **features}}
-    return {**vision.written, **{f"{name}_config": part for name, part in parts.items()}}
-
-
-def linear_attention(source: Source) -> dict[str, Any]:
-    """Return Kimi's own group of keys; layers count from 1."""
-    kinds = list(enumerate(source.get("layer_types", []), 1))
-    return {
-        "kda_layers": [place for place, kind in kinds if kind != "full_attention"],
-        "full_attn_layers": [place for place, kind in kinds if kind == "full_attention"],
-        "num_heads": source.get("linear_num_heads"),
-        "head_dim": source.get("linear_head_dim"),
-        "short_conv_kernel_size": source.get("linear_conv_kernel_dim"),
-    }
-
-
-def each_layer(key: str, default: Any) -> Row:
-    """Return the row of a list of a rotary value that types of layers have for themselves."""
-
-    def row(source: Source) -> list[Any]:
-        return [source.rope(kind).get(key, default) for kind in source.get("layer_types", [])]
-
-    return row
-
-
-def scaled_types(source: Source) -> list[str]:
-    """Return the types of layers whose rotary positions are scaled."""
-    kinds = dict.fromkeys(source.get("layer_types", []))
-    return [kind for kind in kinds if source.rope(kind).get("rope_type", "default") != "default"]
-
-
-def windowed_heads(source: Source) -> Any:
-    """Return Step's own group of keys: the heads of layers with a window."""
-    heads, shared = source.get("num_sliding_attention_heads"), source.get("num_key_value_heads")
-    return {"num_attention_heads": heads, "num_attention_groups": shared} if heads else ABSENT
-
-
-def time_steps(source: Source) -> list[Any]:
-    """Return the limits of time steps, from below that which transformers computes with."""
-    return [source.get("time_step_min", 0.0), *source.get("time_step_limit")[1:]]
-
 
 # Key of an MLX class -> its value. What is not here is transformers' value of the same name.
 GENERIC: Final[dict[str, Row]] = {
@@ -317,6 +165,11 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
     "olmo": {"rms_norm_eps": always(1e-5)},  # of its norms, which no key names
     "qwen3_next": {"full_attention_interval": period},
     "qwen3_vl_moe_text": {"norm_topk_prob": always(True)},
+    "qwen4_exp_text": {
+        "output_gate_type": lambda source: (
+            source.get("output_gate_type") or source.get("hidden_act")
+        )
+    },
     "siglip": {"num_labels": always(ABSENT)},  # where it is not written there is no classifier
     "step3p5": {
         "use_head_wise_attn_gate": always(True),
@@ -336,6 +189,34 @@ SPECIFIC: Final[dict[str, dict[str, Row]]] = {
         "heads": same_as("num_attention_heads"),
         "ls_init_value": same_as("layer_scale_init_value"),
     },
+    "unlimited_ocr": {"projector_config": joined_towers},
+    "unlimited_ocr_text": {
+        "first_k_dense_replace": lambda source: source.get("mlp_layer_types", []).count("dense"),
+        "sliding_window_size": same_as("sliding_window"),
+    },
+    "unlimited_ocr_vision": {
+        **{
+            key: of_part("encoder_config", key)
+            for key in (
+                *("hidden_size", "intermediate_size", "num_attention_heads", "num_channels"),
+                *("image_size", "patch_size", "layer_norm_eps"),
+            )
+        },
+        "layers": of_part("encoder_config", "num_hidden_layers"),
+        "params": lambda source: dict(source.part("sam_config").written) or ABSENT,
+    },
+    "florence2": {
+        "image_feature_source": always(["spatial_avg_pool", "temporal_avg_pool"]),
+        "image_pos_embed": lambda source: {
+            "type": "learned_abs_2d",
+            "max_pos_embeddings": source.part("vision_config").find("max_position_embeddings"),
+        },
+        "visual_temporal_embedding": lambda source: {
+            "type": "COSINE",
+            "max_temporal_embeddings": source.part("vision_config").find("max_temporal_embeddings"),
+        },
+    },
+    "florence_vision": {"dim_embed": same_as("embed_dim"), "in_chans": same_as("in_channels")},
     "solar_open": {"first_k_dense_replace": always(0), "intermediate_size": same_as("hidden_size")},
 }
 
@@ -362,9 +243,14 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
     "mlx-vlm hunyuan_vl text_config": {"rope_scaling": sectioned},
     # its class looks for the sections of positions beside the types of layers, and finds none there
     "mlx-vlm cohere_compass text_config": {"rope_parameters": shared_rope},
+    "mlx-vlm qwen4_exp text_config": {
+        "layer_types": renamed({"indexed_attention": "full_attention"})
+    },
     # its class scales pictures by the size of the text part, and transformers writes a default here
     "mlx-vlm paligemma": {"hidden_size": text_value("hidden_size")},
     "kimi_k25_vision": {"model_type": always("moonvit")},
+    "unlimited_ocr_vision": {"model_type": always("vision")},
+    "florence_vision": {"model_type": always("davit")},
     # mlx-vlm's towers check a name, that of the whole model mostly, which transformers 4 wrote.
     **{
         f"{kind}_vision": {"model_type": always(kind)}
@@ -375,6 +261,7 @@ CORRECTED: Final[dict[str, dict[str, Row]]] = {
             "qwen3_vl_moe",
             "hunyuan_vl",
             "paddleocr_vl",
+            "qwen4_exp",
         )
     },
 }

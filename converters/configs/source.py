@@ -42,8 +42,11 @@ class Source:
         return dict(found)
 
     def part(self, key: str) -> Source:
-        """Return the config inside this one that KEY names."""
-        return Source(self.written.get(key) or {}, getattr(self.known, key, None))
+        """Return the config inside this one that KEY names, dotted for one inside another."""
+        if not key:
+            return self
+        head, _, rest = key.partition(".")
+        return Source(self.written.get(head) or {}, getattr(self.known, head, None)).part(rest)
 
     def layers(self, kind: str) -> list[bool]:
         """Return for every layer whether its type is KIND."""

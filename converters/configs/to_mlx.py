@@ -13,7 +13,7 @@ from ..libraries import Target
 from ..libraries.defaults import config_object
 from ..libraries.target import is_required
 from .notes import notes
-from .readers import Reader, readers
+from .readers import Reader, place, readers
 from .rows import CORRECTED, GENERIC, SPECIFIC
 from .source import Source
 from .translation import ABSENT, Translation, difference
@@ -32,7 +32,7 @@ def to_mlx(config: Mapping[str, Any], target: Target) -> Translation:
     result = copy.deepcopy(dict(config))
     whole = Source(config, known(config))
     for reader in readers(target, config):
-        fill(result[reader.part] if reader.part else result, whole, reader)
+        fill(place(result, reader.part), whole, reader)
         if reader.part in CLOSED.get(f"{target.library} {target.model_type}", ()):
             part = result[reader.part]
             result[reader.part] = {key: part[key] for key in part if key in reader.fields}
@@ -49,18 +49,19 @@ def known(config: Mapping[str, Any]) -> Any:
         return None
 
 
-def fill(place: dict[str, Any], whole: Source, reader: Reader) -> None:
-    """Put into PLACE what READER would miss, from its part of the WHOLE config."""
-    source = whole.part(reader.part) if reader.part else whole
+def fill(own: dict[str, Any], config: Source, reader: Reader) -> None:
+    """Put into OWN, its part of the whole CONFIG, what READER would miss."""
+    whole = config.part(reader.part.rpartition(".")[0])
+    source = config.part(reader.part)
     for key, field in reader.fields.items():
         value = tied(whole) if reader.part and key == TIED else missing(key, field, source, reader)
         if reader.part and source.find(key) is ABSENT and whole.find(key) != default(field):
             value = whole.find(key) if value is ABSENT else value  # beside the part in transformers
         if value is not ABSENT:
-            place[key] = value
+            own[key] = value
     for key, row in chain.from_iterable(CORRECTED.get(n, {}).items() for n in reader.names):
-        if key in place and source.known is not None:
-            place[key] = row(source)
+        if key in own and source.known is not None:
+            own[key] = row(source)
 
 
 # Classes that read the text part beside the whole model's keys, as transformers 4 wrote it.

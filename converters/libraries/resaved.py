@@ -185,12 +185,36 @@ def unpacked(weights: Weights, config: Config) -> Weights:
     return result
 
 
+FLORENCE: Final = (
+    (r"^model\.language_model\.", "language_model.model."),
+    (r"^model\.vision_tower\.", "vision_tower."),
+    (r"^model\.multi_modal_projector\.image_position_embed\.", "image_pos_embed."),
+    (r"^model\.multi_modal_projector\.", ""),
+    (r"(\.convs\.\d+)\.conv\.", r"\1.proj."),
+    (r"_block\.(conv\d)\.(?!fn\.)", r"_block.\1.fn.dw."),
+    (r"\.(spatial|channel)_block\.norm1\.", r".\1_block.\1_attn.norm."),
+    (r"\.spatial_attn\.norm\.", ".window_attn.norm."),
+    (r"_block\.norm2\.", "_block.ffn.norm."),
+    (r"\.(window|channel)_attn\.(qkv|proj)\.", r".\1_attn.fn.\2."),
+    (r"\.ffn\.(fc\d)\.", r".ffn.fn.net.\1."),
+)
+
+
+def microsofts(weights: Weights, config: Config) -> Weights:
+    """Return WEIGHTS under the names of Microsoft's own code for Florence-2, and as they lie there."""
+    result = renamed(*FLORENCE)(weights, config)
+    if "image_projection.weight" in result:
+        result["image_projection"] = result.pop("image_projection.weight").swapaxes(0, 1)
+    return result
+
+
 SEEING: Final[dict[str, Change]] = {
     **dict.fromkeys(
         ("aya_vision", "cohere2_vision", "gemma3", "llava_next", "paligemma"),
         headless,
     ),
     "deepseek_v4": renamed(*DEEPSEEK_V4),
+    "florence2": microsofts,
     "granite4_vision": renamed(INNER),
     "hy_v4": unpacked,
     "kimi_k25": CHANGES["kimi_k25"],

@@ -25,7 +25,8 @@ MAPPING: Final = "models/auto/auto_mappings.py"  # model_type -> class, in trans
 BARE: Final = "models/auto/modeling_auto.py"  # model_type -> class without a head
 # Types whose texts begin with a prompt that is seen whole, and the input that is 0 for its tokens.
 PROMPTED: Final = {"paligemma": "token_type_ids"}
-DRAFTING: Final = frozenset({"diffusion_gemma"})  # types that generate many tokens at once
+# Types that are given a draft of what they generate, at once or as the answer of a decoder.
+DRAFTING: Final = frozenset({"diffusion_gemma", "florence2"})
 INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
 
 
@@ -105,6 +106,8 @@ def text_config(config: Config) -> Config:
 
     >>> text_config({"vocab_size": 1, "text_config": {"vocab_size": 7}})["vocab_size"]
     7
+    >>> text_config({"thinker_config": {"text_config": {"vocab_size": 7}}})["vocab_size"]
+    7
 
     Raises:
         BadInputError: the inner configuration is not an object.
@@ -112,7 +115,7 @@ def text_config(config: Config) -> Config:
     inner: Any = next((config[key] for key in INNER if config.get(key)), {})
     if not isinstance(inner, Mapping):
         raise BadInputError(f"config.json: text_config is {type(inner).__name__}, not an object")
-    return {**config, **inner}
+    return {**config, **(text_config(inner) if inner else {})}
 
 
 def in_transformers(kind: str) -> bool:

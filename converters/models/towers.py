@@ -20,7 +20,7 @@ Config = Mapping[str, Any]
 NO_PART: Final = frozenset({"quantization_config", "generation_config", "per_layer_config"})
 # A component of a tensor's name that begins so belongs to a tower.
 TOWER: Final = re.compile(
-    r"(^|\.)(model_|embed_)?(vision|visual|audio|image|video|vit|sam|sound|speech)"
+    r"(^|\.)(model_|embed_)?(vision|visual|audio|image|video|vit|sam|sound|speech|talker|code2wav)"
 )
 TOWERS_FIRST: Final = ("mlx-vlm", "mlx-embeddings", "mlx-lm")
 BARE_FIRST: Final = ("mlx-embeddings", "mlx-vlm", "mlx-lm")
@@ -46,6 +46,8 @@ def tower_names(names: Iterable[str]) -> set[str]:
 
     >>> tower_names(["model.visual.blocks.0.norm1.weight", "model.norm.weight"])
     {'model.visual.blocks.0.norm1.weight'}
+    >>> tower_names(["talker.codec_head.weight", "thinker.model.norm.weight"])
+    {'talker.codec_head.weight'}
     """
     return {name for name in names if TOWER.search(name)}
 

@@ -47,8 +47,11 @@ def empty_pretrained(model: Model) -> Any:
 
 
 def giving(module: torch.nn.Module, outputs: tuple[str, ...]) -> torch.nn.Module:
-    """Return what of MODULE gives OUTPUTS: what is below its head of words where hidden states are asked for."""
-    own: Any = module
+    """Return what of MODULE gives OUTPUTS: what is below its head of words where hidden states are asked for.
+
+    What says aloud what another part of it thinks is left out; such a class calls none of its parts.
+    """
+    own: Any = getattr(module, "thinker", module)
     head = getattr(own, "get_output_embeddings", None)
     headed = outputs == ("last_hidden_state",) and head is not None and head() is not None
     found: torch.nn.Module = own.base_model if headed else own
@@ -88,11 +91,10 @@ def load_pretrained(
     Raises:
         MismatchError: a weight is missing, unexpected or of another shape; all are listed.
     """
-    from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import convert_and_load_state_dict_in_model
     from transformers.modeling_utils import LoadStateDictConfig
 
-    changes: Any = get_model_conversion_mapping(module)
+    changes = changes_for(module, device)
     plan = LoadStateDictConfig(weight_mapping=changes, device_map={"": device})
     with no_progress_bar():
         info, _ = convert_and_load_state_dict_in_model(module, dict(tensors), plan)
@@ -104,6 +106,20 @@ def load_pretrained(
     if problems := [*missing(module, absent), *loading_problems(info)]:
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
     return places(module, tensors)
+
+
+def changes_for(module: Any, device: str) -> Any:
+    """Return what transformers makes of a checkpoint's tensors for MODULE, on DEVICE all of it.
+
+    Some it makes on the CPU alone, for want of memory, of which nothing is taken on ``meta``.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    changes: Any = get_model_conversion_mapping(module)
+    for change in changes:
+        if device == "meta" and getattr(change, "force_cpu", False):
+            change.force_cpu = False
+    return changes
 
 
 def loading_problems(info: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from ...converters.configs import to_mlx
 from ...converters.configs.arguments import Arguments, arguments, keys_behind
 from ...converters.configs.notes import notes
+from ...converters.configs.readers import place
 from ...converters.configs.source import Source, plain
 from ...converters.configs.special_tokens import KINDS, as_ids, reconciled
 from ...converters.configs.to_mlx import derived, known
@@ -117,10 +118,10 @@ def unread(target: Target, wanted: Config, reads: Collection[str]) -> list[str]:
     filled = known(wanted)
     source, seen = Source(wanted, filled), set[str]()
     for part in arguments(target, to_mlx(wanted, target).config):
-        own = source.part(part.reader.part) if part.reader.part else source
+        own = source.part(part.reader.part)
         for field in part.read:
-            place = f"{part.reader.part}." if part.reader.part else ""
-            seen |= {place + key for key in keys_behind(field, part.reader, own)}
+            above = f"{part.reader.part}." if part.reader.part else ""
+            seen |= {above + key for key in keys_behind(field, part.reader, own)}
     found = (key for key in sorted(set(reads) - seen) if key.partition(".")[0] not in seen)
     return [key for key in found if not TOWER.match(key) and is_on(value_at(filled, key))]
 
@@ -139,8 +140,7 @@ def resolved(name: str, found: Arguments, config: Config) -> Any:
     """Return the argument NAME; where the configuration leaves it out, what follows from the others."""
     if found.values[name] is not None:
         return found.values[name]
-    place = config[found.reader.part] if found.reader.part else config
-    value = derived(name, Source(place), found.reader)
+    value = derived(name, Source(place(config, found.reader.part)), found.reader)
     return None if value is ABSENT else value
 
 

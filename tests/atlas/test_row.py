@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from weighbridge.errors import MismatchError
 from weighbridge.tests.support.atlas import row, rows
 
 
@@ -52,6 +53,33 @@ def test_a_step_of_the_last_bit_is_taken(tmp_path):
     row.nudge(tmp_path, 1)
     moved = row.singles(tmp_path)["a"]
     assert moved.tolist() == np.nextafter(np.float32([1, -2]), np.float32(np.inf)).tolist()
+
+
+def test_weights_that_one_tensor_makes_together_are_counted_and_put_back(monkeypatch, tmp_path):
+    for part, value in (("mlx", 1.0), ("trained", 2.0)):
+        (tmp_path / part).mkdir()
+        held = {name: np.full(3, value, np.float32) for name in ("alpha", "beta", "weight")}
+        save_file(held, tmp_path / part / "model.safetensors")
+    said = iter([["gate does not follow from alpha, beta"], []])
+
+    def refusing(*_):
+        if problems := next(said):
+            raise MismatchError("trained cannot go back", problems)
+
+    monkeypatch.setattr(row, "home", refusing)
+    assert row.go_home_trained(tmp_path, "mlx") == 6
+    found = {name: value.tolist() for name, value in row.singles(tmp_path / "trained").items()}
+    assert found == {"alpha": [1.0] * 3, "beta": [1.0] * 3, "weight": [2.0] * 3}
+
+
+@pytest.mark.parametrize("problem", ["a does not follow from b", "a is in the original alone"])
+def test_a_refusal_of_anything_else_is_ours(monkeypatch, tmp_path, problem):
+    def refusing(*_):
+        raise MismatchError("trained cannot go back", ["gate does not follow from c, d", problem])
+
+    monkeypatch.setattr(row, "home", refusing)
+    with pytest.raises(MismatchError):
+        row.go_home_trained(tmp_path, "mlx")
 
 
 def test_a_process_that_dies_costs_its_row_alone(monkeypatch, tmp_path):

@@ -63,3 +63,9 @@ def test_another_picture_is_another_one():
 @pytest.mark.parametrize("fault", OTHERS, ids=[f"{it.library}-{it.kind}" for it in OTHERS])
 def test_a_fault_of_another_library_stands_and_its_cause_is_the_one_named(fault):
     assert fault.raises in tower_upstream.words(fault)
+
+
+@pytest.mark.heavy
+def test_the_command_of_the_page_says_what_a_refused_type_meets(capsys):
+    [line] = tower_upstream.shown("unlimited_ocr")
+    assert line == "unlimited_ocr, as transformers saves it: KeyError: 'projector_config'"

@@ -52,6 +52,21 @@ def test_joined_weights_are_expected_as_they_lie_in_the_target_whatever_their_or
     assert expectations_of(plan)["joined"].sources == tuple(joined.split(" + "))
 
 
+@pytest.mark.parametrize(
+    ("rule", "axes"),
+    [
+        ("[1 a b] <-> w [1 b a]", (0, 2, 1)),
+        ("[a 1 b] <-> w [a b 1]", (0, 2, 1)),
+        ("[1 a b] <-> w [a b]", None),
+    ],
+)
+def test_an_axis_of_size_one_does_not_hide_how_the_others_are_exchanged(rule, axes):
+    text = f"weighbridge map 1\nw {rule}\n"
+    shape = tuple({"1": 1, "a": 7, "b": 8}[axis] for axis in rule[1:6].split())
+    plan = WeightMap.parse(text).bind({"w": Header("F32", shape)}, config={})
+    assert expectations_of(plan)["w"].axes == axes
+
+
 def test_a_map_nobody_vouches_for_is_unverified(forecaster, wrong_map, tmp_path):
     outcome = convert(forecaster, tmp_path / "mlx", wrong_map)
     assert outcome.status == "UNVERIFIED"

@@ -100,7 +100,7 @@ MOLMO: Final = (
     *("image_end_token_id", "frame_start_token_id", "frame_end_token_id", "image_low_res_id"),
 )
 LINEAR_STEPS: Final = Repair("linear_steps")
-QWEN: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text")
+QWEN: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen4_exp")
 GLM4V: Final = (Repair("bicubic_positions"), tower_epsilon("rms_norm_eps", "norm1", "norm2"))
 ALIKE: Final = {"alike": True}  # all layers have the window
 # Model type -> file of mlx-lm whose class is mended, where its own for the type is of something else.
@@ -206,6 +206,12 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
     "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),
+    "unlimited_ocr": (
+        Repair("resampled_positions"),
+        gelu({"activation_fn": "fast"}),
+        Repair("sam_tower"),
+    ),
+    "qwen3_omni_moe": (gelu({"mlp.act_fn": "tanh"}),),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from ..pieces import names_a_cache
@@ -42,15 +43,30 @@ def reason_unread(module: nn.Module) -> str:
     if not (names := taken(module)):
         return ""
     if sees(module):
-        if hasattr(module, "diffusion_prefill_cache"):
-            return "it generates many tokens at once, from a draft of them"
-        lacks = [it for it in ("get_input_embeddings", "language_model") if not hasattr(module, it)]
-        return f"its class has no {lacks[0]}, which generation calls" if lacks else ""
+        return reason_unseen(module)
     if "cache" not in names:
         return f"its call takes {names[0]}, which nobody here can make; call it cache"
     if not (hasattr(module, "make_cache") or hasattr(module, "layers")):
         return "its call takes cache, and it has neither make_cache nor layers to make one"
     return "" if find_spec("mlx_lm") else "mlx-lm, which makes caches, is not installed"
+
+
+def reason_unseen(module: nn.Module) -> str:
+    """Return why no cache can be made for MODULE of mlx-vlm; empty where it can."""
+    if hasattr(module, "diffusion_prefill_cache"):
+        return "it generates many tokens at once, from a draft of them"
+    if answers(module):
+        return "its encoder reads a text at once"
+    lacks = [it for it in ("get_input_embeddings", "language_model") if not hasattr(module, it)]
+    return f"its class has no {lacks[0]}, which generation calls" if lacks else ""
+
+
+def answers(module: nn.Module) -> bool:
+    """Say whether MODULE, of mlx-vlm, has a decoder that answers what its encoder read at once."""
+    language = getattr(module, "language_model", None)
+    if language is None:
+        return False
+    return "decoder_input_ids" in inspect.signature(type(language).__call__).parameters
 
 
 def new_cache(module: nn.Module) -> list[Any]:
@@ -90,11 +106,31 @@ def read_on(
     (_, ids), *rest = feed.items()
     more = dict(rest)
     pixels, mask = more.pop("pixel_values", None), more.pop("attention_mask", None)
+    answer = more.pop("decoder_input_ids", None)
     if pixels is not None and getattr(module.config, "model_type", "") in STACKED:
         pixels = pixels[None]
     found = embed(ids, pixels, mask=mask, **more).to_dict() if embed else {}
     given = {name: value for name, value in found.items() if value is not None}
+    if answer is not None:
+        return answered(module.language_model, answer, given, kept)
     return module.language_model(ids, cache=kept, **given)
+
+
+def answered(language: Any, answer: mx.array, given: dict[str, Any], kept: list[Any]) -> Any:
+    """Return what the decoder of LANGUAGE makes of ANSWER to the text GIVEN: token by token, as it generates.
+
+    Several at once would see those behind them.
+    """
+    import mlx.core as mx
+
+    given.pop("decoder_inputs_embeds", None)
+    found = []
+    for at in range(answer.shape[1]):
+        token = answer[:, at : at + 1]
+        made = language(cache=kept, decoder_input_ids=token, **given)
+        given = {"encoder_outputs": made.encoder_outputs}
+        found.append(made.logits)
+    return SimpleNamespace(logits=mx.concatenate(found, axis=1))
 
 
 def kinds(cache: list[Any]) -> str:

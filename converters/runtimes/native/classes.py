@@ -18,7 +18,7 @@ from ...libraries.protocols import beside
 from ...libraries.target import CODES, OWN
 from ...models import Model
 from ...values import Array
-from .caches import new_cache, read_on, reason_unread, sees, taken
+from .caches import answers, new_cache, read_on, reason_unread, sees, taken
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -137,7 +137,7 @@ def call_native(module: nn.Module, feed: Mapping[str, mx.array]) -> Any:
 
     One of mlx-vlm is called as its generation does: it may keep positions of the text before otherwise.
     """
-    if sees(module) and not reason_unread(module) and taken(module):
+    if sees(module) and taken(module) and (answers(module) or not reason_unread(module)):
         return read_on(module, feed, new_cache(module), module.get_input_embeddings)
     (_, first), *others = feed.items()
     parameters = list(inspect.signature(type(module).__call__).parameters.values())[2:]

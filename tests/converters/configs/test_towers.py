@@ -136,3 +136,43 @@ def test_parts_whose_class_takes_no_other_key_have_no_other():
 def test_the_way_back_is_exact(kind, library):
     own, found = translated(kind, library)
     assert to_torch(found.config, found.recorded()).config == own
+
+
+def test_indexed_layers_and_the_gate_of_linear_ones_have_the_names_that_the_class_reads():
+    rope = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
+    text = {"num_hidden_layers": 4, "rope_parameters": rope | {"mrope_section": [11, 11, 10]}}
+    own, found = translated("qwen4_exp", "mlx-vlm", text_config=text)
+    assert own["text_config"]["layer_types"][-1] == "indexed_attention"
+    assert found.config["text_config"]["layer_types"][-1] == "full_attention"
+    assert own["text_config"]["output_gate_type"] is None
+    assert found.config["text_config"]["output_gate_type"] == "silu"
+
+
+def test_a_part_inside_a_part_is_read_as_well_and_comes_home():
+    own, found = translated("qwen3_omni_moe", "mlx-vlm")
+    thinker = own["thinker_config"]["text_config"]
+    assert "rope_theta" not in thinker
+    theta = found.config["thinker_config"]["text_config"]["rope_theta"]
+    assert theta == thinker["rope_parameters"]["rope_theta"]
+    assert "thinker_config.text_config.rope_theta" in found.added
+    assert to_torch(found.config, found.recorded()).config == own
+
+
+def test_the_towers_of_unlimited_ocr_have_the_names_of_the_published_configuration():
+    behind = {"hidden_size": 36, "num_attention_heads": 2, "num_hidden_layers": 3}
+    vision = {"encoder_config": behind, "sam_config": {"downsample_channels": [28, 40]}}
+    own, found = translated("unlimited_ocr", "mlx-vlm", vision_config=vision)
+    tower = found.config["vision_config"]
+    assert (tower["layers"], tower["hidden_size"]) == (3, 36)
+    assert tower["params"] == own["vision_config"]["sam_config"]
+    joined = found.config["projector_config"]
+    assert (joined["input_dim"], joined["n_embed"]) == (76, own["text_config"]["hidden_size"])
+
+
+def test_the_tower_of_florence_has_the_names_of_microsoft_s_own_code():
+    vision = {"embed_dim": [8, 16, 24, 32], "max_position_embeddings": 20}
+    _, found = translated("florence2", "mlx-vlm", vision_config=vision)
+    tower = found.config["vision_config"]
+    assert (tower["model_type"], tower["dim_embed"]) == ("davit", [8, 16, 24, 32])
+    assert found.config["image_pos_embed"]["max_pos_embeddings"] == 20
+    assert found.config["image_feature_source"][0] == "spatial_avg_pool"

@@ -50,5 +50,23 @@ def test_keys_and_values_of_heads_are_parted_where_they_are_dense_alone():
     assert change(packed, config) == packed
 
 
+def test_florence_has_the_names_of_microsoft_s_own_code_and_what_has_them_keeps_them():
+    change = change_for("mlx-vlm", "florence2")
+    saved = {
+        "model.vision_tower.blocks.0.0.spatial_block.conv1.weight": mx.zeros((1,)),
+        "model.vision_tower.blocks.0.0.spatial_block.norm1.weight": mx.zeros((1,)),
+        "model.vision_tower.blocks.0.0.channel_block.ffn.fc1.weight": mx.zeros((1,)),
+        "model.multi_modal_projector.image_projection.weight": mx.zeros((3, 2)),
+    }
+    found = change(saved, {})
+    assert {name: it.shape for name, it in found.items()} == {
+        "vision_tower.blocks.0.0.spatial_block.conv1.fn.dw.weight": (1,),
+        "vision_tower.blocks.0.0.spatial_block.window_attn.norm.weight": (1,),
+        "vision_tower.blocks.0.0.channel_block.ffn.fn.net.fc1.weight": (1,),
+        "image_projection": (2, 3),
+    }
+    assert {*change(found, {})} == {*found}
+
+
 def test_other_libraries_are_left_alone():
     assert change_for("mlx-embeddings", "llava") is None

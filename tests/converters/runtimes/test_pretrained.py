@@ -22,7 +22,8 @@ from weighbridge.parity.reference.reference import float64_module, float64_outpu
 from weighbridge.parity.reference.unused import unneeded, unreached
 
 KINDS = ["mixtral", "qwen3_moe", "deepseek_v3", "mamba", "lfm2", "llama", "gemma2", "gemma3", "qwen2",
-         "granitemoe", "phi3", "gpt2", "jamba", "falcon_h1", "qwen3_next", "gpt_oss", "dbrx"]  # fmt: skip
+         "granitemoe", "phi3", "gpt2", "jamba", "falcon_h1", "qwen3_next", "gpt_oss", "dbrx",
+         "qwen4_exp"]  # fmt: skip
 IDS = np.random.default_rng(0).integers(3, 130, (2, 12))
 
 

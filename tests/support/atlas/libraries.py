@@ -47,6 +47,7 @@ def mended(folder: Path) -> dict[str, Any]:
 
 def probes(library: str, kind: str, model: Any) -> Iterator[tuple[str, Arrays]]:
     """Yield what the torch MODEL of KIND is given, with the prefix of its figures in a row."""
+    model = writing(model)
     reads = "input_ids" in inspect.signature(model.forward).parameters
     if reads and kind not in pictures.PAIRS:
         for name, shape in (("", logits.SHORT), ("long_", logits.LONG)):
@@ -55,6 +56,11 @@ def probes(library: str, kind: str, model: Any) -> Iterator[tuple[str, Arrays]]:
             yield name, {"input_ids": ids, **pictures.text_kinds(kind, ids), **beside}
     if not reads or getattr(model.config, "vision_config", None) is not None:
         yield "seen_", pictures.seen(kind, model)
+
+
+def writing(model: Any) -> Any:
+    """Return what of the torch MODEL writes: what says it aloud is beside that in some."""
+    return getattr(model, "thinker", model)
 
 
 def padded(ids: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
@@ -68,8 +74,9 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
     """Run the torch MODEL on what it is GIVEN, in float32, then in float64; MODEL stays in float64."""
     import torch
 
+    model = writing(model)
     inner = model.base_model if library == "mlx-embeddings" else model
-    tensors = {name: torch.from_numpy(np.array(value)) for name, value in given.items()}
+    tensors = pictures.as_tensors(given)
     plain = (
         {"use_cache": False} if "use_cache" in inspect.signature(inner.forward).parameters else {}
     )
@@ -78,7 +85,10 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
         model = (
             model.double() if dtype == torch.float64 else model.float()
         )  # complex buffers stay so
-        cast = {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
+        cast = {
+            k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v
+            for k, v in tensors.items()
+        }
         with torch.no_grad():
             results.append(compared(inner(**cast, **plain), lambda it: it.numpy(), given))
     single, double = results
@@ -103,7 +113,10 @@ def native(model: Any, given: Arrays) -> logits.Logits:
     """Run an MLX MODEL on what it is GIVEN, as its library does."""
     import mlx.core as mx
 
-    arrays = {name: mx.array(value) for name, value in pictures.as_named(model, given).items()}
+    arrays = {
+        name: [mx.array(it) for it in value] if isinstance(value, list) else mx.array(value)
+        for name, value in pictures.as_named(model, given).items()
+    }
     if not generates(model):
         by_place(model, dict(arrays))  # what it keeps of one text must not change the next
     found = generated(model, arrays) if generates(model) else by_place(model, arrays)
@@ -141,9 +154,24 @@ def generated(model: Any, arrays: dict[str, Any]) -> Any:
     found = model.get_input_embeddings(ids, pixels, mask=mask, **arrays).to_dict()
     given = {name: value for name, value in found.items() if value is not None}
     kept = make_prompt_cache(model.language_model)
+    if "decoder_input_ids" in arrays:
+        given.pop("decoder_inputs_embeds")
+        return answered(model.language_model, arrays["decoder_input_ids"], given, kept)
     if pixels is None and pools(kept):  # pictures are read with the text around them
         return read_on(model.language_model, ids, kept)
     return model.language_model(ids, cache=kept, **given)
+
+
+def answered(language: Any, ids: Any, given: dict[str, Any], kept: Any) -> Any:
+    """Return what LANGUAGE makes of the IDS of an answer to what is GIVEN, one by one, with what it KEPT."""
+    import mlx.core as mx
+
+    found = [language(cache=kept, decoder_input_ids=ids[:, :1], **given)]
+    states = {"encoder_outputs": found[0].encoder_outputs}
+    for at in range(1, ids.shape[1]):
+        part = ids[:, at : at + 1]
+        found.append(language(cache=kept, decoder_input_ids=part, **states))
+    return SimpleNamespace(logits=mx.concatenate([it.logits for it in found], axis=1))
 
 
 def pools(cache: Any) -> bool:

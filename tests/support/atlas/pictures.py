@@ -71,6 +71,17 @@ def placed(config: Any) -> Arrays:
     return {"pixel_values": drawn(1, 36, 3 * size**2), "image_position_ids": places}
 
 
+def halved(config: Any) -> Arrays:
+    """Return a picture as a whole, and the halves of it side by side at a smaller size."""
+    size = config.vision_config.sam_config.image_size
+    return {
+        "pixel_values": drawn(1, 3, size, size),
+        "pixel_values_local": drawn(2, 3, size * 5 // 8, size * 5 // 8),
+        "num_local_patches": np.array([2]),
+        "patches_grid": np.array([[2, 1]]),
+    }
+
+
 # Types with patches in rows, whose positions follow the grid of a picture.
 GRIDS = (
     *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
@@ -84,7 +95,7 @@ KINDS = {
     "gemma3": "token_type_ids",
 }
 PAIRS = frozenset({"siglip"})  # a text and a picture go into these together, never one in the other
-FIRST = frozenset({"paligemma"})  # a picture is what a text of these begins with
+FIRST = frozenset({"florence2", "paligemma"})  # a picture is what a text of these begins with
 FRAME = (
     "vision_start_token_id",
     "vision_end_token_id",
@@ -92,7 +103,7 @@ FRAME = (
     "image_end_token_id",
 )
 ROWS: dict[str, Callable[[Any], Arrays]] = {
-    **dict.fromkeys(GRIDS, patches),
+    **dict.fromkeys((*GRIDS, "qwen3_omni_moe"), patches),
     **dict.fromkeys(("mistral3",), towered(probes.sized)),
     **dict.fromkeys(("hunyuan_vl",), still),
     **dict.fromkeys(("lfm2_vl",), towered(probes.flat)),
@@ -100,6 +111,8 @@ ROWS: dict[str, Callable[[Any], Arrays]] = {
     **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), packed),
     **dict.fromkeys(("nemotron_h_omni",), counted),
     **dict.fromkeys(("inkling_mm_model",), paired),
+    **dict.fromkeys(("unlimited_ocr",), halved),
+    **dict.fromkeys(("florence2",), lambda _: {"pixel_values": drawn(1, 3, 56, 56)}),
     **dict.fromkeys(("gemma4", "gemma4_unified", "diffusion_gemma"), placed),
     **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), towered(probes.masked)),
     **dict.fromkeys(("llava_next", "llava_onevision", "granite4_vision"), towered(probes.tiled)),
@@ -164,7 +177,7 @@ def seen(kind: str, model: Any) -> Arrays:
         return visual
     if kind in PAIRS:
         return {"input_ids": logits.tokens((1, 12)), **visual}
-    tensors = {name: torch.from_numpy(value) for name, value in visual.items()}
+    tensors = as_tensors(visual)
     with torch.no_grad():
         model = model.float()
         sees = model if hasattr(model, "get_image_features") else model.model.encoder
@@ -176,10 +189,23 @@ def seen(kind: str, model: Any) -> Arrays:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), **kinds, **visual}
 
 
+def as_tensors(given: Arrays) -> dict[str, Any]:
+    """Return what is GIVEN as transformers takes it: counts are lists."""
+    import torch
+
+    return {
+        name: value.tolist() if name == "num_local_patches" else torch.from_numpy(np.array(value))
+        for name, value in given.items()
+    }
+
+
 def text_kinds(kind: str, ids: npt.NDArray[np.int64]) -> Arrays:
     """Return what a processor of KIND gives beside the IDS of a text, or what it generates in place."""
     if kind == "diffusion_gemma":
         return {"decoder_input_ids": np.roll(ids, 1, axis=1)}
+    if kind == "florence2":
+        start = np.full((len(ids), 1), 2)  # what an answer starts with, from config.json
+        return {"decoder_input_ids": np.concatenate([start, logits.tokens((len(ids), 6))], axis=1)}
     return {"token_type_ids": np.zeros_like(ids)} if kind == "paligemma" else {}
 
 
@@ -216,21 +242,44 @@ def as_named(model: Any, given: Arrays) -> Arrays:
     kind = str(getattr(getattr(model, "config", None), "model_type", ""))
     if "image_grid_hw" in given:
         given = {**given, "pixel_values": of_patches(given)}
-    if kind == "kimi_k25" and "image_grid_thw" in given:
-        return {**given, "image_grid_hws": given["image_grid_thw"][:, 1:]}
-    if kind == "paddleocr_vl" and "pixel_values" in given:
-        return {**given, "pixel_values": given["pixel_values"][None]}
-    if kind == "diffusion_gemma":
-        whole = {"pixel_values": together(given)} if "pixel_values" in given else {}
-        return {**given, **whole, "canvas_ids": given["decoder_input_ids"]}
-    if kind == "hunyuan_vl" and "image_grid_thw" in given:
-        return {**given, "position_ids": rows_and_columns(given)}
-    if kind.startswith("minicpmv") and "target_sizes" in given:
-        places = np.flatnonzero(given["input_ids"][0] == TOKENS["image_token_id"])
-        bound = np.array([[[places[0], places[-1] + 1]]])
-        beside = {"tgt_sizes": given["target_sizes"][None], "image_bound": bound}
-        return {**given, **beside, "pixel_values": given["pixel_values"][None]}
-    return given
+    key, change = OWN_NAMES.get(kind, ("", None))
+    return {**given, **change(given)} if change and key in given else given
+
+
+def canvas(given: Arrays) -> Arrays:
+    """Return a picture as one, where one is GIVEN, and what is generated in place, by mlx-vlm's name."""
+    whole = {"pixel_values": together(given)} if "pixel_values" in given else {}
+    return {**whole, "canvas_ids": given["decoder_input_ids"]}
+
+
+def cropped(given: Arrays) -> dict[str, Any]:
+    """Return the parts of a picture that are GIVEN beside the whole, and where it is in the text."""
+    return {
+        "pixel_values": [given["pixel_values_local"], given["pixel_values"]],
+        "images_spatial_crop": given["patches_grid"],
+        "images_seq_mask": given["input_ids"] == TOKENS["image_token_id"],
+    }
+
+
+def bound(given: Arrays) -> Arrays:
+    """Return the patches GIVEN as of one picture, and from where to where it is in the text."""
+    places = np.flatnonzero(given["input_ids"][0] == TOKENS["image_token_id"])
+    return {
+        "tgt_sizes": given["target_sizes"][None],
+        "image_bound": np.array([[[places[0], places[-1] + 1]]]),
+        "pixel_values": given["pixel_values"][None],
+    }
+
+
+# By model type, what mlx-vlm's own processor makes of a picture, and the array that says there is one.
+OWN_NAMES: dict[str, tuple[str, Callable[[Arrays], dict[str, Any]]]] = {
+    "diffusion_gemma": ("decoder_input_ids", canvas),
+    "hunyuan_vl": ("image_grid_thw", lambda it: {"position_ids": rows_and_columns(it)}),
+    "kimi_k25": ("image_grid_thw", lambda it: {"image_grid_hws": it["image_grid_thw"][:, 1:]}),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), ("target_sizes", bound)),
+    "paddleocr_vl": ("pixel_values", lambda it: {"pixel_values": it["pixel_values"][None]}),
+    "unlimited_ocr": ("patches_grid", cropped),
+}
 
 
 def together(given: Arrays) -> npt.NDArray[np.float32]:

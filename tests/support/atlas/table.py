@@ -19,7 +19,7 @@ no two sizes alike, matrices with a gain of {gain:g}, goes to MLX and back. Writ
 | layout | *saved*: as `save_pretrained` writes it; *hub*: as the published checkpoints are, where that differs |
 | forward | our MLX weights are, byte for byte, what the class's own `sanitize` makes of the checkpoint |
 | home | MLX to Hugging Face gives the checkpoint's bytes and its config.json (*original*: with `--original`, for what the class drops) |
-| trained | after every MLX weight was changed: MLX to Hugging Face to MLX gives the same bytes (*n*: all but n weights, which no checkpoint gives because the class adds or multiplies) |
+| trained | after every MLX weight was changed: MLX to Hugging Face to MLX gives the same bytes (*n*: all but n weights, which no checkpoint gives because the class adds or multiplies, or makes two of one tensor) |
 | logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g} |
 | long | the same for {long} tokens, past every window, chunk and number of keys that the configurations name |
 | check | what `convert` says at its defaults; a row whose check contradicts the two forwards is a gap |

@@ -29,6 +29,7 @@ PLAIN = {
     ("mlx-vlm", "bert"): BARE,
     ("mlx-vlm", "openai_privacy_filter"): ("AutoModelForTokenClassification",),
     ("mlx-vlm", "llama4"): GENERATING[:1],
+    ("mlx-vlm", "qwen3_omni_moe"): ("AutoModelForMultimodalLM",),
 }
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py
 TOWERS = ("vision_config", "audio_config", "image_config")

@@ -32,5 +32,30 @@ OTHERS = (
         "the class has no room for vision_tower.head, which no language model reads",
         "parameters not in model: vision_tower.head.",
     ),
+    refused(
+        "muse_spark",
+        "the class calls a Metal kernel that has no other version, so it runs on a Mac alone",
+        "[metal_kernel] No Metal back-end.",
+    ),
+    refused(
+        "florence2",
+        "the class reads the files of Microsoft's own code, not those of transformers, which has"
+        " other names for settings and weights: it looks for dim_embed, not embed_dim",
+        "AssertionError",
+    ),
+    refused(
+        "gemma3n",
+        "sanitize takes weights of the tower of pictures for granted, so a text alone does not load;"
+        " that tower transformers builds with timm only, at one size of 300 M parameters, so that a"
+        " whole checkpoint was not measured",
+        "KeyError: 'vision_tower.timm_model.blocks.0.0.conv_exp.weight'",
+    ),
+    refused(
+        "unlimited_ocr",
+        "save_pretrained of transformers 5 leaves out projector_config, which the published"
+        " config.json has and the class reads",
+        "KeyError: 'projector_config'",
+        "transformers",
+    ),
 )
 ALL = (*FAULTS, *OTHERS)

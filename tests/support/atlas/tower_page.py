@@ -56,7 +56,7 @@ def mended(row: Row) -> str:
     kind, library = row["kind"], row["library"]
     repairs, seeing = OF_LIBRARY[library][kind], library == "mlx-vlm"
     change = " ".join(documented(it) for it in repairs)
-    named = kind if seeing else f"{kind} {library}"
+    saved = [it for it in OTHERS if (it.library, it.kind) == (library, kind)]
     file = f"tests/jobs/test_{'tower' if seeing else 'embedding'}_repairs.py"
     return section(
         kind,
@@ -64,8 +64,9 @@ def mended(row: Row) -> str:
         {
             "who": library,
             "fault": said_of(library, kind),
-            "repro": f"`python -m weighbridge.tests.support.atlas.tower_upstream {named}`",
+            "repro": repro(kind, library),
             "seen": worst(row),
+            "as saved": "; ".join(f"it stops with `{it.raises}`, for {it.why}" for it in saved),
             "change": f"{change.removesuffix('.')}: {worst(row, 'mended_')}",
             "here": f"`--repair`, by {linked(repairs)}",
             "test": f"`{kind}` in `{file}`",
@@ -82,6 +83,7 @@ def left(fault: Any) -> str:
         {
             "who": fault.side,
             "fault": f"{fault.why}.",
+            "repro": repro(fault.kind, fault.library),
             "seen": f"stops with `{fault.raises}`",
             "here": "the tensors are written as the class reads them"
             if laid
@@ -89,6 +91,12 @@ def left(fault: Any) -> str:
             "test": f"`{fault.library}-{fault.kind}` in `tests/atlas/test_towers.py`",
         },
     )
+
+
+def repro(kind: str, library: str) -> str:
+    """Return the command that shows what is wrong with LIBRARY's class for KIND."""
+    named = kind if library == "mlx-vlm" else f"{kind} {library}"
+    return f"`python -m weighbridge.tests.support.atlas.tower_upstream {named}`"
 
 
 def section(kind: str, library: str, parts: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weighbridge.tests.support.atlas.sizes import HIDDEN, SLIDING
+from weighbridge.tests.support.atlas.sizes import HIDDEN, LINEAR, SLIDING, TEXT, VISION
 
 # Ids that no text of the atlas has, by the key under which a configuration names them.
 TOKENS: dict[str, Any] = {
@@ -34,6 +34,16 @@ ROPE: dict[str, Any] = {
     "rope_theta": 1e6,
     "mrope_section": [2, 1, 1],
     "partial_rotary_factor": 0.5,
+}
+# Sizes of what says a text aloud, which no tower and no text passes through.
+SPOKEN: dict[str, Any] = {
+    "vocab_size": 60,
+    "hidden_size": 36,
+    "intermediate_size": 52,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
 }
 # A tower of two layers inserts its merger within them.
 FIRST_LAYER: dict[str, Any] = {"insert_layer_id": 0, "vision_config": {"insert_layer_id": 0}}
@@ -80,6 +90,7 @@ SEEING: dict[str, dict[str, Any]] = {
         "out_hidden_size": 128,
         "vision_config": {"pos_emb_height": 3, "pos_emb_width": 5},
     },
+    "muse_spark": {"out_hidden_size": 128},
 }
 OF_LIBRARY = {"mlx-embeddings": EMBEDDING, "mlx-vlm": SEEING}
 GRID: dict[str, Any] = {
@@ -228,8 +239,92 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen2_vl": OUT,
     "qwen3_5": QWEN,
     "qwen3_5_moe": QWEN,
-    "qwen4_exp": QWEN,
+    "qwen3_omni_moe": {
+        "thinker_config": {
+            "text_config": {
+                **TEXT,
+                "rope_parameters": {**ROPE, "mrope_section": [4, 2, 2], "partial_rotary_factor": 1},
+            },
+            "vision_config": {**VISION, "deepstack_visual_indexes": [0]},
+            "audio_config": {
+                "num_mel_bins": 8,
+                "encoder_layers": 2,
+                "encoder_attention_heads": 2,
+                "encoder_ffn_dim": 56,
+                "d_model": 32,
+                "output_dim": HIDDEN,
+                "downsample_hidden_size": 12,
+                "max_source_positions": 64,
+            },
+            **TOKENS,
+            "audio_start_token_id": 124,
+            "audio_end_token_id": 125,
+        },
+        "talker_config": {
+            "text_config": {
+                **SPOKEN,
+                "num_experts": 6,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 20,
+                "shared_expert_intermediate_size": 28,
+            },
+            "code_predictor_config": {**SPOKEN, "num_code_groups": 3},
+            "num_code_groups": 3,
+            "thinker_hidden_size": HIDDEN,
+            "accept_hidden_layer": 1,
+            "spatial_merge_size": 2,  # of the class of transformers itself, which does not list it
+        },
+        "code2wav_config": {
+            **SPOKEN,
+            "hidden_size": 32,
+            "num_quantizers": 3,
+            "upsample_rates": [2, 3],
+            "upsampling_ratios": [2],
+            "decoder_dim": 32,
+        },
+    },
+    "qwen4_exp": {
+        "text_config": {
+            "rope_parameters": ROPE,
+            "layer_types": LINEAR,
+            "hc_lowrank": 12,
+            "ple_layer_ids": [3],
+            "ple_embed_dim": 40,
+            "heads_per_ngram": 2,
+            "ngram_vocab_size_base": 60,
+            "make_ngram_vocab_size_divisible_by": 8,
+            "split_ngram_parts": 2,
+            "indexer_n_heads": 16,
+            "indexer_kv_heads": 1,
+            "indexer_head_dim": 16,
+            "indexer_budget": 32,
+            "indexer_compress_ratio": 4,
+        },
+    },
     "siglip": {"text_config": {"projection_size": 32}},
     "step3p7": {"text_config": STEP},
     "smolvlm": {"text_config": EVEN, "vision_config": FOUR},
+    "unlimited_ocr": {
+        "text_config": {"num_key_value_heads": 4},  # published with as many as heads
+        "vision_config": {
+            "sam_config": {
+                "hidden_size": 32,
+                "output_channels": 24,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "image_size": 256,
+                "global_attn_indexes": [1],
+                "window_size": 8,
+                "mlp_dim": 56,
+                "downsample_channels": [28, 36],
+            },
+            "encoder_config": {
+                "hidden_size": 36,
+                "intermediate_size": 56,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "image_size": 28,
+            },
+        },
+    },
 }

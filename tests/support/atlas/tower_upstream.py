@@ -2,8 +2,8 @@
 
     python -m weighbridge.tests.support.atlas.tower_upstream TYPE [LIBRARY]
 
-prints how far the class of LIBRARY, mlx-vlm where none is named, for TYPE is from transformers, as it is
-and as it is repaired.
+prints what LIBRARY, mlx-vlm where none is named, says of TYPE as transformers saves it, if it refuses it, and
+how far its class is from transformers, as it is and as it is repaired, where there is a repair.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from typing import Any
 from weighbridge.converters.configs import to_mlx
 from weighbridge.converters.libraries import find
 from weighbridge.converters.libraries.protocols import beside
+from weighbridge.converters.libraries.repairs.catalogue import OF_LIBRARY
 from weighbridge.converters.models.model_files import repaired_config
 from weighbridge.errors import MismatchError
 from weighbridge.tests.support.atlas import libraries, logits, tiny
 from weighbridge.tests.support.atlas.faults import Fault
+from weighbridge.tests.support.atlas.tower_faults import OTHERS
 from weighbridge.tests.support.atlas.upstream import add
 
 
@@ -80,8 +82,17 @@ def compared(library: str, kind: str, made: tiny.Tiny, model: Any) -> Iterator[t
         yield logits.error(libraries.native(model, given), wanted.double), wanted.bar
 
 
-if __name__ == "__main__":
-    for repair in (False, True):
-        error, bar = worst(*sys.argv[1:], repair=repair)
+def shown(kind: str, library: str = "mlx-vlm") -> Iterator[str]:
+    """Yield what is wrong with LIBRARY's class for KIND, measured now."""
+    for fault in OTHERS:
+        if (fault.library, fault.kind) == (library, kind):
+            yield f"{kind}, as transformers saves it: {words(fault) or 'loads and runs'}"
+    for repair in (False, True) if kind in OF_LIBRARY[library] else ():
+        error, bar = worst(kind, library, repair=repair)
         name = "repaired" if repair else "as it is"
-        print(f"{sys.argv[1]}, {name}: off by {error:.1e}, where {bar:.1e} is allowed")
+        yield f"{kind}, {name}: off by {error:.1e}, where {bar:.1e} is allowed"
+
+
+if __name__ == "__main__":
+    for line in shown(*sys.argv[1:]):
+        print(line, flush=True)

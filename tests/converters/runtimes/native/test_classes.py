@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import mlx.core as mx
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
+from weighbridge.converters.runtimes.native.caches import answered
 from weighbridge.converters.runtimes.native.classes import (
     layout_reader,
     misfits,
@@ -132,3 +134,16 @@ def test_parameters_are_told_from_tensors_that_loading_changes(tiny, tiny_mlx):
     found = parameter_names(dense)
     assert "model.layers.0.self_attn.q_proj.weight" in found
     assert not any("experts" in name for name in found)
+
+
+def test_an_answer_is_read_token_by_token_and_its_text_once():
+    calls = []
+
+    def language(cache, decoder_input_ids, **given):
+        calls.append((decoder_input_ids.shape[1], *given))
+        return SimpleNamespace(encoder_outputs=mx.zeros(1), logits=mx.zeros((1, 1, 4)))
+
+    given = {"inputs_embeds": mx.zeros(1), "decoder_inputs_embeds": mx.zeros(1)}
+    found = answered(language, mx.zeros((1, 3), mx.int32), given, [])
+    assert found.logits.shape == (1, 3, 4)
+    assert calls == [(1, "inputs_embeds"), (1, "encoder_outputs"), (1, "encoder_outputs")]

@@ -1,0 +1,1 @@
+"""Parts that mend which weights a class has."""
