@@ -24,6 +24,7 @@ from ..captures.mlprogram.variables import beside, scalars, variables, weights
 from ..documents import read_object
 from ..values import Array
 from .form import MAIN, PROBABILITIES, Form
+from .naming import sums_kept
 from .made import Origins, constants_described
 from .manifest import sites
 from .options import ABOUT, UNITS, UNITS_KEY, PackageOptions
@@ -124,7 +125,8 @@ def save_functions(models: Mapping[str, Any], package: Path) -> None:
     if len(models) == 1:
         save(next(iter(models.values())), package)
         return
-    with tempfile.TemporaryDirectory(dir=package.parent, prefix=".functions-") as place, quiet():
+    within = tempfile.TemporaryDirectory(dir=package.parent, prefix=".functions-")
+    with within as place, quiet(), sums_kept():
         whole = coremltools.utils.MultiFunctionDescriptor()
         for name, model in models.items():
             part = Path(place) / f"{name}.mlpackage"

@@ -31,7 +31,7 @@ from ...parity.reference.unused import unneeded
 from ..converting import compared, move
 from ..options import Options
 from ..pipeline import Outcome
-from .alike import record_by_graph
+from .alike import CHOSEN, exported_again, record_by_graph
 from .gguf import Like, known_from, model_like
 
 if TYPE_CHECKING:
@@ -144,7 +144,11 @@ def recovered(
             record = record_by_graph(source, partial(with_ports, contents=contents), like, options)
             if not record:
                 raise
-            return recovered(source, contents._replace(manifest=record), like, options)
+            own = contents._replace(manifest=record)
+            model, lines = recovered(source, own, like, options)
+            model = with_ports(model, contents)
+            again = exported_again(source, model, like, options, record[CHOSEN])
+            return model, [*lines, *again]
     found.without(lost, spare)
     found.leave_out(heads)
     found.fill(names, heads)
