@@ -24,9 +24,9 @@ from ..captures.mlprogram.variables import beside, scalars, variables, weights
 from ..documents import read_object
 from ..values import Array
 from .form import MAIN, PROBABILITIES, Form
-from .naming import sums_kept
 from .made import Origins, constants_described
 from .manifest import sites
+from .naming import sums_kept
 from .options import ABOUT, UNITS, UNITS_KEY, PackageOptions
 from .precision import Selection
 from .vision import scores_of

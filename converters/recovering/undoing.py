@@ -7,7 +7,6 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import torch
 
 from ..captures.mlprogram.arithmetic import evaluate, in_order, rounds_to, tensors
 from ..values import Array
@@ -116,6 +115,8 @@ def norms_of(made: Array, axis: int) -> Array:
     >>> norms_of(np.float32([[3, 0], [4, 1]]), 1)
     array([[5., 1.]], dtype=float32)
     """
+    import torch
+
     v = torch.from_numpy(np.ascontiguousarray(made, np.float32))
     if axis % made.ndim in (0, made.ndim - 1):  # which PyTorch has a kernel of its own for
         ones = torch.ones(
