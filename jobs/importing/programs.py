@@ -141,18 +141,25 @@ def recovered(
         try:
             found = look(wanted={name: it for name, it in wanted.items() if name not in spare})
         except MismatchError:
-            record = record_by_graph(source, partial(with_ports, contents=contents), like, options)
-            if not record:
-                raise
-            own = contents._replace(manifest=record)
-            model, lines = recovered(source, own, like, options)
-            model = with_ports(model, contents)
-            again = exported_again(source, model, like, options, record[CHOSEN])
-            return model, [*lines, *again]
+            if placed := by_graph(source, contents, like, options):
+                return placed
+            raise
     found.without(lost, spare)
     found.leave_out(heads)
     found.fill(names, heads)
     return built(source, contents, like, options, found, module), found.lines()
+
+
+def by_graph(
+    source: Path, contents: Contents, like: Like, options: Options
+) -> tuple[Model, list[str]] | None:
+    """Return what ``recovered`` does of a file without a record, by the places that its constants stand in."""
+    record = record_by_graph(source, partial(with_ports, contents=contents), like, options)
+    if not record:
+        return None
+    model, lines = recovered(source, contents._replace(manifest=record), like, options)
+    again = exported_again(source, with_ports(model, contents), like, options, record[CHOSEN])
+    return model, [*lines, *again]
 
 
 def built(
