@@ -90,13 +90,13 @@ def tried(name: str, folder: Path, columns: Collection[str] = COLUMNS) -> Row:
         folder / "source", folder / "like", ignore=shutil.ignore_patterns("*.safetensors")
     )
     for column, (form, options) in WAYS.items():
-        asked = [it for it in (column, PLAIN.get(column)) if it in columns]
+        asked = [it for it in (column, PLAIN.get(column, column)) if it in columns]
         if not asked and not (column == "ONNX" and ONWARD in columns):
             continue
         file = folder / column / FILES[form]
         file.parent.mkdir()
         code, said = command("export", form, model, file, "--check", "none", *options)
-        for again in asked or [column]:
+        for again in dict.fromkeys(asked or [column]):
             if again != column and not code:
                 without_record(file)
             row[again] = {"refused": last(said)} if code else back(form, file, folder, again)

@@ -71,7 +71,7 @@ def exported_again(
     from ...converters.recovering.alike import constants_apart
     from ...converters.runtimes.torch import fill, torch_side
 
-    arrays = {name: found.tensors.read(name) for name in found.tensors.headers}
+    arrays = {name: found.checkpoint.read(name) for name in found.checkpoint.headers}
     try:
         model, other = filled(source, like, arrays, options), load_program(source)
         model = replace(model, declared=model.declared or found.declared)
