@@ -1,11 +1,12 @@
 """Weights from PyTorch to ONNX and Core ML and back, family by family: are they what they were?
 
-    python benchmarks/round_trips.py [--write] [NAME ...]
+    python benchmarks/round_trips.py [--write] [--column COLUMN] [NAME ...]
 
 A family is exported as a user does, its file converted back with ``--like`` and a directory without weights,
 and every tensor compared with the source's: ``exact``, ``rounded`` to float16 once, ``near``, computed back
 from what an exporter folded, by at most two units of the last digit of float32 (of float16 in a file in half
-precision), or ``zeros``, since no output needs it. Each is done with the record that an export of ours leaves, and without it. What came back from
+precision), ``by product``, other numbers than the source's, of which torch makes the same weight to the bit of
+the file's precision, or ``zeros``, since no output needs it. Each is done with the record that an export of ours leaves, and without it. What came back from
 ONNX goes on to MLX where a class reads it, and is compared with what the source becomes there. Results of
 single families are added to ``results/round_trips.json``; ``--write`` puts the table into ``docs/onnx.md``.
 """
@@ -18,7 +19,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,8 +45,14 @@ WAYS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "Core ML, float32": ("coreml", ("--precision", "float32")),
     "Core ML, mixed": ("coreml", ("--precision", "mixed")),
 }
-PLAIN: Final = {"ONNX": "ONNX without record", "Core ML, float32": "Core ML without record"}
-COLUMNS: Final = (*WAYS, *PLAIN.values(), "on to MLX")
+PLAIN: Final = {
+    "ONNX": "ONNX without record",
+    "Core ML, float32": "Core ML without record",
+    "Core ML, mixed": "Core ML, mixed, without record",
+}
+NORMED: Final = re.compile(r"(.*parametrizations\.\w+\.original)([01])")  # torch's weight norm
+ONWARD: Final = "on to MLX"
+COLUMNS: Final = (*WAYS, *PLAIN.values(), ONWARD)
 UNITS: Final = 2  # of the last digit
 Row = dict[str, Any]
 
@@ -76,21 +83,25 @@ def source(name: str, folder: Path) -> str:
     return f"{modules.__name__}:{MODULES[name]}"
 
 
-def tried(name: str, folder: Path) -> Row:
-    """Return what becomes of the family NAME, by the columns of the table."""
+def tried(name: str, folder: Path, columns: Collection[str] = COLUMNS) -> Row:
+    """Return what becomes of the family NAME, by those COLUMNS of the table."""
     model, row = source(name, folder / "source"), Row()
     shutil.copytree(
         folder / "source", folder / "like", ignore=shutil.ignore_patterns("*.safetensors")
     )
     for column, (form, options) in WAYS.items():
+        asked = [it for it in (column, PLAIN.get(column, column)) if it in columns]
+        if not asked and not (column == "ONNX" and ONWARD in columns):
+            continue
         file = folder / column / FILES[form]
         file.parent.mkdir()
         code, said = command("export", form, model, file, "--check", "none", *options)
-        for again in (column, *([PLAIN[column]] if column in PLAIN else ())):
+        for again in dict.fromkeys(asked or [column]):
             if again != column and not code:
                 without_record(file)
             row[again] = {"refused": last(said)} if code else back(form, file, folder, again)
-    row["on to MLX"] = onward(folder)
+    if ONWARD in columns:
+        row[ONWARD] = onward(folder)
     return row
 
 
@@ -129,6 +140,11 @@ def tensors(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
 def beside(was: Mapping[str, Any], now: Mapping[str, Any], *, half: bool = False) -> Row:
     """Say what the tensors NOW are beside what they WERE; HALF of a file in float16."""
     kinds = {name: kind(was[name], now[name], half=half) for name in was.keys() & now.keys()}
+    for name in [name for name, it in kinds.items() if it == "differs"]:
+        if (pair := pair_of(name, kinds)) and product(was, pair, half=half) == product(
+            now, pair, half=half
+        ):
+            kinds[name] = "by product"
     return {
         **Counter(sorted(kinds.values())),
         "differ": sorted(name for name, it in kinds.items() if it == "differs"),
@@ -153,6 +169,30 @@ def kind(was: Any, now: Any, *, half: bool) -> str:
     return "near" if gap <= UNITS * unit * scale else "differs"
 
 
+def pair_of(name: str, known: Collection[str]) -> tuple[str, str] | None:
+    """Return the norms and the direction that NAME is one of, if both are among those KNOWN."""
+    found = NORMED.fullmatch(name)
+    pair = (f"{found[1]}0", f"{found[1]}1") if found else None
+    return pair if pair and {*pair} <= {*known} else None
+
+
+def product(arrays: Mapping[str, Any], pair: tuple[str, str], *, half: bool) -> bytes:
+    """Return the bytes of what torch makes of a PAIR of ARRAYS in float64, rounded to float32, or in HALF to float16.
+
+    Directions whose norms are already those asked for are the product as they are, in float32 too.
+    """
+    import torch
+
+    g, v = (torch.from_numpy(arrays[name].astype(np.float32)) for name in pair)
+    axis = next((at for at, size in enumerate(g.shape) if size > 1), 0)
+    made = torch._weight_norm(v, g, axis)
+    if not torch.equal(
+        made, v
+    ):  # of a model as it was trained: what is exact, as an export computes it
+        made = torch._weight_norm(v.double(), g.double(), axis).float()
+    return (made.half() if half else made).numpy().tobytes()
+
+
 def last(said: str) -> str:
     """Return the line of SAID that tells what is wrong, and the first of its problems."""
     lines = said.strip().splitlines() or [""]
@@ -167,11 +207,16 @@ def cell(found: Row) -> str:
         return "-"
     counts = [
         f"{found[it]} {it}"
-        for it in ("exact", "rounded", "near", "zeros", "differs")
+        for it in ("exact", "rounded", "near", "by product", "zeros", "differs")
         if it in found
     ]
     rest = [f"{len(found[it])} {it}" for it in ("absent", "unknown") if found[it]]
     return ", ".join((*counts, *rest))
+
+
+def cells(row: Row) -> list[str]:
+    """Return the cells of ROW."""
+    return [cell(row[it]) if it in row else "not tried" for it in COLUMNS]
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
@@ -179,20 +224,23 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
     yield f"| family | {' | '.join(COLUMNS)} |"
     yield "|---" * (len(COLUMNS) + 1) + "|"
     for name, row in rows.items():
-        yield f"| {name} | {' | '.join(cell(row[column]) for column in COLUMNS)} |"
+        yield f"| {name} | {' | '.join(cells(row))} |"
 
 
 def main() -> None:
     """Try families, keep the results, and print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--column", choices=COLUMNS, action="append", help="only this one")
     parser.add_argument("--write", action="store_true", help="the table of all results, no trial")
     arguments = parser.parse_args()
     rows = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
     for name in () if arguments.write else arguments.names or NAMES:
         with tempfile.TemporaryDirectory() as folder:
-            rows[name] = tried(name, Path(folder))
-        print(f"| {name} | {' | '.join(cell(rows[name][it]) for it in COLUMNS)} |", flush=True)
+            found = tried(name, Path(folder), arguments.column or COLUMNS)
+        known = {**rows.get(name, {}), **found}
+        rows[name] = {it: known[it] for it in COLUMNS if it in known}
+        print(f"| {name} | {' | '.join(cells(rows[name]))} |", flush=True)
         for column, found in rows[name].items():
             if told := found.get("refused") or found["differ"] or found["unknown"]:
                 print(f"    {column}: {told}", flush=True)

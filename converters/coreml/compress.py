@@ -23,6 +23,7 @@ from ..common.steps import step
 from ..common.users_code import first_line
 from ..values import Array
 from .compression import LEAST, Compression
+from .naming import sums_kept
 from .writing import files, replace_package, save
 
 # iOS 18 is the first that has blocks, 4-bit codes, tables of 8 entries, and one form inside another.
@@ -51,7 +52,7 @@ def compress_package(package: Path, wanted: Compression) -> None:
 
 def _compressed(package: Path, wanted: Compression) -> Any:
     try:
-        with quiet():
+        with quiet(), sums_kept():
             import coremltools.optimize.coreml as compression
 
             model = coremltools.models.MLModel(str(package), skip_model_load=True)

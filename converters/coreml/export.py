@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,9 +14,11 @@ from typing import Any, Final
 import torch
 
 from ...errors import BadInputError, TargetExistsError, UnsupportedError, WeighbridgeError
+from ..captures.mlprogram.evaluator import dtype_name
 from ..captures.mlprogram.names import inward
 from ..captures.mlprogram.program import load_program
-from ..captures.mlprogram.toolkit import coremltools, quiet
+from ..captures.mlprogram.toolkit import coremltools, quiet, types
+from ..captures.mlprogram.variables import every_operation, variables
 from ..captures.pictured import Pictured, before_model
 from ..captures.positional import record, record_layers
 from ..common.memory import pass_on_shortage
@@ -26,8 +29,8 @@ from ..values import Array
 from .compat import bound_constants, lower
 from .form import Form, form_of, tensor_types
 from .made import Origins
-from .naming import FORGETTING, NAMING
-from .options import PackageOptions
+from .naming import FORGETTING, NAMING, is_sum, sums_kept
+from .options import TARGETS, PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
 from .translations import any_length
 from .vision import scores_of
@@ -61,8 +64,10 @@ def convert(graph: Any, form: Form, selection: Selection) -> Any:
     pipeline.insert_pass(0, NAMING)
     if form.options.labels:
         pipeline.append_pass(FORGETTING)
+    # In float16 a sum of what was rounded already would err more than one that is rounded once.
+    folded = form.options.folded or selection.compute == "float16"
     try:
-        with quiet():
+        with quiet(), nullcontext() if folded else sums_kept():
             return coremltools.convert(
                 graph,
                 **described,
@@ -122,6 +127,19 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     made = {name: converted(module, it, compute, within) for name, it in form.functions.items()}
     facts = (module, form._replace(signature=signature), made, dict(metadata or {}))
     return write_package(made, target, lambda package: describe(package, *facts))
+
+
+def settings_of(body: Any) -> dict[str, Any]:
+    """Return the arguments of ``export_coreml`` with which a program with BODY was made, as far as it shows."""
+    kept = [it for it in body.inputs.values() if types.is_state(it.sym_type)]
+    half = any(dtype_name(it) == "fp16" for it in variables(body).values())
+    system = body.opset_version.name
+    options = PackageOptions(
+        stateful=bool(kept),
+        system=system if system in TARGETS else None,
+        folded=not any(map(is_sum, every_operation(body))),
+    )
+    return {"compute": "mixed" if half else "float32", "options": options}
 
 
 def converted(

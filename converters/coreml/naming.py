@@ -1,22 +1,28 @@
-"""Passes of coremltools. One names operations as the nodes of the torch graph they come from.
+"""Passes of coremltools: one of our own, and what its own leave alone.
 
-coremltools names some operations (``linear``) by a counter of the process, and what it makes of
-them for float16 is named after that, so that a name said nothing, or another node, of its origin.
+One names operations as the nodes of the torch graph they come from. coremltools names some operations
+(``linear``) by a counter of the process, and what it makes of them for float16 is named after that, so
+that a name said nothing, or another node, of its origin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
+from unittest.mock import patch
 
 from ..captures.mlprogram.toolkit import quiet
 
 with quiet():
+    from coremltools.converters.mil.mil import Var
     from coremltools.converters.mil.mil.passes.graph_pass import AbstractGraphPass
     from coremltools.converters.mil.mil.passes.pass_registry import register_pass
 
 NAMING: Final = "weighbridge::name_operations"
 FORGETTING: Final = "weighbridge::forget_output_types"
+SUMS: Final = frozenset({"add", "sub"})
+PARAMETER: Final = "p_"  # what torch.export puts before the names of parameters
 
 
 @register_pass(namespace="weighbridge", name="name_operations")
@@ -50,3 +56,42 @@ def operations(block: Any) -> Iterator[Any]:
         yield operation
         for inner in operation.blocks:
             yield from operations(inner)
+
+
+@contextmanager
+def sums_kept() -> Iterator[None]:
+    """Let coremltools keep the sum of a parameter and a number as an operation, inside the block.
+
+    Several parameters round to the same sum, so folded into one constant (``1 + w`` of Gemma's norms)
+    they could not be told. Core ML's own compiler folds it on the device.
+    """
+    theirs = Var.can_be_folded_to_const
+
+    def ours(variable: Any) -> bool:
+        return bool(theirs(variable)) and not is_sum(variable.op)
+
+    with patch.object(Var, "can_be_folded_to_const", ours):
+        yield
+
+
+def is_sum(operation: Any) -> bool:
+    """Say whether OPERATION adds a number to a parameter with axes, or gives such a sum another precision."""
+    if operation is not None and operation.op_type == "cast":
+        return is_sum(operation.inputs["x"].op)
+    if operation is None or operation.op_type not in SUMS:
+        return False
+    one, other = operation.inputs["x"], operation.inputs["y"]
+    both = any(is_number(it) for it in (one, other)), any(is_parameter(it) for it in (one, other))
+    return all(both)
+
+
+def is_number(variable: Any) -> bool:
+    """Say whether VARIABLE is a constant without axes."""
+    return variable.rank == 0 and variable.val is not None
+
+
+def is_parameter(variable: Any) -> bool:
+    """Say whether VARIABLE is a parameter with axes, rounded or not."""
+    kind = variable.op and variable.op.op_type
+    named = variable.name.startswith(PARAMETER)
+    return bool(named and kind in ("cast", "const") and variable.rank and variable.val is not None)

@@ -46,6 +46,7 @@ class PackageOptions:
         images: the inputs that are pictures, and what the program does to these first.
         labels: names of the classes that the model scores; none for scores alone.
         labelled: where the labels were taken from.
+        folded: the sum of a weight and a number is a constant, as coremltools itself has it.
     """
 
     stateful: bool = False
@@ -58,6 +59,7 @@ class PackageOptions:
     images: Mapping[str, Picture] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     labelled: str | None = None
+    folded: bool = False
 
     @property
     def oldest(self) -> str:

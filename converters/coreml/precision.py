@@ -18,6 +18,7 @@ from ..captures.mlprogram.program import Program
 from ..captures.mlprogram.texts import Text, run_program
 from ..captures.mlprogram.watching import SENTINEL
 from ..values import Array
+from .naming import is_sum
 
 HALF_MAXIMUM: Final = 65504.0
 COMPUTES: Final = ("mixed", "float16", "float32")
@@ -92,6 +93,7 @@ class Selection:
                 self.exact[operation.outputs[0].name] = np.asarray(operation.outputs[0].val)
         if self.compute == "mixed":
             self.wide = {*positional(block, self.activations), *norms(block), *self.outside}
+            self.wide |= {operation.name for operation in block.operations if is_sum(operation)}
 
 
 def beyond_half(

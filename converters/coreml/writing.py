@@ -26,6 +26,7 @@ from ..values import Array
 from .form import MAIN, PROBABILITIES, Form
 from .made import Origins, constants_described
 from .manifest import sites
+from .naming import sums_kept
 from .options import ABOUT, UNITS, UNITS_KEY, PackageOptions
 from .precision import Selection
 from .vision import scores_of
@@ -124,7 +125,8 @@ def save_functions(models: Mapping[str, Any], package: Path) -> None:
     if len(models) == 1:
         save(next(iter(models.values())), package)
         return
-    with tempfile.TemporaryDirectory(dir=package.parent, prefix=".functions-") as place, quiet():
+    within = tempfile.TemporaryDirectory(dir=package.parent, prefix=".functions-")
+    with within as place, quiet(), sums_kept():
         whole = coremltools.utils.MultiFunctionDescriptor()
         for name, model in models.items():
             part = Path(place) / f"{name}.mlpackage"

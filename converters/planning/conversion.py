@@ -52,8 +52,10 @@ class Conversion:
         if self.map is None:
             if not model.factory:
                 model.signature  # noqa: B018  # raises, and says what is unknown
+            kind = model.config.get("model_type")
             raise BadInputError(
-                f"{model.spec}: no map is known for it; give one with --map FILE.wmap"
+                f"{model.spec}: no map is known for {f'model_type {kind}' if kind else 'it'}; give one"
+                " with --map FILE.wmap, or run the PyTorch class itself in MLX with weighbridge.capture"
             )
         return self.map if self.to == "mlx" else self.map.inverse()
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...errors import UnsupportedError
 from ..captures.constants import UNREAD
 from ..captures.mlprogram.arithmetic import expressions_of, rounds_to
 from ..captures.mlprogram.evaluator import constant_value, dtype_name
@@ -69,6 +70,26 @@ class Places:
                 raise UnlikeError
 
 
+def constants_apart(one: Any, other: Any) -> list[str]:
+    """Return the constants of the function OTHER whose bits are not those of ONE in their places.
+
+    Raises:
+        UnsupportedError: both compute something else.
+    """
+    places = Places()
+    try:
+        places.blocks(one, other)
+    except UnlikeError:
+        raise UnsupportedError("the programs have other operations") from None
+    pairs = [pair for its in places.constants.values() for pair in its.items()]
+    return sorted({name for name, both in pairs if not _same_bits(*both)})
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    mine, its = (np.asarray(constant_value(it)) for it in (one, other))
+    return mine.dtype == its.dtype and mine.tobytes() == its.tobytes()
+
+
 def record_from(manifest: Mapping[str, Any], one: Any, other: Any) -> dict[str, Any] | None:
     """Return the record of the program with the body OTHER, by that of one with the body ONE.
 
@@ -96,7 +117,8 @@ def record_from(manifest: Mapping[str, Any], one: Any, other: Any) -> dict[str, 
                 _add_weight(found, its, weights[name])
             elif expressions := expressions_of(made.get(name) or {}):
                 rule = found["made"].setdefault(its, {"value": expressions[0], "also": []})
-                rule["also"] += expressions
+                known = expressions_of(rule)
+                rule["also"] += [it for it in expressions if it not in known]
             elif not rounds_to(*map(_numbers, pair)):
                 return None
     clear = None not in found["weights"].values()

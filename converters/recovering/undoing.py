@@ -108,13 +108,24 @@ def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> l
 
 
 def norms_of(made: Array, axis: int) -> Array:
-    """Return the norm of MADE for every index of AXIS, in float32, as many axes as it has.
+    """Return the norm of MADE for every index of AXIS, as many axes as it has, as PyTorch computes it.
+
+    A weight of these norms is then MADE to the bit: PyTorch divides one by the other, which gives ones.
 
     >>> norms_of(np.float32([[3, 0], [4, 1]]), 1)
     array([[5., 1.]], dtype=float32)
     """
-    others = tuple(it for it in range(made.ndim) if it != axis % made.ndim)
-    return np.asarray(np.sqrt(np.square(made.astype(np.float64)).sum(others, keepdims=True)), "f4")
+    import torch
+
+    v = torch.from_numpy(np.ascontiguousarray(made, np.float32))
+    if axis % made.ndim in (0, made.ndim - 1):  # which PyTorch has a kernel of its own for
+        ones = torch.ones(
+            [made.shape[it] if it == axis % made.ndim else 1 for it in range(made.ndim)]
+        )
+        norms = torch._weight_norm_interface(v, ones, axis % made.ndim)[1]
+    else:
+        norms = torch.norm_except_dim(v, 2, axis)
+    return np.asarray(norms.numpy(), "f4")
 
 
 def put_together(found: Iterable[Share], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:

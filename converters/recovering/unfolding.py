@@ -24,6 +24,7 @@ from .undoing import Share, put_together, shares
 PROVEN: Final = "proven"
 CHANGED: Final = "changed since the export"
 COMPUTED: Final = "computed back"
+NORMED: Final = "by their product"  # a tensor and its norms, of which the file has what they make
 PLACED: Final = "by the graph"  # no hash is known: other weights of the same model went there
 
 
@@ -137,9 +138,13 @@ def unfolded(folded: Folded) -> Unfolded:
         pieces += taken
         moved |= {it.source: only_moves(expression) for it in taken}
     found.arrays = put_together(pieces, {name: it.shape for name, it in folded.wanted.items()})
+    normed = {name for pair in found.norms for name in pair}
     for name, array in found.arrays.items():
-        way = way_of(array, folded.origins.get(name) or {})
-        found.ways[name] = way if way == PROVEN or moved[name] else COMPUTED
+        way, told = (
+            way_of(array, folded.origins.get(name) or {}),
+            NORMED if name in normed else COMPUTED,
+        )
+        found.ways[name] = way if way == PROVEN or moved[name] else told
     return found
 
 

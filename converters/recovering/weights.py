@@ -55,7 +55,7 @@ class Recovered:
     Attributes:
         arrays: the tensors.
         ways: how each was found: ``proven`` (the hash of the source's bytes), ``rounded``, ``changed since
-            the export``, ``computed back``, ``by the graph``, ``by name`` or ``by shape``.
+            the export``, ``computed back``, ``by their product``, ``by the graph``, ``by name`` or ``by shape``.
         sums, norms: see ``unfolding.Unfolded``.
         absent: tensors of the model that are not in the file.
         unneeded: whether it is known that the file's outputs do not need them.
@@ -84,8 +84,8 @@ class Recovered:
         if self.norms:
             both = ", ".join(f"{one} with {other}" for one, other in self.norms)
             lines.append(
-                f"of which the file has the weight alone, now in the first, its norms in the second, which"
-                f" computes the same: {both}"
+                f"of which the file has the product alone, now in the first, its norms in the second, which"
+                f" computes the same, to the bit: {both}"
             )
         if self.absent:
             known = "whose outputs do not need them" if self.unneeded else "which does not say why"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from ...converters.models import Model, Signature
-from ...errors import WeighbridgeError
+from ...errors import UnsupportedError, WeighbridgeError
 from ..options import Options
 from .gguf import Like, model_like
+
+ATTENTION: Final = ("eager", "sdpa")  # are other operations; whoever exported a model chose
+CHOSEN: Final = "attention"  # in a record that was found here
 
 
 def record_by_graph(
@@ -22,8 +26,9 @@ def record_by_graph(
 ) -> dict[str, Any]:
     """Return which constant of the package SOURCE is which tensor of LIKE; empty where that is not clear.
 
-    The model of LIKE is exported with drawn weights, whose record says where each went. Where SOURCE has
-    the same operations, the constants in the same places are the same tensors.
+    The model of LIKE is exported with drawn weights, whose record says where each went, in the ways in
+    which SOURCE may have been. Where SOURCE has the same operations, the constants in the same places are
+    the same tensors.
 
     Args:
         source: the package.
@@ -34,37 +39,121 @@ def record_by_graph(
     if source.suffix != ".mlpackage":
         return {}
     from ...converters.captures.mlprogram import load_program
-    from ...converters.coreml.export import export_coreml
     from ...converters.recovering.alike import record_from
-    from ...converters.recovering.weights import Held
 
-    blank = {name: np.zeros(it.shape, "f4") for name, it in like.headers.items()}
     try:
-        model = ported(model_like(source, like, Held(source, blank), options))
-        with tempfile.TemporaryDirectory() as folder:
-            twin = Path(folder) / "twin.mlpackage"
-            export_coreml(drawn(model), with_names(model.signature), twin, compute="float32")
-            own, other = load_program(twin), load_program(source)
-            return record_from(own.manifest, own.body, other.body) or {}
+        model, other = ported(filled(source, like, {}, options)), load_program(source)
     except WeighbridgeError:
         return {}
+    for attention in ATTENTION:
+        with suppress(WeighbridgeError), tempfile.TemporaryDirectory() as folder:
+            twin = exported(drawn(model, attention), model, other, Path(folder))
+            if found := record_from(twin.manifest, twin.body, other.body):
+                return {**found, CHOSEN: attention}
+    return {}
 
 
-def drawn(model: Model) -> Any:
-    """Return the module of MODEL with weights that all differ, between a half and 1.5."""
+def exported_again(
+    source: Path, found: Model, like: Like, options: Options, attention: str
+) -> list[str]:
+    """Say of the model FOUND, exported as the package SOURCE was, whether the same constants come out of it.
+
+    That proves by values alone what the places of the constants told, those that were folded included.
+
+    Args:
+        source: the package.
+        found: the model with the weights found in it.
+        like: the model's directory.
+        options: see :class:`Options`.
+        attention: of ``ATTENTION``, that which SOURCE has.
+    """
+    from ...converters.captures.mlprogram import load_program
+    from ...converters.recovering.alike import constants_apart
+    from ...converters.runtimes.torch import fill, torch_side
+
+    arrays = {name: found.checkpoint.read(name) for name in found.checkpoint.headers}
+    try:
+        model, other = filled(source, like, arrays, options), load_program(source)
+        model = replace(model, declared=model.declared or found.declared)
+        module = blank(model, attention)
+        fill(module, model, torch_side(model))
+        with tempfile.TemporaryDirectory() as folder:
+            again = exported(module, model, other, Path(folder))
+            apart = constants_apart(again.body, other.body)
+    except WeighbridgeError:
+        return []
+    rest = f", {', '.join(apart)} aside" if apart else ""
+    return [
+        f"exported again in the same way: every constant of the file is the same, bit for bit{rest}"
+    ]
+
+
+def filled(source: Path, like: Like, arrays: Mapping[str, Any], options: Options) -> Model:
+    """Return the model of LIKE with ARRAYS of SOURCE, and zeros for the rest."""
+    from ...converters.recovering.weights import Held
+
+    zeros = {n: np.zeros(it.shape, "f4") for n, it in like.headers.items() if n not in arrays}
+    return model_like(source, like, Held(source, {**zeros, **arrays}), options)
+
+
+def exported(module: Any, model: Model, program: Any, folder: Path) -> Any:
+    """Return the program that MODULE of MODEL becomes, exported to FOLDER as PROGRAM was.
+
+    Raises:
+        WeighbridgeError: it cannot be exported so.
+    """
+    from ...converters.captures.mlprogram import load_program
+    from ...converters.coreml.export import export_coreml, settings_of
+    from ...converters.coreml.options import with_sizes
+
+    own, target = model.signature, folder / "twin.mlpackage"
+    signature = with_sizes(with_names(own), sizes_of(own, program.inputs))
+    export_coreml(module, signature, target, **settings_of(program.body))
+    return load_program(target)
+
+
+def drawn(model: Model, attention: str) -> Any:
+    """Return the module of MODEL with this ATTENTION, its weights all different, between a half and 1.5.
+
+    Raises:
+        UnsupportedError: it has one kind of attention, and that is not the first to be tried.
+    """
     import torch
 
-    from ...converters.runtimes.pretrained import empty_pretrained
-    from ...converters.runtimes.torch import empty_module
-
-    known = model.factory is not None or model.family is not None
-    module: Any = empty_module(model) if known else empty_pretrained(model).eval()
-    module.requires_grad_(requires_grad=False)
+    module = blank(model, attention)
     generator = torch.Generator().manual_seed(0)
     for tensor in module.state_dict().values():
         if tensor.is_floating_point():
             tensor.uniform_(0.5, 1.5, generator=generator)
     return module
+
+
+def blank(model: Model, attention: str) -> Any:
+    """Return the module of MODEL with this ATTENTION, without its weights; see ``drawn``."""
+    from ...converters.runtimes.pretrained import empty_pretrained
+    from ...converters.runtimes.torch import empty_module
+
+    known = model.factory is not None or model.family is not None
+    module: Any = empty_module(model) if known else empty_pretrained(model).eval()
+    choose = getattr(module, "set_attn_implementation", None)
+    if choose is not None:
+        with suppress(ValueError):
+            choose(attention)
+            return module.requires_grad_(requires_grad=False)
+    if attention != ATTENTION[0]:
+        raise UnsupportedError(f"{type(module).__name__} has no attention {attention}")
+    return module.requires_grad_(requires_grad=False)
+
+
+def sizes_of(signature: Signature, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes that vary in SIGNATURE and that a package with these INPUTS fixes."""
+    pairs = (
+        pair
+        for port in signature.inputs
+        if port.name in inputs
+        for pair in zip(port.shape, inputs[port.name].shape, strict=False)
+    )
+    return {name: size for name, size in pairs if isinstance(name, str) and isinstance(size, int)}
 
 
 def with_names(signature: Signature) -> Signature:

@@ -31,7 +31,7 @@ from ...parity.reference.unused import unneeded
 from ..converting import compared, move
 from ..options import Options
 from ..pipeline import Outcome
-from .alike import record_by_graph
+from .alike import CHOSEN, exported_again, record_by_graph
 from .gguf import Like, known_from, model_like
 
 if TYPE_CHECKING:
@@ -141,14 +141,25 @@ def recovered(
         try:
             found = look(wanted={name: it for name, it in wanted.items() if name not in spare})
         except MismatchError:
-            record = record_by_graph(source, partial(with_ports, contents=contents), like, options)
-            if not record:
-                raise
-            return recovered(source, contents._replace(manifest=record), like, options)
+            if placed := by_graph(source, contents, like, options):
+                return placed
+            raise
     found.without(lost, spare)
     found.leave_out(heads)
     found.fill(names, heads)
     return built(source, contents, like, options, found, module), found.lines()
+
+
+def by_graph(
+    source: Path, contents: Contents, like: Like, options: Options
+) -> tuple[Model, list[str]] | None:
+    """Return what ``recovered`` does of a file without a record, by the places that its constants stand in."""
+    record = record_by_graph(source, partial(with_ports, contents=contents), like, options)
+    if not record:
+        return None
+    model, lines = recovered(source, contents._replace(manifest=record), like, options)
+    again = exported_again(source, with_ports(model, contents), like, options, record[CHOSEN])
+    return model, [*lines, *again]
 
 
 def built(
