@@ -1,7 +1,8 @@
 """Mixtures of experts whose code loops over those experts that got a token, which is a decision by values.
 
 Such a layer gives, for each token, the sum of what its experts give times their weights. So it is the same layer where
-every token goes to all experts, with the weight that the router gave it for each, or zero.
+every token goes to all experts, with the weight that the router gave it for each, or zero. Others sort the tokens by
+their expert and split them by counts, as JetMoE does: that is a product in groups, whose sizes need not be known.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 _COUNTS: Final = ("total_experts", "num_experts")
 _ARGUMENTS: Final = 3  # states, who is chosen, weights
+_PRODUCT: Final = "grouped_mm_fallback"  # transformers' own operation
 
 
 @contextlib.contextmanager
@@ -25,6 +27,10 @@ def every_expert(module: torch.nn.Module) -> Iterator[None]:
         for part in filter(_loops, module.modules()):
             count = next(getattr(part, name) for name in _COUNTS if hasattr(part, name))
             stack.enter_context(mock.patch.object(part, "forward", _summed(part.forward, count)))
+        for part in filter(_splits, module.modules()):
+            stack.enter_context(mock.patch.object(part, "forward", _grouped(part)))
+        for part in filter(_counts, module.modules()):
+            stack.enter_context(mock.patch.object(part, "forward", _counted(part.forward)))
         yield
 
 
@@ -34,6 +40,37 @@ def _loops(part: torch.nn.Module) -> bool:
     named = type(part).__name__.endswith("Experts") and any(hasattr(part, it) for it in _COUNTS)
     own = not hasattr(forward, "__wrapped__")
     return named and own and len(inspect.signature(part.forward).parameters) == _ARGUMENTS
+
+
+def _splits(part: torch.nn.Module) -> bool:
+    """Tell whether PART holds a matrix for each expert, by which it multiplies rows that it splits by counts."""
+    named = type(part).__name__.endswith("ParallelExperts") and hasattr(part, "weight")
+    return named and hasattr(torch.ops.transformers, _PRODUCT)
+
+
+def _counts(part: torch.nn.Module) -> bool:
+    """Tell whether PART counts the tokens of each expert, which it gives as numbers of Python."""
+    return type(part).__name__.endswith("TopKGating")
+
+
+def _counted(own: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with mock.patch.object(torch.Tensor, "tolist", lambda tensor: tensor):
+            return own(*args, **kwargs)
+
+    return forward
+
+
+def _grouped(part: Any) -> Callable[..., Any]:
+    own = part.forward
+
+    def forward(rows: torch.Tensor, counts: Any) -> Any:
+        if not isinstance(counts, torch.Tensor):
+            return own(rows, counts)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        return getattr(torch.ops.transformers, _PRODUCT)(rows, part.weight.transpose(1, 2), ends)
+
+    return forward
 
 
 def _summed(own: Callable[..., Any], count: int) -> Callable[..., Any]:

@@ -129,3 +129,22 @@ def test_experts_that_are_looped_over_go_where_other_tokens_send_them():
         torch.testing.assert_close(to_torch(captured(to_mlx(given))), expected.detach())
         gradient = mx.grad(lambda x: captured(x).square().sum())(to_mlx(given))
         torch.testing.assert_close(to_torch(gradient), own.grad)
+
+
+def test_experts_that_take_sorted_tokens_go_where_other_tokens_send_them():
+    from transformers import JetMoeConfig
+    from transformers.models.jetmoe.modeling_jetmoe import JetMoeMoE
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 6, "num_local_experts": 5}
+    module, x = JetMoeMoE(JetMoeConfig(**sizes)), torch.randn(2, 7, 8)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    captured = capture(module, inputs={"layer_input": x})
+    for given in (x, -x, x[:, :1].expand(2, 7, 8)):  # in the last, some experts get nothing
+        own = given.clone().requires_grad_()
+        module(own).square().sum().backward()
+        with torch.no_grad():
+            torch.testing.assert_close(to_torch(captured(to_mlx(given))), module(given))
+        gradient = mx.grad(lambda x: captured(x).square().sum())(to_mlx(given))
+        torch.testing.assert_close(to_torch(gradient), own.grad, rtol=1e-5, atol=1e-5)
