@@ -37,7 +37,7 @@ _ON_LAST_AXES: Final = (
     *(_ATEN.rms_norm.default, _ATEN.softmax.int, _ATEN.log_softmax.int),
 )
 _OVER_AXES: Final = (
-    *(_ATEN.mean.dim, _ATEN.sum.dim_IntList, _ATEN.var.correction),
+    *(_ATEN.mean.dim, _ATEN.sum.dim_IntList, _ATEN.var.dim),
     *(_ATEN.amax.default, _ATEN.amin.default),
 )
 _NOT: Final = (_ATEN.bitwise_not.default, _ATEN.logical_not.default)

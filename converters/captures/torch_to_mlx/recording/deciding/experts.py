@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, Final
 from unittest import mock
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 _COUNTS: Final = ("total_experts", "num_experts")
+_RECORDED: Final = (torch.Tensor, FakeTensor, FunctionalTensor)  # each has its own way to lists
 _ARGUMENTS: Final = 3  # states, who is chosen, weights
 _PRODUCT: Final = "grouped_mm_fallback"  # transformers' own operation
 
@@ -45,17 +49,20 @@ def _loops(part: torch.nn.Module) -> bool:
 def _splits(part: torch.nn.Module) -> bool:
     """Tell whether PART holds a matrix for each expert, by which it multiplies rows that it splits by counts."""
     named = type(part).__name__.endswith("ParallelExperts") and hasattr(part, "weight")
-    return named and hasattr(torch.ops.transformers, _PRODUCT)
+    return named and type(part).__module__.startswith("transformers.")
 
 
 def _counts(part: torch.nn.Module) -> bool:
     """Tell whether PART counts the tokens of each expert, which it gives as numbers of Python."""
-    return type(part).__name__.endswith("TopKGating")
+    named = type(part).__name__.endswith("TopKGating")
+    return named and type(part).__module__.startswith("transformers.")
 
 
 def _counted(own: Callable[..., Any]) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
-        with mock.patch.object(torch.Tensor, "tolist", lambda tensor: tensor):
+        with contextlib.ExitStack() as stack:
+            for kind in _RECORDED:
+                stack.enter_context(mock.patch.object(kind, "tolist", lambda tensor: tensor))
             return own(*args, **kwargs)
 
     return forward
@@ -63,6 +70,7 @@ def _counted(own: Callable[..., Any]) -> Callable[..., Any]:
 
 def _grouped(part: Any) -> Callable[..., Any]:
     own = part.forward
+    import_module("transformers.integrations.moe")  # which registers the product
 
     def forward(rows: torch.Tensor, counts: Any) -> Any:
         if not isinstance(counts, torch.Tensor):
