@@ -25,6 +25,7 @@ from .recording.autograd.writes import pass_hidden_writes
 from .recording.blocks import detach_blocks, drop_answers, refused_in_autocast
 from .recording.comparing import SameMasks
 from .recording.cures import cured
+from .recording.deciding.counted import count_reads
 from .recording.deciding.holding import candidates, holding, is_open, shows
 from .recording.deciding.masks import as_the_example, held, is_decision
 from .recording.failures import refuse
@@ -100,6 +101,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     functional = decomposed(made_pure(program) or program.run_decompositions(updating(program)))
     order_as_stored(functional)
     keep_reads_whole(functional)
+    count_reads(functional)
     return functional
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from .blocks import replace
@@ -276,7 +276,7 @@ def _mask_of(program: ExportedProgram, places: Any) -> Node | None:
     """Return the mask of which PLACES are all, one tensor for each of its axes in order."""
     found = [_place(it) for it in places]
     nonzero = found[0][0] if found and found[0] else None
-    if nonzero is None or found != [(nonzero, axis) for axis in range(len(found))]:
+    if nonzero is None or not free_symbols(nonzero.meta["val"].shape[0]) or found != [(nonzero, axis) for axis in range(len(found))]:
         return None
     mask: Node = nonzero.args[0]
     value = mask.meta["val"]
