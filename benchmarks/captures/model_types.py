@@ -135,7 +135,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120, help="at most, for one type")
     parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument(
-        "--apart", action="store_true", help="say in the rows with which versions they were measured"
+        "--apart",
+        action="store_true",
+        help="say in the rows with which versions they were measured",
     )
     parser.add_argument("--again", action="store_true", help="measure what is there, too")
     options = parser.parse_args()

@@ -115,10 +115,10 @@ def _unsupported(node: Node) -> str | None:
         schema_arguments(node)["self"].meta["val"]
     ):
         return f"{name} (of a part of a tensor, or of one that was expanded)"
-    if name == "aten.index.Tensor" and any(map(_is_mask, schema_arguments(node)["indices"])):
-        return f"{name} (as many rows as values say)"
     value = node.meta.get("val")
     why = _unheld(value) if isinstance(value, torch.Tensor) else None
+    if name == "aten.index.Tensor" and any(map(_is_mask, schema_arguments(node)["indices"])):
+        why = why or "as many rows as values say"
     return f"{name} ({why})" if why else None
 
 

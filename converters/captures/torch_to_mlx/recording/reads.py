@@ -276,7 +276,11 @@ def _mask_of(program: ExportedProgram, places: Any) -> Node | None:
     """Return the mask of which PLACES are all, one tensor for each of its axes in order."""
     found = [_place(it) for it in places]
     nonzero = found[0][0] if found and found[0] else None
-    if nonzero is None or not free_symbols(nonzero.meta["val"].shape[0]) or found != [(nonzero, axis) for axis in range(len(found))]:
+    if (
+        nonzero is None
+        or not free_symbols(nonzero.meta["val"].shape[0])
+        or found != [(nonzero, axis) for axis in range(len(found))]
+    ):
         return None
     mask: Node = nonzero.args[0]
     value = mask.meta["val"]

@@ -130,7 +130,11 @@ def _made(func: Any, args: Any, kwargs: Any) -> Any:
     if maker is None or not isinstance(like, torch.Tensor) or dtype not in WHOLE:
         return func, args, kwargs
     size = (tuple(like.shape),) if name.endswith("_like") else ()
-    return maker, (*size, *args[1:]), {k: v for k, v in kwargs.items() if k in _KEPT} | {"dtype": dtype}
+    return (
+        maker,
+        (*size, *args[1:]),
+        {k: v for k, v in kwargs.items() if k in _KEPT} | {"dtype": dtype},
+    )
 
 
 def _parts(value: Any) -> list[Any]:
