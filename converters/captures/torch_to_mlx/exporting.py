@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -163,7 +163,7 @@ def _as_held(
     """Return MODULE recorded with those whole numbers held that decide; ``None`` if that is not enough."""
     may = candidates(tensors, dynamic)
     with holding(module, may) as known:
-        _tried(module, tensors, dynamic)
+        _tried(module, tensors, dynamic, _looked_at)
     values = {name: may[name] for name in sorted(known.read - known.looked_up)}
     with holding(module, values):
         program = _tried(module, tensors, dynamic) or _by_masks(module, tensors, dynamic)
@@ -174,11 +174,14 @@ def _as_held(
 
 
 def _tried(
-    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+    module: torch.nn.Module,
+    tensors: Mapping[str, Any],
+    dynamic: Dynamic,
+    attempt: Callable[..., ExportedProgram] | None = None,
 ) -> ExportedProgram | None:
     """Return MODULE recorded; ``None`` where that fails: the error of the first attempt says what to do."""
     try:
-        return _exported(module, tensors, dynamic)
+        return (attempt or _exported)(module, tensors, dynamic)
     except Exception as error:
         pass_on_shortage(error)
         return None
@@ -187,13 +190,26 @@ def _tried(
 def _exported(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram:
-    shapes = _shapes(module, tensors, dynamic)
     with recording(module, tensors) as uses, SameMasks():
-        program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
-        functional = _functional(program)
+        functional = _functional(_export(module, tensors, dynamic))
     lift(functional, uses)
     check_packed(functional.graph)
     return functional
+
+
+def _looked_at(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram:
+    """Return MODULE recorded as it is, which is enough to see what decides."""
+    with recording(module, tensors), SameMasks():
+        return _export(module, tensors, dynamic)
+
+
+def _export(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram:
+    shapes = _shapes(module, tensors, dynamic)
+    return torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
 
 
 @contextlib.contextmanager
