@@ -27,7 +27,7 @@ from .recording.comparing import SameMasks
 from .recording.cures import cured
 from .recording.deciding.counted import count_reads
 from .recording.deciding.holding import candidates, holding, is_open, shows
-from .recording.deciding.masks import as_the_example, held, is_decision
+from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
 from .recording.failures import refuse
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.kept.counters import refuse_counters
@@ -145,7 +145,9 @@ def _as_decided(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram | None:
     """Return MODULE recorded as it decides for TENSORS by masks, or by whole numbers; ``None`` if it cannot be."""
-    return _by_masks(module, tensors, dynamic) or _as_held(module, tensors, dynamic)
+    ways = (_by_masks, _as_held) if any(map(is_mask, tensors)) else (_as_held, _by_masks)
+    found = (way(module, tensors, dynamic) for way in ways)
+    return next((program for program in found if program), None)
 
 
 def _by_masks(
