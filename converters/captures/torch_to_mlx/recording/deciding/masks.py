@@ -106,7 +106,7 @@ def decide(program: ExportedProgram, conditions: list[Node]) -> None:
 
 def _settled(check: Any) -> bool:
     """Tell whether CHECK is of a size that is fixed by now, as ``counted`` fixes them."""
-    size = check.args[0] if check.target in _COMPARED else None
+    size: Any = check.args[0] if check.target in _COMPARED else None
     fixed = getattr(size, "target", None) is _ATEN.sym_size.int
     return fixed and not free_symbols(size.args[0].meta["val"].shape[size.args[1]])
 
