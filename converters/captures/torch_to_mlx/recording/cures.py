@@ -170,9 +170,6 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
     What torch would print of the graph when it fails is left out: the error says the line.
     """
     with contextlib.ExitStack() as stack:
-        if "transformers.cache_utils" in sys.modules and not _CACHES & set(inputs):
-            forward = _without_cache(module.forward)
-            stack.enter_context(mock.patch.object(module, "forward", forward))
         for config, name, value in _settings(module, inputs):
             stack.enter_context(mock.patch.dict(vars(config), {name: value}))
         stack.enter_context(mock.patch.object(_trace, "print", create=True))
@@ -188,4 +185,7 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
         stack.enter_context(
             mock.patch.object(torch.Tensor, "data", property(_read_data, _write_data), create=True)
         )
+        if "transformers.cache_utils" in sys.modules and not _CACHES & set(inputs):
+            forward = _without_cache(module.forward)
+            stack.enter_context(mock.patch.object(module, "forward", forward))
         yield
