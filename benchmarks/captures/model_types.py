@@ -1,13 +1,14 @@
 """Which base models of transformers can be captured: the census of one of every model type.
 
-    python benchmarks/captures/model_types.py [TYPE ...] [--sample 60] [--seconds 120] [--again]
+    python benchmarks/captures/model_types.py [TYPE ...] [--sample 60] [--seconds 120] [--again] [--apart]
 
 Each is built from its default configuration with a few layers, without weights, recorded by
 ``torch.export`` on fake tensors, and counted (``weighbridge.converters.captures``); each in a process of its
 own, which a time limit ends. Inputs are made from the signature of ``forward``: the main input, what has
 no default, and a decoder's ids; where torch cannot export that, everything whose value is known, and where the code
 decides by a mask, a model with weights, since those of fake tensors decide nothing. A type counts if every operation has a handler; those that torch cannot
-export, or that cannot be built, count against: some need timm, torchvision or torchaudio installed. Results lie in ``results/captures_model_types.json`` and are
+export, or that cannot be built, count against: some need timm, torchvision or torchaudio installed, which PyPI may have
+for another PyTorch alone: measured there with ``--apart``, their rows say with which versions. Results lie in ``results/captures_model_types.json`` and are
 added to; types that are there are not measured again without ``--again``.
 """
 
@@ -38,6 +39,7 @@ RESULT = Path(__file__).parents[1] / "results" / "captures_model_types.json"
 BAR = 0.97
 MOST = 5e8  # parameters of a model that gets weights
 PACKAGES = ("mlx", "torch", "transformers", "weighbridge")
+APART = ("torch", "timm", "torchvision", "torchaudio")
 
 
 def measured(model_type: str, all_known: bool = False, weights: bool = False) -> dict[str, Any]:
@@ -93,8 +95,10 @@ def save(rows: dict[str, dict[str, Any]], path: Path) -> None:
     """Write the rows and what they sum up to."""
     stages = Counter(row["stage"] for row in rows.values())
     missing = Counter(name for row in rows.values() for name in row.get("unsupported", ()))
+    apart = any("versions" in row for row in rows.values()) and path.exists()
+    versions = json.loads(path.read_text())["versions"] if apart else _versions(PACKAGES)
     result = {
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": versions,
         "known": len(model_types()),
         "measured": len(rows),
         "clean": stages["clean"],
@@ -105,6 +109,10 @@ def save(rows: dict[str, dict[str, Any]], path: Path) -> None:
         "types": dict(sorted(rows.items())),
     }
     path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    return {name: version(name) for name in packages}
 
 
 def show(rows: dict[str, dict[str, Any]]) -> None:
@@ -126,6 +134,11 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=120, help="at most, for one type")
     parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument(
+        "--apart",
+        action="store_true",
+        help="say in the rows with which versions they were measured",
+    )
     parser.add_argument("--again", action="store_true", help="measure what is there, too")
     options = parser.parse_args()
     names = options.types or model_types()
@@ -135,6 +148,7 @@ def main() -> int:
     for name in names:
         if name not in rows or options.again:
             rows[name] = in_a_child(measured, name, options.seconds)
+            rows[name] |= {"versions": _versions(APART)} if options.apart else {}
             save(rows, options.out)
             print(name, rows[name]["stage"], rows[name].get("reason", ""), flush=True)
     show({name: rows[name] for name in names})

@@ -117,7 +117,13 @@ def _unsupported(node: Node) -> str | None:
         return f"{name} (of a part of a tensor, or of one that was expanded)"
     value = node.meta.get("val")
     why = _unheld(value) if isinstance(value, torch.Tensor) else None
+    if name == "aten.index.Tensor" and any(map(_is_mask, schema_arguments(node)["indices"])):
+        why = why or "as many rows as values say"
     return f"{name} ({why})" if why else None
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Node) and index.meta["val"].dtype == torch.bool
 
 
 def _unheld(value: torch.Tensor) -> str | None:

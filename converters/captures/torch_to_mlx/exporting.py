@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -25,8 +25,9 @@ from .recording.autograd.writes import pass_hidden_writes
 from .recording.blocks import detach_blocks, drop_answers, refused_in_autocast
 from .recording.comparing import SameMasks
 from .recording.cures import cured
+from .recording.deciding.counted import count_reads
 from .recording.deciding.holding import candidates, holding, is_open, shows
-from .recording.deciding.masks import as_the_example, held, is_decision
+from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
 from .recording.failures import refuse
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.kept.counters import refuse_counters
@@ -100,6 +101,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     functional = decomposed(made_pure(program) or program.run_decompositions(updating(program)))
     order_as_stored(functional)
     keep_reads_whole(functional)
+    count_reads(functional)
     return functional
 
 
@@ -143,7 +145,9 @@ def _as_decided(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram | None:
     """Return MODULE recorded as it decides for TENSORS by masks, or by whole numbers; ``None`` if it cannot be."""
-    return _by_masks(module, tensors, dynamic) or _as_held(module, tensors, dynamic)
+    ways = (_by_masks, _as_held) if any(map(is_mask, tensors)) else (_as_held, _by_masks)
+    found = (way(module, tensors, dynamic) for way in ways)
+    return next((program for program in found if program), None)
 
 
 def _by_masks(
@@ -161,7 +165,7 @@ def _as_held(
     """Return MODULE recorded with those whole numbers held that decide; ``None`` if that is not enough."""
     may = candidates(tensors, dynamic)
     with holding(module, may) as known:
-        _tried(module, tensors, dynamic)
+        _tried(module, tensors, dynamic, _looked_at)
     values = {name: may[name] for name in sorted(known.read - known.looked_up)}
     with holding(module, values):
         program = _tried(module, tensors, dynamic) or _by_masks(module, tensors, dynamic)
@@ -172,11 +176,14 @@ def _as_held(
 
 
 def _tried(
-    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+    module: torch.nn.Module,
+    tensors: Mapping[str, Any],
+    dynamic: Dynamic,
+    attempt: Callable[..., ExportedProgram] | None = None,
 ) -> ExportedProgram | None:
     """Return MODULE recorded; ``None`` where that fails: the error of the first attempt says what to do."""
     try:
-        return _exported(module, tensors, dynamic)
+        return (attempt or _exported)(module, tensors, dynamic)
     except Exception as error:
         pass_on_shortage(error)
         return None
@@ -185,13 +192,26 @@ def _tried(
 def _exported(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram:
-    shapes = _shapes(module, tensors, dynamic)
     with recording(module, tensors) as uses, SameMasks():
-        program = torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
-        functional = _functional(program)
+        functional = _functional(_export(module, tensors, dynamic))
     lift(functional, uses)
     check_packed(functional.graph)
     return functional
+
+
+def _looked_at(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram:
+    """Return MODULE recorded as it is, which is enough to see what decides."""
+    with recording(module, tensors), SameMasks():
+        return _export(module, tensors, dynamic)
+
+
+def _export(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram:
+    shapes = _shapes(module, tensors, dynamic)
+    return torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
 
 
 @contextlib.contextmanager

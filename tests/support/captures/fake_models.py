@@ -70,13 +70,14 @@ def configuration(model_type: str) -> Any:
 
 def _few(cls: type, settings: Mapping[str, Any]) -> Any:
     """Return the configuration of CLS with few layers and SETTINGS, those of its parts in tables."""
-    own = REQUIRED if hasattr(cls(), "prediction_length") else {}
-    whole = cls(**own)
-    changes = {**own, **shrunk(whole), **settings}
+    needed = REQUIRED if hasattr(cls(), "prediction_length") else {}
+    whole = cls(**needed)
+    changes = {**needed, **shrunk(whole), **settings}
     for name in cls.sub_configs:
         part = getattr(whole, name, None)
         if part is not None and part is not whole:
-            changes[name] = {**part.to_dict(), **shrunk(part), **settings.get(name, {})}
+            own = {k: v for k, v in part.to_dict().items() if k != "per_layer_config"}  # made anew
+            changes[name] = {**own, **shrunk(part), **settings.get(name, {})}
     with suppress(Exception):
         return cls(**changes)
     return whole

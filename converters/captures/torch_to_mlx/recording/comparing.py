@@ -14,7 +14,7 @@ _COMPARISONS: Final = frozenset(
         *("ge", "gt", "le", "lt", "eq", "ne", "isnan", "isfinite", "isinf"),
     ]
 )
-_WRITES: Final = re.compile(r"__set\w*__|[^_].*_|__i(?!n)\w+__")  # in place, __iadd__ among them
+WRITES: Final = re.compile(r"__set\w*__|[^_].*_|__i(?!n)\w+__")  # in place, __iadd__ among them
 
 
 class SameMasks(TorchFunctionMode):
@@ -32,7 +32,7 @@ class SameMasks(TorchFunctionMode):
             _, mask = self._first.get(id(args[1]), (None, args[1]))
             return func(args[0], mask)
         result = func(*args, **kwargs)
-        if _WRITES.fullmatch(name) or "out" in kwargs:
+        if WRITES.fullmatch(name) or "out" in kwargs:
             self._made.clear()
             self._first.clear()
         elif name in _COMPARISONS and not kwargs and type(result) is not bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, cast
 from unittest import mock
 
 import torch
@@ -26,6 +27,7 @@ _DATA: Final = torch.Tensor.data
 _NORMALIZE: Final = _BatchNorm.forward
 _ANY: Final = torch.any
 _TO: Final = torch.nn.Module.to
+_CACHES: Final = {"past_key_values", "use_cache"}  # inputs that ask for one
 _BY_VALUES: Final = (None, "eager")  # ways to compute experts that look at values
 
 
@@ -144,6 +146,21 @@ def _settings(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[tu
             yield config, "use_cache", False
 
 
+def _without_cache(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return OWN, a forward of transformers, with a result that holds no cache: some give one unasked."""
+    cache: Any = sys.modules["transformers.cache_utils"].Cache
+
+    @functools.wraps(own)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        result = own(*args, **kwargs)
+        if not isinstance(result, Mapping):
+            return result
+        kept = {name: it for name, it in result.items() if not isinstance(it, cache)}
+        return result if len(kept) == len(result) else cast(Any, type(result))(**kept)
+
+    return forward
+
+
 @contextlib.contextmanager
 def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
     """Let MODULE be recorded in the block on INPUTS; all that is changed is put back after it.
@@ -168,4 +185,7 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
         stack.enter_context(
             mock.patch.object(torch.Tensor, "data", property(_read_data, _write_data), create=True)
         )
+        if "transformers.cache_utils" in sys.modules and not _CACHES & set(inputs):
+            forward = _without_cache(module.forward)
+            stack.enter_context(mock.patch.object(module, "forward", forward))
         yield

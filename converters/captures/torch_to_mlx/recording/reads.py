@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from .blocks import replace
@@ -36,10 +36,16 @@ _ON_LAST_AXES: Final = (
     *(_ATEN.linear.default, _ATEN.matmul.default, _ATEN.layer_norm.default),
     *(_ATEN.rms_norm.default, _ATEN.softmax.int, _ATEN.log_softmax.int),
 )
+_OVER_AXES: Final = (
+    *(_ATEN.mean.dim, _ATEN.sum.dim_IntList, _ATEN.var.dim),
+    *(_ATEN.amax.default, _ATEN.amin.default),
+)
+_NOT: Final = (_ATEN.bitwise_not.default, _ATEN.logical_not.default)
 
 
 def keep_reads_whole(program: ExportedProgram) -> None:
     """Rewrite the reads by masks of PROGRAM that can be; the census names the others."""
+    _masks_for_places(program)
     rewrite = _Reads(program)
     for node in list(program.graph.nodes):
         if node.op == "call_function":
@@ -155,6 +161,8 @@ class _Reads:
             return self._lost if name in _LOSSES else self._classified
         if name == "aten.index_put.default" and len(node.args) == 3:
             return self._written
+        if name == "aten.masked_scatter.default":
+            return self._scattered
         if name == "aten.view.default" and str(_shape(node)) == str(_shape(used[0])):
             return lambda node, _: self.rows.update({node: self.rows[node.args[0]]})
         return self._row_by_row if self._is_by_row(node, used) else None
@@ -162,6 +170,9 @@ class _Reads:
     def _is_by_row(self, node: Any, used: list[Node]) -> bool:
         """Tell whether NODE does the same to every row of what it USED."""
         rank = len(_shape(used[0]))
+        if node.target in _OVER_AXES:
+            axes = {axis % rank for axis in (node.args[1:2] or [()])[0] or (0,)}
+            return used == [node.args[0]] and 0 not in axes
         if node.target in _ON_LAST_AXES:
             return used == [node.args[0]] and rank > 1 and _axes(node) < rank
         by_row = torch.Tag.pointwise in node.target.tags or node.target in _ON_ELEMENTS
@@ -176,6 +187,9 @@ class _Reads:
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), whole.__getitem__)
         if node.target in _ON_LAST_AXES and isinstance(args[1], int):
             args = (args[0], -_axes(node), *args[2:])
+        if node.target in _OVER_AXES:
+            rank = len(_shape(node.args[0]))
+            args = (args[0], [axis % rank - rank for axis in args[1]], *args[2:])
         self.rows[node] = _Rows(self._call(node, node.target, *args, **kwargs), mask)
 
     def _joined(self, node: Any, rows: _Rows, mean: bool) -> None:
@@ -233,6 +247,75 @@ class _Reads:
         alike = len(chosen) == 1 and self.masks.get(_spelled(chosen[0]), chosen[0]) is mask
         if base not in self.rows and alike and value in self.rows:
             replace(self.program, node, self._chosen(node, self.rows[value], base).whole)
+
+    def _scattered(self, node: Any, mask: Node) -> None:
+        base, wide, value = node.args
+        if base in self.rows or wide in self.rows or value not in self.rows:
+            return
+        shape, narrow = list(_shape(base)), list(_shape(mask))
+        missing = [1] * (len(shape) - len(narrow))
+        alike = list(_shape(self.rows[value].whole)) == shape and _narrow(wide) == _narrow(mask)
+        if alike and list(_shape(wide)) == narrow + missing:
+            replace(self.program, node, self._chosen(node, self.rows[value], base).whole)
+
+
+def _masks_for_places(program: ExportedProgram) -> None:
+    """Let what indexes by all places of a mask, as ``torch.where(mask)`` gives them, index by the mask."""
+    for node in list(program.graph.nodes):
+        if node.target is _ATEN.index_select.default and node.args[1] == 0:
+            mask = _mask_of(program, [node.args[2]])
+            if mask is not None:
+                node.target, node.args = _ATEN.index.Tensor, (node.args[0], [mask])
+        elif node.target in (_ATEN.index.Tensor, _ATEN.index_put.default):
+            mask = _mask_of(program, node.args[1])
+            if mask is not None:
+                node.update_arg(1, [mask])
+
+
+def _mask_of(program: ExportedProgram, places: Any) -> Node | None:
+    """Return the mask of which PLACES are all, one tensor for each of its axes in order."""
+    found = [_place(it) for it in places]
+    nonzero = found[0][0] if found and found[0] else None
+    if (
+        nonzero is None
+        or not free_symbols(nonzero.meta["val"].shape[0])
+        or found != [(nonzero, axis) for axis in range(len(found))]
+    ):
+        return None
+    mask: Node = nonzero.args[0]
+    value = mask.meta["val"]
+    if value.ndim != len(found) or free_unbacked_symbols(value) or value.dtype == torch.bool:
+        return mask if value.ndim == len(found) and value.dtype == torch.bool else None
+    with program.graph.inserting_before(nonzero):
+        made: Node = program.graph.call_function(_ATEN.ne.Scalar, (mask, 0))
+    with value.fake_mode:
+        made.meta = {**nonzero.meta, "val": value != 0}
+    return made
+
+
+def _place(node: Any) -> tuple[Any, int] | None:
+    """Return the ``nonzero`` of which NODE is a column, and which."""
+    target = getattr(node, "target", None)
+    if target is operator.getitem and _columns(node.args[0]):
+        table, column = node.args[0].args[0], node.args[1]
+    elif target is _ATEN.select.int and node.args[1] == 1:
+        table, column = node.args[0], node.args[2]
+    elif target is _ATEN.squeeze.dim and node.args[1] in (1, -1):
+        table, column = node.args[0], 0
+    else:
+        return None
+    return (table, column) if table.target is _ATEN.nonzero.default else None
+
+
+def _columns(node: Any) -> bool:
+    return node.target is _ATEN.unbind.int and node.args[1:] == (1,)
+
+
+def _narrow(node: Any) -> str:
+    """Return how a mask is computed, whether or not it was given axes of size 1 at its end."""
+    if node.target is _ATEN.unsqueeze.default and node.args[1] in (-1, len(_shape(node)) - 1):
+        return _narrow(node.args[0])
+    return f"not {_narrow(node.args[0])}" if node.target in _NOT else _spelled(node)
 
 
 def _shape(node: Node) -> Any:

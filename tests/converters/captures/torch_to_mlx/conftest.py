@@ -59,16 +59,21 @@ def assert_close(found: mx.array, expected: torch.Tensor, rtol: float):
 def agree():
     """Return a check that functions give torch's values and gradients in MLX.
 
-    A case is a function and its tensors, given as they are or as the shape of normal ones.
+    A case is a function and its tensors, given as they are or as the shape of normal ones. ``anew``: on
+    other normal ones than those that were recorded.
     """
 
-    def check(cases, rtol=2e-6, gradients=True):
-        inputs = {
+    def drawn(cases):
+        return {
             key: tensor(like)
             for case, (_, *likes) in enumerate(cases.values())
             for key, like in zip(keys(case, likes), likes, strict=True)
         }
+
+    def check(cases, rtol=2e-6, gradients=True, anew=False):
+        inputs = drawn(cases)
         captured = capture(Functions(cases), inputs=inputs)
+        inputs = drawn(cases) if anew else inputs
         arrays = {key: to_mlx(value) for key, value in inputs.items()}
         found = captured(**arrays)
         failures = []

@@ -1,7 +1,8 @@
 """Mixtures of experts whose code loops over those experts that got a token, which is a decision by values.
 
 Such a layer gives, for each token, the sum of what its experts give times their weights. So it is the same layer where
-every token goes to all experts, with the weight that the router gave it for each, or zero.
+every token goes to all experts, with the weight that the router gave it for each, or zero. Others sort the tokens by
+their expert and split them by counts, as JetMoE does: that is a product in groups, whose sizes need not be known.
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, Final
 from unittest import mock
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 _COUNTS: Final = ("total_experts", "num_experts")
+_RECORDED: Final = (torch.Tensor, FakeTensor, FunctionalTensor)  # each has its own way to lists
 _ARGUMENTS: Final = 3  # states, who is chosen, weights
+_PRODUCT: Final = "grouped_mm_fallback"  # transformers' own operation
 
 
 @contextlib.contextmanager
@@ -25,6 +31,10 @@ def every_expert(module: torch.nn.Module) -> Iterator[None]:
         for part in filter(_loops, module.modules()):
             count = next(getattr(part, name) for name in _COUNTS if hasattr(part, name))
             stack.enter_context(mock.patch.object(part, "forward", _summed(part.forward, count)))
+        for part in filter(_splits, module.modules()):
+            stack.enter_context(mock.patch.object(part, "forward", _grouped(part)))
+        for part in filter(_counts, module.modules()):
+            stack.enter_context(mock.patch.object(part, "forward", _counted(part.forward)))
         yield
 
 
@@ -34,6 +44,41 @@ def _loops(part: torch.nn.Module) -> bool:
     named = type(part).__name__.endswith("Experts") and any(hasattr(part, it) for it in _COUNTS)
     own = not hasattr(forward, "__wrapped__")
     return named and own and len(inspect.signature(part.forward).parameters) == _ARGUMENTS
+
+
+def _splits(part: torch.nn.Module) -> bool:
+    """Tell whether PART holds a matrix for each expert, by which it multiplies rows that it splits by counts."""
+    named = type(part).__name__.endswith("ParallelExperts") and hasattr(part, "weight")
+    return named and type(part).__module__.startswith("transformers.")
+
+
+def _counts(part: torch.nn.Module) -> bool:
+    """Tell whether PART counts the tokens of each expert, which it gives as numbers of Python."""
+    named = type(part).__name__.endswith("TopKGating")
+    return named and type(part).__module__.startswith("transformers.")
+
+
+def _counted(own: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            for kind in _RECORDED:
+                stack.enter_context(mock.patch.object(kind, "tolist", lambda tensor: tensor))
+            return own(*args, **kwargs)
+
+    return forward
+
+
+def _grouped(part: Any) -> Callable[..., Any]:
+    own = part.forward
+    import_module("transformers.integrations.moe")  # which registers the product
+
+    def forward(rows: torch.Tensor, counts: Any) -> Any:
+        if not isinstance(counts, torch.Tensor):
+            return own(rows, counts)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        return getattr(torch.ops.transformers, _PRODUCT)(rows, part.weight.transpose(1, 2), ends)
+
+    return forward
 
 
 def _summed(own: Callable[..., Any], count: int) -> Callable[..., Any]:

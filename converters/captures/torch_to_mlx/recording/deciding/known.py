@@ -12,8 +12,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..comparing import WRITES
+
 WHOLE: Final = (torch.int64, torch.int32, torch.bool)
 _MAKERS: Final = (torch.arange, torch.tensor, torch.zeros, torch.ones, torch.full)
+_NEW: Final = {"ones": torch.ones, "zeros": torch.zeros, "full": torch.full}
+_KEPT: Final = ("fill_value", "size")  # what else such makers take
 _DRAWS: Final = re.compile(r"rand|normal|bernoulli|multinomial|poisson|dropout|exponential")
 _READS: Final = frozenset(
     [
@@ -43,20 +47,38 @@ class Known(TorchFunctionMode):
         self._names: MutableMapping[Any, set[str]] = (
             WeakIdKeyDictionary()
         )  # tensor -> what it follows from
+        self._opened: MutableMapping[Any, torch.Tensor] = WeakIdKeyDictionary()
         for name, value in self.values.items():
             self._names[value] = {name}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return what FUNC gives, as a tensor of known values where that can be."""
-        kwargs = kwargs or {}
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self._current, (args, kwargs or {}))
+        func, args, kwargs = _made(func, args, kwargs)
         given = [it for part in pytree.tree_leaves((args, kwargs)) for it in _parts(part)]
         known = [it for it in given if _is_known(it)]
         self._note(func, known)
+        if WRITES.fullmatch(getattr(func, "__name__", "")) and not _computes(func, given, known):
+            args = (self._open(args[0]), *args[1:])
         if _computes(func, given, known):
             with _disable_current_modes(), torch._C.DisableTorchFunction():
                 return self._named(func(*args, **kwargs), known)
         rewritten = _MIXED.get(getattr(func, "__name__", "")) if known else None
         return func(*args, **kwargs) if rewritten is None else rewritten(func, *args, **kwargs)
+
+    def _current(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._opened.get(tensor, tensor)
+
+    def _open(self, tensor: Any) -> Any:
+        """Return what is recorded for TENSOR from now on, if it is known and no other shares its memory."""
+        if not _is_known(tensor) or tensor._base is not None:
+            return tensor
+        place = tensor.untyped_storage()._cdata
+        known = [*self.values.values(), *(it for it in self._names if it is not tensor)]
+        if any(it.untyped_storage()._cdata == place for it in known):
+            return tensor
+        self._opened[tensor] = tensor.clone()
+        return self._opened[tensor]
 
     def _note(self, func: Any, known: list[torch.Tensor]) -> None:
         name = getattr(func, "__name__", "")
@@ -98,6 +120,21 @@ def _computes(func: Any, given: list[Any], known: list[torch.Tensor]) -> bool:
         return func in _MAKERS and whole
     tensors = sum(isinstance(it, torch.Tensor) for it in given)
     return len(known) == tensors and not _DRAWS.search(getattr(func, "__name__", ""))
+
+
+def _made(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return how to make whole numbers that FUNC makes of another tensor's size or device, from nothing."""
+    name, like = getattr(func, "__name__", ""), args[0] if args else None
+    maker = _NEW.get(name.removeprefix("new_").removesuffix("_like"))
+    dtype = kwargs.get("dtype") or getattr(like, "dtype", None)
+    if maker is None or not isinstance(like, torch.Tensor) or dtype not in WHOLE:
+        return func, args, kwargs
+    size = (tuple(like.shape),) if name.endswith("_like") else ()
+    return (
+        maker,
+        (*size, *args[1:]),
+        {k: v for k, v in kwargs.items() if k in _KEPT} | {"dtype": dtype},
+    )
 
 
 def _parts(value: Any) -> list[Any]:

@@ -20,7 +20,8 @@ from torch._subclasses import fake_tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_symbols
+from torch.utils import _pytree as pytree
 
 from ..failures import causes
 from ..sources import user_inputs
@@ -38,7 +39,7 @@ _COMPARED: Final = {
 }
 
 
-class _Undecided(Exception):  # noqa: N818 - never leaves this file
+class Undecided(Exception):  # noqa: N818 - never leaves this folder
     """A decision is made of something else than a mask."""
 
 
@@ -67,49 +68,73 @@ def held(program: ExportedProgram) -> bool:
     """Let PROGRAM give NaN where its decisions do not hold; tell whether all of them are by masks."""
     graph = program.graph_module.graph
     checks = [n for n in graph.nodes if n.target is _ATEN._assert_scalar.default]
+    masks = from_masks(program)
+    checks = [node for node in checks if not _settled(node.args[0])]
+    if not checks:
+        return DECIDED in program.graph_module.meta
+    try:
+        with graph.inserting_before(next(iter(reversed(graph.nodes)))):
+            decide(program, [_value(node.args[0], masks) for node in checks])
+    except Undecided:
+        return False
+    return True
+
+
+def from_masks(program: ExportedProgram) -> set[str]:
+    """Return the names of inputs and constants of PROGRAM that may decide."""
     specs = program.graph_signature.input_specs
     masks = {name for name in user_inputs(program) if is_mask(name)}
-    masks |= {spec.arg.name for spec in specs if spec.kind.name == "CONSTANT_TENSOR"}
-    results = next(iter(reversed(graph.nodes)))
-    if not checks:
-        return False
-    try:
-        with graph.inserting_before(results):
-            conditions = [_value(node.args[0], masks) for node in checks]
-            holds = reduce(lambda a, b: _call(_ATEN.logical_and.default, a, b), conditions)
-            _blank(program, cast(Any, results), holds)
-            results.args = ((*cast(Any, results.args[0]), holds),)
-    except _Undecided:
-        return False
+    return masks | {spec.arg.name for spec in specs if spec.kind.name == "CONSTANT_TENSOR"}
+
+
+def decide(program: ExportedProgram, conditions: list[Node]) -> None:
+    """Let PROGRAM give NaN where one of CONDITIONS, nodes before its results, does not hold.
+
+    Raises:
+        Undecided: it has no floating result, so that nothing would show it.
+    """
+    results: Any = next(iter(reversed(program.graph_module.graph.nodes)))
+    holds = reduce(lambda a, b: call(_ATEN.logical_and.default, a, b), conditions)
+    _blank(program, results, holds)
+    outputs = list(results.args[0])
+    if DECIDED in program.graph_module.meta:
+        holds = call(_ATEN.logical_and.default, outputs.pop(), holds)
+    results.args = ((*outputs, holds),)
     program.graph_module.meta[DECIDED] = True
     program.graph_module.recompile()
-    return True
+
+
+def _settled(check: Any) -> bool:
+    """Tell whether CHECK is of a size that is fixed by now, as ``counted`` fixes them."""
+    size: Any = check.args[0] if check.target in _COMPARED else None
+    fixed = getattr(size, "target", None) is _ATEN.sym_size.int
+    return fixed and not free_symbols(size.args[0].meta["val"].shape[size.args[1]])
 
 
 def _blank(program: ExportedProgram, results: Node, holds: Node) -> None:
     """Return NaN for floating results of the module where HOLDS does not.
 
     Raises:
-        _Undecided: it has none, so that nothing would show it.
+        Undecided: it has none, so that nothing would show it.
     """
     shown = False
     for node in results.all_input_nodes:
         specs = [it for it in program.graph_signature.output_specs if it.arg.name == node.name]
         own = any(it.kind.name == "USER_OUTPUT" for it in specs)
         if own and node.meta["val"].is_floating_point():
-            held = _call(_ATEN.where.ScalarOther, holds, node, float("nan"))
+            held = call(_ATEN.where.ScalarOther, holds, node, float("nan"))
             results.replace_input_with(node, held)
             for spec in specs:  # a result may be an input, which keeps its name
                 spec.arg = TensorArgument(name=held.name)
             shown = True
     if not shown:
-        raise _Undecided
+        raise Undecided
 
 
-def _call(target: Any, *args: Any, **kwargs: Any) -> Node:
+def call(target: Any, *args: Any, **kwargs: Any) -> Node:
     """Return a new call, where the graph of its first argument inserts."""
     made = args[0].graph.call_function(target, args, kwargs)
-    values = [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
+    values = pytree.tree_map_only(Node, lambda node: node.meta["val"], args)
     with values[0].fake_mode:
         made.meta["val"] = target(*values, **kwargs)
     return cast(Node, made)
@@ -119,21 +144,21 @@ def _value(node: Any, masks: set[str]) -> Node:
     """Return the number or truth value of NODE, Python's, as a tensor of the graph.
 
     Raises:
-        _Undecided: it is none of a mask, or computed in a way that is not known here.
+        Undecided: it is none of a mask, or computed in a way that is not known here.
     """
-    if node.target is _ATEN.item.default and _origins(node) <= masks:
-        return _call(_ATEN.view.default, node.args[0], [])
+    if node.target is _ATEN.item.default and origins(node) <= masks:
+        return call(_ATEN.view.default, node.args[0], [])
     if node.target is torch.sym_ite and tuple(node.args[1:]) == (1, 0):
-        return _call(_ATEN._to_copy.default, _value(node.args[0], masks), dtype=torch.int64)
+        return call(_ATEN._to_copy.default, _value(node.args[0], masks), dtype=torch.int64)
     if node.target is torch.sym_not:
-        return _call(_ATEN.logical_not.default, _value(node.args[0], masks))
+        return call(_ATEN.logical_not.default, _value(node.args[0], masks))
     compared = _COMPARED.get(node.target)
     if compared is None or isinstance(node.args[1], Node):
-        raise _Undecided
-    return _call(compared, _value(node.args[0], masks), node.args[1])
+        raise Undecided
+    return call(compared, _value(node.args[0], masks), node.args[1])
 
 
-def _origins(node: Node) -> set[str]:
+def origins(node: Node) -> set[str]:
     """Return the names of all inputs and constants that NODE is computed from."""
     seen: set[Node] = set()
     waiting = [node]

@@ -107,3 +107,28 @@ def test_an_instance_norm_keeps_its_statistics(assert_same):
         torch.testing.assert_close(torch.as_tensor(kept[name]), tensor, rtol=1e-5, atol=1e-6)
     batch = torch.randn(4, 3, 5)
     assert_same(captured.eval()(input=to_mlx(batch)), theirs.eval()(batch), rtol=1e-5)
+
+
+class Cached(nn.Module):
+    """Gives its cache of keys and values unasked, as models that read it themselves do."""
+
+    def __init__(self):
+        from transformers.cache_utils import DynamicCache
+        from transformers.modeling_outputs import BaseModelOutputWithPast
+
+        super().__init__()
+        self.cache, self.output = DynamicCache, BaseModelOutputWithPast
+
+    def forward(self, x, past_key_values=None):
+        cache = past_key_values or self.cache()
+        keys, values = cache.update(x, x.square(), 0)
+        return self.output(last_hidden_state=keys * values, past_key_values=cache)
+
+
+def test_a_cache_that_nobody_asked_for_is_left_out(assert_same):
+    module, x = Cached(), torch.randn(1, 2, 3, 4)
+    found = capture(module, inputs={"x": x})(x=to_mlx(x))
+    assert list(found) == ["last_hidden_state"]
+    assert_same(found["last_hidden_state"], module(x).last_hidden_state, rtol=1e-6)
+    with pytest.raises(UnsupportedError):
+        capture(module, inputs={"x": x, "past_key_values": module.cache()})

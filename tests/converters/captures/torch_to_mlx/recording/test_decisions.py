@@ -72,3 +72,44 @@ class Choosing(torch.nn.Module):
 def test_decisions_by_anything_else_are_refused():
     with pytest.raises(UnsupportedError, match="decides by a tensor's values"):
         capture(Choosing(), inputs={"x": torch.ones(2, 3), "attention_mask": NONE})
+
+
+class Parts(torch.nn.Module):
+    """Packs rows that a mask shows, and looks at them in parts whose lengths say how many there are."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
+
+    def forward(self, x, attention_mask):
+        rows = self.read(x, attention_mask)
+        return torch.cat([part.softmax(0) for part in rows.split([2, 3])])
+
+
+READS = {
+    "by the mask": lambda x, mask: x[mask > 0],
+    "by places": lambda x, mask: x.reshape(-1, 4)[mask.flatten().nonzero().squeeze(-1)],
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
+def test_as_many_rows_are_read_as_the_example_has_and_other_numbers_give_nan(read):
+    module, x = Parts(read), torch.randn(2, 3, 4)
+    captured = capture(module, inputs={"x": x, "attention_mask": SOME})
+    for given, mask in ((x, SOME), (-2 * x, SOME.flip(0, 1))):  # other rows, as many
+        own, weight = given.clone().requires_grad_(), torch.randn(5, 4)
+        expected = module(own, mask)
+        (expected * weight).sum().backward()
+        found = captured(to_mlx(given), to_mlx(mask))
+        torch.testing.assert_close(to_torch(found), expected.detach())
+        arrays = to_mlx(mask), to_mlx(weight)
+        gradient = mx.grad(lambda x, m, w: (captured(x, m) * w).sum())(to_mlx(given), *arrays)
+        torch.testing.assert_close(to_torch(gradient), own.grad)
+    assert mx.isnan(captured(to_mlx(x), to_mlx(NONE))).all()
+
+
+def test_rows_that_values_choose_are_refused_though_lengths_say_how_many():
+    module, x = Parts(lambda x, mask: x[(x[..., 0] > 0) & (mask > 0)]), torch.randn(2, 3, 4)
+    x[..., 0] = SOME - 0.5
+    with pytest.raises(UnsupportedError, match=r"as many rows as values say"):
+        capture(module, inputs={"x": x, "attention_mask": NONE})

@@ -32,6 +32,25 @@ class Chosen(torch.nn.Module):
         return x.repeat(int(places.max()), 1) + places.sum()
 
 
+class Filled(torch.nn.Module):
+    """Writes what it computes among numbers that it knows, which decide before and do not after."""
+
+    def forward(self, x):
+        places = torch.full((4,), -1, dtype=torch.long)
+        length = int(places.sum()) + 7
+        places[1] = (x > 0).sum()
+        places[2:] += 3
+        return x[:length] * places.sum() + x.new_zeros(3, dtype=torch.long).add(1).sum()
+
+
+class ViewFilled(torch.nn.Module):
+    def forward(self, x, lengths):
+        places = torch.zeros(4, dtype=torch.long)
+        view = places[1:]
+        view[0] = (x > 0).sum()
+        return x[: int(lengths.max())] * places.sum()
+
+
 class Sentences(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -84,6 +103,22 @@ def test_numbers_that_a_module_makes_itself_may_decide():
     assert torch.equal(to_torch(captured(to_mlx(x))), Chosen()(x))
 
 
+def test_numbers_that_become_unknown_follow_the_input():
+    x = torch.randn(5)
+    captured = capture(Filled(), inputs={"x": x})
+    for given in (x, -x, x.abs()):
+        own = given.clone().requires_grad_()
+        Filled()(own).square().sum().backward()
+        assert torch.equal(to_torch(captured(to_mlx(given))), Filled()(given))
+        gradient = mx.grad(lambda x: captured(x).square().sum())(to_mlx(given))
+        torch.testing.assert_close(to_torch(gradient), own.grad)
+
+
+def test_known_numbers_that_are_written_through_a_view_are_refused():
+    with pytest.raises(UnsupportedError):
+        capture(ViewFilled(), inputs={"x": torch.randn(5), "lengths": LENGTHS})
+
+
 def test_ids_of_tokens_are_never_held():
     with pytest.raises(UnsupportedError):
         capture(Sentences(), inputs={"ids": torch.tensor([[1, 2]])})
@@ -129,3 +164,22 @@ def test_experts_that_are_looped_over_go_where_other_tokens_send_them():
         torch.testing.assert_close(to_torch(captured(to_mlx(given))), expected.detach())
         gradient = mx.grad(lambda x: captured(x).square().sum())(to_mlx(given))
         torch.testing.assert_close(to_torch(gradient), own.grad)
+
+
+def test_experts_that_take_sorted_tokens_go_where_other_tokens_send_them():
+    from transformers import JetMoeConfig
+    from transformers.models.jetmoe.modeling_jetmoe import JetMoeMoE
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 6, "num_local_experts": 5}
+    module, x = JetMoeMoE(JetMoeConfig(**sizes)), torch.randn(2, 7, 8)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    captured = capture(module, inputs={"layer_input": x})
+    for given in (x, -x, x[:, :1].expand(2, 7, 8)):  # in the last, some experts get nothing
+        own = given.clone().requires_grad_()
+        module(own).square().sum().backward()
+        with torch.no_grad():
+            torch.testing.assert_close(to_torch(captured(to_mlx(given))), module(given))
+        gradient = mx.grad(lambda x: captured(x).square().sum())(to_mlx(given))
+        torch.testing.assert_close(to_torch(gradient), own.grad, rtol=1e-5, atol=1e-5)

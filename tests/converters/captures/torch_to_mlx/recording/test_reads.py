@@ -159,3 +159,54 @@ def of_the_same(x, y):
 
 def test_masks_that_compare_alike_read_as_much(agree):
     agree({"twice": (of_the_same, (6,), (6,))}, rtol=4e-6)
+
+
+def normed(x):
+    return WEIGHT[0] * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+def scattered(x, m):
+    """Give chosen rows and the others a norm each, as models of text and speech do."""
+    shown = m > 0
+    x = x.masked_scatter(shown.unsqueeze(-1), normed(x[shown]))
+    x = x.masked_scatter(~shown.unsqueeze(-1), torch.tanh(normed(x[~shown])))
+    x[~shown] += functional.linear(x[~shown], WEIGHT.T @ WEIGHT)
+    return x
+
+
+def put_at_places(x, m):
+    shown = (m > 0).clone()
+    shown[torch.where(shown.sum(-1) == shown.shape[-1])] = False  # rows that are all hidden
+    return x * shown
+
+
+def flat_places(x):
+    return x.reshape(-1).index_select(0, (x.reshape(-1) > 0).nonzero().squeeze(-1)).exp().sum()
+
+
+PLACES = {
+    "scattered": (scattered, (3, 5, 4), (3, 5)),
+    "at places": (lambda x, m: x[torch.where(m > 0)].square().sum(), (3, 5, 4), (3, 5)),
+    "of whole numbers": (lambda x, m: x[m.long().nonzero(as_tuple=True)].sum(), (3, 5), (3, 5)),
+    "put at places": (put_at_places, (6, 2), (6, 2)),
+    "flat": (flat_places, (3, 5)),
+    "spread": (lambda x, m: x[m > 0].var(-1).add(x[m > 0].amax(1)).sum(), (3, 5, 4), (3, 5)),
+}
+
+
+def test_other_rows_are_normed_scattered_and_found_by_places_as_in_torch(agree):
+    agree(PLACES, rtol=4e-6, anew=True)
+
+
+REFUSED = {
+    "places in another order": lambda x: x[tuple(reversed(torch.where(x > 0)))].sum(),
+    "places of one axis": lambda x: x[torch.where(x > 0)[0]].sum(),
+    "a mean over rows": lambda x: x[x[:, 0] > 0].mean(0),
+    "scattered by another mask": lambda x: x.masked_scatter(x > 0, x[x < 0]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_the_same_for_every_row_is_refused(agree, name):
+    with pytest.raises(UnsupportedError, match=r"its shape depends on values|nonzero"):
+        agree({name: (REFUSED[name], (4, 4))})
