@@ -17,7 +17,13 @@ from weighbridge.tests.support.atlas import logits, pictures
 Arrays = Mapping[str, npt.NDArray[Any]]
 PADDING = 3  # tokens
 # What is compared of an output: the first of these that it has, several side by side.
-OUTPUTS = (("last_hidden_state",), ("logits",), ("image_embeds", "text_embeds"))
+OUTPUTS = (
+    ("logits", "pred_boxes"),
+    ("pred_logits", "pred_boxes"),
+    ("last_hidden_state",),
+    ("logits",),
+    ("image_embeds", "text_embeds"),
+)
 
 
 def load(library: str, folder: Path) -> Any:

@@ -29,6 +29,8 @@ PLAIN = {
     ("mlx-vlm", "bert"): BARE,
     ("mlx-vlm", "openai_privacy_filter"): ("AutoModelForTokenClassification",),
     ("mlx-vlm", "llama4"): GENERATING[:1],
+    ("mlx-vlm", "pp_doclayout_v3"): ("AutoModelForObjectDetection",),
+    ("mlx-vlm", "rt_detr_v2"): ("AutoModelForObjectDetection",),
 }
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py
 TOWERS = ("vision_config", "audio_config", "image_config")

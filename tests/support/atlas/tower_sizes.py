@@ -85,6 +85,16 @@ OF_LIBRARY = {"mlx-embeddings": EMBEDDING, "mlx-vlm": SEEING}
 GRID: dict[str, Any] = {
     "text_config": {"rope_parameters": {**ROPE, "mrope_section": [1, 1, 1]}, "eos_token_id": [2]}
 }
+DETECTOR: dict[str, Any] = {
+    "image_size": [64, 96],
+    "id2label": {n: f"thing {n}" for n in range(7)},
+    "num_queries": 10,
+    "encoder_ffn_dim": 52,
+    "decoder_ffn_dim": 56,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 3,
+    "decoder_layers": 2,
+}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "aya_vision": {"alignment_intermediate_size": 64, "text_config": EVEN, "vision_config": FOUR},
@@ -229,6 +239,18 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen3_5": QWEN,
     "qwen3_5_moe": QWEN,
     "qwen4_exp": QWEN,
+    "rt_detr_v2": {
+        **DETECTOR,
+        "backbone_config": {
+            "embedding_size": 20,
+            "hidden_sizes": [16, 24, 28, 36],
+            "depths": [1, 2, 1, 1],
+            "out_indices": [2, 3, 4],
+        },
+        "encoder_in_channels": [24, 28, 36],
+        "decoder_in_channels": [40, 40, 40],
+        "encoder_hidden_dim": 40,
+    },
     "siglip": {"text_config": {"projection_size": 32}},
     "step3p7": {"text_config": STEP},
     "smolvlm": {"text_config": EVEN, "vision_config": FOUR},
