@@ -16,9 +16,12 @@ from weighbridge.tests.support.atlas import logits, pictures
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 PADDING = 3  # tokens
+UNORDERED = -1e4  # what stands for no order: far below any other score
 # What is compared of an output: the first of these that it has, several side by side.
 OUTPUTS = (
+    ("logits", "pred_boxes", "order_logits"),
     ("logits", "pred_boxes"),
+    ("pred_logits", "pred_boxes", "pred_masks", "presence_logits"),
     ("pred_logits", "pred_boxes"),
     ("last_hidden_state",),
     ("logits",),
@@ -94,15 +97,21 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
 
 def compared(found: Any, as_numpy: Callable[[Any], Any], given: Arrays) -> logits.Logits:
     """Return what is compared of the output FOUND, flat, padding of what was GIVEN left out."""
-    here = [row for row in OUTPUTS if getattr(found, row[0], None) is not None]
+    here = [row for row in OUTPUTS if all(getattr(found, it, None) is not None for it in row)]
     if not here:
         raise ValueError(f"{type(found).__name__} has none of {OUTPUTS}")
     [names, *_] = here
     parts = [np.asarray(as_numpy(getattr(found, name)), np.float64) for name in names]
+    parts = [part[part > UNORDERED] for part in parts]
     mask = given.get("attention_mask")
     if mask is not None and names == ("last_hidden_state",):
         parts = [part[mask.astype(bool)] for part in parts]
-    return np.concatenate([part.reshape(-1) for part in parts])
+    return np.concatenate([scaled(part.reshape(-1)) for part in parts])
+
+
+def scaled(part: logits.Logits) -> logits.Logits:
+    """Return PART by a power of two, so that its largest is below 1: none hides the errors of another."""
+    return np.ldexp(part, -np.frexp(np.abs(part).max(initial=0))[1])
 
 
 def native(model: Any, given: Arrays) -> logits.Logits:

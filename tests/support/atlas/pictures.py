@@ -83,7 +83,7 @@ KINDS = {
     **dict.fromkeys(("minicpmv4_7", "gemma4", "diffusion_gemma"), "mm_token_type_ids"),
     "gemma3": "token_type_ids",
 }
-PAIRS = frozenset({"siglip"})  # a text and a picture go into these together, never one in the other
+PAIRS = frozenset({"siglip", "sam3"})  # a text and a picture go into these together, never one in the other
 FIRST = frozenset({"paligemma"})  # a picture is what a text of these begins with
 FRAME = (
     "vision_start_token_id",
@@ -148,8 +148,19 @@ def twice(config: Any) -> Arrays:
     }
 
 
+def described(config: Any) -> Arrays:
+    """Return a picture, and a text with padding that says what to find in it.
+
+    No boxes of such things: transformers cuts them out with torchvision, which need not be there.
+    """
+    ids = logits.tokens((1, 12))
+    mask = np.ones_like(ids)
+    mask[:, -3:] = 0
+    return {"input_ids": ids, "attention_mask": mask, **probes.plain(config.vision_config)}
+
+
 # Types whose text has no token for each part of a picture alone.
-WHOLE: dict[str, Callable[[Any], Arrays]] = {"mllama": beside, "molmo2": twice}
+WHOLE: dict[str, Callable[[Any], Arrays]] = {"mllama": beside, "molmo2": twice, "sam3": described}
 
 
 def seen(kind: str, model: Any) -> Arrays:
@@ -218,6 +229,8 @@ def as_named(model: Any, given: Arrays) -> Arrays:
         given = {**given, "pixel_values": of_patches(given)}
     if kind == "kimi_k25" and "image_grid_thw" in given:
         return {**given, "image_grid_hws": given["image_grid_thw"][:, 1:]}
+    if kind.startswith("sam3"):
+        return {**given, "pixel_values": given["pixel_values"].transpose(0, 2, 3, 1)}
     if kind == "paddleocr_vl" and "pixel_values" in given:
         return {**given, "pixel_values": given["pixel_values"][None]}
     if kind == "diffusion_gemma":

@@ -95,6 +95,30 @@ DETECTOR: dict[str, Any] = {
     "decoder_attention_heads": 3,
     "decoder_layers": 2,
 }
+SAM: dict[str, Any] = {
+    "vision_config": {
+        "fpn_hidden_size": HIDDEN,
+        "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]],
+        "backbone_config": {
+            "model_type": "sam3_vit_model",
+            "hidden_size": 32,
+            "intermediate_size": 56,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "image_size": 56,
+            "patch_size": 7,
+            "window_size": 4,
+            "pretrain_image_size": 28,
+            "global_attn_indexes": [1],
+        },
+    },
+    "text_config": {"hidden_size": 40, "projection_dim": 36},
+    "detr_decoder_config": {
+        "num_queries": 10,
+        "num_hidden_layers": 2,  # of more none moves a box
+        "intermediate_size": 8 * HIDDEN,  # where texts are scored, mlx-vlm's class has no other
+    },
+}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "aya_vision": {"alignment_intermediate_size": 64, "text_config": EVEN, "vision_config": FOUR},
@@ -235,6 +259,20 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "text_config": EVEN,
         "vision_config": {"projection_dim": HIDDEN},
     },
+    "pp_doclayout_v3": {  # mlx-vlm's class has fixed widths of the backbone, and of what it gives on
+        **DETECTOR,
+        "backbone_config": {
+            "out_features": ["stage1", "stage2", "stage3", "stage4"],
+            "stage_mid_channels": [8, 10, 12, 14],
+            "stage_num_blocks": [1, 1, 2, 1],
+            "stage_numb_of_layers": [2, 2, 2, 2],
+        },
+        "initializer_range": 1.0,  # of batch norms too, which would let next to nothing through
+        "hidden_expansion": 0.125,
+        "mask_feature_channels": [20, 28],
+        "num_prototypes": 18,
+        "global_pointer_head_size": 22,
+    },
     "qwen2_vl": OUT,
     "qwen3_5": QWEN,
     "qwen3_5_moe": QWEN,
@@ -251,6 +289,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "decoder_in_channels": [40, 40, 40],
         "encoder_hidden_dim": 40,
     },
+    "sam3": SAM,
     "siglip": {"text_config": {"projection_size": 32}},
     "step3p7": {"text_config": STEP},
     "smolvlm": {"text_config": EVEN, "vision_config": FOUR},
