@@ -99,8 +99,10 @@ MOLMO: Final = (
     *("image_patch_id", "image_col_id", "image_start_token_id", "low_res_image_start_token_id"),
     *("image_end_token_id", "frame_start_token_id", "frame_end_token_id", "image_low_res_id"),
 )
-SAM: Final = tuple(
-    f"{it}_config" for it in ("geometry_encoder", "detr_encoder", "detr_decoder", "mask_decoder")
+SAM: Final = ("geometry_encoder", "detr_encoder", "detr_decoder", "mask_decoder")
+DETECTOR_NORMS: Final = Repair(
+    "fixed_epsilon",
+    settings={"parts": tuple(f"detector_model.{it}." for it in SAM), "fixed_epsilon": 1e-5},
 )
 LINEAR_STEPS: Final = Repair("linear_steps")
 QWEN: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text")
@@ -209,7 +211,8 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
     "rt_detr_v2": (Repair("turned_once"),),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
-    "sam3": (Repair("detector_alone", whole=dict.fromkeys(SAM)),),
+    "sam3": (DETECTOR_NORMS, Repair("detector_alone", whole=dict.fromkeys(f"{it}_config" for it in SAM))),
+    "sam3_video": (DETECTOR_NORMS,),
     "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
 }

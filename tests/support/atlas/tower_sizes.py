@@ -112,10 +112,10 @@ SAM: dict[str, Any] = {
             "global_attn_indexes": [1],
         },
     },
-    "text_config": {"hidden_size": 40, "projection_dim": 36},
+    "text_config": {"hidden_size": 40, "projection_dim": 36, "hidden_act": "gelu"},
     "detr_decoder_config": {
         "num_queries": 10,
-        "num_hidden_layers": 2,  # of more none moves a box
+        "num_hidden_layers": 3,  # of more none moves a box
         "intermediate_size": 8 * HIDDEN,  # where texts are scored, mlx-vlm's class has no other
     },
 }
