@@ -113,9 +113,10 @@ SAM: dict[str, Any] = {
         },
     },
     "text_config": {"hidden_size": 40, "projection_dim": 36, "hidden_act": "gelu"},
+    "detr_encoder_config": {"num_hidden_layers": 2},
     "detr_decoder_config": {
         "num_queries": 10,
-        "num_hidden_layers": 3,  # of more none moves a box
+        "num_hidden_layers": 6,  # of fewer none moves a box to an edge
         "intermediate_size": 8 * HIDDEN,  # where texts are scored, mlx-vlm's class has no other
     },
 }
