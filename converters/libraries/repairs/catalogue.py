@@ -100,11 +100,6 @@ MOLMO: Final = (
     *("image_end_token_id", "frame_start_token_id", "frame_end_token_id", "image_low_res_id"),
 )
 SAM: Final = ("geometry_encoder", "detr_encoder", "detr_decoder", "mask_decoder")
-BOX_EDGES: Final = Repair("box_edges")
-DETECTOR_NORMS: Final = Repair(
-    "fixed_epsilon",
-    settings={"parts": tuple(f"detector_model.{it}." for it in SAM), "fixed_epsilon": 1e-5},
-)
 LINEAR_STEPS: Final = Repair("linear_steps")
 QWEN: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text")
 GLM4V: Final = (Repair("bicubic_positions"), tower_epsilon("rms_norm_eps", "norm1", "norm2"))
@@ -212,8 +207,14 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
     "rt_detr_v2": (Repair("turned_once"),),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
-    "sam3": (BOX_EDGES, DETECTOR_NORMS, Repair("detector_alone", whole=dict.fromkeys(f"{it}_config" for it in SAM))),
-    "sam3_video": (BOX_EDGES, DETECTOR_NORMS),
+    "sam3": (
+        Repair("box_edges"),
+        Repair(
+            "fixed_epsilon",
+            settings={"parts": tuple(f"detector_model.{it}." for it in SAM), "fixed_epsilon": 1e-5},
+        ),
+        Repair("detector_alone", whole=dict.fromkeys(f"{it}_config" for it in SAM)),
+    ),
     "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
 }

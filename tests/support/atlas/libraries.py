@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import runpy
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weighbridge.tests.support.atlas import logits, pictures
+from weighbridge.tests.support.atlas import logits, pictures, videos
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 PADDING = 3  # tokens
@@ -23,6 +24,7 @@ OUTPUTS = (
     ("logits", "pred_boxes"),
     ("pred_logits", "pred_boxes", "pred_masks", "presence_logits"),
     ("pred_logits", "pred_boxes"),
+    ("pred_masks",),
     ("last_hidden_state",),
     ("logits",),
     ("image_embeds", "text_embeds"),
@@ -64,6 +66,8 @@ def probes(library: str, kind: str, model: Any) -> Iterator[tuple[str, Arrays]]:
             yield name, {"input_ids": ids, **pictures.text_kinds(kind, ids), **beside}
     if not reads or getattr(model.config, "vision_config", None) is not None:
         yield "seen_", pictures.seen(kind, model)
+    if kind in videos.KINDS:
+        yield "long_", videos.clicked(model.config)
 
 
 def padded(ids: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
@@ -77,11 +81,10 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
     """Run the torch MODEL on what it is GIVEN, in float32, then in float64; MODEL stays in float64."""
     import torch
 
-    inner = model.base_model if library == "mlx-embeddings" else model
+    inner = runner(library, model, given)
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in given.items()}
-    plain = (
-        {"use_cache": False} if "use_cache" in inspect.signature(inner.forward).parameters else {}
-    )
+    named = inspect.signature(getattr(inner, "forward", inner)).parameters
+    plain = {"use_cache": False} if "use_cache" in named else {}
     results = []
     for dtype in (torch.float32, torch.float64):
         model = (
@@ -93,6 +96,13 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
     single, double = results
     # The mask of a row of padding overflows in float64: then float32 is all there is.
     return logits.Reference(single, double if np.isfinite(double).all() else single)
+
+
+def runner(library: str, model: Any, given: Arrays) -> Callable[..., Any]:
+    """Return what of the torch MODEL takes what is GIVEN and gives what the class of LIBRARY gives."""
+    if "video" in given:
+        return partial(videos.in_torch, model)
+    return model.base_model if library == "mlx-embeddings" else getattr(model, "detector_model", model)
 
 
 def compared(found: Any, as_numpy: Callable[[Any], Any], given: Arrays) -> logits.Logits:
@@ -119,6 +129,9 @@ def native(model: Any, given: Arrays) -> logits.Logits:
     import mlx.core as mx
 
     arrays = {name: mx.array(value) for name, value in pictures.as_named(model, given).items()}
+    if "video" in given:
+        found = videos.in_mlx(model, arrays)
+        return compared(found, lambda it: np.array(it.astype(mx.float32)), given)
     if not generates(model):
         by_place(model, dict(arrays))  # what it keeps of one text must not change the next
     found = generated(model, arrays) if generates(model) else by_place(model, arrays)

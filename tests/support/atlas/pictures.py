@@ -156,11 +156,15 @@ def described(config: Any) -> Arrays:
     ids = logits.tokens((1, 12))
     mask = np.ones_like(ids)
     mask[:, -3:] = 0
-    return {"input_ids": ids, "attention_mask": mask, **probes.plain(config.vision_config)}
+    return {"input_ids": ids, "attention_mask": mask, **probes.plain(config)}
 
 
 # Types whose text has no token for each part of a picture alone.
-WHOLE: dict[str, Callable[[Any], Arrays]] = {"mllama": beside, "molmo2": twice, "sam3": described}
+WHOLE: dict[str, Callable[[Any], Arrays]] = {
+    "mllama": beside,
+    "molmo2": twice,
+    **dict.fromkeys(("sam3", "sam3_video"), described),
+}
 
 
 def seen(kind: str, model: Any) -> Arrays:
@@ -229,7 +233,7 @@ def as_named(model: Any, given: Arrays) -> Arrays:
         given = {**given, "pixel_values": of_patches(given)}
     if kind == "kimi_k25" and "image_grid_thw" in given:
         return {**given, "image_grid_hws": given["image_grid_thw"][:, 1:]}
-    if kind.startswith("sam3"):
+    if kind.startswith("sam3") and "pixel_values" in given:
         return {**given, "pixel_values": given["pixel_values"].transpose(0, 2, 3, 1)}
     if kind == "paddleocr_vl" and "pixel_values" in given:
         return {**given, "pixel_values": given["pixel_values"][None]}

@@ -32,5 +32,17 @@ OTHERS = (
         "the class has no room for vision_tower.head, which no language model reads",
         "parameters not in model: vision_tower.head.",
     ),
+    Fault(
+        "sam3_video",
+        "mlx-vlm",
+        "its tracker is another one: a click is placed by the parts of a picture, not by its pixels;"
+        " a first frame lacks no_memory_embedding; what is kept of frames has neither their places"
+        " and times nor the object's pointers; and only pictures of 1008 pixels are followed at all",
+        raises="and (1,72,72,256) cannot be broadcast",
+        layouts=("saved", "hub"),
+        library="mlx-vlm",
+        here="the tensors are written as the class reads them, and it finds things in a picture as"
+        " transformers does; it does not follow them so",
+    ),
 )
 ALL = (*FAULTS, *OTHERS)

@@ -95,31 +95,56 @@ DETECTOR: dict[str, Any] = {
     "decoder_attention_heads": 3,
     "decoder_layers": 2,
 }
-SAM: dict[str, Any] = {
-    "vision_config": {
-        "fpn_hidden_size": HIDDEN,
-        "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]],
-        "backbone_config": {
-            "model_type": "sam3_vit_model",
-            "hidden_size": 32,
-            "intermediate_size": 56,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 2,
-            "image_size": 56,
-            "patch_size": 7,
-            "window_size": 4,
-            "pretrain_image_size": 28,
-            "global_attn_indexes": [1],
-        },
-    },
-    "text_config": {"hidden_size": 40, "projection_dim": 36, "hidden_act": "gelu"},
-    "detr_encoder_config": {"num_hidden_layers": 2},
-    "detr_decoder_config": {
-        "num_queries": 10,
-        "num_hidden_layers": 6,  # of fewer none moves a box to an edge
-        "intermediate_size": 8 * HIDDEN,  # where texts are scored, mlx-vlm's class has no other
-    },
+LAYERS: dict[str, Any] = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": 80,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
 }
+
+
+def detecting(hidden: int, layers: int) -> dict[str, Any]:
+    """Return the parts of SAM 3 that find things, HIDDEN wide, LAYERS of them moving boxes."""
+    own = {**LAYERS, "hidden_size": hidden}
+    return {
+        "vision_config": {
+            "model_type": "sam3_vision_model",
+            "fpn_hidden_size": hidden,
+            "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]],
+            "backbone_config": {
+                **LAYERS,
+                "model_type": "sam3_vit_model",
+                "hidden_size": 32,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 3,
+                "image_size": 56,
+                "patch_size": 7,
+                "window_size": 4,
+                "pretrain_image_size": 28,
+                "global_attn_indexes": [1],
+            },
+        },
+        "text_config": {
+            **LAYERS,
+            "hidden_size": 40,
+            "vocab_size": 136,
+            "max_position_embeddings": 256,
+            "projection_dim": 36,
+            "hidden_act": "gelu",
+        },
+        "geometry_encoder_config": {**own, "num_layers": 2},
+        "detr_encoder_config": own,
+        "detr_decoder_config": {
+            **own,
+            "num_queries": 10,
+            "num_hidden_layers": layers,
+            "intermediate_size": 8 * hidden,  # where texts are scored, mlx-vlm's class has no other
+        },
+        "mask_decoder_config": {"hidden_size": hidden, "num_attention_heads": 4},
+    }
+
+
+FOLLOWING = detecting(256, 2)  # transformers' tracker has no other width
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "aya_vision": {"alignment_intermediate_size": 64, "text_config": EVEN, "vision_config": FOUR},
@@ -290,7 +315,19 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "decoder_in_channels": [40, 40, 40],
         "encoder_hidden_dim": 40,
     },
-    "sam3": SAM,
+    "sam3": detecting(HIDDEN, 6),  # of fewer layers none moves a box to an edge
+    "sam3_video": {
+        "image_size": 56,
+        "detector_config": FOLLOWING,
+        "tracker_config": {
+            "vision_config": FOLLOWING["vision_config"],
+            "prompt_encoder_config": {"patch_size": 7},
+            "mask_decoder_config": {"mlp_dim": 72},
+            "memory_attention_num_layers": 2,
+            "memory_attention_feed_forward_hidden_size": 80,
+            "memory_fuser_intermediate_dim": 56,
+        },
+    },
     "siglip": {"text_config": {"projection_size": 32}},
     "step3p7": {"text_config": STEP},
     "smolvlm": {"text_config": EVEN, "vision_config": FOUR},
