@@ -16,6 +16,7 @@ class Repair:
         fields: of config.json that the library's class does not keep, with their defaults.
         whole: the same of the whole model, where these are of the language model in it.
         needed: whether the class is right, and no map says what it makes of the weights.
+        unloaded: whether the class does not load what is written for it.
         settings: attributes of the model by which the part knows this class.
         when: whether the language model's configuration leaves room for the fault.
     """
@@ -26,6 +27,7 @@ class Repair:
     when: Callable[[Mapping[str, Any]], bool] = lambda _: True
     whole: Mapping[str, Any] = field(default_factory=dict)
     needed: bool = False
+    unloaded: bool = False
 
 
 def given(key: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -205,7 +207,7 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
         Repair("layer_scale"),
     ),
     **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
-    "rt_detr_v2": (Repair("turned_once"),),
+    "rt_detr_v2": (Repair("turned_once", unloaded=True),),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
     "sam3": (
         Repair("box_edges"),
@@ -256,6 +258,15 @@ def needs(library: str, kind: str) -> bool:
     (True, False)
     """
     return any(it.needed for it in OF_LIBRARY.get(library, {}).get(kind, ()))
+
+
+def unloaded(library: str, kind: str) -> bool:
+    """Return whether LIBRARY's class for model type KIND loads what is written for it only if repaired.
+
+    >>> unloaded("mlx-vlm", "rt_detr_v2"), unloaded("mlx-vlm", "gemma3")
+    (True, False)
+    """
+    return any(it.unloaded for it in OF_LIBRARY.get(library, {}).get(kind, ()))
 
 
 def chosen(library: str, kind: str, parts: Collection[str]) -> tuple[Repair, ...]:
