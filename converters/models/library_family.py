@@ -38,7 +38,9 @@ PICTURES: Final[Mapping[str, Callable[[Config], Signature]]] = {
     **dict.fromkeys(("pp_doclayout_v3", "rt_detr_v2"), detector_signature),
     "sam3": described_signature,
 }
-FOLLOWING: Final = frozenset({"sam3_video"})  # types of which transformers wants a session, not arrays
+FOLLOWING: Final = frozenset(
+    {"sam3_video"}
+)  # types of which transformers wants a session, not arrays
 DRAFTING: Final = frozenset({"diffusion_gemma"})  # types that generate many tokens at once
 INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
 

@@ -120,7 +120,7 @@ PICTURED = {
     "dinov2": (0, "PASS"),
     "pp_doclayout_v3": (0, "PASS"),
     "sam3": (4, "--repair"),
-    "sapiens2": (3, "--repair"),
+    "sapiens2": (4, "--repair"),
 }
 MENDED = ("rt_detr_v2", "sam3", "sapiens2")
 

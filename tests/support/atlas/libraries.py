@@ -102,7 +102,9 @@ def runner(library: str, model: Any, given: Arrays) -> Callable[..., Any]:
     """Return what of the torch MODEL takes what is GIVEN and gives what the class of LIBRARY gives."""
     if "video" in given:
         return partial(videos.in_torch, model)
-    return model.base_model if library == "mlx-embeddings" else getattr(model, "detector_model", model)
+    return (
+        model.base_model if library == "mlx-embeddings" else getattr(model, "detector_model", model)
+    )
 
 
 def compared(found: Any, as_numpy: Callable[[Any], Any], given: Arrays) -> logits.Logits:

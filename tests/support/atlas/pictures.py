@@ -83,7 +83,9 @@ KINDS = {
     **dict.fromkeys(("minicpmv4_7", "gemma4", "diffusion_gemma"), "mm_token_type_ids"),
     "gemma3": "token_type_ids",
 }
-PAIRS = frozenset({"siglip", "sam3"})  # a text and a picture go into these together, never one in the other
+PAIRS = frozenset(
+    {"siglip", "sam3"}
+)  # a text and a picture go into these together, never one in the other
 FIRST = frozenset({"paligemma"})  # a picture is what a text of these begins with
 FRAME = (
     "vision_start_token_id",
@@ -231,10 +233,10 @@ def as_named(model: Any, given: Arrays) -> Arrays:
     kind = str(getattr(getattr(model, "config", None), "model_type", ""))
     if "image_grid_hw" in given:
         given = {**given, "pixel_values": of_patches(given)}
+    if kind.startswith("sam3") and "pixel_values" in given:
+        given = {**given, "pixel_values": given["pixel_values"].transpose(0, 2, 3, 1)}
     if kind == "kimi_k25" and "image_grid_thw" in given:
         return {**given, "image_grid_hws": given["image_grid_thw"][:, 1:]}
-    if kind.startswith("sam3") and "pixel_values" in given:
-        return {**given, "pixel_values": given["pixel_values"].transpose(0, 2, 3, 1)}
     if kind == "paddleocr_vl" and "pixel_values" in given:
         return {**given, "pixel_values": given["pixel_values"][None]}
     if kind == "diffusion_gemma":

@@ -13,5 +13,7 @@ class DetectorAlone:
         del self.tracker_model, self.tracker_neck
 
     def sanitize(self, weights):
-        found = {f"detector_model.{k.removeprefix('detector_model.')}": v for k, v in weights.items()}
+        found = {
+            f"detector_model.{k.removeprefix('detector_model.')}": v for k, v in weights.items()
+        }
         return super().sanitize(found)
