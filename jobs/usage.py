@@ -13,6 +13,7 @@ from ..converters.documents.fields import IDS, read_fields
 from ..converters.libraries.target import OWN
 from ..converters.models import PROGRAMS, Model
 from ..converters.models import open as open_model
+from ..converters.models.library_family import PICTURES
 from ..converters.models.specs import exists
 from ..converters.sidefiles import PROCESSORS
 from ..converters.values import Array
@@ -44,6 +45,10 @@ print(generate(model, utils.load_tokenizer(Path({path})), [{text}]).text_embeds)
 import mlx.core as mx, weighbridge
 model = weighbridge.mlx_model({path})
 print(model({inputs}))""",
+    "mlx of pictures": """\
+import mlx.core as mx, weighbridge
+model = weighbridge.mlx_model({path})
+print(model({inputs}))  # channels last""",
     "mlx ids": """\
 import mlx.core as mx, weighbridge
 model = weighbridge.mlx_model({path})
@@ -119,6 +124,7 @@ def model_lines(spec: str, model: Model) -> list[str]:
         kind = kind_of(model)
         generates = kind == "mlx generating"
         arrays = _arrays(model, generates=generates) if _asks(kind) else {}
+        arrays = _channels_last(arrays) if kind == "mlx of pictures" else arrays
     except WeighbridgeError:  # its inputs are unknown, or its files say nonsense
         return []
     dialect = DIALECTS.get(kind, kind.split(" ")[0])
@@ -155,6 +161,8 @@ def kind_of(model: Model) -> str:
     if model.library.library == OWN:
         return "mlx generating" if _begins(model) else "mlx"
     library = model.library.library
+    if library == "mlx-vlm" and model.library.model_type in PICTURES:
+        return "mlx of pictures"
     if _has(model, PROCESSORS if library == "mlx-vlm" else TOKENIZERS):
         mended = library == "mlx-embeddings" and model.library.repaired
         return f"{library} mended" if mended else library
@@ -214,6 +222,13 @@ def _arrays(model: Model, *, generates: bool = False) -> dict[str, Array]:
 
     given = make_probes(model.signature, tokenizer=None, quick=True)[0].inputs
     return {k: it for k, it in given.items() if not generates or not k.startswith("decoder_")}
+
+
+def _channels_last(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return ARRAYS, pictures among them as classes of mlx-vlm take those that stand alone."""
+    return {
+        k: it.transpose(0, 2, 3, 1) if it.ndim == OF_PICTURES else it for k, it in arrays.items()
+    }
 
 
 def _filled(kind: str, inputs: Mapping[str, Array], dialect: str, **names: str) -> list[str]:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from tests.support import text_tokenizers
 from weighbridge.cli import main
+from weighbridge.tests.support.atlas import tiny
 
 LLAMA = {
     "vocab_size": 3000,
@@ -167,3 +168,24 @@ def test_a_gguf_file_is_run_by_transformers(tmp_path, capsys):
     like_file(tmp_path / "model.gguf", "llama", hub, "F32", extra)
     assert "a GGUF file" in invoke("inspect", tmp_path / "model.gguf")
     printed(tmp_path / "model.gguf", capsys)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("kind", "repaired", "what"),
+    [
+        ("dinov2", [], "array"),
+        ("rt_detr_v2", ["--repair"], "pred_boxes"),
+        ("sam3", ["--repair"], "pred_masks"),
+    ],
+)
+def test_classes_of_mlx_vlm_that_take_pictures_alone_are_run(
+    tmp_path, kind, repaired, what, capsys
+):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tiny.make(kind, tmp_path / "hub", library="mlx-vlm")
+    (tmp_path / "hub" / "preprocessor_config.json").write_text("{}")
+    words = ("convert", "torch-to-mlx", tmp_path / "hub", tmp_path / "mlx", "--check", "none")
+    invoke(*words, *repaired)
+    assert what in printed(tmp_path / "mlx", capsys)
