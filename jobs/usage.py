@@ -44,14 +44,18 @@ print(generate(model, utils.load_tokenizer(Path({path})), [{text}]).text_embeds)
     "mlx": """\
 import mlx.core as mx, weighbridge
 model = weighbridge.mlx_model({path})
-print(model({inputs}))""",
+print(model({placed}))""",
     "mlx of pictures": """\
 import mlx.core as mx, weighbridge
 model = weighbridge.mlx_model({path})
-print(model({inputs}))  # channels last""",
+print(model({placed}))  # channels last""",
     "mlx ids": """\
 import mlx.core as mx, weighbridge
 model = weighbridge.mlx_model({path})
+print(model({first}))""",
+    "mlx-lm ids": """\
+import pathlib, mlx.core as mx, mlx_lm.utils as lm
+model = lm.load_model(pathlib.Path({path}){trust})[0]
 print(model({first}))""",
     "mlx generating": """\
 import mlx.core as mx, weighbridge
@@ -113,6 +117,7 @@ DIALECTS: Final = {
     "mlprogram": "numpy of 32 bits",
     "mlprogram of pictures": "pictures",
     "onnx": "numpy",
+    "mlx-lm ids": "mlx",
 }
 
 
@@ -161,12 +166,13 @@ def kind_of(model: Model) -> str:
     if model.library.library == OWN:
         return "mlx generating" if _begins(model) else "mlx"
     library = model.library.library
-    if library == "mlx-vlm" and model.library.model_type in PICTURES:
-        return "mlx of pictures"
-    if _has(model, PROCESSORS if library == "mlx-vlm" else TOKENIZERS):
+    pictures = library == "mlx-vlm" and model.library.model_type in PICTURES
+    if not pictures and _has(model, PROCESSORS if library == "mlx-vlm" else TOKENIZERS):
         mended = library == "mlx-embeddings" and model.library.repaired
         return f"{library} mended" if mended else library
-    return "mlx" if library == "mlx-embeddings" else "mlx ids"  # which the others call otherwise
+    # The others call what they are given otherwise.
+    plain = {"mlx-embeddings": "mlx", "mlx-lm": "mlx-lm ids"}.get(library, "mlx ids")
+    return "mlx of pictures" if pictures else plain
 
 
 def _takes_pictures(model: Model) -> bool:
@@ -181,7 +187,9 @@ def _takes_pictures(model: Model) -> bool:
 
 def _asks(kind: str) -> bool:
     """Say whether the lines of KIND name the inputs."""
-    return any(place in LINES.get(kind, "") for place in ("{inputs}", "{named}", "{first}"))
+    return any(
+        place in LINES.get(kind, "") for place in ("{inputs}", "{placed}", "{named}", "{first}")
+    )
 
 
 def _begins(model: Model) -> bool:
@@ -238,6 +246,8 @@ def _filled(kind: str, inputs: Mapping[str, Array], dialect: str, **names: str) 
     named = ", ".join(f"{name!r}: {value}" for name, value in written.items())
     values = {"inputs": arguments, "named": f"{{{named}}}", "text": repr(TEXT)}
     values["first"] = next(iter(written.values()), "")
+    rest = [f"{name}={value}" for name, value in [*written.items()][1:]]
+    values["placed"] = ", ".join([values["first"], *rest])
     return LINES[kind].format(**values, **names).split("\n")
 
 

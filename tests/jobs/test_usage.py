@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tests.support import text_tokenizers
 from weighbridge.cli import main
 from weighbridge.tests.support.atlas import tiny
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 LLAMA = {
     "vocab_size": 3000,
     "hidden_size": 32,
@@ -189,3 +191,34 @@ def test_classes_of_mlx_vlm_that_take_pictures_alone_are_run(
     words = ("convert", "torch-to-mlx", tmp_path / "hub", tmp_path / "mlx", "--check", "none")
     invoke(*words, *repaired)
     assert what in printed(tmp_path / "mlx", capsys)
+
+
+OWN_CLASSES = ("clip", "convnext", "resnet", "vit", "wav2vec2", "whisper")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("family", OWN_CLASSES)
+def test_families_that_no_library_has_are_run_in_both_frameworks(tmp_path, family, capsys):
+    source = FIXTURES / family / "model"
+    assert "tensor" in printed(source, capsys)
+    invoke("convert", "torch-to-mlx", source, tmp_path / "mlx", "--check", "none")
+    assert "weighbridge.mlx_model" in lines_of(tmp_path / "mlx")
+    assert "array" in printed(tmp_path / "mlx", capsys)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["llama", "bare"])
+def test_a_quantized_directory_is_run(models, tmp_path, name, capsys):
+    invoke("quantize", models / f"{name}-mlx", tmp_path / "q", "--bits", "4", "--group-size", "32")
+    printed(tmp_path / "q", capsys)
+
+
+@pytest.mark.heavy
+def test_a_repaired_directory_is_run_by_mlx_lm_trusting_its_file(tmp_path, capsys):
+    config = transformers.Gemma2Config(**LLAMA, sliding_window=16, head_dim=8)
+    config.architectures = ["Gemma2ForCausalLM"]
+    saved(tmp_path / "hub", config, text_tokenizers.byte_level)
+    words = ("convert", "torch-to-mlx", tmp_path / "hub", tmp_path / "mlx", "--check", "none")
+    invoke(*words, "--repair")
+    assert "trust_remote_code=True" in lines_of(tmp_path / "mlx")
+    printed(tmp_path / "mlx", capsys)
