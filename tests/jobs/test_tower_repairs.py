@@ -119,7 +119,6 @@ def test_any_other_code_is_refused_and_not_run(way):
 PICTURED = {
     "dinov2": (0, "PASS"),
     "pp_doclayout_v3": (0, "PASS"),
-    "sam3": (4, "--repair"),
     "sapiens2": (4, "--repair"),
 }
 MENDED = ("rt_detr_v2", "sam3", "sapiens2")
@@ -150,8 +149,9 @@ def test_what_is_given_pictures_alone_passes_once_repaired_and_comes_home(kind, 
 
 
 @pytest.mark.heavy
-def test_what_is_not_loaded_as_it_is_is_refused_with_the_command_that_goes_on(tmp_path):
-    hub, mlx = made("rt_detr_v2", tmp_path)
+@pytest.mark.parametrize("kind", ["rt_detr_v2", "sam3"])
+def test_what_is_not_loaded_as_it_is_is_refused_with_the_command_that_goes_on(kind, tmp_path):
+    hub, mlx = made(kind, tmp_path)
     said = invoke("convert", "torch-to-mlx", hub, mlx, code=3)
     assert "does not fit mlx-vlm" in said
     assert "--repair" in said

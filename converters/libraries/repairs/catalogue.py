@@ -215,7 +215,11 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
             "fixed_epsilon",
             settings={"parts": tuple(f"detector_model.{it}." for it in SAM), "fixed_epsilon": 1e-5},
         ),
-        Repair("detector_alone", whole=dict.fromkeys(f"{it}_config" for it in SAM)),
+        Repair(
+            "detector_alone",
+            whole=dict.fromkeys(f"{it}_config" for it in SAM),
+            unloaded=True,
+        ),
     ),
     "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),
     "qwen3_vl_moe": (gelu({"act_fn": "none", "mlp.act_fn": "tanh"}),),
