@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ..converters.common.hints import command
-from ..converters.libraries.repairs.catalogue import needs
+from ..converters.libraries.repairs.catalogue import needs, unloaded
 from ..converters.libraries.repairs.writing import MODEL_FILES
 from ..converters.models import Model
 from ..converters.models.model_files import repairable, repaired_config
@@ -84,8 +84,9 @@ def naming_repairs(model: Model, target: Path) -> Iterator[None]:
     try:
         yield
     except UnsupportedError as error:
-        known = needs(reading(model), str(model.config.get("model_type")))
+        about = reading(model), str(model.config.get("model_type"))
+        known = needs(*about) or unloaded(*about)
         if model.framework != "torch" or not known or "model_file" in model.config:
             raise
         line = repairing(model, target)
-        raise UnsupportedError(f"{error}; a class without it is written by: {line}") from error
+        raise UnsupportedError(f"{error}; a class that is mended is written by: {line}") from error

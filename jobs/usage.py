@@ -13,6 +13,7 @@ from ..converters.documents.fields import IDS, read_fields
 from ..converters.libraries.target import OWN
 from ..converters.models import PROGRAMS, Model
 from ..converters.models import open as open_model
+from ..converters.models.library_family import PICTURES
 from ..converters.models.specs import exists
 from ..converters.sidefiles import PROCESSORS
 from ..converters.values import Array
@@ -43,10 +44,18 @@ print(generate(model, utils.load_tokenizer(Path({path})), [{text}]).text_embeds)
     "mlx": """\
 import mlx.core as mx, weighbridge
 model = weighbridge.mlx_model({path})
-print(model({inputs}))""",
+print(model({placed}))""",
+    "mlx of pictures": """\
+import mlx.core as mx, weighbridge
+model = weighbridge.mlx_model({path})
+print(model({placed}))  # channels last""",
     "mlx ids": """\
 import mlx.core as mx, weighbridge
 model = weighbridge.mlx_model({path})
+print(model({first}))""",
+    "mlx-lm ids": """\
+import pathlib, mlx.core as mx, mlx_lm.utils as lm
+model = lm.load_model(pathlib.Path({path}){trust})[0]
 print(model({first}))""",
     "mlx generating": """\
 import mlx.core as mx, weighbridge
@@ -108,6 +117,7 @@ DIALECTS: Final = {
     "mlprogram": "numpy of 32 bits",
     "mlprogram of pictures": "pictures",
     "onnx": "numpy",
+    "mlx-lm ids": "mlx",
 }
 
 
@@ -119,6 +129,7 @@ def model_lines(spec: str, model: Model) -> list[str]:
         kind = kind_of(model)
         generates = kind == "mlx generating"
         arrays = _arrays(model, generates=generates) if _asks(kind) else {}
+        arrays = _channels_last(arrays) if kind == "mlx of pictures" else arrays
     except WeighbridgeError:  # its inputs are unknown, or its files say nonsense
         return []
     dialect = DIALECTS.get(kind, kind.split(" ")[0])
@@ -155,10 +166,13 @@ def kind_of(model: Model) -> str:
     if model.library.library == OWN:
         return "mlx generating" if _begins(model) else "mlx"
     library = model.library.library
-    if _has(model, PROCESSORS if library == "mlx-vlm" else TOKENIZERS):
+    pictures = library == "mlx-vlm" and model.library.model_type in PICTURES
+    if not pictures and _has(model, PROCESSORS if library == "mlx-vlm" else TOKENIZERS):
         mended = library == "mlx-embeddings" and model.library.repaired
         return f"{library} mended" if mended else library
-    return "mlx" if library == "mlx-embeddings" else "mlx ids"  # which the others call otherwise
+    # The others call what they are given otherwise.
+    plain = {"mlx-embeddings": "mlx", "mlx-lm": "mlx-lm ids"}.get(library, "mlx ids")
+    return "mlx of pictures" if pictures else plain
 
 
 def _takes_pictures(model: Model) -> bool:
@@ -173,7 +187,9 @@ def _takes_pictures(model: Model) -> bool:
 
 def _asks(kind: str) -> bool:
     """Say whether the lines of KIND name the inputs."""
-    return any(place in LINES.get(kind, "") for place in ("{inputs}", "{named}", "{first}"))
+    return any(
+        place in LINES.get(kind, "") for place in ("{inputs}", "{placed}", "{named}", "{first}")
+    )
 
 
 def _begins(model: Model) -> bool:
@@ -216,6 +232,13 @@ def _arrays(model: Model, *, generates: bool = False) -> dict[str, Array]:
     return {k: it for k, it in given.items() if not generates or not k.startswith("decoder_")}
 
 
+def _channels_last(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return ARRAYS, pictures among them as classes of mlx-vlm take those that stand alone."""
+    return {
+        k: it.transpose(0, 2, 3, 1) if it.ndim == OF_PICTURES else it for k, it in arrays.items()
+    }
+
+
 def _filled(kind: str, inputs: Mapping[str, Array], dialect: str, **names: str) -> list[str]:
     """Return the lines of KIND with INPUTS, written in DIALECT, and NAMES in them."""
     written = {name: ARRAYS[dialect](array) for name, array in inputs.items()} if inputs else {}
@@ -223,6 +246,8 @@ def _filled(kind: str, inputs: Mapping[str, Array], dialect: str, **names: str) 
     named = ", ".join(f"{name!r}: {value}" for name, value in written.items())
     values = {"inputs": arguments, "named": f"{{{named}}}", "text": repr(TEXT)}
     values["first"] = next(iter(written.values()), "")
+    rest = [f"{name}={value}" for name, value in [*written.items()][1:]]
+    values["placed"] = ", ".join([values["first"], *rest])
     return LINES[kind].format(**values, **names).split("\n")
 
 

@@ -222,6 +222,7 @@ SEEING: Final[dict[str, Change]] = {
     "llava": headless,
     "molmo2": vocabulary,
     "qwen3_vl_moe": turned,
+    "sam3_video": renamed((r"^(tracker_model\.){2}", "tracker_model.")),
 }
 
 

@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from ...errors import BadInputError
+from ...errors import BadInputError, UnsupportedError
 from ..libraries import Target, find
 from ..libraries.packages import assigned
 from .families import Family, encoder_signature
 from .signature import Port, Signature, causal_signature, headless
-from .signatures import TOKENS, drafting, siglip_signature
+from .signatures import (
+    TOKENS,
+    described_signature,
+    detector_signature,
+    drafting,
+    siglip_signature,
+    vit_signature,
+)
 
 Config = Mapping[str, Any]
 MAPPING: Final = "models/auto/auto_mappings.py"  # model_type -> class, in transformers' sources
@@ -27,6 +34,14 @@ BARE: Final = "models/auto/modeling_auto.py"  # model_type -> class without a he
 PROMPTED: Final = {"paligemma": "token_type_ids"}
 # Types that are given a draft of what they generate, at once or as the answer of a decoder.
 DRAFTING: Final = frozenset({"diffusion_gemma", "florence2"})
+# Types that are given pictures, not texts that may have some in them.
+PICTURES: Final[Mapping[str, Callable[[Config], Signature]]] = {
+    **dict.fromkeys(("dinov2", "dinov2_with_registers", "sapiens2"), vit_signature),
+    **dict.fromkeys(("pp_doclayout_v3", "rt_detr_v2"), detector_signature),
+    "sam3": described_signature,
+}
+# Types of which transformers wants a session, not arrays.
+FOLLOWING: Final = frozenset({"sam3_video"})
 INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
 
 
@@ -58,7 +73,17 @@ def signature_in(target: Target, config: Config) -> Signature:
     """Return what the MLX class TARGET takes and gives.
 
     A class of mlx-embeddings ends with hidden states, those of the other libraries with logits.
+
+    Raises:
+        UnsupportedError: the type is given no arrays that both sides take.
     """
+    if target.model_type in FOLLOWING:
+        raise UnsupportedError(
+            f"{target.model_type} follows things from frame to frame in a session of transformers, which"
+            f" no check runs here: nothing compares what {target} does. Convert its weights with --check none"
+        )
+    if target.model_type in PICTURES:
+        return PICTURES[target.model_type](config)
     if target.model_type == "siglip":
         made = siglip_signature(config)
         whole = target.library == "mlx-embeddings" or "picture_tower" in target.repaired

@@ -108,6 +108,29 @@ def vit_signature(config: Config) -> Signature:
     return Signature((pixels(config),), (hidden,))
 
 
+def detector_signature(config: Config) -> Signature:
+    """Return the signature of a detector: an image in, what each of its queries found out, and where."""
+    found = output("logits", "batch", "queries", "labels", role="scores")
+    return Signature((pixels(config),), (found, output("pred_boxes", "batch", "queries", 4)))
+
+
+def described_signature(config: Config) -> Signature:
+    """Return the signature of SAM 3: an image and what to find in it, in words, in; masks and boxes out.
+
+    Raises:
+        BadInputError: the configuration lacks one of its two halves.
+    """
+    text, vision = halves_of(config)
+    ids, mask = text_inputs(size_of(text, "vocab_size"), longest(text, 32))
+    seen = pixels(vision.get("backbone_config") or vision)
+    outputs = (
+        output("pred_logits", "batch", "queries", role="scores"),
+        output("pred_boxes", "batch", "queries", 4),
+        output("pred_masks", "batch", "queries", "rows", "columns"),
+    )
+    return Signature((seen, ids, mask), outputs)
+
+
 def convolutional_signature(config: Config) -> Signature:
     """Return the signature of a convolutional backbone: an image in, feature maps out.
 

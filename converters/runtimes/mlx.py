@@ -18,6 +18,7 @@ from ...errors import MismatchError, UnsupportedError
 from ..common.arrays import from_mlx, to_mlx, to_torch
 from ..common.dtypes import dtype_of
 from ..common.policy import Policy
+from ..libraries.repairs.catalogue import unloaded
 from ..models import Model
 from ..models.factories import copied, run_module
 from ..models.signature import Signature
@@ -203,12 +204,14 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
         return from_library(model, dtype), "library"
     if not model.map_text:
         raise MismatchError(f"{model.spec} does not fit {model.library}", problems)
+    found = f"{model.spec} does not fit {model.library} ({problems[0]}; {len(problems)} in all)"
+    if model.library and unloaded(model.library.library, model.library.model_type):
+        raise UnsupportedError(found)  # the class that is mended does, and torch's would tell less
     try:
         return captured_module(model, dtype), "captured"
     except UnsupportedError as error:
         raise UnsupportedError(
-            f"{model.spec} does not fit {model.library} ({problems[0]}; {len(problems)} in all),"
-            f" and torch's computation cannot run in its place: {error}"
+            f"{found}, and torch's computation cannot run in its place: {error}"
         ) from error
 
 

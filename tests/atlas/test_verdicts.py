@@ -68,3 +68,10 @@ def test_a_refusal_is_upstream_s_only_in_the_words_that_the_repro_checks():
 def test_the_page_is_printed_from_the_result():
     result = json.loads((ROOT / "benchmarks" / "results" / "atlas.json").read_text())
     assert (ROOT / "docs" / "atlas.md").read_text() == page(result)
+
+
+def test_what_a_library_says_of_our_directory_counts_where_we_put_its_layout_right():
+    met = {"accepted": "ValueError: (1,8,8,256) and (1,72,72,256) cannot be broadcast"}
+    video = row("sam3_video", library="mlx-vlm", control="ValueError: others", **met)
+    assert verdict(video)[0] == "upstream"
+    assert verdict({**video, "accepted": "exact", "error": 1.0})[0] == "gap"

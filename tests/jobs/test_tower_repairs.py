@@ -121,3 +121,57 @@ def test_any_other_code_is_refused_and_not_run(way):
     output = invoke("convert", "mlx-to-torch", way / "it", way / "out", code=3)
     assert "not what Weighbridge writes" in " ".join(output.split())
     assert not (way / "out").exists()
+
+
+# What a conversion at its defaults comes to: the exit status, and a word of what it says.
+PICTURED = {
+    "dinov2": (0, "PASS"),
+    "pp_doclayout_v3": (0, "PASS"),
+    "sapiens2": (4, "--repair"),
+}
+MENDED = ("rt_detr_v2", "sam3", "sapiens2")
+
+
+def made(kind, folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tiny.make(kind, folder / "hub", gain=tiny.GAIN, library="mlx-vlm")
+    return folder / "hub", folder / "mlx"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", PICTURED)
+def test_what_is_given_pictures_alone_ends_in_a_verdict(kind, tmp_path):
+    code, word = PICTURED[kind]
+    assert word in invoke("convert", "torch-to-mlx", *made(kind, tmp_path), code=code)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", MENDED)
+def test_what_is_given_pictures_alone_passes_once_repaired_and_comes_home(kind, tmp_path):
+    hub, mlx = made(kind, tmp_path)
+    assert "PASS" in invoke("convert", "torch-to-mlx", hub, mlx, "--repair")
+    invoke("convert", "mlx-to-torch", mlx, tmp_path / "home", "--check", "none")
+    for file in hub.iterdir():
+        assert (tmp_path / "home" / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["rt_detr_v2", "sam3"])
+def test_what_is_not_loaded_as_it_is_is_refused_with_the_command_that_goes_on(kind, tmp_path):
+    hub, mlx = made(kind, tmp_path)
+    said = invoke("convert", "torch-to-mlx", hub, mlx, code=3)
+    assert "does not fit mlx-vlm" in said
+    assert "--repair" in said
+    assert not mlx.exists()
+
+
+@pytest.mark.heavy
+def test_a_type_that_follows_videos_is_converted_unchecked_alone(tmp_path):
+    hub, mlx = made("sam3_video", tmp_path)
+    said = invoke("convert", "torch-to-mlx", hub, mlx, code=3)
+    assert "--check none" in said
+    invoke("convert", "torch-to-mlx", hub, mlx, "--check", "none")
+    invoke("convert", "mlx-to-torch", mlx, tmp_path / "home", "--check", "none")
+    for file in hub.iterdir():
+        assert (tmp_path / "home" / file.name).read_bytes() == file.read_bytes()

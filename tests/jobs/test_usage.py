@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ from click.testing import CliRunner
 
 from tests.support import text_tokenizers
 from weighbridge.cli import main
+from weighbridge.tests.support.atlas import tiny
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 LLAMA = {
     "vocab_size": 3000,
     "hidden_size": 32,
@@ -167,3 +170,55 @@ def test_a_gguf_file_is_run_by_transformers(tmp_path, capsys):
     like_file(tmp_path / "model.gguf", "llama", hub, "F32", extra)
     assert "a GGUF file" in invoke("inspect", tmp_path / "model.gguf")
     printed(tmp_path / "model.gguf", capsys)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("kind", "repaired", "what"),
+    [
+        ("dinov2", [], "array"),
+        ("rt_detr_v2", ["--repair"], "pred_boxes"),
+        ("sam3", ["--repair"], "pred_masks"),
+    ],
+)
+def test_classes_of_mlx_vlm_that_take_pictures_alone_are_run(
+    tmp_path, kind, repaired, what, capsys
+):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tiny.make(kind, tmp_path / "hub", library="mlx-vlm")
+    (tmp_path / "hub" / "preprocessor_config.json").write_text("{}")
+    words = ("convert", "torch-to-mlx", tmp_path / "hub", tmp_path / "mlx", "--check", "none")
+    invoke(*words, *repaired)
+    assert what in printed(tmp_path / "mlx", capsys)
+
+
+OWN_CLASSES = ("clip", "convnext", "resnet", "vit", "wav2vec2", "whisper")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("family", OWN_CLASSES)
+def test_families_that_no_library_has_are_run_in_both_frameworks(tmp_path, family, capsys):
+    source = FIXTURES / family / "model"
+    assert "tensor" in printed(source, capsys)
+    invoke("convert", "torch-to-mlx", source, tmp_path / "mlx", "--check", "none")
+    assert "weighbridge.mlx_model" in lines_of(tmp_path / "mlx")
+    assert "array" in printed(tmp_path / "mlx", capsys)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["llama", "bare"])
+def test_a_quantized_directory_is_run(models, tmp_path, name, capsys):
+    invoke("quantize", models / f"{name}-mlx", tmp_path / "q", "--bits", "4", "--group-size", "32")
+    printed(tmp_path / "q", capsys)
+
+
+@pytest.mark.heavy
+def test_a_repaired_directory_is_run_by_mlx_lm_trusting_its_file(tmp_path, capsys):
+    config = transformers.Gemma2Config(**LLAMA, sliding_window=16, head_dim=8)
+    config.architectures = ["Gemma2ForCausalLM"]
+    saved(tmp_path / "hub", config, text_tokenizers.byte_level)
+    words = ("convert", "torch-to-mlx", tmp_path / "hub", tmp_path / "mlx", "--check", "none")
+    invoke(*words, "--repair")
+    assert "trust_remote_code=True" in lines_of(tmp_path / "mlx")
+    printed(tmp_path / "mlx", capsys)

@@ -16,6 +16,7 @@ class Repair:
         fields: of config.json that the library's class does not keep, with their defaults.
         whole: the same of the whole model, where these are of the language model in it.
         needed: whether the class is right, and no map says what it makes of the weights.
+        unloaded: whether the class does not load what is written for it.
         settings: attributes of the model by which the part knows this class.
         when: whether the language model's configuration leaves room for the fault.
     """
@@ -26,6 +27,7 @@ class Repair:
     when: Callable[[Mapping[str, Any]], bool] = lambda _: True
     whole: Mapping[str, Any] = field(default_factory=dict)
     needed: bool = False
+    unloaded: bool = False
 
 
 def given(key: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -99,6 +101,7 @@ MOLMO: Final = (
     *("image_patch_id", "image_col_id", "image_start_token_id", "low_res_image_start_token_id"),
     *("image_end_token_id", "frame_start_token_id", "frame_end_token_id", "image_low_res_id"),
 )
+SAM: Final = ("geometry_encoder", "detr_encoder", "detr_decoder", "mask_decoder")
 LINEAR_STEPS: Final = Repair("linear_steps")
 QWEN: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen4_exp")
 GLM4V: Final = (Repair("bicubic_positions"), tower_epsilon("rms_norm_eps", "norm1", "norm2"))
@@ -204,7 +207,20 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
         Repair("layer_scale"),
     ),
     **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
+    "rt_detr_v2": (Repair("turned_once", unloaded=True),),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
+    "sam3": (
+        Repair("box_edges"),
+        Repair(
+            "fixed_epsilon",
+            settings={"parts": tuple(f"detector_model.{it}." for it in SAM), "fixed_epsilon": 1e-5},
+        ),
+        Repair(
+            "detector_alone",
+            whole=dict.fromkeys(f"{it}_config" for it in SAM),
+            unloaded=True,
+        ),
+    ),
     "siglip": (gelu({"activation_fn": "tanh"}), Repair("picture_tower")),
     "unlimited_ocr": (
         Repair("resampled_positions"),
@@ -252,6 +268,15 @@ def needs(library: str, kind: str) -> bool:
     (True, False)
     """
     return any(it.needed for it in OF_LIBRARY.get(library, {}).get(kind, ()))
+
+
+def unloaded(library: str, kind: str) -> bool:
+    """Return whether LIBRARY's class for model type KIND loads what is written for it only if repaired.
+
+    >>> unloaded("mlx-vlm", "rt_detr_v2"), unloaded("mlx-vlm", "gemma3")
+    (True, False)
+    """
+    return any(it.unloaded for it in OF_LIBRARY.get(library, {}).get(kind, ()))
 
 
 def chosen(library: str, kind: str, parts: Collection[str]) -> tuple[Repair, ...]:

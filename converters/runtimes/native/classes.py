@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Inputs of transformers' classes -> what classes of the MLX libraries call them.
 RENAMED: Final = {"decoder_input_ids": "canvas_ids"}
+# The same of outputs.
+GIVEN: Final = {"logits": "pred_logits"}
 
 
 def layout_reader(model: Model) -> str | None:
@@ -139,12 +141,17 @@ def call_native(module: nn.Module, feed: Mapping[str, mx.array]) -> Any:
     """
     if sees(module) and taken(module) and (answers(module) or not reason_unread(module)):
         return read_on(module, feed, new_cache(module), module.get_input_embeddings)
-    (_, first), *others = feed.items()
+    (name, first), *others = feed.items()
+    if name == "pixel_values" and sees(module):
+        first = first.transpose(0, 2, 3, 1)  # mlx-vlm's classes of pictures have channels last
     parameters = list(inspect.signature(type(module).__call__).parameters.values())[2:]
     asked = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     named = dict.fromkeys(p.name for p in asked) | dict(others)
     named |= {own: named[name] for name, own in RENAMED.items() if name in named}
-    return module(first, **{p.name: named[p.name] for p in parameters if p.name in named})
+    found = module(first, **{p.name: named[p.name] for p in parameters if p.name in named})
+    if not isinstance(found, dict):
+        return found
+    return {name: found[own] for name, own in GIVEN.items() if own in found} | found
 
 
 def has_own_class(model: Model) -> bool:

@@ -217,6 +217,7 @@ READ: dict[str, Change] = {
         ("mlp.fc2", "mlp.c_proj"),
     ),
     "olmo_hybrid": parted_by_sizes,
+    "sam3_video": renamed((r"^(tracker_model\.){2}", "tracker_model.")),  # as published
 }
 # What the configuration of packed checkpoints says, and the sizes that packing needs.
 PACKED: dict[str, dict[str, Any]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import runpy
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weighbridge.tests.support.atlas import logits, pictures
+from weighbridge.tests.support.atlas import logits, pictures, videos
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 PADDING = 3  # tokens
+UNORDERED = -1e4  # what stands for no order: far below any other score
 # What is compared of an output: the first of these that it has, several side by side.
-OUTPUTS = (("last_hidden_state",), ("logits",), ("image_embeds", "text_embeds"))
+OUTPUTS = (
+    ("logits", "pred_boxes", "order_logits"),
+    ("logits", "pred_boxes"),
+    ("pred_logits", "pred_boxes", "pred_masks", "presence_logits"),
+    ("pred_logits", "pred_boxes"),
+    ("pred_masks",),
+    ("last_hidden_state",),
+    ("logits",),
+    ("image_embeds", "text_embeds"),
+)
 
 
 def load(library: str, folder: Path) -> Any:
@@ -56,6 +67,8 @@ def probes(library: str, kind: str, model: Any) -> Iterator[tuple[str, Arrays]]:
             yield name, {"input_ids": ids, **pictures.text_kinds(kind, ids), **beside}
     if not reads or getattr(model.config, "vision_config", None) is not None:
         yield "seen_", pictures.seen(kind, model)
+    if kind in videos.KINDS:
+        yield "long_", videos.clicked(model.config)
 
 
 def writing(model: Any) -> Any:
@@ -74,12 +87,10 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
     """Run the torch MODEL on what it is GIVEN, in float32, then in float64; MODEL stays in float64."""
     import torch
 
-    model = writing(model)
-    inner = model.base_model if library == "mlx-embeddings" else model
+    inner = runner(library, model, given)
     tensors = pictures.as_tensors(given)
-    plain = (
-        {"use_cache": False} if "use_cache" in inspect.signature(inner.forward).parameters else {}
-    )
+    named = inspect.signature(getattr(inner, "forward", inner)).parameters
+    plain = {"use_cache": False} if "use_cache" in named else {}
     results = []
     for dtype in (torch.float32, torch.float64):
         model = (
@@ -96,17 +107,33 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
     return logits.Reference(single, double if np.isfinite(double).all() else single)
 
 
+def runner(library: str, model: Any, given: Arrays) -> Callable[..., Any]:
+    """Return what of the torch MODEL takes what is GIVEN and gives what the class of LIBRARY gives."""
+    if "video" in given:
+        return partial(videos.in_torch, model)
+    model = writing(model)
+    return (
+        model.base_model if library == "mlx-embeddings" else getattr(model, "detector_model", model)
+    )
+
+
 def compared(found: Any, as_numpy: Callable[[Any], Any], given: Arrays) -> logits.Logits:
     """Return what is compared of the output FOUND, flat, padding of what was GIVEN left out."""
-    here = [row for row in OUTPUTS if getattr(found, row[0], None) is not None]
+    here = [row for row in OUTPUTS if all(getattr(found, it, None) is not None for it in row)]
     if not here:
         raise ValueError(f"{type(found).__name__} has none of {OUTPUTS}")
     [names, *_] = here
     parts = [np.asarray(as_numpy(getattr(found, name)), np.float64) for name in names]
+    parts = [part[part > UNORDERED] for part in parts]
     mask = given.get("attention_mask")
     if mask is not None and names == ("last_hidden_state",):
         parts = [part[mask.astype(bool)] for part in parts]
-    return np.concatenate([part.reshape(-1) for part in parts])
+    return np.concatenate([scaled(part.reshape(-1)) for part in parts])
+
+
+def scaled(part: logits.Logits) -> logits.Logits:
+    """Return PART by a power of two, so that its largest is below 1: none hides the errors of another."""
+    return np.ldexp(part, -np.frexp(np.abs(part).max(initial=0))[1])
 
 
 def native(model: Any, given: Arrays) -> logits.Logits:
@@ -117,6 +144,9 @@ def native(model: Any, given: Arrays) -> logits.Logits:
         name: [mx.array(it) for it in value] if isinstance(value, list) else mx.array(value)
         for name, value in pictures.as_named(model, given).items()
     }
+    if "video" in given:
+        found = videos.in_mlx(model, arrays)
+        return compared(found, lambda it: np.array(it.astype(mx.float32)), given)
     if not generates(model):
         by_place(model, dict(arrays))  # what it keeps of one text must not change the next
     found = generated(model, arrays) if generates(model) else by_place(model, arrays)

@@ -94,7 +94,8 @@ KINDS = {
     **dict.fromkeys(("minicpmv4_7", "gemma4", "diffusion_gemma"), "mm_token_type_ids"),
     "gemma3": "token_type_ids",
 }
-PAIRS = frozenset({"siglip"})  # a text and a picture go into these together, never one in the other
+# A text and a picture go into these together, never one in the other.
+PAIRS = frozenset({"siglip", "sam3"})
 FIRST = frozenset({"florence2", "paligemma"})  # a picture is what a text of these begins with
 FRAME = (
     "vision_start_token_id",
@@ -161,8 +162,23 @@ def twice(config: Any) -> Arrays:
     }
 
 
+def described(config: Any) -> Arrays:
+    """Return a picture, and a text with padding that says what to find in it.
+
+    No boxes of such things: transformers cuts them out with torchvision, which need not be there.
+    """
+    ids = logits.tokens((1, 12))
+    mask = np.ones_like(ids)
+    mask[:, -3:] = 0
+    return {"input_ids": ids, "attention_mask": mask, **probes.plain(config)}
+
+
 # Types whose text has no token for each part of a picture alone.
-WHOLE: dict[str, Callable[[Any], Arrays]] = {"mllama": beside, "molmo2": twice}
+WHOLE: dict[str, Callable[[Any], Arrays]] = {
+    "mllama": beside,
+    "molmo2": twice,
+    **dict.fromkeys(("sam3", "sam3_video"), described),
+}
 
 
 def seen(kind: str, model: Any) -> Arrays:
@@ -261,6 +277,11 @@ def cropped(given: Arrays) -> dict[str, Any]:
     }
 
 
+def channels_last(given: Arrays) -> Arrays:
+    """Return the pictures GIVEN with their channels last."""
+    return {"pixel_values": given["pixel_values"].transpose(0, 2, 3, 1)}
+
+
 def bound(given: Arrays) -> Arrays:
     """Return the patches GIVEN as of one picture, and from where to where it is in the text."""
     places = np.flatnonzero(given["input_ids"][0] == TOKENS["image_token_id"])
@@ -278,6 +299,7 @@ OWN_NAMES: dict[str, tuple[str, Callable[[Arrays], dict[str, Any]]]] = {
     "kimi_k25": ("image_grid_thw", lambda it: {"image_grid_hws": it["image_grid_thw"][:, 1:]}),
     **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), ("target_sizes", bound)),
     "paddleocr_vl": ("pixel_values", lambda it: {"pixel_values": it["pixel_values"][None]}),
+    **dict.fromkeys(("sam3", "sam3_video"), ("pixel_values", channels_last)),
     "unlimited_ocr": ("patches_grid", cropped),
 }
 

@@ -30,8 +30,11 @@ PLAIN = {
     ("mlx-vlm", "openai_privacy_filter"): ("AutoModelForTokenClassification",),
     ("mlx-vlm", "llama4"): GENERATING[:1],
     ("mlx-vlm", "qwen3_omni_moe"): ("AutoModelForMultimodalLM",),
+    ("mlx-vlm", "pp_doclayout_v3"): ("AutoModelForObjectDetection",),
+    ("mlx-vlm", "rt_detr_v2"): ("AutoModelForObjectDetection",),
 }
 LARGEST = 4_000_000  # parameters: more means that a size is missing in sizes.py
+WIDER = {"pp_doclayout_v3": 9_000_000, "sam3_video": 23_000_000}  # some widths are fixed in a class
 TOWERS = ("vision_config", "audio_config", "image_config")
 # What makes numbers of pictures, which no tiny model needs: its pictures are numbers.
 PROCESSOR = {"do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
@@ -254,7 +257,7 @@ def torch_class(settings: Any, autos: tuple[str, ...] = GENERATING) -> Any:
         if type(settings) in auto._model_mapping:
             with torch.device("meta"):
                 count = sum(p.numel() for p in auto.from_config(settings).parameters())
-            if count > LARGEST:
+            if count > WIDER.get(settings.model_type, LARGEST):
                 raise ValueError(f"{count / 1e6:.0f} M parameters: a size is missing in sizes.py")
             return auto
     raise ValueError(f"no language model in transformers for {settings.model_type}")

@@ -20,6 +20,11 @@ HEAD = """\
 Of these libraries the same is said, *seen* and *change* as their atlases measured them, on texts and with a picture: the
 largest error for its bar. A class that is repaired had the weights in the layout that it reads.
 """
+# What is done of a fault that no repair mends: whether the layout is what is wrong.
+LEFT = {
+    True: "the tensors are written as the class reads them",
+    False: "nothing; the conversion's verdict says so",
+}
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
@@ -76,7 +81,6 @@ def mended(row: Row) -> str:
 
 def left(fault: Any) -> str:
     """Return the section of FAULT, that no repair mends."""
-    laid = fault.kind in LAID_OUT
     return section(
         fault.kind,
         fault.library,
@@ -85,9 +89,7 @@ def left(fault: Any) -> str:
             "fault": f"{fault.why}.",
             "repro": repro(fault.kind, fault.library),
             "seen": f"stops with `{fault.raises}`",
-            "here": "the tensors are written as the class reads them"
-            if laid
-            else "nothing; the conversion's verdict says so",
+            "here": fault.here if fault.here != "nothing" else LEFT[fault.kind in LAID_OUT],
             "test": f"`{fault.library}-{fault.kind}` in `tests/atlas/test_towers.py`",
         },
     )

@@ -96,6 +96,66 @@ OF_LIBRARY = {"mlx-embeddings": EMBEDDING, "mlx-vlm": SEEING}
 GRID: dict[str, Any] = {
     "text_config": {"rope_parameters": {**ROPE, "mrope_section": [1, 1, 1]}, "eos_token_id": [2]}
 }
+DETECTOR: dict[str, Any] = {
+    "image_size": [64, 96],
+    "id2label": {n: f"thing {n}" for n in range(7)},
+    "num_queries": 10,
+    "encoder_ffn_dim": 52,
+    "decoder_ffn_dim": 56,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 3,
+    "decoder_layers": 2,
+}
+LAYERS: dict[str, Any] = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": 80,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+}
+
+
+def detecting(hidden: int, layers: int) -> dict[str, Any]:
+    """Return the parts of SAM 3 that find things, HIDDEN wide, LAYERS of them moving boxes."""
+    own = {**LAYERS, "hidden_size": hidden}
+    return {
+        "vision_config": {
+            "model_type": "sam3_vision_model",
+            "fpn_hidden_size": hidden,
+            "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]],
+            "backbone_config": {
+                **LAYERS,
+                "model_type": "sam3_vit_model",
+                "hidden_size": 32,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 3,
+                "image_size": 56,
+                "patch_size": 7,
+                "window_size": 4,
+                "pretrain_image_size": 28,
+                "global_attn_indexes": [1],
+            },
+        },
+        "text_config": {
+            **LAYERS,
+            "hidden_size": 40,
+            "vocab_size": 136,
+            "max_position_embeddings": 256,
+            "projection_dim": 36,
+            "hidden_act": "gelu",
+        },
+        "geometry_encoder_config": {**own, "num_layers": 2},
+        "detr_encoder_config": own,
+        "detr_decoder_config": {
+            **own,
+            "num_queries": 10,
+            "num_hidden_layers": layers,
+            "intermediate_size": 8 * hidden,  # where texts are scored, mlx-vlm's class has no other
+        },
+        "mask_decoder_config": {"hidden_size": hidden, "num_attention_heads": 4},
+    }
+
+
+FOLLOWING = detecting(256, 2)  # transformers' tracker has no other width
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "aya_vision": {"alignment_intermediate_size": 64, "text_config": EVEN, "vision_config": FOUR},
@@ -236,6 +296,20 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "text_config": EVEN,
         "vision_config": {"projection_dim": HIDDEN},
     },
+    "pp_doclayout_v3": {  # mlx-vlm's class has fixed widths of the backbone, and of what it gives on
+        **DETECTOR,
+        "backbone_config": {
+            "out_features": ["stage1", "stage2", "stage3", "stage4"],
+            "stage_mid_channels": [8, 10, 12, 14],
+            "stage_num_blocks": [1, 1, 2, 1],
+            "stage_numb_of_layers": [2, 2, 2, 2],
+        },
+        "initializer_range": 1.0,  # of batch norms too, which would let next to nothing through
+        "hidden_expansion": 0.125,
+        "mask_feature_channels": [20, 28],
+        "num_prototypes": 18,
+        "global_pointer_head_size": 22,
+    },
     "qwen2_vl": OUT,
     "qwen3_5": QWEN,
     "qwen3_5_moe": QWEN,
@@ -299,6 +373,31 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "indexer_head_dim": 16,
             "indexer_budget": 32,
             "indexer_compress_ratio": 4,
+        },
+    },
+    "rt_detr_v2": {
+        **DETECTOR,
+        "backbone_config": {
+            "embedding_size": 20,
+            "hidden_sizes": [16, 24, 28, 36],
+            "depths": [1, 2, 1, 1],
+            "out_indices": [2, 3, 4],
+        },
+        "encoder_in_channels": [24, 28, 36],
+        "decoder_in_channels": [40, 40, 40],
+        "encoder_hidden_dim": 40,
+    },
+    "sam3": detecting(HIDDEN, 6),  # of fewer layers none moves a box to an edge
+    "sam3_video": {
+        "image_size": 56,
+        "detector_config": FOLLOWING,
+        "tracker_config": {
+            "vision_config": FOLLOWING["vision_config"],
+            "prompt_encoder_config": {"patch_size": 7},
+            "mask_decoder_config": {"mlp_dim": 72},
+            "memory_attention_num_layers": 2,
+            "memory_attention_feed_forward_hidden_size": 80,
+            "memory_fuser_intermediate_dim": 56,
         },
     },
     "siglip": {"text_config": {"projection_size": 32}},

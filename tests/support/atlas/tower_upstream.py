@@ -23,6 +23,7 @@ from weighbridge.converters.models.model_files import repaired_config
 from weighbridge.errors import MismatchError
 from weighbridge.tests.support.atlas import libraries, logits, tiny
 from weighbridge.tests.support.atlas.faults import Fault
+from weighbridge.tests.support.atlas.hub import made_readable
 from weighbridge.tests.support.atlas.tower_faults import OTHERS
 from weighbridge.tests.support.atlas.upstream import add
 
@@ -34,6 +35,8 @@ def words(fault: Fault) -> str:
             how = {"gain": tiny.GAIN, "library": fault.library}
             made = tiny.make(fault.kind, Path(folder), "saved", **how)
             add(Path(folder), fault.mlx)
+            if "hub" in fault.layouts:
+                made_readable(fault.kind, Path(folder))
             model = libraries.load(fault.library, Path(folder))
             list(compared(fault.library, fault.kind, made, model))
     except Exception as error:
@@ -56,7 +59,7 @@ def errors(
 ) -> list[tuple[float, float]]:
     """Return the error of LIBRARY's class for KIND on each input, with its bar.
 
-    The class is given the weights in the layout that it reads, which a conversion writes; where it
+    The class is given the weights as a conversion writes them, in the layout that it reads; where it
     refuses them all the same, or gives another number of logits, nothing is right.
     """
     import mlx.core as mx
@@ -69,7 +72,8 @@ def errors(
         asked = repaired_config(None, config, library) if repair else config
         target = find(asked, library)
         try:
-            model = target.load(to_mlx(asked, target).config, weights)
+            config = to_mlx(asked, target).config
+            model = target.load(config, target.sanitize(config, weights))
             return list(compared(library, kind, made, model))
         except (MismatchError, ValueError):
             return [(float("inf"), 0.0)]

@@ -26,14 +26,29 @@ class Folded:
     Attributes:
         rule: the rule; its captures are called ``0``, ``1`` ...
         order: the place of its first tensor.
-        indices: the values of each capture, in the order of the captures.
+        places: the values that the captures have together, in the order of the captures.
         befores: the segment before each of them.
     """
 
     rule: Rule
     order: int
-    indices: tuple[tuple[int, ...], ...] = ()
+    places: frozenset[tuple[int, ...]] = frozenset()
     befores: tuple[str, ...] = ()
+
+    @property
+    def indices(self) -> tuple[tuple[int, ...], ...]:
+        """The values of each capture."""
+        return tuple(tuple(sorted(set(column))) for column in zip(*self.places, strict=True))
+
+    def even(self, at: int) -> bool:
+        """Say whether capture AT has all its values, whatever the others are: stages differ in depth.
+
+        >>> ragged = Folded(Tie(Name(()), Name(())), 0, frozenset({(0, 0), (1, 0), (1, 1)}))
+        >>> ragged.even(1), replace(ragged, places=frozenset({(0, 0), (0, 1)})).even(1)
+        (False, True)
+        """
+        others = {(*place[:at], *place[at + 1 :]) for place in self.places}
+        return len(self.places) == len(others) * len(self.indices[at])
 
 
 def names_of(rule: Rule) -> tuple[Name, ...]:
@@ -94,8 +109,8 @@ def _fold(group: list[tuple[int, Rule]]) -> Iterator[Folded]:
     if rule.flaw():
         yield from (Folded(rule, at) for at, rule in group)
         return
-    values = tuple(tuple(sorted(set(column))) for column in varying)
-    yield Folded(rule, order, values, tuple(_before(rule, at) for at in range(len(varying))))
+    places = frozenset(zip(*varying, strict=True))
+    yield Folded(rule, order, places, tuple(_before(rule, at) for at in range(len(varying))))
 
 
 def _captured(name: Name, texts: Iterator[str | Capture]) -> Name:
@@ -133,7 +148,7 @@ def _word_groups(rules: Sequence[Folded], capture: str) -> list[list[tuple[Folde
             capture not in {c.name for c in name.captures} for name in names_of(folded.rule)
         ):
             for word, template in _templates(folded.rule):
-                found[(template, folded.indices, folded.befores)].append((folded, word))
+                found[(template, folded.places, folded.befores)].append((folded, word))
     return [group for group in found.values() if len(group) > 1]
 
 

@@ -176,7 +176,7 @@ def named(folded: Sequence[Folded], speaker: Speaker) -> tuple[dict[str, Express
     for item in folded:
         names: dict[str, str] = {}
         for at, (indices, before) in enumerate(zip(item.indices, item.befores, strict=True)):
-            counted = _counted(item, indices, before, speaker)
+            counted = _counted(item, indices, before, speaker) if item.even(at) else None
             taken = set(names.values())
             if counted is not None:
                 known = {str(value): name for name, value in counts.items() if name not in taken}
@@ -302,7 +302,7 @@ def _listed(rule: Rule, folded: Folded) -> Rule:
     lists = [
         Definition((name,), Words(tuple(map(str, folded.indices[at]))))
         for name, at in captures.items()
-        if name not in defined and at < len(folded.indices)
+        if name not in defined and at < len(folded.indices) and folded.even(at)
     ]
     return replace(rule, where=(*rule.where, *lists))
 

@@ -62,6 +62,33 @@ def test_indices_are_listed_where_two_rules_would_take_the_same_tensor():
     ]
 
 
+def stages(*depths, tails=("conv",)):
+    return {
+        f"stages.{s}.layers.{n}.{tail}": (3, 2)
+        for s, depth in enumerate(depths)
+        for n in range(depth)
+        for tail in tails
+    }
+
+
+def test_layers_of_stages_of_different_depths_are_not_counted_by_what_counts_other_layers():
+    assert learned(dict, stages(1, 2, 1), {"decoder_layers": 2}) == [
+        "stages.{l}.layers.{i}.conv <-> same"
+    ]
+
+
+def test_of_stages_of_different_depths_only_what_all_have_is_listed():
+    def sometimes(w):
+        return {name: it if ".1.weight" in name else it + 1 for name, it in w.items()}
+
+    tails = tuple(f"part.{n}.weight" for n in range(3))
+    assert learned(sometimes, stages(1, 2, 1, tails=tails), {"decoder_layers": 2}) == [
+        "stages.{l}.layers.{i}.part.{j}.weight <-> same + 1",
+        "    where j = 0 | 2",
+        "stages.{l}.layers.{i}.part.1.weight <-> same",
+    ]
+
+
 def test_a_layer_that_is_dropped_whole_is_one_rule_beside_those_that_are_kept():
     def without_last(w):
         return {name: array for name, array in w.items() if not name.startswith("layers.3.")}

@@ -1,0 +1,1 @@
+"""Parts that mend detectors of mlx-vlm."""
