@@ -69,7 +69,7 @@ def held(program: ExportedProgram) -> bool:
     graph = program.graph_module.graph
     checks = [n for n in graph.nodes if n.target is _ATEN._assert_scalar.default]
     masks = from_masks(program)
-    checks = [node for node in checks if not _settled(node.args[0])]
+    checks = [node for node in checks if not _decided(node.args[0])]
     if not checks:
         return DECIDED in program.graph_module.meta
     try:
@@ -104,7 +104,7 @@ def decide(program: ExportedProgram, conditions: list[Node]) -> None:
     program.graph_module.recompile()
 
 
-def _settled(check: Any) -> bool:
+def _decided(check: Any) -> bool:
     """Tell whether CHECK is of a size that is fixed by now, as ``counted`` fixes them."""
     size: Any = check.args[0] if check.target in _COMPARED else None
     fixed = getattr(size, "target", None) is _ATEN.sym_size.int
