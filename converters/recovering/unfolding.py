@@ -140,11 +140,9 @@ def unfolded(folded: Folded) -> Unfolded:
     found.arrays = put_together(pieces, {name: it.shape for name, it in folded.wanted.items()})
     normed = {name for pair in found.norms for name in pair}
     for name, array in found.arrays.items():
-        way, without = (
-            way_of(array, folded.origins.get(name) or {}),
-            NORMED if name in normed else COMPUTED,
-        )
-        found.ways[name] = way if way == PROVEN or moved[name] else without
+        way = way_of(array, folded.origins.get(name) or {})
+        made = NORMED if name in normed else COMPUTED
+        found.ways[name] = way if way == PROVEN or moved[name] else made
     return found
 
 
