@@ -13,7 +13,7 @@ import xxhash
 from ..converters.models import Model
 from ..converters.quantization import Blocks, Dequantized
 from ..converters.values import Array, LowRank
-from ..errors import BadInputError, MismatchError
+from ..errors import BadInputError, MismatchError, UnsupportedError
 from .adapters import (
     initial_updates,
     linear_shapes,
@@ -237,9 +237,17 @@ def _adapted(module: Any, settings: AdapterSection) -> dict[str, tuple[int, int]
     Raises:
         BadInputError: a rank that none of them has room for.
         MismatchError: targets that are no linear modules.
+        UnsupportedError: targets that hold their weights turned.
     """
     shapes = linear_shapes(module)
-    chosen = {name: shapes[name] for name in select(shapes, settings.targets, "linear modules")}
+    turned = [name for name, it in module.named_modules() if type(it).__name__ == "Conv1D"]
+    names = select([*shapes, *turned], settings.targets, "linear modules")
+    if refused := [name for name in turned if name in names]:
+        raise UnsupportedError(
+            f"adapters are not trained on a Conv1D of transformers, as {refused[0]} is; give other"
+            " adapter.targets, or train such modules whole: --set adapter=null"
+        )
+    chosen = {name: shapes[name] for name in names}
     most = max(map(min, chosen.values()))
     if settings.rank > most:
         raise BadInputError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from weighbridge.converters.values import LowRank
-from weighbridge.errors import MismatchError
+from weighbridge.errors import MismatchError, UnsupportedError
 from weighbridge.trainers.adapters import (
     initial_updates,
     linear_shapes,
@@ -15,6 +16,7 @@ from weighbridge.trainers.adapters import (
     select,
     updates_of,
 )
+from weighbridge.trainers.tasks import build_task
 
 NAMES = ["layer.0.attention.query", "layer.0.attention.key", "layer.1.attention.query", "queryless"]
 MEANT = {
@@ -39,6 +41,14 @@ def test_patterns_without_a_match_are_refused_together_with_the_nearest():
 def test_a_pattern_that_lies_deeper_is_offered_as_it_would_be_found():
     with pytest.raises(MismatchError, match=r"attention\.\*: did you mean \*\.attention\.\*\?"):
         select(NAMES, ["attention.*"], "modules")
+
+
+def test_modules_that_hold_their_weights_turned_are_refused_by_name(decoder_config):
+    sizes = {"n_embd": 16, "n_head": 2, "n_layer": 1, "vocab_size": 64, "n_positions": 16}
+    module = GPT2LMHeadModel(GPT2Config(**sizes))
+    config = decoder_config(adapter={"rank": 2, "targets": ["c_attn"]})
+    with pytest.raises(UnsupportedError, match=r"Conv1D of transformers, as .*c_attn is"):
+        build_task(config, module)
 
 
 def test_first_values_are_the_update_of_zero_and_do_not_depend_on_neighbours():
