@@ -67,13 +67,14 @@ def test_a_right_conversion_passes_both_ways(pairs, kind, way):
 
 
 @pytest.mark.parametrize("way", ["to mlx", "to torch"])
-def test_only_the_tower_keeps_a_right_conversion_from_passing(pairs, way):
+def test_only_the_tower_and_its_processor_keep_a_right_conversion_from_passing(pairs, way):
     torch, mlx = map(open_model, pairs("qwen3_vl"))
     verdict = compare(torch, mlx) if way == "to mlx" else compare(mlx, torch)
     assert verdict.status == "UNVERIFIED"
     others = [(stage.name, stage.status) for stage in verdict.stages if stage.status != "pass"]
-    assert ("towers", "unverified") in others
-    assert {status for name, status in others if name != "towers"} <= {"skipped"}
+    open_ = {("towers", "unverified"), ("processor", "unverified")}
+    assert open_ <= set(others)
+    assert {status for name, status in others if (name, status) not in open_} <= {"skipped"}
 
 
 def test_an_embedding_s_scale_in_sixteen_bits_is_the_source_s_too(pairs):

@@ -124,11 +124,10 @@ def compared(found: Any, as_numpy: Callable[[Any], Any], given: Arrays) -> logit
         raise ValueError(f"{type(found).__name__} has none of {OUTPUTS}")
     [names, *_] = here
     parts = [np.asarray(as_numpy(getattr(found, name)), np.float64) for name in names]
-    parts = [part[part > UNORDERED] for part in parts]
     mask = given.get("attention_mask")
     if mask is not None and names == ("last_hidden_state",):
         parts = [part[mask.astype(bool)] for part in parts]
-    return np.concatenate([scaled(part.reshape(-1)) for part in parts])
+    return np.concatenate([scaled(part[~(part <= UNORDERED)]) for part in parts])
 
 
 def scaled(part: logits.Logits) -> logits.Logits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -158,6 +159,8 @@ def _without_cache(own: Callable[..., Any]) -> Callable[..., Any]:
         kept = {name: it for name, it in result.items() if not isinstance(it, cache)}
         return result if len(kept) == len(result) else cast(Any, type(result))(**kept)
 
+    # A signature that a function says of itself has a ``self``, which is bound here.
+    vars(forward)["__signature__"] = inspect.signature(own)
     return forward
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -123,6 +124,17 @@ class Cached(nn.Module):
         cache = past_key_values or self.cache()
         keys, values = cache.update(x, x.square(), 0)
         return self.output(last_hidden_state=keys * values, past_key_values=cache)
+
+
+def test_a_forward_that_says_its_own_signature_is_recorded(assert_same):
+    class Said(torch.nn.Module):
+        def forward(self, *given, **named):
+            return (given or tuple(named.values()))[0] * 2
+
+    inner = [inspect.Parameter(it, inspect.Parameter.POSITIONAL_OR_KEYWORD) for it in ("self", "x")]
+    Said.forward.__signature__ = inspect.Signature(inner)
+    module, x = Said(), torch.randn(2, 3)
+    assert_same(capture(module, inputs={"x": x})(x=to_mlx(x)), module(x), rtol=1e-6)
 
 
 def test_a_cache_that_nobody_asked_for_is_left_out(assert_same):
