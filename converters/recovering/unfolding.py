@@ -141,8 +141,8 @@ def unfolded(folded: Folded) -> Unfolded:
     normed = {name for pair in found.norms for name in pair}
     for name, array in found.arrays.items():
         way = way_of(array, folded.origins.get(name) or {})
-        made = NORMED if name in normed else COMPUTED
-        found.ways[name] = way if way == PROVEN or moved[name] else made
+        otherwise = NORMED if name in normed else COMPUTED
+        found.ways[name] = way if way == PROVEN or moved[name] else otherwise
     return found
 
 

@@ -105,7 +105,14 @@ KIND = {
     "a package of ours": (*("coreml", "coreml-compressed", "coreml-functions", "coreml-pictures"),),
     "an asset of ours": ("coreai", "coreai-stateful"),
     "a model of ours": (
-        *("quantize", "quantized-to-torch", "torch-to-quantized", "dequantized"),
+        *(
+            "quantize",
+            "quantize-library",
+            "repaired",
+            "quantized-to-torch",
+            "torch-to-quantized",
+            "dequantized",
+        ),
         *("gguf-to-mlx", "gguf-to-torch", "onnx-to-torch", "coreml-to-mlx"),
         *("torch-to-mlx", "mlx-to-torch", "shards", "checked"),
         *("merge", "merge-quantized"),
