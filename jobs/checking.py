@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..converters.common.policy import Policy
 from ..converters.maps import Plan, Step
-from ..converters.maps.notation.axes import UNIT, Atom, Axes, Sum
+from ..converters.maps.notation.axes import UNIT, Atom, Axes, Product, Sum
 from ..converters.maps.notation.rules import Cast
 from ..converters.maps.programs.computed import Computed
 from ..converters.maps.programs.preimages import leads_as_near
@@ -179,7 +180,9 @@ def expectations_of(plan: Plan) -> dict[str, Expectation]:
         computed = isinstance(step.rule, Computed)
         ordered = len(step.sources) == 1 or all(len(it.names) == 1 for it in step.sources)
         shared = len(step.source_names) > 1 < len(step.target_names)
-        expectation = Expectation(_sources(step), axes, _changes(step), computed, ordered, shared)
+        expectation = Expectation(
+            _sources(step), axes, _changes(step), computed, ordered, shared, _reorders(step)
+        )
         found |= dict.fromkeys(step.target_names, expectation)
     return found
 
@@ -187,9 +190,11 @@ def expectations_of(plan: Plan) -> dict[str, Expectation]:
 def _sources(step: Step) -> tuple[str, ...]:
     """Return what STEP reads, in the order in which it lies in the target where that joins it."""
     sums = [axis for it in step.targets for axis in it.axes or () if isinstance(axis, Sum)]
-    places = {part: place for place, part in enumerate(sums[0].parts)} if len(sums) == 1 else {}
+    parts = sums[0].parts if len(sums) == 1 else ()
+    places = {_unordered(part): place for place, part in enumerate(parts)}
     found = [
-        next((places[it] for it in one.axes or () if it in places), -1) for one in step.sources
+        next((places[it] for it in map(_unordered, one.axes or ()) if it in places), -1)
+        for one in step.sources
     ]
     if -1 in found:
         return step.source_names
@@ -200,9 +205,33 @@ def _sources(step: Step) -> tuple[str, ...]:
     )
 
 
+def _unordered(axis: Any) -> Any:
+    """Return AXIS, its factors in no order, if it has any."""
+    return frozenset(axis.factors) if isinstance(axis, Product) else axis
+
+
 def _changes(step: Step) -> bool:
     terms = (*step.rule.left, *step.rule.right)
     return any(not isinstance(change, Cast) for term in terms for change in term.changes)
+
+
+def _reorders(step: Step) -> bool:
+    """Say whether STEP joins or cuts tensors, and has the factors of an axis of them in another order."""
+    if len(step.sources) == len(step.targets) == 1:
+        return False
+    before, after = (
+        {it for one in side for it in _products(one.axes or ())}
+        for side in (step.sources, step.targets)
+    )
+    return any(one != other and {*one} == {*other} for one in before for other in after)
+
+
+def _products(axes: Axes) -> Iterator[tuple[Any, ...]]:
+    """Yield the factors of each product within AXES."""
+    for axis in axes:
+        if isinstance(axis, Product):
+            yield axis.factors
+        yield from _products(getattr(axis, "factors", getattr(axis, "parts", ())))
 
 
 def _axes(step: Step) -> tuple[Axes | None, Axes | None]:

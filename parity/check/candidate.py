@@ -27,6 +27,7 @@ FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools", "c
 RANDOM: Final = frozenset(
     f"random_{it}" for it in ("bernoulli", "categorical", "normal", "uniform")
 )
+ELSEWHERE: Final = "No Metal back-end"  # what MLX says where a class has a kernel for Metal alone
 PRECISIONS: Final = frozenset(("float32", "float16", "bfloat16"))
 
 
@@ -166,5 +167,7 @@ def unrunnable(error: Exception) -> Stage:
         raise UsersCodeError(line) from error
     if raised_by_us(error) and not isinstance(error, WeighbridgeError):
         raise error
+    if ELSEWHERE in str(error):
+        return Stage("outputs", "unverified", "its class runs on Metal alone, which is not here")
     reason = error if isinstance(error, WeighbridgeError) else repr(error)
     return Stage("outputs", "fail", f"the candidate does not run: {reason}")

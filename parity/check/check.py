@@ -30,8 +30,9 @@ from ..probes import coverage
 from ..probes.probes import Probe
 from ..text.compare import compare_sides
 from ..text.side import read_text_side
-from ..weights.expectations import Expected, changed_names, disagreements, with_programs
+from ..weights.expectations import Expected, disagreements, names_that, with_programs
 from ..weights.fingerprints import Explanation, explain
+from ..weights.reference_index import Permitted
 from ..weights.weights import base_weights, model_hashes
 from .batches import batch_stages
 from .candidate import Candidate
@@ -168,7 +169,9 @@ class Check(Runs):
             reference_arrays=readable,
             updates=source.adapter.updates if source and source.adapter else {},
             unused=partial(unused_of, self.golden),
-            altered=changed_names(self.expected),
+            permitted=Permitted(
+                names_that(self.expected, "changed"), names_that(self.expected, "reordered")
+            ),
         )
         found, self.untrue = judge(self.golden, self.candidate, found)
         self.explanations = self.without_needless(with_programs(found, self.expected))

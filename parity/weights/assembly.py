@@ -34,9 +34,10 @@ def assemble(index: ReferenceIndex, name: str, array: Array) -> Explanation | No
     """Explain ARRAY as whole reference tensors along one of its axes, by hashes alone.
 
     >>> import numpy as np
+    >>> from .reference_index import Permitted
     >>> from .sketches.sketch import sketch
     >>> experts = {f"e.{i}.w": np.arange(6.0).reshape(2, 3) + 10 * i for i in range(2)}
-    >>> index = ReferenceIndex({k: sketch(a) for k, a in experts.items()}, None, {}, frozenset())
+    >>> index = ReferenceIndex({k: sketch(a) for k, a in experts.items()}, None, {}, Permitted())
     >>> assemble(index, "e.w", np.stack(list(experts.values()))).kind
     'stacked'
     """
@@ -200,7 +201,7 @@ class Cutter:
         larger = [it for it in self.free if may_hold(shapes[it], array.shape)]
         for source in ranked(name, larger)[:TRIES]:
             whole = self.whole(source, CODE[array.dtype])
-            place = find_place(array, whole)
+            place = find_place(array, whole, any_order=name in self.index.reordered)
             if place is not None:
                 self.cut(source, CODE[array.dtype]).parts[name] = place
                 return source
@@ -217,12 +218,13 @@ class Cutter:
         shapes = {it: self.index.sketches[it].shape for it in self.free}
         smaller = [it for it in self.free if may_hold(array.shape, shapes[it])]
         whole = whole_of(array) if smaller and self.index.arrays else None
-        for turned, table in enumerate(whole.tables if whole else ()):
+        for turned, table in enumerate(whole.tables) if whole else ():
             taken: dict[str, Array] = {}
             for at, source in enumerate(ranked(name, smaller)):
                 if at - len(taken) >= TRIES:
                     break
-                place = find_place(self.read(source, CODE[array.dtype]), whole) if whole else None
+                part = self.read(source, CODE[array.dtype])
+                place = find_place(part, whole, any_order=name in self.index.reordered)
                 if place is not None and place.turned == turned:
                     taken[source] = place.rows
             if taken and len(np.unique(np.concatenate(list(taken.values())))) == len(table):
@@ -258,7 +260,9 @@ class Cutter:
         """Return the explanation of ARRAY by the reference tensors TAKEN."""
         parts = sorted(taken, key=lambda source: int(taken[source][0]))
         turn = "" if name in self.index.altered else out_of_turn(parts)
-        words = [f"rows of {len(parts)} tensors, all of each: {shorten(parts)}", turn]
+        moved = [source for source in parts if (np.diff(taken[source]) < 0).any()]
+        order = f"in another order those of {shorten(moved)}" if moved else ""
+        words = [f"rows of {len(parts)} tensors, all of each: {shorten(parts)}", order, turn]
         what = (parts[0], "joined", "; ".join(it for it in words if it))
         found = self.index.explanation(name, array, what, ok=not turn)
         return found._replace(parts=tuple(parts))

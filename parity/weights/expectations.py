@@ -23,6 +23,7 @@ class Expectation(NamedTuple):
         computed: a program makes it, which values cannot show.
         ordered: whether the order of the sources is that in which they lie in it.
         shared: other candidate tensors are made of the same sources, so this one may have some alone.
+        reordered: rows come in another order within what it is joined of, or cut from.
         holds: says whether the values are what the program makes, where it can be run here.
     """
 
@@ -32,6 +33,7 @@ class Expectation(NamedTuple):
     computed: bool = False
     ordered: bool = True
     shared: bool = False
+    reordered: bool = False
     holds: Callable[[], bool] | None = None
 
 
@@ -50,9 +52,13 @@ def as_expectation(given: Expected, found: Axes | None = None) -> Expectation:
     return Expectation((source,), axes)
 
 
-def changed_names(expected: Mapping[str, Expected]) -> frozenset[str]:
-    """Return the candidate's tensors that a map changes in value."""
-    return frozenset(name for name, it in expected.items() if as_expectation(it).changed)
+def names_that(expected: Mapping[str, Expected], are: str) -> frozenset[str]:
+    """Return the candidate's tensors that ARE, such as ``changed``, by what a map says.
+
+    >>> names_that({"w": Expectation(("w",), changed=True), "v": "v"}, "changed")
+    frozenset({'w'})
+    """
+    return frozenset(name for name, it in expected.items() if getattr(as_expectation(it), are))
 
 
 def disagreements(

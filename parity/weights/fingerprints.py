@@ -14,12 +14,13 @@ from ...converters.values import Array, LowRank
 from .alterations import explain_altered, merged_part
 from .assembly import Cutter, assemble, carried, with_inconclusive
 from .expectations import disagreements
-from .reference_index import Explanation, ReferenceIndex
+from .reference_index import Explanation, Permitted, ReferenceIndex
 from .sketches.casts import fingerprint
 from .sketches.sketch import Sketch, Weights, sketch
 
 __all__ = ["Explanation", "Weights", "disagreements", "explain"]
 
+NOTHING: Final = Permitted()
 OPEN: Final = frozenset({"unexplained", "cropped", "shuffled"})  # what a sum may explain after all
 
 
@@ -30,7 +31,7 @@ def explain(
     reference_arrays: Callable[[str], Array] | None = None,
     updates: Mapping[str, LowRank] | None = None,
     unused: Callable[[], Collection[str]] = tuple,
-    altered: Collection[str] = (),
+    permitted: Permitted = NOTHING,
 ) -> list[Explanation]:
     """Explain each tensor of CANDIDATE, then name each reference tensor that none of them carries.
 
@@ -42,8 +43,7 @@ def explain(
         updates: low-rank updates that are due, by reference name.
         unused: returns the reference names that the candidate may lack (recomputed buffers, a pooler
             that no output uses, neutral weights that a compiler eliminates); asked if it lacks any.
-        altered: candidate names that the route is known to change by a factor, an offset, an
-            order or a crop, which would be faults otherwise.
+        permitted: what the route is known to change.
 
     Returns:
         One explanation per candidate tensor, in its order, then one of kind ``missing`` or
@@ -56,7 +56,7 @@ def explain(
     >>> [(it.kind, it.axes, it.ok) for it in found]
     [('transposed', (1, 0), True)]
     """
-    index = ReferenceIndex(reference, reference_arrays, updates or {}, frozenset(altered))
+    index = ReferenceIndex(reference, reference_arrays, updates or {}, permitted)
     found = _by_parts(index, candidate, _by_hash(index, candidate, candidate.headers))
     rest = [name for name in candidate.headers if name not in found]
     found |= {name: explain_altered(index, name, candidate.read(name)) for name in rest}
@@ -121,7 +121,7 @@ class Sums(ReferenceIndex):
     def __init__(
         self, index: ReferenceIndex, sketches: Mapping[str, Sketch], read: Callable[[str], Array]
     ) -> None:
-        super().__init__(sketches, read, {}, index.altered)
+        super().__init__(sketches, read, {}, Permitted(index.altered, index.reordered))
         self._apart = index
 
     def look_up(self, name: str, array: Array, value: str) -> Explanation | None:

@@ -88,11 +88,11 @@ def may_hold(whole: Shape, part: Shape) -> bool:
     return any(any(True for _ in orders(part, width)) for width in widths)
 
 
-def find_place(part: Array, whole: Whole) -> Place | None:
+def find_place(part: Array, whole: Whole, *, any_order: bool = False) -> Place | None:
     """Return where the values of PART lie in WHOLE; ``None`` where they do not.
 
     The rows of PART must stand in WHOLE in their own order at equal distances, in one block or in
-    one block for each index of PART's first axes.
+    one block for each index of PART's first axes; in ANY_ORDER they may stand anywhere, each once.
 
     >>> numbers = np.arange(24.0).reshape(2, 6, 2)
     >>> find_place(numbers[:, 1::2], whole_of(numbers)).rows.tolist()
@@ -106,6 +106,8 @@ def find_place(part: Array, whole: Whole) -> Place | None:
             moved = part.transpose(axes)
             rows = whole.rows(moved, width)
             found = matching(rows, table, moved.shape, whole.limit)
+            if found is None and any_order and not whole.limit:
+                found = scattered(rows, table)
             if found is not None:
                 return Place(bool(turned), found, axes)
     return None
@@ -157,6 +159,19 @@ def in_blocks(rows: Array, table: Array, count: int, limit: float) -> Array | No
     return None
 
 
+def scattered(rows: Array, table: Array) -> Array | None:
+    """Return which rows of TABLE are ROWS, in whatever order; ``None`` where one is none, or two are alike.
+
+    >>> table = np.arange(8).reshape(4, 2)
+    >>> scattered(table[[2, 0]], table).tolist(), scattered(table[[2, 2]], table)
+    ([2, 0], None)
+    """
+    place = {row.tobytes(): at for at, row in enumerate(table)} if table.dtype == rows.dtype else {}
+    found = [place.get(row.tobytes(), -1) for row in rows]
+    sure = len(place) == len(table) and -1 not in found and len({*found}) == len(found)
+    return np.array(found) if sure else None
+
+
 def same_row(row: Array, table: Array, limit: float) -> Array:
     """Return which rows of TABLE are ROW."""
     first = np.flatnonzero(alike(table[:, 0], row[0], limit))
@@ -175,6 +190,8 @@ def describe_rows(rows: Array, count: int) -> str:
     ('rows 2-4 of 9', 'every 2nd of 6 rows from row 1')
     """
     steps = set(np.diff(rows).tolist())
+    if min(steps, default=1) < 0:
+        return f"{len(rows)} of {count} rows in another order from row {min(rows)}"
     if steps <= {1}:
         return f"rows {rows[0]}-{rows[-1]} of {count}"
     if len(steps) == 1:

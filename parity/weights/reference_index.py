@@ -81,6 +81,18 @@ KINDS: Final[Mapping[str, str]] = {
 }
 
 
+class Permitted(NamedTuple):
+    """What a route is known to do to candidate tensors, by name, that would be a fault otherwise.
+
+    Attributes:
+        altered: a factor, an offset, an order or a crop.
+        reordered: rows in another order within what a tensor is joined of, or cut from.
+    """
+
+    altered: Collection[str] = ()
+    reordered: Collection[str] = ()
+
+
 class ReferenceIndex:
     """The reference's sketches, indexed by hash and by shape.
 
@@ -89,6 +101,7 @@ class ReferenceIndex:
         arrays: reads a reference weight; ``None`` where only sketches are at hand.
         updates: due updates by reference name.
         altered: candidate names that may differ by a factor, an offset, an order or a crop.
+        reordered: those whose rows may have another order within what they are joined of or cut from.
         exact: whether a right candidate has these very numbers, in its dtype.
     """
 
@@ -99,9 +112,10 @@ class ReferenceIndex:
         sketches: Mapping[str, Sketch],
         arrays: Callable[[str], Array] | None,
         updates: Mapping[str, LowRank],
-        altered: frozenset[str],
+        permitted: Permitted,
     ) -> None:
-        self.sketches, self.arrays, self.altered = sketches, arrays, altered
+        self.sketches, self.arrays = sketches, arrays
+        self.altered, self.reordered = map(frozenset, permitted)
         self.updates = {name: update for name, update in updates.items() if name in sketches}
         self._by_hash: dict[tuple[str, int], dict[str, list[str]]] = {}
         self._by_size: dict[int, list[str]] = defaultdict(list)

@@ -16,6 +16,7 @@ from weighbridge.jobs.options import Options
 from weighbridge.jobs.parity import check
 from weighbridge.parity.weights.alterations import is_offset, near_scaled
 from weighbridge.parity.weights.fingerprints import explain
+from weighbridge.parity.weights.reference_index import Permitted
 from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketches
 from weighbridge.tests.support.atlas.tiny import make
 
@@ -232,7 +233,7 @@ def test_a_promised_offset_that_misses_a_digit_is_named():
     weights = ArrayWeights({"norm": base})
     (right,), (wrong,) = (
         explain(sketches(weights), ArrayWeights({"norm": it}), reference_arrays=weights.read,
-                altered=["norm"])
+                permitted=Permitted(["norm"]))
         for it in (good, bad)
     )  # fmt: skip
     assert (right.kind, right.ok, right.amount) == ("offset", True, 1.0)

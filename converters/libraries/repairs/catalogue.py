@@ -102,7 +102,7 @@ MOLMO: Final = (
     *("image_end_token_id", "frame_start_token_id", "frame_end_token_id", "image_low_res_id"),
 )
 SAM: Final = ("geometry_encoder", "detr_encoder", "detr_decoder", "mask_decoder")
-LINEAR_STEPS: Final = Repair("linear_steps")
+LINEAR_DECAY: Final = Repair("linear_decay")
 QWEN: Final = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen4_exp")
 GLM4V: Final = (Repair("bicubic_positions"), tower_epsilon("rms_norm_eps", "norm1", "norm2"))
 ALIKE: Final = {"alike": True}  # all layers have the window
@@ -196,7 +196,7 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
     "internvl": (gelu({"projector.activation": "none", "activation_fn": "none"}),),
     "kimi_k25": (gelu({"activation_fn": "tanh"}),),
     "llama4": (Repair("query_norm"), gelu({"activation_fn": "none"})),
-    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), (gelu({"mlp.0.act": "none"}), LINEAR_STEPS)),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), (gelu({"mlp.0.act": "none"}), LINEAR_DECAY)),
     "llava_next": (Repair("tiles", whole={"image_grid_pinpoints": ()}),),
     "mistral3": (Repair("language_window", settings=ALIKE, when=alike),),
     "mllama": (Repair("picture_layers"),),
@@ -206,7 +206,7 @@ SEEING: Final[dict[str, tuple[Repair, ...]]] = {
         Repair("computed", settings={"computed": {"norm_mean", "norm_std"}}),
         Repair("layer_scale"),
     ),
-    **dict.fromkeys(QWEN, (LINEAR_STEPS,)),
+    **dict.fromkeys(QWEN, (LINEAR_DECAY,)),
     "rt_detr_v2": (Repair("turned_once", unloaded=True),),
     "sapiens2": (Repair("computed", settings={"computed": {"periods"}}),),
     "sam3": (

@@ -11,6 +11,7 @@ import pytest
 from weighbridge.parity.check.stages import fingerprint_stage
 from weighbridge.parity.weights.expectations import Expectation, disagreements, with_programs
 from weighbridge.parity.weights.fingerprints import explain
+from weighbridge.parity.weights.reference_index import Permitted
 from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketches
 
 HEADS, NOPE, VALUE, RANK = 3, 4, 5, 7
@@ -175,7 +176,7 @@ def test_what_a_program_makes_is_left_open():
 def test_norms_with_one_added_are_explained_where_the_map_says_so(dtype):
     names = [name for name in MLX if name.endswith("norm.weight")]
     moved = MLX | {name: (MLX[name].astype(dtype) + dtype(1)).astype(dtype) for name in names}
-    plain, allowed = judge(HUB, moved), judge(HUB, moved, altered=names)
+    plain, allowed = judge(HUB, moved), judge(HUB, moved, permitted=Permitted(names))
     assert {it.name for it in plain if not it.ok} == set(names)
     assert all(it.ok for it in allowed)
     assert {it.amount for it in allowed if it.name in names} == {1.0}
@@ -185,7 +186,7 @@ def test_rows_with_factors_of_their_own_are_explained_where_the_map_says_so():
     name = "model.layers.0.q_proj.weight"
     factors = np.repeat(np.float32([2.5, 0.75, 1.25]), 4)[:, None]
     scaled = HUB | {name: HUB[name] * factors}
-    assert all(it.ok for it in judge(HUB, scaled, altered=[name]))
+    assert all(it.ok for it in judge(HUB, scaled, permitted=Permitted([name])))
     assert any(not it.ok for it in judge(HUB, scaled))
 
 
@@ -207,3 +208,33 @@ def test_the_work_grows_no_faster_than_the_number_of_experts(way):
         return count
 
     assert calls(64) < 4.4 * calls(16)
+
+
+def fused(order):
+    """Return projections, and the same joined with the rows of q and k in ORDER, as mlx-vlm has muse_spark's."""
+    parts = {f"{it}_proj.weight": normal(12, 8) for it in "qkvg"}
+    q, k, v, g = parts.values()
+    return parts, {"qkvg_proj.weight": np.concatenate([q[order], k[order], v, g])}
+
+
+TURNED = np.arange(12).reshape(2, 6).T.reshape(-1)
+
+
+@pytest.mark.parametrize("home", [False, True])
+def test_rows_that_a_map_reorders_within_a_joined_tensor_are_found_and_else_are_not(home):
+    ways = fused(TURNED)
+    reference, candidate = ways[::-1] if home else ways
+    found = judge(reference, candidate, permitted=Permitted(reordered=candidate))
+    assert all(it.ok for it in found), found
+    assert any("in another order" in it.detail for it in found)
+    assert not all(it.ok for it in judge(reference, candidate))
+
+
+@pytest.mark.parametrize("home", [False, True])
+def test_a_row_that_is_lost_from_a_reordered_joined_tensor_is_not_hidden(home):
+    reference, candidate = fused(np.r_[TURNED[:-1], TURNED[0]])
+    if home:
+        reference, candidate = candidate, reference
+    assert not all(
+        it.ok for it in judge(reference, candidate, permitted=Permitted(reordered=candidate))
+    )

@@ -16,7 +16,7 @@ from torch import nn
 
 from weighbridge.converters.values import LowRank
 from weighbridge.parity.weights.fingerprints import disagreements, explain
-from weighbridge.parity.weights.reference_index import KINDS, Explanation
+from weighbridge.parity.weights.reference_index import KINDS, Explanation, Permitted
 from weighbridge.parity.weights.sketches.at_hand import sketches_at_hand
 from weighbridge.parity.weights.sketches.casts import clamp
 from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketches
@@ -236,7 +236,7 @@ def test_zeroed_bias_is_not_excused_by_another_that_is_zero() -> None:
 
 def test_what_the_route_alters_is_permitted_by_name_only() -> None:
     candidate = changed("layer.0.norm.weight", lambda a: a + 1) | {QUERY: REFERENCE[QUERY] * 2}
-    found = judge(candidate, altered={QUERY})
+    found = judge(candidate, permitted=Permitted({QUERY}))
     assert (found[QUERY].kind, found[QUERY].ok) == ("scaled", True)
     assert not found["layer.0.norm.weight"].ok
 

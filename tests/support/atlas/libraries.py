@@ -119,15 +119,25 @@ def runner(library: str, model: Any, given: Arrays) -> Callable[..., Any]:
 
 def compared(found: Any, as_numpy: Callable[[Any], Any], given: Arrays) -> logits.Logits:
     """Return what is compared of the output FOUND, flat, padding of what was GIVEN left out."""
-    here = [row for row in OUTPUTS if all(getattr(found, it, None) is not None for it in row)]
-    if not here:
-        raise ValueError(f"{type(found).__name__} has none of {OUTPUTS}")
-    [names, *_] = here
-    parts = [np.asarray(as_numpy(getattr(found, name)), np.float64) for name in names]
+    outputs = outputs_of(found)
+    parts = [np.asarray(as_numpy(it), np.float64) for it in outputs.values()]
     mask = given.get("attention_mask")
-    if mask is not None and names == ("last_hidden_state",):
+    if mask is not None and [*outputs] == ["last_hidden_state"]:
         parts = [part[mask.astype(bool)] for part in parts]
     return np.concatenate([scaled(part[~(part <= UNORDERED)]) for part in parts])
+
+
+def outputs_of(found: Any) -> dict[str, Any]:
+    """Return the arrays of the output FOUND that are compared, by name.
+
+    Raises:
+        ValueError: it has none of those that are known.
+    """
+    for names in OUTPUTS:
+        parts = {name: getattr(found, name, None) for name in names}
+        if all(it is not None for it in parts.values()):
+            return parts
+    raise ValueError(f"{type(found).__name__} has none of {OUTPUTS}")
 
 
 def scaled(part: logits.Logits) -> logits.Logits:
@@ -139,20 +149,27 @@ def native(model: Any, given: Arrays) -> logits.Logits:
     """Run an MLX MODEL on what it is GIVEN, as its library does."""
     import mlx.core as mx
 
+    forward = ready(model, given)
+    if "video" not in given and not generates(model):
+        forward()  # what it keeps of one text must not change the next
+    result = compared(forward(), lambda it: np.array(it.astype(mx.float32)), given)
+    if "video" not in given and not np.isfinite(result).all():
+        raise ValueError(f"{np.isnan(result).sum()} of {result.size} numbers are NaN")
+    return result
+
+
+def ready(model: Any, given: Arrays) -> Callable[[], Any]:
+    """Return the forward of an MLX MODEL on what it is GIVEN, as its library runs it, not yet evaluated."""
+    import mlx.core as mx
+
     arrays = {
         name: [mx.array(it) for it in value] if isinstance(value, list) else mx.array(value)
         for name, value in pictures.as_named(model, given).items()
     }
     if "video" in given:
-        found = videos.in_mlx(model, arrays)
-        return compared(found, lambda it: np.array(it.astype(mx.float32)), given)
-    if not generates(model):
-        by_place(model, dict(arrays))  # what it keeps of one text must not change the next
-    found = generated(model, arrays) if generates(model) else by_place(model, arrays)
-    result = compared(found, lambda it: np.array(it.astype(mx.float32)), given)
-    if not np.isfinite(result).all():
-        raise ValueError(f"{np.isnan(result).sum()} of {result.size} numbers are NaN")
-    return result
+        return lambda: videos.in_mlx(model, arrays)
+    way = generated if generates(model) else by_place
+    return lambda: way(model, dict(arrays))
 
 
 def generates(model: Any) -> bool:
