@@ -10,6 +10,7 @@ import pytest
 from weighbridge import jobs
 from weighbridge.tests.support.planted.sources import source
 
+REPAIRED = ("qwen3_5",)
 WITHOUT_CORE_ML = """
 import sys
 sys.modules["coremltools"] = None
@@ -19,9 +20,10 @@ main()
 
 
 def converted(kind, dtype, folder):
-    """Return a tiny model kept in DTYPE, and its conversion to MLX."""
+    """Return a tiny model kept in DTYPE, and its conversion to MLX, repaired where that is off a Mac."""
     made = source(kind, folder / "source", dtype=dtype)
-    jobs.convert(str(made), folder / "mlx", "mlx", options=jobs.Options(check="none"))
+    options = jobs.Options(check="none", repair=kind in REPAIRED)
+    jobs.convert(str(made), folder / "mlx", "mlx", options=options)
     return str(made), str(folder / "mlx")
 
 
@@ -37,14 +39,7 @@ def test_a_few_numbers_that_the_source_gets_nearly_exact_by_chance_pass(tmp_path
     [
         ("nemotron", "bfloat16"),
         ("mellum", "bfloat16"),
-        pytest.param(
-            *("qwen3_5", "bfloat16"),
-            marks=pytest.mark.xfail(
-                strict=False,
-                reason="a false DIFFERS on some processors: where there is no Metal, linear attention of"
-                " mlx-lm loses a digit, which only a source that loses as much allows",
-            ),
-        ),
+        ("qwen3_5", "bfloat16"),  # repaired: off a Mac mlx-vlm's class keeps what decays below 1e-6
         ("qwen3_next", "float16"),
     ],
 )
