@@ -30,7 +30,7 @@ from .data.context import Context
 from .data.reading import leaks, read_splits
 from .live import Live
 from .objectives.base import Objective
-from .objectives.chosen import check_labels, objective_of
+from .objectives.chosen import check_labels, fitted, objective_of
 from .rounding import Grids, grids_of
 from .steps.modes import trains
 
@@ -131,10 +131,11 @@ def build_task(
         WeighbridgeError: anything that would stop the run later.
     """
     module = live.module if live else module
+    objective = objective_of(config, live.objective if live else None)
     model = None if module else _open(config)
     splits = live.splits if live else None
     splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))
-    objective = objective_of(config, splits["train"], live.objective if live else None)
+    objective = fitted(objective, config, splits["train"])
     module = module.float() if module else _build_module(cast(Model, model))  # masters, see config
     blocks = _blocks(model, module) if model else {}
     _check_grad_cache(config, objective, module)
