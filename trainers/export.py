@@ -15,12 +15,13 @@ from ..converters.adapters.open import GRIDS, ORIGINAL
 from ..converters.checkpoints import Header, open_checkpoint, save_tensors
 from ..converters.common.dtypes import CODE
 from ..converters.common.hints import command, unused
+from ..converters.libraries.modules import torch_kinds
 from ..converters.models import MANIFEST
 from ..converters.quantization import Dequantized
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank, Value
 from ..parity.weights.sketches.recorded import weight_records
-from .adapters import updates_of
+from .adapters import turned, updates_of
 from .config import TrainConfig
 from .configuration.updates import AdapterSection
 from .tasks import PREFIX, Task
@@ -48,7 +49,7 @@ def write_result(
         torch = updates_of(parameters, adapter.scale, PREFIX)
         updates = mlx_updates(task, torch)
         if whole := _beside(task, parameters):
-            write_peft(folder, torch, kinds=None, saved=whole)
+            write_peft(folder, torch, kinds=dict(torch_kinds(task.module)), saved=whole)
         else:
             write_adapter(folder, updates, config={"model": task.model.spec} if task.model else {})
         if text := (base or partial(base_record, task))(frozenset({*updates, *torch})):
@@ -131,7 +132,9 @@ def base_record(task: Task, changed: Collection[str]) -> str | None:
 
 
 def mlx_updates(task: Task, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:
-    """Return UPDATES under their MLX names; those of a model without a map keep their own."""
+    """Return UPDATES under their MLX names; those of a model without a map keep their own, as of linear layers."""
+    if _map(task) is None:
+        return turned(updates, task.module)
     moved = _moved(task, updates, _headers(_torch_weights(task)))
     return {name: value for name, value in moved.items() if isinstance(value, LowRank)}
 

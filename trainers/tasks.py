@@ -15,11 +15,13 @@ from ..converters.quantization import Blocks, Dequantized
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .adapters import (
+    in_out,
     initial_updates,
     linear_shapes,
     parameters_of,
     select,
     select_parameters,
+    turned,
     with_magnitudes,
 )
 from .config import TrainConfig
@@ -238,15 +240,14 @@ def _adapted(module: Any, settings: AdapterSection) -> dict[str, tuple[int, int]
     Raises:
         BadInputError: a rank that none of them has room for.
         MismatchError: targets that are no linear modules.
-        UnsupportedError: targets that hold their weights turned.
+        UnsupportedError: DoRA of targets that hold their weights turned.
     """
     shapes = linear_shapes(module)
-    turned = [name for name, it in module.named_modules() if type(it).__name__ == "Conv1D"]
-    names = select([*shapes, *turned], settings.targets, "linear modules")
-    if refused := [name for name in turned if name in names]:
+    names = select(shapes, settings.targets, "linear modules")
+    refused = [name for name in names if settings.dora and in_out(module.get_submodule(name))]
+    if refused:
         raise UnsupportedError(
-            f"adapters are not trained on a Conv1D of transformers, as {refused[0]} is; give other"
-            " adapter.targets, or train such modules whole: --set adapter=null"
+            f"DoRA is not trained on a Conv1D of transformers, as {refused[0]} is; leave adapter.dora out"
         )
     chosen = {name: shapes[name] for name in names}
     most = max(map(min, chosen.values()))
@@ -269,7 +270,9 @@ def _updates(module: Any, config: TrainConfig) -> dict[str, LowRank]:
         return {}
     settings, weights = config.adapter, _adapted(module, config.adapter)
     updates = initial_updates(weights, rank=settings.rank, scale=settings.scale, seed=config.seed)
-    return with_magnitudes(updates, dict(module.named_parameters())) if settings.dora else updates
+    if settings.dora:
+        return with_magnitudes(updates, dict(module.named_parameters()))
+    return turned(updates, module)
 
 
 def _context(model: Model | None, tokenizer: Path | None) -> Context:

@@ -219,7 +219,12 @@ OBJECTIVES = {
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_metric_that_nothing_measures_is_refused_before_model_and_data(settings, objective):
-    settings |= {"objective": objective, "metric": "nothing", "model": "no/model", "data": "no:Data"}
+    settings |= {
+        "objective": objective,
+        "metric": "nothing",
+        "model": "no/model",
+        "data": "no:Data",
+    }
     with pytest.raises(BadInputError, match=f"nothing is not measured; {OBJECTIVES[objective]}"):
         build_task(validate(settings))
 
