@@ -17,6 +17,7 @@ from ..converters.common.dtypes import CODE
 from ..converters.common.hints import command, unused
 from ..converters.libraries.modules import torch_kinds
 from ..converters.models import MANIFEST
+from ..converters.planning.transcoding import is_quantized, own_dtype
 from ..converters.quantization import Dequantized
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank, Value
@@ -109,7 +110,9 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
         return command("convert", "mlx-to-torch", out, tuned, *trust)
     if model.framework == "torch":
         return command("merge", config.model, out, tuned, *trust)
-    return command("convert", "mlx-to-torch", config.model, tuned, "--adapter", out, *trust)
+    dense = ("--dequantize", own_dtype(model)) if is_quantized(model) else ()
+    way = ("mlx-to-torch", config.model, tuned, "--adapter", out)
+    return command("convert", *way, *dense, *trust)
 
 
 def base_record(task: Task, changed: Collection[str]) -> str | None:

@@ -174,17 +174,40 @@ def test_adapters_of_weights_that_lie_in_out_are_those_of_peft(
     invoke("convert", "mlx-to-peft", "run", "peft", "--base", base)
     invoke("convert", "peft-to-mlx", "peft", "back", "--base", base)
     plain, merged = (AutoModelForCausalLM.from_pretrained(it) for it in (base, "run-torch"))
-    ids = torch.from_numpy(Ids("validation").batch(np.arange(20))["ids"])
+    ids = torch.arange(18).reshape(2, 9)
     [before, found] = [it(input_ids=ids).logits for it in (plain, merged)]
     live = PeftModel.from_pretrained(plain, "peft")(input_ids=ids).logits
     assert (before - live).norm() > 0.01 * live.norm()
     assert torch.allclose(found, live, rtol=0, atol=1e-5 * live.abs().max().item())
-    loss = functional.cross_entropy(found[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-    best = json.loads(Path("run/result.json").read_text())["best"]["loss"]
-    assert loss.item() == pytest.approx(best, rel=1e-5)
+    assert loss_of(merged) == pytest.approx(best_of("run"), rel=1e-5)
     [first, back] = [read_adapter(Path(it)).updates for it in ("run", "back")]
     assert first.keys() == back.keys()
     assert all(np.array_equal(first[it].delta(), back[it].delta()) for it in first)
+
+
+@pytest.mark.heavy
+def test_an_adapter_beside_codes_comes_back_in_the_dtype_of_its_base(
+    decoder_config, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    config = decoder_config(optimizer={"learning_rate": 1e-2}, validate_every=1)
+    Path("own.json").write_text(config.model_dump_json())
+    following = invoke("train", "run", "--config", "own.json").partition("Next: weighbridge ")[2]
+    invoke(*shlex.split(following.splitlines()[0]))
+    made = AutoModelForCausalLM.from_pretrained("run-torch")
+    assert loss_of(made) == pytest.approx(best_of("run"), rel=1e-5)
+
+
+def loss_of(model):
+    """Return the loss that the torch MODEL has, of transformers alone, of the validation split."""
+    ids = torch.from_numpy(Ids("validation").batch(np.arange(20))["ids"])
+    found = model(input_ids=ids).logits
+    return functional.cross_entropy(found[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).item()
+
+
+def best_of(run):
+    """Return the best validation loss of RUN."""
+    return json.loads(Path(run, "result.json").read_text())["best"]["loss"]
 
 
 def invoke(*words):
