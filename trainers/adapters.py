@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -155,6 +156,23 @@ def in_out(layer: Any) -> bool:
     """
     known = sys.modules.get("transformers.pytorch_utils")
     return known is not None and isinstance(layer, known.Conv1D)
+
+
+def sharing(module: Any) -> dict[str, list[str]]:
+    """Return which other modules have the weight of each linear layer in MODULE too, such as a tied head's.
+
+    >>> import torch
+    >>> both = torch.nn.ModuleDict({"up": torch.nn.Linear(2, 3), "head": torch.nn.Linear(2, 3)})
+    >>> both["head"].weight = both["up"].weight
+    >>> sharing(both)["head"]
+    ['up']
+    """
+    owners: dict[int, list[str]] = defaultdict(list)
+    for name, layer in module.named_modules():
+        for own in layer.parameters(recurse=False):
+            owners[id(own)].append(name)
+    weights = {name: module.get_submodule(name).weight for name in linear_shapes(module)}
+    return {name: [it for it in owners[id(own)] if it != name] for name, own in weights.items()}
 
 
 def turned(updates: Mapping[str, LowRank], module: Any) -> dict[str, LowRank]:

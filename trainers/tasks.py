@@ -21,6 +21,7 @@ from .adapters import (
     parameters_of,
     select,
     select_parameters,
+    sharing,
     turned,
     with_magnitudes,
 )
@@ -218,6 +219,7 @@ def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
     """Keep what the configuration freezes, and with adapters or ``train`` all but what is named.
 
     Raises:
+        BadInputError: nothing would train.
         MismatchError: of the quantized weights BLOCKS some would train.
     """
     parameters = dict(module.named_parameters())
@@ -228,6 +230,8 @@ def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
         alone = (config.adapter or config.train) and name not in trained
         if alone or name in frozen:
             parameter.requires_grad_(False)
+    if not config.adapter and not any(it.requires_grad for it in parameters.values()):
+        raise BadInputError("freeze leaves nothing to train; take something out of it")
     if problems := [name for name in blocks if parameters[name].requires_grad]:
         raise MismatchError(
             "quantized weights cannot be trained; give an adapter, or freeze them", problems
@@ -240,10 +244,16 @@ def _adapted(module: Any, settings: AdapterSection) -> dict[str, tuple[int, int]
     Raises:
         BadInputError: a rank that none of them has room for.
         MismatchError: targets that are no linear modules.
-        UnsupportedError: DoRA of targets that hold their weights turned.
+        UnsupportedError: targets that share their weights, or DoRA of those that hold theirs turned.
     """
     shapes = linear_shapes(module)
     names = select(shapes, settings.targets, "linear modules")
+    shared = sharing(module)
+    for name in filter(shared.get, names):
+        raise UnsupportedError(
+            f"the weight of {name} is that of {shared[name][0]} too, which an adapter would change as well;"
+            " give other adapter.targets"
+        )
     refused = [name for name in names if settings.dora and in_out(module.get_submodule(name))]
     if refused:
         raise UnsupportedError(

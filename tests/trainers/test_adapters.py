@@ -51,6 +51,14 @@ def test_dora_of_modules_that_hold_their_weights_turned_is_refused_by_name(decod
         build_task(config, module)
 
 
+def test_an_adapter_of_a_tied_head_is_refused_by_name(decoder_config):
+    sizes = {"n_embd": 16, "n_head": 2, "n_layer": 1, "vocab_size": 64, "n_positions": 16}
+    module = GPT2LMHeadModel(GPT2Config(**sizes))
+    config = decoder_config(adapter={"rank": 2, "targets": ["lm_head"]})
+    with pytest.raises(UnsupportedError, match=r"lm_head is that of transformer.wte too"):
+        build_task(config, module)
+
+
 def test_first_values_are_the_update_of_zero_and_do_not_depend_on_neighbours():
     shapes = {"a.weight": (5, 16), "b.weight": (3, 9)}
     both = initial_updates(shapes, rank=2, scale=1.5, seed=1)

@@ -229,6 +229,11 @@ def test_a_metric_that_nothing_measures_is_refused_before_model_and_data(setting
         build_task(validate(settings))
 
 
+def test_a_run_that_trains_nothing_is_refused(settings):
+    with pytest.raises(BadInputError, match="freeze leaves nothing to train"):
+        build_task(validate(settings | {"freeze": ["*"]}))
+
+
 def test_data_that_the_objective_does_not_take_is_refused_by_name(settings):
     config = validate(settings | {"objective": "causal_lm"})
     with pytest.raises(MismatchError) as caught:

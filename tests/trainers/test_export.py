@@ -198,6 +198,27 @@ def test_an_adapter_beside_codes_comes_back_in_the_dtype_of_its_base(
     assert loss_of(made) == pytest.approx(best_of("run"), rel=1e-5)
 
 
+@pytest.mark.heavy
+def test_updates_that_no_mlx_class_has_a_matrix_for_are_written_for_peft(
+    decoder_config, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    tiny.make("deepseek_v3", Path("torch"), gain=tiny.GAIN)
+    adapter = {"rank": 2, "targets": ["kv_b_proj"]}  # mlx-lm's class has it in two, head by head
+    every = {"validate_every": 1, "optimizer": {"learning_rate": 1e-2}}
+    config = decoder_config(model="torch", adapter=adapter, **every)
+    Path("own.json").write_text(config.model_dump_json())
+    following = invoke("train", "run", "--config", "own.json").partition("Next: weighbridge ")[2]
+    invoke(*shlex.split(following.splitlines()[0]))
+    made = AutoModelForCausalLM.from_pretrained("run-torch")
+    assert loss_of(made) == pytest.approx(best_of("run"), rel=1e-5)
+    invoke("convert", "torch-to-mlx", "torch", "mlx", "--check", "none")
+    done = CliRunner().invoke(main, ["train", "two", "--config", "own.json", "--set", "model=mlx"])
+    assert done.exit_code == 3
+    assert "train the PyTorch model: weighbridge convert mlx-to-torch" in done.output
+    assert not Path("two").exists()
+
+
 def loss_of(model):
     """Return the loss that the torch MODEL has, of transformers alone, of the validation split."""
     ids = torch.from_numpy(Ids("validation").batch(np.arange(20))["ids"])
