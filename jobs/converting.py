@@ -44,6 +44,7 @@ from ..converters.planning.transcoding import (
     dequantized,
     is_quantized,
     movable,
+    own_dtype,
     quantized_view,
     rewrite_sections,
     transcoded,
@@ -264,7 +265,7 @@ def merge_first(model: Model, adapter: Path) -> UnsupportedError:
     return UnsupportedError(
         f"{model.spec} is quantized; merge the adapter first:"
         f" {command('merge', model.spec, str(adapter), merged)}, or into dense weights:"
-        " --dequantize bf16"
+        f" --dequantize {own_dtype(model)}"
     )
 
 

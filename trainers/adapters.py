@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -122,28 +124,65 @@ def updates_of(
 
 
 def probe_values(parameters: Mapping[str, Array], seed: int) -> dict[str, Array]:
-    """Return PARAMETERS with every all-zero ``lora_b`` replaced by small noise.
+    """Return PARAMETERS with every factor of zeros replaced by small noise.
 
-    The gradient of ``lora_a`` is a multiple of ``lora_b`` and therefore zero at the start,
-    whether the model is right or not; with noise of 0.01 it says something.
+    The gradient of ``lora_a`` is a multiple of ``lora_b``, which is zero at the start, and therefore
+    zero, whether the model is right or not; with noise of 0.01 it says something. Where weights lie
+    ``[in, out]`` it is the other way round.
     """
     return {
         name: 0.01 * _generator(seed, name).standard_normal(value.shape).astype(value.dtype)
-        if name.endswith(".lora_b") and not value.any()
+        if name.endswith((".lora_a", ".lora_b")) and not value.any()
         else value
         for name, value in parameters.items()
     }
 
 
 def linear_shapes(module: Any) -> dict[str, tuple[int, int]]:
-    """Return ``(out, in)`` of every ``torch.nn.Linear`` in MODULE, by module path."""
+    """Return ``(out, in)`` of every linear layer in MODULE, by module path."""
     import torch
 
     return {
-        name: (layer.out_features, layer.in_features)
+        name: tuple(layer.weight.shape[::-1] if in_out(layer) else layer.weight.shape)
         for name, layer in module.named_modules()
-        if isinstance(layer, torch.nn.Linear)
+        if isinstance(layer, torch.nn.Linear) or in_out(layer)
     }
+
+
+def in_out(layer: Any) -> bool:
+    """Return whether LAYER is the Conv1D of transformers: a linear layer whose weight lies ``[in, out]``.
+
+    Whoever made one has imported its class.
+    """
+    known = sys.modules.get("transformers.pytorch_utils")
+    return known is not None and isinstance(layer, known.Conv1D)
+
+
+def sharing(module: Any) -> dict[str, list[str]]:
+    """Return which other modules have the weight of each linear layer in MODULE too, such as a tied head's.
+
+    >>> import torch
+    >>> both = torch.nn.ModuleDict({"up": torch.nn.Linear(2, 3), "head": torch.nn.Linear(2, 3)})
+    >>> both["head"].weight = both["up"].weight
+    >>> sharing(both)["head"]
+    ['up']
+    """
+    owners: dict[int, list[str]] = defaultdict(list)
+    for name, layer in module.named_modules():
+        for own in layer.parameters(recurse=False):
+            owners[id(own)].append(name)
+    weights = {name: module.get_submodule(name).weight for name in linear_shapes(module)}
+    return {name: [it for it in owners[id(own)] if it != name] for name, own in weights.items()}
+
+
+def turned(updates: Mapping[str, LowRank], module: Any) -> dict[str, LowRank]:
+    """Return UPDATES between the form of linear layers and that of the weights of the torch MODULE, both ways.
+
+    Raises:
+        UnsupportedError: an update of DoRA, whose lengths are of rows, has to be turned.
+    """
+    layers = {name: module.get_submodule(name.removesuffix(".weight")) for name in updates}
+    return {name: it.transposed() if in_out(layers[name]) else it for name, it in updates.items()}
 
 
 def _means(pattern: str, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -36,7 +36,18 @@ class Scores(NamedTuple):
 
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 Measure = Callable[[Step, Dataset, int], Scores]
+
+
+def figures(*names: str) -> Callable[[F], F]:
+    """Return what notes of a measure that it finds NAMES and no others, whatever the data."""
+
+    def noted(measure: F) -> F:
+        measure.figures = names  # type: ignore[attr-defined]
+        return measure
+
+    return noted
 
 
 class Judge(Protocol):
@@ -69,6 +80,7 @@ def measure_retrieval(step: Step, dataset: Dataset, size: int, judge: Judge) -> 
     return Scores({"loss": float(np.mean(losses))} | retrieval_metrics(rank), "mrr", 1 / rank)
 
 
+@figures("loss")
 def measure_loss(step: Step, dataset: Dataset, size: int) -> Scores:
     """Return the mean loss over the split, from those of batches, which count as in an update."""
     batches = [dataset.batch(rows) for rows in in_slices(len(dataset), size)]
@@ -78,6 +90,7 @@ def measure_loss(step: Step, dataset: Dataset, size: int) -> Scores:
     return Scores({"loss": float(losses @ counts)}, "loss", losses, counts)
 
 
+@figures("loss", "perplexity")
 def measure_tokens(step: Step, dataset: Dataset, size: int) -> Scores:
     """Return the mean loss over the tokens of the split, and the perplexity: e to the power of it."""
     scores = measure_loss(step, dataset, size)
@@ -85,6 +98,7 @@ def measure_tokens(step: Step, dataset: Dataset, size: int) -> Scores:
     return scores._replace(metrics=scores.metrics | {"perplexity": perplexity})
 
 
+@figures("loss", "mae", "r2")
 def measure_regression(step: Step, dataset: Dataset, size: int) -> Scores:  # noqa: ARG001
     """Return mean squared error (the loss), mean absolute error, and the share of variance explained.
 
@@ -101,6 +115,7 @@ def measure_regression(step: Step, dataset: Dataset, size: int) -> Scores:  # no
     return Scores(figures | {"r2": explained}, "loss", np.asarray(each))
 
 
+@figures("loss", "accuracy", "balanced_accuracy", "macro_f1", "matthews", "label_accuracy")
 def measure_classes(step: Step, dataset: Dataset, size: int) -> Scores:
     """Return the loss and how many examples are right, see :mod:`.data.classes`; each is 1 where it is."""
     loss = measure_loss(step, dataset, size).metrics

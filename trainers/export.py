@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,15 @@ from ..converters.adapters.open import GRIDS, ORIGINAL
 from ..converters.checkpoints import Header, open_checkpoint, save_tensors
 from ..converters.common.dtypes import CODE
 from ..converters.common.hints import command, unused
+from ..converters.libraries.modules import torch_kinds
 from ..converters.models import MANIFEST
+from ..converters.planning.transcoding import is_quantized, own_dtype
 from ..converters.quantization import Dequantized
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank, Value
+from ..errors import UnsupportedError
 from ..parity.weights.sketches.recorded import weight_records
-from .adapters import updates_of
+from .adapters import parameters_of, turned, updates_of
 from .config import TrainConfig
 from .configuration.updates import AdapterSection
 from .tasks import PREFIX, Task
@@ -46,9 +50,9 @@ def write_result(
         from ..converters.adapters import write_adapter, write_peft
 
         torch = updates_of(parameters, adapter.scale, PREFIX)
-        updates = mlx_updates(task, torch)
-        if whole := _beside(task, parameters):
-            write_peft(folder, torch, kinds=None, saved=whole)
+        updates, whole = _mlx_form(task, torch), _beside(task, parameters)
+        if whole or not updates:
+            write_peft(folder, torch, kinds=dict(torch_kinds(task.module)), saved=whole)
         else:
             write_adapter(folder, updates, config={"model": task.model.spec} if task.model else {})
         if text := (base or partial(base_record, task))(frozenset({*updates, *torch})):
@@ -62,6 +66,36 @@ def write_result(
         return
     named, naming = mlx_weights(task, weights)
     save_tensors(folder / "model.safetensors", named, {"format": naming})
+
+
+def check_result(task: Task, adapter: AdapterSection | None) -> None:
+    """Find out before the first update whether what a run of TASK leaves can be written.
+
+    Args:
+        task: what will be trained.
+        adapter: the adapters' settings, ``None`` for full fine-tuning.
+
+    Raises:
+        MismatchError: weights of the module have no place in the map of its model.
+        UnsupportedError: adapters have no form that leads back from the model.
+    """
+    if adapter is None:
+        if not task.save_weights:
+            _moved(task, {}, _headers(_torch_weights(task)))
+        return
+    try:
+        mlx_updates(task, task.updates)
+    except UnsupportedError as error:
+        if task.model and task.model.framework == "mlx":
+            spec = task.model.spec
+            there = command("convert", "mlx-to-torch", spec, unused(spec, "-torch"))
+            raise UnsupportedError(
+                f"an adapter of {spec} would have no way back: {error}. Give other adapter.targets, or"
+                f" train the PyTorch model: {there}"
+            ) from None
+    with TemporaryDirectory() as folder:
+        values = parameters_of(task.updates, PREFIX)
+        write_result(Path(folder), task, adapter, values, lambda _: None)
 
 
 def _beside(task: Task, parameters: Mapping[str, Array]) -> dict[str, Array]:
@@ -108,7 +142,9 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
         return command("convert", "mlx-to-torch", out, tuned, *trust)
     if model.framework == "torch":
         return command("merge", config.model, out, tuned, *trust)
-    return command("convert", "mlx-to-torch", config.model, tuned, "--adapter", out, *trust)
+    dense = ("--dequantize", own_dtype(model)) if is_quantized(model) else ()
+    way = ("mlx-to-torch", config.model, tuned, "--adapter", out)
+    return command("convert", *way, *dense, *trust)
 
 
 def base_record(task: Task, changed: Collection[str]) -> str | None:
@@ -130,8 +166,18 @@ def base_record(task: Task, changed: Collection[str]) -> str | None:
     return json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)
 
 
+def _mlx_form(task: Task, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:
+    """Return UPDATES under their MLX names, none where some have no such form: PEFT's is torch's own."""
+    try:
+        return mlx_updates(task, updates)
+    except UnsupportedError:
+        return {}
+
+
 def mlx_updates(task: Task, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:
-    """Return UPDATES under their MLX names; those of a model without a map keep their own."""
+    """Return UPDATES under their MLX names; those of a model without a map keep their own, as of linear layers."""
+    if _map(task) is None:
+        return turned(updates, task.module)
     moved = _moved(task, updates, _headers(_torch_weights(task)))
     return {name: value for name, value in moved.items() if isinstance(value, LowRank)}
 

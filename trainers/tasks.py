@@ -15,11 +15,14 @@ from ..converters.quantization import Blocks, Dequantized
 from ..converters.values import Array, LowRank
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .adapters import (
+    in_out,
     initial_updates,
     linear_shapes,
     parameters_of,
     select,
     select_parameters,
+    sharing,
+    turned,
     with_magnitudes,
 )
 from .config import TrainConfig
@@ -30,7 +33,7 @@ from .data.context import Context
 from .data.reading import leaks, read_splits
 from .live import Live
 from .objectives.base import Objective
-from .objectives.chosen import check_labels, objective_of
+from .objectives.chosen import check_labels, fitted, objective_of
 from .rounding import Grids, grids_of
 from .steps.modes import trains
 
@@ -131,10 +134,11 @@ def build_task(
         WeighbridgeError: anything that would stop the run later.
     """
     module = live.module if live else module
+    objective = objective_of(config, live.objective if live else None)
     model = None if module else _open(config)
     splits = live.splits if live else None
     splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))
-    objective = objective_of(config, splits["train"], live.objective if live else None)
+    objective = fitted(objective, config, splits["train"])
     module = module.float() if module else _build_module(cast(Model, model))  # masters, see config
     blocks = _blocks(model, module) if model else {}
     _check_grad_cache(config, objective, module)
@@ -215,6 +219,7 @@ def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
     """Keep what the configuration freezes, and with adapters or ``train`` all but what is named.
 
     Raises:
+        BadInputError: nothing would train.
         MismatchError: of the quantized weights BLOCKS some would train.
     """
     parameters = dict(module.named_parameters())
@@ -225,6 +230,8 @@ def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
         alone = (config.adapter or config.train) and name not in trained
         if alone or name in frozen:
             parameter.requires_grad_(False)
+    if not config.adapter and not any(it.requires_grad for it in parameters.values()):
+        raise BadInputError("freeze leaves nothing to train; take something out of it")
     if problems := [name for name in blocks if parameters[name].requires_grad]:
         raise MismatchError(
             "quantized weights cannot be trained; give an adapter, or freeze them", problems
@@ -237,15 +244,20 @@ def _adapted(module: Any, settings: AdapterSection) -> dict[str, tuple[int, int]
     Raises:
         BadInputError: a rank that none of them has room for.
         MismatchError: targets that are no linear modules.
-        UnsupportedError: targets that hold their weights turned.
+        UnsupportedError: targets that share their weights, or DoRA of those that hold theirs turned.
     """
     shapes = linear_shapes(module)
-    turned = [name for name, it in module.named_modules() if type(it).__name__ == "Conv1D"]
-    names = select([*shapes, *turned], settings.targets, "linear modules")
-    if refused := [name for name in turned if name in names]:
+    names = select(shapes, settings.targets, "linear modules")
+    shared = sharing(module)
+    for name in filter(shared.get, names):
         raise UnsupportedError(
-            f"adapters are not trained on a Conv1D of transformers, as {refused[0]} is; give other"
-            " adapter.targets, or train such modules whole: --set adapter=null"
+            f"the weight of {name} is that of {shared[name][0]} too, which an adapter would change as well;"
+            " give other adapter.targets"
+        )
+    refused = [name for name in names if settings.dora and in_out(module.get_submodule(name))]
+    if refused:
+        raise UnsupportedError(
+            f"DoRA is not trained on a Conv1D of transformers, as {refused[0]} is; leave adapter.dora out"
         )
     chosen = {name: shapes[name] for name in names}
     most = max(map(min, chosen.values()))
@@ -268,7 +280,9 @@ def _updates(module: Any, config: TrainConfig) -> dict[str, LowRank]:
         return {}
     settings, weights = config.adapter, _adapted(module, config.adapter)
     updates = initial_updates(weights, rank=settings.rank, scale=settings.scale, seed=config.seed)
-    return with_magnitudes(updates, dict(module.named_parameters())) if settings.dora else updates
+    if settings.dora:
+        return with_magnitudes(updates, dict(module.named_parameters()))
+    return turned(updates, module)
 
 
 def _context(model: Model | None, tokenizer: Path | None) -> Context:

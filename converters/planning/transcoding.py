@@ -127,6 +127,14 @@ def dequantized(model: Model, dtype: str) -> Model:
     return dense
 
 
+def own_dtype(model: Model) -> str:
+    """Return the key of ``DTYPES`` that most of what is not a code has in MODEL, a quantized one."""
+    seen = model.tensors
+    stored = seen.raw.headers if isinstance(seen, Dequantized) else model.checkpoint.headers
+    count = Counter(header.dtype for header in stored.values())
+    return max(DTYPES, key=lambda key: count[DTYPES[key]])
+
+
 def rewrite_sections(folder: Path, sections: Mapping[str, Any]) -> None:
     """Let ``config.json`` of FOLDER say by SECTIONS, and by nothing else, how it is quantized."""
     replaced = {KEY, COPY, PACKING, *([FORMERLY] if DTYPE in sections else [])}

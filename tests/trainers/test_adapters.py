@@ -43,11 +43,19 @@ def test_a_pattern_that_lies_deeper_is_offered_as_it_would_be_found():
         select(NAMES, ["attention.*"], "modules")
 
 
-def test_modules_that_hold_their_weights_turned_are_refused_by_name(decoder_config):
+def test_dora_of_modules_that_hold_their_weights_turned_is_refused_by_name(decoder_config):
     sizes = {"n_embd": 16, "n_head": 2, "n_layer": 1, "vocab_size": 64, "n_positions": 16}
     module = GPT2LMHeadModel(GPT2Config(**sizes))
-    config = decoder_config(adapter={"rank": 2, "targets": ["c_attn"]})
+    config = decoder_config(adapter={"rank": 2, "targets": ["c_attn"], "dora": True})
     with pytest.raises(UnsupportedError, match=r"Conv1D of transformers, as .*c_attn is"):
+        build_task(config, module)
+
+
+def test_an_adapter_of_a_tied_head_is_refused_by_name(decoder_config):
+    sizes = {"n_embd": 16, "n_head": 2, "n_layer": 1, "vocab_size": 64, "n_positions": 16}
+    module = GPT2LMHeadModel(GPT2Config(**sizes))
+    config = decoder_config(adapter={"rank": 2, "targets": ["lm_head"]})
+    with pytest.raises(UnsupportedError, match=r"lm_head is that of transformer.wte too"):
         build_task(config, module)
 
 

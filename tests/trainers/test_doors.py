@@ -169,7 +169,10 @@ def test_a_single_batch_has_no_interval(settings, tmp_path):
 
 
 @pytest.mark.parametrize("metric", ["perplexity", "mae", "loss", "r2"])
-def test_of_figures_of_errors_the_lower_is_better(settings, metric):
+def test_of_figures_of_errors_the_lower_is_better(settings, metric, monkeypatch):
+    import my_doors
+
+    monkeypatch.setattr(my_doors.Judged, "measure", staticmethod(dict), raising=False)
     task = build_task(validate(settings | {"metric": metric}))
     assert task.objective.higher_is_better is (metric == "r2")
 
@@ -202,6 +205,33 @@ def test_what_is_not_there_is_refused_in_one_line(settings, tmp_path, key):
             validate(settings | {key.partition(".")[0]: value}), tmp_path / "run", backend="torch"
         )
     assert not (tmp_path / "run").exists()
+
+
+OBJECTIVES = {
+    "causal_lm": "there are loss, perplexity",
+    "classification": "there are loss, accuracy, .*, matthews",
+    "contrastive": "there are loss, p@1, mrr, r@10",
+    "dpo": "there are loss, reward_accuracy, reward_margin",
+    "regression": "there are loss, mae, r2",
+    "my_doors:Quantile": "there are loss$",
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_metric_that_nothing_measures_is_refused_before_model_and_data(settings, objective):
+    settings |= {
+        "objective": objective,
+        "metric": "nothing",
+        "model": "no/model",
+        "data": "no:Data",
+    }
+    with pytest.raises(BadInputError, match=f"nothing is not measured; {OBJECTIVES[objective]}"):
+        build_task(validate(settings))
+
+
+def test_a_run_that_trains_nothing_is_refused(settings):
+    with pytest.raises(BadInputError, match="freeze leaves nothing to train"):
+        build_task(validate(settings | {"freeze": ["*"]}))
 
 
 def test_data_that_the_objective_does_not_take_is_refused_by_name(settings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from weighbridge.cli import main
@@ -16,6 +18,7 @@ from weighbridge.converters.adapters import read_adapter
 from weighbridge.jobs.converting import convert
 from weighbridge.jobs.options import Options
 from weighbridge.tests.support.atlas import tiny
+from weighbridge.tests.trainers.conftest import Ids
 from weighbridge.trainers.adapters import updates_of
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.export import write_result
@@ -150,6 +153,82 @@ def test_a_decoder_in_another_form_than_its_checkpoint_trains_and_comes_back(
     ]
     every = [name for name, _ in own.named_parameters()]
     assert moved == [it for it in every if "q_proj" in it] if adapter else every
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_adapters_of_weights_that_lie_in_out_are_those_of_peft(
+    backend, decoder_config, tmp_path, monkeypatch
+):
+    from peft import PeftModel
+
+    monkeypatch.chdir(tmp_path)
+    base = tmp_path / "base"
+    tiny.make("gpt2", base, gain=tiny.GAIN)
+    adapter = {"rank": 2, "targets": ["c_attn", "mlp.c_proj"]}
+    every = {"steps": 6, "validate_every": 3, "optimizer": {"learning_rate": 1e-2}}
+    config = decoder_config(model=str(base), adapter=adapter, **every)
+    Path("own.json").write_text(config.model_dump_json())
+    said = invoke("train", "run", "--config", "own.json", "--backend", backend)
+    invoke(*shlex.split(said.partition("Next: weighbridge ")[2].splitlines()[0]))
+    invoke("convert", "mlx-to-peft", "run", "peft", "--base", base)
+    invoke("convert", "peft-to-mlx", "peft", "back", "--base", base)
+    plain, merged = (AutoModelForCausalLM.from_pretrained(it) for it in (base, "run-torch"))
+    ids = torch.arange(18).reshape(2, 9)
+    [before, found] = [it(input_ids=ids).logits for it in (plain, merged)]
+    live = PeftModel.from_pretrained(plain, "peft")(input_ids=ids).logits
+    assert (before - live).norm() > 0.01 * live.norm()
+    assert torch.allclose(found, live, rtol=0, atol=1e-5 * live.abs().max().item())
+    assert loss_of(merged) == pytest.approx(best_of("run"), rel=1e-5)
+    [first, back] = [read_adapter(Path(it)).updates for it in ("run", "back")]
+    assert first.keys() == back.keys()
+    assert all(np.array_equal(first[it].delta(), back[it].delta()) for it in first)
+
+
+@pytest.mark.heavy
+def test_an_adapter_beside_codes_comes_back_in_the_dtype_of_its_base(
+    decoder_config, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    config = decoder_config(optimizer={"learning_rate": 1e-2}, validate_every=1)
+    Path("own.json").write_text(config.model_dump_json())
+    following = invoke("train", "run", "--config", "own.json").partition("Next: weighbridge ")[2]
+    invoke(*shlex.split(following.splitlines()[0]))
+    made = AutoModelForCausalLM.from_pretrained("run-torch")
+    assert loss_of(made) == pytest.approx(best_of("run"), rel=1e-5)
+
+
+@pytest.mark.heavy
+def test_updates_that_no_mlx_class_has_a_matrix_for_are_written_for_peft(
+    decoder_config, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    tiny.make("deepseek_v3", Path("torch"), gain=tiny.GAIN)
+    adapter = {"rank": 2, "targets": ["kv_b_proj"]}  # mlx-lm's class has it in two, head by head
+    every = {"validate_every": 1, "optimizer": {"learning_rate": 1e-2}}
+    config = decoder_config(model="torch", adapter=adapter, **every)
+    Path("own.json").write_text(config.model_dump_json())
+    following = invoke("train", "run", "--config", "own.json").partition("Next: weighbridge ")[2]
+    invoke(*shlex.split(following.splitlines()[0]))
+    made = AutoModelForCausalLM.from_pretrained("run-torch")
+    assert loss_of(made) == pytest.approx(best_of("run"), rel=1e-5)
+    invoke("convert", "torch-to-mlx", "torch", "mlx", "--check", "none")
+    done = CliRunner().invoke(main, ["train", "two", "--config", "own.json", "--set", "model=mlx"])
+    assert done.exit_code == 3
+    assert "train the PyTorch model: weighbridge convert mlx-to-torch" in done.output
+    assert not Path("two").exists()
+
+
+def loss_of(model):
+    """Return the loss that the torch MODEL has, of transformers alone, of the validation split."""
+    ids = torch.from_numpy(Ids("validation").batch(np.arange(20))["ids"])
+    found = model(input_ids=ids).logits
+    return functional.cross_entropy(found[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).item()
+
+
+def best_of(run):
+    """Return the best validation loss of RUN."""
+    return json.loads(Path(run, "result.json").read_text())["best"]["loss"]
 
 
 def invoke(*words):

@@ -70,6 +70,7 @@ class Objective:
             loss is no function of those (``from_embeddings`` of the class, given the settings).
         check: the torch module and the splits to what is wrong with them, a line each.
         asked: whether the metric is one that was asked for, so that it may not be measured.
+        figures: all that ``measure`` may find, which depends on the data; empty where nobody says.
     """
 
     make_loss: Callable[[Any], Any]
@@ -85,6 +86,7 @@ class Objective:
     make_from_embeddings: Callable[[], Any] | None = None
     check: Callable[[Any, Mapping[str, Dataset]], list[str]] = lambda *_: []
     asked: bool = False
+    figures: Sequence[str] = ()
 
     @property
     def modules(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -123,6 +125,7 @@ def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> 
         wanted=getattr(kind, "wanted", ()),
         make_from_embeddings=of_embeddings and partial(of_embeddings, **options),
         check=getattr(kind, "check", Objective.check),
+        figures=getattr(measure or measure_loss, "figures", ()),
     )
 
 

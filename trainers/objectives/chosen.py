@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,20 +25,27 @@ ERRORS: Final = frozenset({"loss", "perplexity", "mae"})  # figures that are bet
 EXAMPLES: Final = 3  # of the batch that shows what the data holds
 
 
-def objective_of(config: TrainConfig, train: Dataset, kind: Any = None) -> Objective:
-    """Return the objective of CONFIG for the data that TRAIN is of; KIND is its class where that is in memory.
+def objective_of(config: TrainConfig, kind: Any = None) -> Objective:
+    """Return the objective of CONFIG, whatever its data; KIND is its class where that is in memory.
 
     Raises:
-        MismatchError: the data has other inputs than the objective takes.
         BadInputError: there is no such objective or metric.
         UsersCodeError: the user's module raises as it is imported.
     """
-    objective = make_objective(config.objective.name, _options(config.objective), kind)
+    return _judged(make_objective(config.objective.name, _options(config.objective), kind), config)
+
+
+def fitted(objective: Objective, config: TrainConfig, train: Dataset) -> Objective:
+    """Return OBJECTIVE, which is that of CONFIG, for the data that TRAIN is of.
+
+    Raises:
+        MismatchError: the data has other inputs than the objective takes.
+    """
     given = train.batch(range(min(len(train), EXAMPLES))).inputs
     if problems := [*_missing(objective, given), *_unlike(objective, given)]:
         summary = f"data {config.data.kind} does not fit the objective {config.objective.name}"
         raise MismatchError(summary, problems)
-    return _judged(taking(objective, given), config)
+    return taking(objective, given)
 
 
 def check_labels(
@@ -177,6 +184,9 @@ def _judged(objective: Objective, config: TrainConfig) -> Objective:
         higher = own if better is None else better
         if wanted == objective.metric:
             return replace(objective, higher_is_better=higher)
+        known = objective.figures
+        if known and wanted not in known:
+            raise BadInputError(_unmeasured(wanted, known))
         measure = _having(objective.measure, wanted)
         return replace(
             objective, metric=wanted, higher_is_better=higher, measure=measure, asked=True
@@ -198,11 +208,14 @@ def _having(measure: Measure, metric: str) -> Measure:
     def checked(step: Step, dataset: Dataset, size: int) -> Scores:
         scores = measure(step, dataset, size)
         if metric not in scores.metrics:
-            known = ", ".join(scores.metrics)
-            raise BadInputError(f"metric {metric} is not measured; there are {known}")
+            raise BadInputError(_unmeasured(metric, scores.metrics))
         return scores
 
     return checked
+
+
+def _unmeasured(metric: str, known: Iterable[str]) -> str:
+    return f"metric {metric} is not measured; there are {', '.join(known)}"
 
 
 def _with_function(measure: Measure, name: str, function: Callable[..., Any]) -> Measure:

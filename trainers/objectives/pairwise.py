@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ...converters.values import Array
 from ..data.batches import Dataset
-from ..evaluation import Scores, measure_retrieval
+from ..evaluation import Scores, figures, measure_retrieval
 from ..steps.base import Step
 from .embedding import Embedding
 
@@ -82,6 +82,7 @@ class Pairwise(nn.Module):
         raise NotImplementedError
 
     @classmethod
+    @figures("loss", "p@1", "mrr", "r@10")
     def measure(cls, step: Step, dataset: Dataset, size: int, **options: Any) -> Scores:
         """Return loss, P@1, MRR and R@10 of finding every pair's document in the split."""
         return measure_retrieval(step, dataset, size, cls.alone(**options))

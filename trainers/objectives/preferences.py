@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..data.batches import Dataset
-from ..evaluation import Scores, found_by
+from ..evaluation import Scores, figures, found_by
 from ..steps.base import Step
 from .outputs import logits_of, run
 from .tokens import next_tokens, surprises
@@ -69,6 +69,7 @@ class DPO(Rewards):
         return -functional.logsigmoid(self.beta * (chosen - rejected)).mean()
 
     @staticmethod
+    @figures("loss", "reward_accuracy", "reward_margin")
     def measure(step: Step, dataset: Dataset, size: int, beta: float) -> Scores:
         """Return the loss, how often the chosen has the higher reward, and by how much it has."""
         rewards = beta * found_by(step, dataset, size)

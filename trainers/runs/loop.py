@@ -17,17 +17,20 @@ from ...converters.checkpoints import (
     require_target,
     sweep,
 )
+from ...converters.common.hints import command
 from ...converters.common.system import writing
-from ...errors import BadInputError, MismatchError, WeighbridgeError
+from ...errors import BadInputError, MismatchError, Terminated, WeighbridgeError
 from ..bundled import provide
 from ..checks.explained import explained
 from ..checks.hardest import hardest_batches
 from ..config import TrainConfig, differences, dump_config, load_config
+from ..export import check_result
 from ..preflight import Preflight, check_gradients, with_cause, with_hardest
 from ..ranks import ALONE, Ranks, ranks_of, require_divisible
 from ..steps.base import Step
 from ..tasks import Task, build_task
 from .events import Notice, Progress
+from .interrupts import TrainingInterrupted, TrainingTerminated
 from .result import TrainResult
 from .run import Run, Watcher
 from .tensorboard import TensorBoard
@@ -120,14 +123,20 @@ def _require_same_sources(sources: Sources, out: Path) -> None:
 
 @contextmanager
 def _resumable(out: Path) -> Iterator[None]:
-    """Add to the error of a disk that is full or refuses how the run in OUT goes on."""
+    """Add to the error of a disk that is full or refuses, and to a signal, how the run in OUT goes on."""
+    onward = command("train", out, "--resume")
     try:
         with writing(out):
             yield
+    except TrainingInterrupted:
+        raise
+    except KeyboardInterrupt as error:
+        kind = TrainingTerminated if isinstance(error, Terminated) else TrainingInterrupted
+        raise kind(f"stopped; {out} has its last checkpoint; go on with: {onward}") from None
     except WeighbridgeError as error:
         if not isinstance(error.__cause__, OSError):
             raise
-        raise WeighbridgeError(f"{error}; then: weighbridge train {out} --resume") from error
+        raise WeighbridgeError(f"{error}; then: {onward}") from error
 
 
 def _bytes_of(step: Step, config: TrainConfig) -> int:
@@ -223,7 +232,8 @@ def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
 
 
 def _checked(task: Task, config: TrainConfig, step: Step) -> Preflight:
-    """Return the passed check of the run; a metric that nothing measures is refused before there is one."""
+    """Return the passed check of the run; what would end it later is refused before there is one."""
+    check_result(task, config.adapter)
     checked = _check(task, config, step).require()
     if task.objective.asked:
         task.objective.measure(step, task.splits["validation"], config.batch_size)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...converters.quantization import Blocks
 from ...converters.quantization.kept import Grid, grid_of
 from ...converters.values import LowRank
+from ..adapters import in_out
 
 NONE: Mapping[str, Blocks] = MappingProxyType({})
 
@@ -21,6 +22,7 @@ def attach_adapters(
 ) -> None:
     """Let ``model.<module>`` return ``y + scale * (x @ lora_a) @ lora_b``, both trainable.
 
+    Where a weight lies ``[in, out]`` it is ``(x @ lora_b.T) @ lora_a.T``.
     With DoRA the rows of the weight and its update are scaled to the lengths ``lora_m``, their own
     lengths counting as a constant of the gradient (Liu et al. 2024, section 4.3). Where there is a
     grid, of GRIDS by weight, the module computes with the sum rounded to it, and gradients pass the
@@ -48,7 +50,10 @@ def rounded_parameters(model: nn.Module, grids: Mapping[str, Blocks]) -> set[int
 
 def _adapter_hook(scale: float) -> Callable[[Any, tuple[Tensor, ...], Tensor], Tensor]:
     def add(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        update: Tensor = scale * ((inputs[0] @ module.lora_a) @ module.lora_b)
+        down, up = module.lora_a, module.lora_b
+        if in_out(module):
+            down, up = up.T, down.T
+        update: Tensor = scale * ((inputs[0] @ down) @ up)
         if not hasattr(module, "lora_m"):
             return output + update
         bias = 0 if module.bias is None else module.bias

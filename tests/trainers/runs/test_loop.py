@@ -19,12 +19,14 @@ from weighbridge.errors import (
     DivergedError,
     MismatchError,
     TargetExistsError,
+    Terminated,
     WeighbridgeError,
 )
 from weighbridge.trainers.runs.events import TIMES, Started, Updated, Validated
 from weighbridge.trainers.runs.interrupts import STOPPING, TrainingInterrupted, TrainingTerminated
 from weighbridge.trainers.runs.journal import Journal, read_records
 from weighbridge.trainers.runs.loop import train
+from weighbridge.trainers.runs.run import Run
 
 BACKENDS = ["mlx", "torch"]
 
@@ -270,6 +272,21 @@ def test_a_signal_to_end_writes_a_checkpoint_too(number, series_config, series_t
     assert (tmp_path / "run" / "checkpoints" / "step-00000003").is_dir()
     assert [signal.getsignal(one) for one in STOPPING] == before
     signal.signal(number, old)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Terminated])
+def test_a_signal_while_the_result_is_written_says_how_to_go_on(
+    kind, series_config, series_task, tmp_path, monkeypatch
+):
+    def end(_):
+        raise kind("nothing was left behind")
+
+    config, out = series_config(steps=2), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "plot", end)
+        with pytest.raises(kind, match="--resume"):
+            train(config, out, task=series_task(config))
+    assert train(config, out, resume=True, task=series_task(config)).best_step == 2
 
 
 def test_a_run_that_another_process_writes_is_not_touched(series_config, series_task, tmp_path):

@@ -9,7 +9,7 @@ import torch
 from weighbridge.converters.adapters import read_adapter
 from weighbridge.errors import MismatchError
 from weighbridge.trainers.export import write_result
-from weighbridge.trainers.runs.loop import make_step, preflight, train
+from weighbridge.trainers.runs.loop import _check, make_step, preflight, train
 from weighbridge.trainers.steps.torch import TorchStep
 from weighbridge.trainers.tasks import build_task
 
@@ -49,6 +49,39 @@ def test_dora_in_torch_is_that_of_peft(tiny_bert_dir, pairs_config, pairs_task):
     ids = torch.arange(12).reshape(2, 6)
     ours = step._loss.model(input_ids=ids).last_hidden_state
     assert torch.allclose(ours, theirs.eval()(input_ids=ids).last_hidden_state, atol=1e-5)
+
+
+def test_updates_of_weights_that_lie_in_out_are_those_of_peft(decoder_config, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    sizes = {"n_embd": 16, "n_head": 2, "n_layer": 1, "vocab_size": 64, "n_positions": 16}
+    base = GPT2LMHeadModel(GPT2Config(**sizes, initializer_range=0.4)).eval()
+    targets = ["c_attn", "mlp.c_proj"]
+    config = decoder_config(adapter={"rank": 2, "targets": targets})
+    task = build_task(config, base)
+    assert _check(task, config, make_step("mlx", task, config)).ok
+    step = TorchStep(task, config)
+    generator = np.random.default_rng(0)
+    values = {
+        name: generator.normal(size=value.shape).astype(np.float32)
+        for name, value in step.trainable().items()
+    }
+    write_result(tmp_path, task, config.adapter, values)
+    step.assign(values)
+    ids = torch.arange(12).reshape(2, 6)
+    ours = step._loss.model(input_ids=ids).logits
+    settings = LoraConfig(r=2, lora_alpha=4, target_modules=targets, fan_in_fan_out=True)
+    theirs = get_peft_model(base, settings)
+    found = read_adapter(tmp_path).updates
+    with torch.no_grad():
+        for name, update in found.items():
+            layer = theirs.base_model.model.get_submodule(name.removesuffix(".weight"))
+            layer.lora_A["default"].weight.copy_(torch.from_numpy(update.a))
+            layer.lora_B["default"].weight.copy_(torch.from_numpy(update.b))
+    wanted = theirs.eval()(input_ids=ids).logits
+    assert torch.allclose(ours, wanted, rtol=0, atol=1e-5 * wanted.abs().max().item())
 
 
 @pytest.mark.heavy
