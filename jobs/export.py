@@ -75,11 +75,11 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         vision: pictures and labels, see :class:`Vision`.
         options: see :class:`WriteOptions`.
     """
-    from ..converters.coreml.export import export_coreml as write_package
-
     require_possible(package, compute, compression)
 
     def write(model: Model, path: Path) -> Written:
+        from ..converters.coreml.export import export_coreml as write_package
+
         require_uncompressed(package, "codes (convert --dequantize)" if codes_of(model) else "")
         chosen = vision.for_model(package, model, compressed=bool(compression))
         module = merged_in_memory(model)

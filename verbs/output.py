@@ -315,16 +315,14 @@ def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
         dump(facts)
         return
     for name, value in facts.items():
-        if isinstance(value, Mapping):
+        if value in ({}, [], (), ""):
+            click.echo(f"{name}: none")
+        elif isinstance(value, Mapping):
             click.echo(f"{name}:")
             width = max((len(str(key)) for key in value), default=0)
             click.echo("\n".join(f"  {key:<{width}}  {item}" for key, item in value.items()))
         elif isinstance(value, list | tuple):
-            click.echo(
-                "\n".join([f"{name}:", *(f"  {item}" for item in value)])
-                if value
-                else f"{name}: none"
-            )
+            click.echo("\n".join([f"{name}:", *(f"  {item}" for item in value)]))
         else:
             click.echo(f"{name}: {value}")
 
