@@ -125,6 +125,15 @@ def test_one_row_is_checked_in_a_package_that_takes_one(tmp_path):
             ("--stateful", "--multifunction", "--quantize", "int8"),
             "coremltools compresses no package of two functions: leave out --multifunction, or int8",
         ),
+        (
+            ("--quantize", "int8", "--target", "iOS15"),
+            "int8: runs on iOS16 and later, not on iOS15",
+        ),
+        (
+            ("--quantize", "int4", "--target", "iOS17"),
+            "int4 in blocks of 32: runs on iOS18 and later",
+        ),
+        (("--prune", "0.4", "--palettize", "4"), "no weight has 2,048 numbers"),
         (("--sizes", "sequence=8,9", "--sizes", "batch=1", "--target", "iOS17"), None),
     ],
 )
