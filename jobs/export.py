@@ -17,7 +17,7 @@ from ..converters.common.arguments import typed
 from ..converters.common.hints import command, unused
 from ..converters.common.repositories import recorded
 from ..converters.coreml.compression import Compression
-from ..converters.coreml.options import PackageOptions
+from ..converters.coreml.options import SEVERAL, TARGETS, PackageOptions
 from ..converters.coreml.vision import Vision
 from ..converters.models import Model, Signature
 from ..converters.models.pictures import Picture
@@ -75,12 +75,15 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         vision: pictures and labels, see :class:`Vision`.
         options: see :class:`WriteOptions`.
     """
-    from ..converters.coreml.export import export_coreml as write_package
-
     require_possible(package, compute, compression)
 
     def write(model: Model, path: Path) -> Written:
-        require_uncompressed(package, "codes (convert --dequantize)" if codes_of(model) else "")
+        from ..converters.coreml.export import export_coreml as write_package
+
+        if codes_of(model):
+            codes = "the codes of a quantized source (convert --dequantize makes a dense one)"
+            require_uncompressed(package, codes)
+            require_system(package, SEVERAL, codes)
         chosen = vision.for_model(package, model, compressed=bool(compression))
         module = merged_in_memory(model)
         sized = chosen.sized(model.signature, upper or {})
@@ -104,6 +107,20 @@ def require_possible(package: PackageOptions, compute: str, compression: Compres
     package.require(compute)
     compression.require()
     require_uncompressed(package, str(compression))
+    if compression:
+        require_system(package, compression.oldest, str(compression))
+
+
+def require_system(package: PackageOptions, oldest: str, words: str) -> None:
+    """Refuse a PACKAGE for a system before OLDEST, which what WORDS name needs.
+
+    Raises:
+        BadInputError: it is for an older one.
+    """
+    if TARGETS.index(package.system or oldest) < TARGETS.index(oldest):
+        raise BadInputError(
+            f"{words}: runs on {oldest} and later, not on {package.system}; leave --target out, or name {oldest}"
+        )
 
 
 def require_uncompressed(package: PackageOptions, words: str) -> None:
@@ -130,13 +147,15 @@ def compressed(
     if not compression and codes is None:
         return {}
     from ..converters.coreml.codes import keep_codes
-    from ..converters.coreml.compress import compress_package, costs
+    from ..converters.coreml.compress import compress_package, costs, left
 
     with tempfile.TemporaryDirectory(dir=package.parent, prefix=f".{package.stem}-") as place:
         before = Path(shutil.copytree(package, Path(place) / "before.mlpackage"))
         if compression or codes is None:
             compress_package(package, compression)
-            return costs(before, package, trial)
+            found = costs(before, package, trial)
+            found["compressed"]["dense"] = left(before, package)
+            return found
         kept = keep_codes(package, codes)
         return {"codes": kept._asdict(), **(costs(before, package, trial) if kept.codes else {})}
 

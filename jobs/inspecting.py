@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from ..converters.models.manifests import MANIFEST, read_manifest
 from ..converters.models.specs import ADAPTER_FILES, exists
 from ..converters.models.specs import open as open_model
 from ..converters.routes import ROUTES
-from ..errors import UnsupportedError, WeighbridgeError
+from ..errors import WeighbridgeError
 from .usage import adapter_lines, gguf_lines, model_lines
 
 Facts = dict[str, Any]
@@ -46,7 +45,13 @@ COREML = ("export coreml", "{spec}", "~.mlpackage")
 NEXT: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "torch": (("convert torch-to-mlx", "{spec}", "~-mlx"), COREML),
     "mlx": (("convert mlx-to-torch", "{spec}", "~-torch"), COREML),
-    **dict.fromkeys(PROGRAMS, (("parity check", "{other}", "{spec}"),)),
+    **{
+        kind: (
+            ("parity check", "{other}", "{spec}"),
+            (f"convert {name}-to-torch", "{spec}", "~-torch", "--like", "{other}"),
+        )
+        for kind, name in zip(PROGRAMS, ("coreml", "onnx", "coreai"), strict=True)
+    },
     "mlx adapter": (
         ("convert mlx-to-peft", "{spec}", "~-peft", "--base", "{other}"),
         ("merge", "{other}", "{spec}", "~-merged"),
@@ -74,8 +79,6 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     if path.suffix == ".gguf" and path.is_file():
         return {"path": spec, **gguf_facts(path), USAGE: gguf_lines(path)}
     model = open_model(spec, trust_code=trust_code, map=map_name)
-    if model.framework == "mlprogram":
-        model = with_signature(model)
     facts = model_facts(model)
     if lines := model_lines(spec, model):
         facts[USAGE] = lines
@@ -164,7 +167,7 @@ def model_facts(model: Model) -> Facts:
     if model.framework == "mlprogram":
         from ..converters.captures.mlprogram.contents import described
 
-        facts |= described(Path(str(model.path)))
+        return facts | described(Path(str(model.path)))
     if isinstance(model.tensors, Asset):
         facts["operators"] = model.tensors.process.ask("operators")
         if states := model.tensors.process.ask("states"):
@@ -191,16 +194,6 @@ def mlx_class(model: Model) -> str:
         return str(model.library or "")
     except WeighbridgeError:  # the directory asks for code of its own
         return ""
-
-
-def with_signature(model: Model) -> Model:
-    """Return the package MODEL with its signature; as it is where that is not all that it takes and gives."""
-    from ..converters.captures.mlprogram import read_signature
-
-    try:
-        return replace(model, declared=read_signature(Path(str(model.path))))
-    except UnsupportedError:  # pictures and labels of others, which are shown all the same
-        return model
 
 
 def architecture(model: Model) -> str:

@@ -9,6 +9,8 @@ from typing import Final
 import numpy as np
 
 from ..converters.adapters import Adapter
+from ..converters.captures.continuing import POSITION
+from ..converters.captures.mlprogram.features import Feature
 from ..converters.documents.fields import IDS, read_fields
 from ..converters.libraries.target import OWN
 from ..converters.models import PROGRAMS, Model
@@ -78,13 +80,9 @@ import pathlib, mlx.core as mx, mlx_lm.utils as lm
 model = lm.load_adapters(lm.load_model(pathlib.Path({base}){trust})[0], {path})
 print(model({first}))""",
     "mlprogram": """\
-import coremltools, numpy as np
+import coremltools, numpy as np{pictures}
 model = coremltools.models.MLModel({path})
-print(model.predict({named}))  # on macOS""",
-    "mlprogram of pictures": """\
-import coremltools, numpy as np; from PIL import Image
-model = coremltools.models.MLModel({path})
-print(model.predict({named}))  # on macOS""",
+print(model.predict({named}{state}))  # on macOS""",
     "onnx": """\
 import numpy as np, onnxruntime
 session = onnxruntime.InferenceSession({path})
@@ -104,18 +102,10 @@ ARRAYS: Final[Mapping[str, Callable[[Array], str]]] = {
     "mlx": lambda it: f"mx.ones({it.shape}, mx.{_narrow(it)})",
     "torch": lambda it: f"torch.ones({it.shape}, dtype=torch.{it.dtype})",
     "numpy": lambda it: f"np.ones({it.shape}, np.{it.dtype})",
-    "numpy of 32 bits": lambda it: f"np.ones({it.shape}, np.{_narrow(it)})",
-    "pictures": lambda it: (
-        f"Image.new({'L' if it.shape[1] == 1 else 'RGB'!r}, {it.shape[:1:-1]})"
-        if it.ndim == OF_PICTURES
-        else f"np.ones({it.shape}, np.{_narrow(it)})"
-    ),
     "coreai": lambda it: f"NDArray(np.ones({it.shape}, np.{_narrow(it)}))",
 }
 
 DIALECTS: Final = {
-    "mlprogram": "numpy of 32 bits",
-    "mlprogram of pictures": "pictures",
     "onnx": "numpy",
     "mlx-lm ids": "mlx",
 }
@@ -125,6 +115,8 @@ def model_lines(spec: str, model: Model) -> list[str]:
     """Return lines of Python that load MODEL, at SPEC, and run it; none where nobody knows how."""
     if model.path is None or model.factory is not None:
         return []
+    if model.framework == "mlprogram":
+        return package_lines(spec)
     try:
         kind = kind_of(model)
         generates = kind == "mlx generating"
@@ -150,6 +142,31 @@ def adapter_lines(spec: str, adapter: Adapter) -> list[str]:
     return _filled(kind, inputs, adapter.framework, path=repr(spec), base=repr(base), **names)
 
 
+def package_lines(path: str) -> list[str]:
+    """Return lines of Python that load the Core ML package at PATH and run it by its own inputs, on macOS."""
+    from ..converters.captures.mlprogram.contents import states
+    from ..converters.captures.mlprogram.package import read_package
+    from ..converters.captures.mlprogram.signatures import examples
+
+    package = read_package(Path(path))
+    given = {name: _example(name, it) for name, it in examples(package).items()}
+    named = ", ".join(f"{name!r}: {value}" for name, value in given.items())
+    pictures = "; from PIL import Image" if "Image.new" in named else ""
+    state = ", model.make_state()" if states(package) else ""
+    words = {"named": f"{{{named}}}", "pictures": pictures, "state": state}
+    return LINES["mlprogram"].format(path=repr(path), **words).split("\n")
+
+
+def _example(name: str, feature: Feature) -> str:
+    """Return what makes an input NAME like FEATURE; a text begins at position 0."""
+    from ..converters.captures.mlprogram.signatures import PICTURE
+
+    if feature.dtype.endswith(PICTURE):
+        height, width = feature.shape
+        return f"Image.new({'L' if 'GRAY' in feature.dtype else 'RGB'!r}, {(width, height)})"
+    return f"np.{'zeros' if name == POSITION else 'ones'}({feature.shape}, np.{feature.dtype})"
+
+
 def gguf_lines(path: Path) -> list[str]:
     """Return lines of Python that load the GGUF file PATH and run it."""
     return LINES["gguf"].format(folder=repr(str(path.parent)), name=repr(path.name)).split("\n")
@@ -158,7 +175,7 @@ def gguf_lines(path: Path) -> list[str]:
 def kind_of(model: Model) -> str:
     """Return which of ``LINES`` loads MODEL; empty where none does."""
     if model.framework in PROGRAMS:
-        return f"{model.framework} of pictures" if _takes_pictures(model) else model.framework
+        return model.framework
     if model.framework == "torch":
         return "torch" if _class_name(model) else ""
     if model.framework != "mlx" or model.library is None:
@@ -173,16 +190,6 @@ def kind_of(model: Model) -> str:
     # The others call what they are given otherwise.
     plain = {"mlx-embeddings": "mlx", "mlx-lm": "mlx-lm ids"}.get(library, "mlx ids")
     return "mlx of pictures" if pictures else plain
-
-
-def _takes_pictures(model: Model) -> bool:
-    """Say whether MODEL is a package that takes pictures."""
-    if model.framework != "mlprogram":
-        return False
-    from ..converters.captures.mlprogram.contents import pictures
-    from ..converters.captures.mlprogram.package import read_package
-
-    return bool([*pictures(read_package(Path(str(model.path))))])
 
 
 def _asks(kind: str) -> bool:

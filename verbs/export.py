@@ -36,6 +36,12 @@ SYSTEMS = ("iOS15", "iOS16", "iOS17", "iOS18", "iOS26")  # converters.coreml.opt
 UNITS = ("cpu", "gpu", "ane", "all")
 ABOUT = ("author", "description", "license", "release")
 LAYOUTS = ("RGB", "BGR", "GRAY")  # converters.models.pictures
+PRECISIONS = ("fp32", "fp16", "float32", "float16")
+
+
+def dtype_of(_: Any, __: Any, precision: str) -> str:
+    """Return PRECISION by the name of its dtype."""
+    return precision.replace("fp", "float")
 
 
 upper_sizes = click.option(
@@ -48,7 +54,8 @@ programming = together(
     click.argument("target", type=click.Path(path_type=Path)),
     click.option(
         "--precision",
-        type=click.Choice(("fp32", "fp16", "float32", "float16")),
+        type=click.Choice(PRECISIONS),
+        callback=dtype_of,
         default="fp32",
         show_default=True,
         help="Of weights and computation.",
@@ -199,7 +206,8 @@ def export() -> None:
     "--precision",
     "--compute",
     "compute",
-    type=click.Choice(("mixed", "float16", "float32")),
+    type=click.Choice(("mixed", *PRECISIONS)),
+    callback=dtype_of,
     default="mixed",
     show_default=True,
     help="Of the package; mixed is float16 with positions, masks and norms in float32.",
@@ -252,9 +260,8 @@ def export_program(kind: str, source: str, target: Path, chosen: dict[str, Any])
     from ..jobs.export import export_program as export_file
     from ..jobs.options import WriteOptions
 
-    precision = f"float{chosen.pop('precision')[-2:]}"
     own = {name: chosen.pop(name) for name in OF_PROGRAMS if name in chosen}
-    ways = ProgramOptions(precision, sizes_of(chosen.pop("upper")), **own)
+    ways = ProgramOptions(chosen.pop("precision"), sizes_of(chosen.pop("upper")), **own)
     as_json, accept = chosen.pop("as_json"), chosen.pop("accept")
     options = options_of(WriteOptions, chosen)
     finish(

@@ -154,7 +154,27 @@ def quantized_lines(quantized: Mapping[str, Any], done: str = "quantized") -> li
     width = max(map(len, worst))
     lines = [f"  {n:<{width}}  {weights[n]['error']:6.2%}  {weights[n]['scheme']}" for n in worst]
     size = f"{head} ({after / max(before, 1):.1%})"
-    return [size, f"weights moved by {mean}, the most:", *lines]
+    return [
+        size,
+        *left_lines(quantized.get("dense", ())),
+        f"weights moved by {mean}, the most:",
+        *lines,
+    ]
+
+
+def left_lines(names: Sequence[str]) -> list[str]:
+    """Return which large weights, NAMES, were left dense.
+
+    >>> left_lines(["a", "b", "c", "d"])
+    ['4 more stay dense, as their columns do not divide into blocks: a, b, c and 1 more']
+    """
+    if not names:
+        return []
+    more = f" and {len(names) - WORST} more" if len(names) > WORST else ""
+    listed = ", ".join(names[:WORST])
+    return [
+        f"{len(names)} more stay dense, as their columns do not divide into blocks: {listed}{more}"
+    ]
 
 
 def code_lines(codes: Mapping[str, Any]) -> list[str]:
@@ -315,16 +335,14 @@ def show_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
         dump(facts)
         return
     for name, value in facts.items():
-        if isinstance(value, Mapping):
+        if value in ({}, [], (), ""):
+            click.echo(f"{name}: none")
+        elif isinstance(value, Mapping):
             click.echo(f"{name}:")
             width = max((len(str(key)) for key in value), default=0)
             click.echo("\n".join(f"  {key:<{width}}  {item}" for key, item in value.items()))
         elif isinstance(value, list | tuple):
-            click.echo(
-                "\n".join([f"{name}:", *(f"  {item}" for item in value)])
-                if value
-                else f"{name}: none"
-            )
+            click.echo("\n".join([f"{name}:", *(f"  {item}" for item in value)]))
         else:
             click.echo(f"{name}: {value}")
 

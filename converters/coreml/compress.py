@@ -118,6 +118,17 @@ def _weights(old: Program, new: Program, path: Path) -> Iterator[tuple[str, dict
             yield own, {"scheme": ways.get(name, ""), "error": distance(now, plain[own])}
 
 
+def left(before: Path, after: Path) -> list[str]:
+    """Return the matrices of BEFORE that are large enough to be compressed and are dense in AFTER."""
+    old, new = load_program(before), load_program(after)
+    done = {COMPRESSED.sub("", name) for name in new.compressed()}
+    return [
+        name
+        for name, it in old.constants().items()
+        if it.dtype.kind == "f" and it.ndim > 1 and it.size >= LEAST and name not in done
+    ]
+
+
 def moved(old: Program, new: Program, trial: Sequence[Mapping[str, Array]]) -> dict[str, float]:
     """Return how far each floating-point output of NEW is from that of OLD on TRIAL at most."""
     found: dict[str, float] = {}

@@ -11,7 +11,9 @@ from ...errors import BadInputError
 GRIDS: Final = ("int8", "int4")
 BLOCK: Final = 32  # columns that share a scale, where codes have 4 bits
 TABLES: Final = (1, 2, 3, 4, 6, 8)  # bits of an index
-LEAST: Final = 2048  # numbers of a weight that is compressed: coremltools' own default
+LEAST: Final = (
+    2048  # numbers of a weight that is compressed; coremltools asks for more than its own 2048
+)
 OLD_TABLES: Final = frozenset(TABLES) - {3}
 
 
@@ -65,6 +67,11 @@ class Compression:
             raise BadInputError("the numbers of a table are quantized to int8, not to int4")
 
     @property
+    def oldest(self) -> str:
+        """The oldest system that runs it."""
+        return "iOS18" if self.newest else "iOS16"
+
+    @property
     def newest(self) -> bool:
         """Whether it needs iOS 18."""
         several = sum(map(bool, (self.prune, self.palettize, self.quantize))) > 1
@@ -78,8 +85,7 @@ class Compression:
             yield _pass(compression.prune_weights, compression, pruner)
         if self.palettize:
             tables = compression.OpPalettizerConfig(mode="kmeans", nbits=self.palettize)
-            joint = bool(self.prune)
-            yield _pass(compression.palettize_weights, compression, tables, joint=joint)
+            yield _pass(compression.palettize_weights, compression, tables, joint=bool(self.prune))
         if self.quantize:
             by: dict[str, Any] = {"granularity": "per_tensor"} if self.palettize else {}
             by = {"granularity": "per_block", "block_size": self._size} if self._size else by
@@ -92,6 +98,6 @@ def _pass(
     function: Any, compression: Any, operation: Any, *, joint: bool = False
 ) -> Callable[[Any], Any]:
     more = {"joint_compression": True} if joint else {}
-    operation.weight_threshold = 0 if joint else LEAST
+    operation.weight_threshold = LEAST - 1  # of the dense weight, where something is done already
     config = compression.OptimizationConfig(operation)
     return lambda model: function(model, config, **more)

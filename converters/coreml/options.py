@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...errors import BadInputError
+from ..captures.mlprogram.names import ABOUT
 from ..models.pictures import Picture
 from ..models.signature import Port, Signature
 
@@ -21,13 +22,6 @@ UNITS: Final[Mapping[str, str]] = {
     "gpu": "cpuAndGPU",
     "ane": "cpuAndNeuralEngine",
     "all": "all",
-}
-UNITS_KEY: Final = "computeUnits"
-ABOUT: Final[Mapping[str, str]] = {  # ours -> Core ML's
-    "author": "author",
-    "description": "shortDescription",
-    "license": "license",
-    "release": "versionString",
 }
 
 

@@ -17,6 +17,7 @@ import torch
 from ..captures.constants import UNREAD, unread
 from ..captures.described import UNIFORM, uniform
 from ..captures.mlprogram.arithmetic import tensors_of
+from ..captures.mlprogram.names import ABOUT, UNITS_KEY
 from ..captures.mlprogram.package import MANIFEST, Package, census, functions, read_package
 from ..captures.mlprogram.program import load_bodies
 from ..captures.mlprogram.toolkit import coremltools, quiet
@@ -27,7 +28,7 @@ from .form import MAIN, PROBABILITIES, Form
 from .made import Origins, constants_described
 from .manifest import sites
 from .naming import sums_kept
-from .options import ABOUT, UNITS, UNITS_KEY, PackageOptions
+from .options import UNITS, PackageOptions
 from .precision import Selection
 from .vision import scores_of
 

@@ -19,13 +19,15 @@ CONFIG = "config.json"
 
 
 def translated(model: Model, to: str, original: str | None = None) -> Translation | None:
-    """Return MODEL's configuration as the framework TO reads it; ``None`` where it stays as it is.
+    """Return MODEL's configuration as the framework TO reads it; ``None`` where the file stays as it is.
 
     On the way back to PyTorch what the manifest recorded is undone. A directory of another tool recorded
     nothing, and may have lost parts; then the configuration of the ORIGINAL is taken, if it is there.
     """
-    if model.framework == to or not model.config:
+    if not model.config:
         return None
+    if model.framework == to:
+        return beside_another(model)
     if to == "mlx":
         target = libraries.find(model.config, model.reader)
         return asked(with_tokens(configs.to_mlx(model.config, target), model)) if target else None
@@ -36,6 +38,14 @@ def translated(model: Model, to: str, original: str | None = None) -> Translatio
     if theirs.get("model_type") == model.config.get("model_type"):
         return difference(model.config, theirs)
     return configs.to_torch(model.config)
+
+
+def beside_another(model: Model) -> Translation | None:
+    """Return what leads to MODEL's configuration from that in its directory, which may be one for MLX."""
+    if model.path is None or not (model.path / CONFIG).is_file():
+        return None
+    there = read_config(model.path)
+    return None if there == model.config else difference(there, dict(model.config))
 
 
 def asked(translation: Translation) -> Translation:

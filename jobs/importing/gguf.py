@@ -16,7 +16,7 @@ from ...converters.models import Model
 from ...converters.models.config_fields import read_config
 from ...converters.models.specs import map_text, with_factory
 from ...converters.planning.opening import open as open_model
-from ...converters.planning.transcoding import DTYPES, is_quantized
+from ...converters.planning.transcoding import DTYPES, is_quantized, quantized_view
 from ...converters.quantization import Dequantized
 from ...converters.quantization.recipe import KEY
 from ...converters.runtimes.pretrained import torch_config
@@ -120,7 +120,7 @@ def known_from(like: Path, code: str | None = None) -> Like:
         config = read_config(like)
         headers = headers_built_by(code) if code else hub_headers(config, "F16")
         return Like(like, config, None, headers)
-    model = open_model(str(like), trust_code=code)
+    model = quantized_view(open_model(str(like), trust_code=code))
     found = torch_side(model).arrays.checkpoint if model.framework == "mlx" else model.checkpoint
     return Like(like, torch_config(model), found, dict(found.headers))
 

@@ -11,6 +11,7 @@ from weighbridge.converters.captures.mlprogram.features import flexible
 from weighbridge.converters.captures.mlprogram.package import read_package
 from weighbridge.tests.support.coreml.families import HERE
 from weighbridge.tests.support.coreml.models import make
+from weighbridge.tests.support.coreml.usage import run_lines
 
 SOURCE = f"{HERE}.modules:heads8"
 FOUND = "PASS" if sys.platform == "darwin" else "PASS-REFERENCE"
@@ -39,6 +40,7 @@ def named(tmp_path_factory):
         *("--name", "ids=tokens", "--name", "y=features", "--target", "iOS15"),
         *("--author", "A. Author", "--description", "Features of ids.", "--license", "MIT"),
         *("--release", "1.2", "--compute-units", "ane", "--upper", "sequence=16"),
+        *("--precision", "fp16"),
     )
     code, status, told = export(target, *options)
     assert (code, status) == (0, FOUND), told
@@ -59,6 +61,17 @@ def test_a_package_says_who_made_it_and_what_it_is(named):
 
 def test_compute_units_are_a_note_in_swifts_words(named):
     assert described(named).metadata.userDefined["computeUnits"] == "cpuAndNeuralEngine"
+
+
+def test_inspect_shows_what_a_caller_gives_and_gets_and_lines_that_run_it(named, capsys):
+    result = CliRunner().invoke(main, ["inspect", str(named), "--json"])
+    facts = json.loads(result.stdout)
+    assert facts["inputs"] == ["tokens: int32 [batch 1..32, sequence 1..16]"]
+    assert facts["outputs"] == ["features: float32 [batch, sequence, 16]"]
+    assert facts["about"]["author"] == "A. Author"
+    assert facts["compute units"] == "cpuAndNeuralEngine"
+    run_lines(facts)
+    assert "features" in capsys.readouterr().out
 
 
 @pytest.mark.heavy
@@ -112,6 +125,15 @@ def test_one_row_is_checked_in_a_package_that_takes_one(tmp_path):
             ("--stateful", "--multifunction", "--quantize", "int8"),
             "coremltools compresses no package of two functions: leave out --multifunction, or int8",
         ),
+        (
+            ("--quantize", "int8", "--target", "iOS15"),
+            "int8: runs on iOS16 and later, not on iOS15",
+        ),
+        (
+            ("--quantize", "int4", "--target", "iOS17"),
+            "int4 in blocks of 32: runs on iOS18 and later",
+        ),
+        (("--prune", "0.4", "--palettize", "4"), "no weight has 2,048 numbers"),
         (("--sizes", "sequence=8,9", "--sizes", "batch=1", "--target", "iOS17"), None),
     ],
 )

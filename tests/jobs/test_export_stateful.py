@@ -10,10 +10,12 @@ from click.testing import CliRunner
 
 from weighbridge.cli import main
 from weighbridge.converters.captures.mlprogram import load_program
+from weighbridge.converters.captures.mlprogram.contents import constants
 from weighbridge.converters.captures.mlprogram.package import read_package
 from weighbridge.converters.coreml.options import PackageOptions
 from weighbridge.tests.support.coreml.greedy import require_same_text
 from weighbridge.tests.support.coreml.models import MODELS, make
+from weighbridge.tests.support.coreml.usage import run_lines
 
 FOUND = "PASS" if sys.platform == "darwin" else "PASS-REFERENCE"
 FAMILIES = ("GPT-2", "Gemma", "Gemma 2", "Gemma 3", "Llama", "Qwen3")
@@ -87,7 +89,11 @@ def test_two_functions_hold_weights_once_and_a_check_runs_both(tmp_path):
     assert (program.function, program.single.function) == ("prefill", "decode")
     assert program.single.inputs["input_ids"].shape == (1, 1)
     shown = json.loads(CliRunner().invoke(main, ["inspect", str(two), "--json"]).stdout)
-    assert "'prefill', 'decode'" in str(shown)
+    assert shown["functions"] == ["prefill", "decode"]
+    assert "decode: input_ids: int32 [1, 1]" in shown["inputs"]
+    stored = sum(it.nbytes for it in constants(read_package(two), "prefill"))
+    assert stored < sum(shown["constants"].values()) < 1.1 * stored  # weights are counted once
+    run_lines(shown)
     spoil_decode(two)
     code, verdict, told = run("parity", "check", source, two)
     assert code == 1, told

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from . import messages
-from .names import CLASSIFY
+from .names import ABOUT, CLASSIFY, UNITS_KEY
 from .package import (
     Package,
     census,
@@ -20,6 +20,7 @@ from .package import (
     operations,
     read_package,
 )
+from .signatures import PICTURE, ports, taken
 
 # Versions of the specification -> the oldest systems that read them (coremltools 9, `AvailableTarget`).
 SYSTEMS: Final[Mapping[int, str]] = {
@@ -36,12 +37,15 @@ CODES: Final = ("data", "quantized_data", "nonzero_data")  # inputs that hold co
 TABLES: Final = ("indices", "indices_nonzero_data")
 
 
+Place = tuple[str, int]  # a file, and where in it
+
+
 class Part(NamedTuple):
-    """A value that is written down in the program: its dtype, sizes, and bytes where it lies in a file."""
+    """A value that is written down in the program: its dtype, sizes, and where it lies in a file: its bytes."""
 
     dtype: str
     shape: tuple[int, ...]
-    nbytes: int
+    stored: Mapping[Place, int]
 
 
 class Constant(NamedTuple):
@@ -51,15 +55,20 @@ class Constant(NamedTuple):
         name: of its variable.
         dtype: MIL's name, such as ``fp16``.
         shape: its sizes.
-        nbytes: bytes of all that it is made of.
         how: how it is compressed; empty where it is not.
+        stored: all that it is made of: where that begins in which file -> its bytes.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    nbytes: int
     how: str
+    stored: Mapping[Place, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that it is made of."""
+        return sum(self.stored.values())
 
 
 def described(path: Path) -> dict[str, Any]:
@@ -72,7 +81,8 @@ def described(path: Path) -> dict[str, Any]:
     package = read_package(path)
     version = package.spec.specificationVersion
     names = functions(package)
-    found = [it for name in names for it in constants(package, name)]
+    every = (it for name in names for it in constants(package, name))
+    found = [*{tuple(it.stored): it for it in every}.values()]  # functions share what lies in files
     files = [file for file in path.rglob("*") if file.is_file()]
     largest = sorted(found, key=lambda it: -it.nbytes)[:LARGEST]
     ways = Counter(it.how for it in found if it.how)
@@ -88,16 +98,26 @@ def described(path: Path) -> dict[str, Any]:
         "compressed": dict(ways),
         "largest": [f"{it.name}: {_words(it)}" for it in largest],
         "bytes": sum(file.stat().st_size for file in files),
+        **about(package),
+        "inputs": [*ports(package, "input")],
+        "outputs": [*ports(package, "output")],
     }
 
 
 def pictures(package: Package) -> Iterator[str]:
     """Yield the inputs of PACKAGE that are pictures, in words."""
-    for it in package.spec.description.input:
-        if it.type.WhichOneof("Type") == "imageType":
-            image = it.type.imageType
-            color = image.ColorSpace.Name(image.colorSpace)
-            yield f"{it.name}: {color} of {image.width} x {image.height}"
+    for name, it in taken(package, functions(package)[0]).items():
+        if PICTURE in it.dtype:
+            height, width = it.shape
+            yield f"{name}: {it.dtype.removesuffix(PICTURE)} of {width} x {height}"
+
+
+def about(package: Package) -> dict[str, Any]:
+    """Return what PACKAGE says of itself to whoever opens it, and where it would run."""
+    metadata = package.spec.description.metadata
+    said = {name: text for name, key in ABOUT.items() if (text := getattr(metadata, key))}
+    units = metadata.userDefined.get(UNITS_KEY)
+    return ({"about": said} if said else {}) | ({"compute units": units} if units else {})
 
 
 def labels(package: Package) -> str:
@@ -141,12 +161,12 @@ def constants(package: Package, function: str) -> Iterator[Constant]:
                 parts |= set(_names(operation).values())
     for name, operation in known.items():
         kind = operation.outputs[-1].type.tensorType
-        nbytes = _nbytes(operation, known)
+        stored = _stored(operation, known)
         inside = any(output.name in parts for output in operation.outputs)
-        if not inside and kind.rank and nbytes:
+        if not inside and kind.rank and any(stored.values()):
             sizes = _sizes(kind)
             how = "" if operation.type == "const" else compression(operation, known)
-            yield Constant(name, _dtype(kind), sizes, nbytes, how)
+            yield Constant(name, _dtype(kind), sizes, how, stored)
 
 
 def compression(operation: Any, known: Mapping[str, Any]) -> str:
@@ -213,9 +233,10 @@ def _parts(operation: Any) -> dict[str, Part]:
 def _part(value: Any) -> Part:
     kind = value.type.tensorType
     sizes = _sizes(kind)
-    stored = value.WhichOneof("value") == "blobFileValue"
     bits = int(next(iter(re.findall(r"\d+", _dtype(kind))), 8))
-    return Part(_dtype(kind), sizes, -(-math.prod(sizes) * bits // 8) if stored else 0)
+    file = value.blobFileValue if value.HasField("blobFileValue") else None
+    stored = {(file.fileName, file.offset): -(-math.prod(sizes) * bits // 8)} if file else {}
+    return Part(_dtype(kind), sizes, stored)
 
 
 def _names(operation: Any) -> dict[str, str]:
@@ -225,11 +246,12 @@ def _names(operation: Any) -> dict[str, str]:
     }
 
 
-def _nbytes(operation: Any, known: Mapping[str, Any]) -> int:
-    """Return the bytes in files of all that OPERATION is made of."""
-    inner = {id(known[it]): known[it] for it in _names(operation).values() if it in known}
-    own = sum(part.nbytes for part in _parts(operation).values())
-    return own + sum(_nbytes(it, known) for it in inner.values())
+def _stored(operation: Any, known: Mapping[str, Any]) -> dict[Place, int]:
+    """Return where all that OPERATION is made of lies -> its bytes."""
+    own = {place: n for it in _parts(operation).values() for place, n in it.stored.items()}
+    for name in _names(operation).values():
+        own |= _stored(known[name], known) if name in known else {}
+    return own
 
 
 def _sizes(kind: Any) -> tuple[int, ...]:

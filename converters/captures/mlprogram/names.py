@@ -16,6 +16,13 @@ from ...values import Array
 Value = TypeVar("Value")
 CLASSIFY: Final = "classify"  # gives the likeliest label, and a score by label
 COLORS: Final = {"GRAY": "GRAYSCALE"}  # ours -> Core ML's; others are called alike
+UNITS_KEY: Final = "computeUnits"  # of the note that says where a package should run
+ABOUT: Final[Mapping[str, str]] = {  # ours -> Core ML's
+    "author": "author",
+    "description": "shortDescription",
+    "license": "license",
+    "release": "versionString",
+}
 CARRYING: Final = frozenset({"cast", "identity"})
 
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from ....errors import UnsupportedError
 from ...models.ports import role_of, signature_from_manifest
 from ...models.signature import Port, Signature
-from .features import Dimension, flexible
-from .package import description, functions, manifest_in, read_package
+from .features import Dimension, Feature, flexible
+from .names import names_of
+from .package import (
+    Package,
+    description,
+    function_block,
+    functions,
+    manifest_in,
+    read_package,
+)
 
-LABELS: Final = ("stringType", "int64Type", "dictionaryType")  # what a classifier gives
+# What a classifier gives -> in words.
+LABELS: Final[Mapping[str, str]] = {
+    "stringType": "text",
+    "int64Type": "int64",
+    "dictionaryType": "number by label",
+}
+PICTURE: Final = " picture"  # ends what stands for a dtype of one
 
 
 def port_from_description(feature: Any) -> Port:
@@ -58,3 +72,83 @@ def read_signature(path: Path, function: str | None = None) -> Signature:
             " convert the model without a ClassifierConfig"
         )
     return Signature(ports_of(described.input), ports_of(scores))
+
+
+def ports(package: Package, side: str) -> Iterator[str]:
+    """Yield the inputs or outputs of PACKAGE, as SIDE says, in words; the model's names of sizes beside them."""
+    names = functions(package)
+    known = shapes(package, side)
+    for function in names:
+        where = f"{function}: " if len(names) > 1 else ""
+        for name, it in taken(package, function, side).items():
+            sizes = sized(it.shape, known.get(name, ()))
+            yield f"{where}{name}: {it.dtype} [{', '.join(map(str, sizes))}]"
+
+
+def shapes(package: Package, side: str) -> dict[str, tuple[Dimension, ...]]:
+    """Return the shapes that the model itself has on SIDE, by PACKAGE's names; none for others' packages."""
+    manifest = manifest_in(package.spec.description.metadata.userDefined, package.path)
+    if not manifest.get("signature"):
+        return {}
+    signature, names = (
+        signature_from_manifest(manifest["signature"], package.path),
+        names_of(manifest),
+    )
+    found = signature.inputs if side == "input" else signature.outputs
+    return {names.get(it.name, it.name): it.shape for it in found}
+
+
+def sized(allowed: tuple[Dimension, ...], named: tuple[Dimension, ...]) -> Iterator[Dimension]:
+    """Yield the sizes that are ALLOWED with what they are NAMED.
+
+    >>> [*sized((1, "1..32"), ("batch", "sequence"))], [*sized((1, "?"), ("batch", "time"))]
+    ([1, 'sequence 1..32'], [1, 'time'])
+    >>> [*sized((3, "8|16"), ()), *sized((3, "8|16"), (3, 16))]
+    [3, '8|16', 3, '8|16']
+    """
+    names = named if len(named) == len(allowed) else (0,) * len(allowed)
+    for size, name in zip(allowed, names, strict=True):
+        named_only = f"{name} {size}".removesuffix(" ?")
+        yield named_only if isinstance(size, str) and isinstance(name, str) else size
+
+
+def taken(package: Package, function: str, side: str = "input") -> dict[str, Feature]:
+    """Return the inputs or outputs of FUNCTION, as SIDE says; a picture has its kind as dtype."""
+    found = {it.name: _feature(it.type) for it in getattr(description(package, function), side)}
+    made = {} if all(it.shape for it in found.values()) else _made(package, function)
+    return {
+        name: it if it.shape else it._replace(shape=made.get(name, ()))
+        for name, it in found.items()
+    }
+
+
+def _made(package: Package, function: str) -> dict[str, tuple[Dimension, ...]]:
+    """Return the shape of what each operation of FUNCTION gives; ``?`` is a size that varies."""
+    return {
+        output.name: tuple(int(it.constant.size) or "?" for it in output.type.tensorType.dimensions)
+        for operation in function_block(package, function).operations
+        for output in operation.outputs
+    }
+
+
+def examples(package: Package) -> dict[str, Feature]:
+    """Return the inputs of the function that PACKAGE runs by default, at their default sizes."""
+    described = description(package, functions(package)[0])
+    return {
+        it.name: found._replace(shape=tuple(it.type.multiArrayType.shape) or found.shape)
+        for it in described.input
+        for found in [_feature(it.type)]
+    }
+
+
+def _feature(kind: Any) -> Feature:
+    which = kind.WhichOneof("Type") or "unknown"
+    if which == "imageType":
+        image = kind.imageType
+        color = image.ColorSpace.Name(image.colorSpace)
+        return Feature(f"{color}{PICTURE}", (image.height, image.width))
+    if which != "multiArrayType":
+        return Feature(LABELS.get(which, which), ())
+    array = kind.multiArrayType
+    dtype = array.ArrayDataType.Name(array.dataType).lower()
+    return Feature(dtype, flexible(array, tuple(int(size) for size in array.shape)))

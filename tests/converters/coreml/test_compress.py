@@ -17,6 +17,7 @@ from weighbridge.converters.coreml.compression import Compression
 from weighbridge.converters.coreml.export import export_coreml
 from weighbridge.errors import BadInputError, UnsupportedError
 from weighbridge.tests.support.coreml import modules
+from weighbridge.tests.support.coreml.models import make
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SOURCE = f"{modules.__name__}:heads32"
@@ -89,6 +90,17 @@ def test_weights_too_small_or_of_other_columns_are_refused_and_nothing_changes(p
     ):
         compress_package(package, Compression(quantize="int8", block=48))
     assert [it for it, _ in before] == sorted(it for it in package.rglob("*") if it.is_file())
+
+
+@pytest.mark.heavy
+def test_weights_whose_columns_do_not_divide_are_named_by_the_verb(tmp_path):
+    wide = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 100, "num_hidden_layers": 1}
+    source, target = make("Llama", tmp_path / "source", **wide), tmp_path / "m.mlpackage"
+    words = ["export", "coreml", str(source), str(target), "--quantize", "int4", "--check", "none"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    name = "p_module_model_layers_0_mlp_down_proj_weight_to_fp16"
+    assert f"1 more stay dense, as their columns do not divide into blocks: {name}" in result.output
 
 
 @pytest.mark.heavy

@@ -183,12 +183,15 @@ def test_codes_come_back_though_the_class_calls_weights_otherwise(tmp_path):
     words = ("--bits", "4", "--group-size", "32", "--check", "none")
     invoke("quantize", tmp_path / "dense", tmp_path / "q4", *words)
     invoke("export", "onnx", tmp_path / "q4", tmp_path / "m.onnx", "--check", "none")
-    words = ("--like", tmp_path / "dense", "--check", "none")
+    words = ("--like", tmp_path / "q4", "--check", "none")
     invoke("convert", "onnx-to-mlx", tmp_path / "m.onnx", tmp_path / "back", *words)
     was, now = (load_file(tmp_path / it / "model.safetensors") for it in ("q4", "back"))
     assert {name.split(".")[0] for name in was.keys() - now.keys()} <= {"pooler"}
     assert sum(name.endswith("scales") for name in now) == 6
     assert all(was[key].tobytes() == now[key].tobytes() for key in now)
+    words = (*words, "--dequantize", "fp32")
+    invoke("convert", "onnx-to-torch", tmp_path / "m.onnx", tmp_path / "torch", *words)
+    assert "quantization" not in (tmp_path / "torch" / "config.json").read_text()
 
 
 def with_record(source, target, change):
