@@ -166,6 +166,7 @@ def run_all(rows: dict[str, dict[str, Any]], names: list[str], options: Any) -> 
             continue
         if "run" not in row or options.again:
             row["run"] = in_a_child(lambda name: run(name, rows[name]), name, options.seconds)
+            row["run"] |= {"versions": _versions(APART)} if options.apart else {}
             save(rows, options.out)
         found = row["run"]
         failed += found["stage"] not in RIGHT

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
-import mlx.core as mx
 import torch
 from torch.export import ExportedProgram
 from torch.utils._pytree import TreeSpec
@@ -17,7 +16,7 @@ from .census import Census, census_of
 from .dtypes import to_mlx
 from .earlier import stored
 from .exporting import Dynamic, functionalized, record
-from .graph import build_graph, weight_of
+from .graph import build_graph
 from .parameters import Tensor, canonical_names
 from .passes import table
 from .passes.draft import Draft
@@ -29,8 +28,6 @@ from .recording.recorded import Recording
 from .recording.sources import sources, structure, user_inputs, writes
 from .recording.verifying import verify
 from .storage.masters import inputs_in, narrowed, on_masters
-
-CONVOLUTION: Final = ("aten.conv1d.", "aten.conv2d.", "aten.conv3d.")
 
 
 def capture_torch(
@@ -70,8 +67,7 @@ def capture_torch(
     recording = record_one(there)
     other = Other(there, record_one, modes) if recording.mode is not None else None
     masters = on_masters(recording, module) if compute else recording
-    tensors = tensors_of(module.state_dict(keep_vars=True))
-    return Captured(masters, laid_out(recording, tensors), other)
+    return Captured(masters, tensors_of(module.state_dict(keep_vars=True)), other)
 
 
 def from_exported(program: ExportedProgram) -> Captured:
@@ -131,24 +127,6 @@ def tensors_of(state: Mapping[str, torch.Tensor]) -> dict[str, Tensor]:
     }
     firsts = dict.fromkeys(canonical_names(state).values())
     return {name: Tensor(to_mlx(state[name]), name in trainable) for name in firsts}
-
-
-def laid_out(recording: Recording, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return TENSORS; in memory, channels lie last in weights of convolutions, as MLX reads them.
-
-    Their axes are in torch's order all the same, and gradients and optimizers keep how they lie.
-    """
-    used = (weight_of(it) for it in recording.graph.steps if it.operation.startswith(CONVOLUTION))
-    read = (recording.reads.get(it[1]) for it in used if it)
-    names = {recording.names[name][0] for name in read if name in recording.names}
-    return {
-        name: tensor._replace(array=_channels_last(tensor.array)) if name in names else tensor
-        for name, tensor in tensors.items()
-    }
-
-
-def _channels_last(weight: mx.array) -> mx.array:
-    return mx.moveaxis(mx.contiguous(mx.moveaxis(weight, 1, -1)), -1, 1)
 
 
 def _recording(

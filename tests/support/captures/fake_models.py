@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -31,6 +32,7 @@ REQUIRED: Final = {"prediction_length": 8}  # without which some configurations 
 TABLE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 DTYPES: Final = {"float": torch.float32, "long": torch.int64, "bool": torch.bool}
 IMAGE_SIZES: Final = "image_size img_size"
+SMALL: Final = "made_small"  # what the configuration of a model that is run has
 SIDE: Final = 64  # of images for models that are run and take any
 LARGEST: Final = 1.6e8  # parameters of a model that is run
 UNSET: Final = 1e4  # no weight is drawn so large
@@ -110,6 +112,7 @@ def small(model_type: str) -> Any:
         for name, value in [*vars(part).items()]:
             if type(value) is int:
                 setattr(part, name, _least(name, value))
+    setattr(config, SMALL, True)
     if first(config, IMAGE_SIZES, None) is None:  # it takes any
         config.image_size = SIDE
     return config
@@ -294,7 +297,9 @@ def inputs_of(model: torch.nn.Module, all_known: bool = False) -> dict[str, torc
     if all_known:
         parameters = inspect.signature(model.forward).parameters
         names += [name for name in parameters if name in KNOWN and name not in names]
-    given = {name: drawn(like) for name, like in TABLE["inputs"].get(config.model_type, {}).items()}
+    tables = ("inputs", "small inputs") if hasattr(config, SMALL) else ("inputs",)
+    likes = [TABLE[table].get(config.model_type, {}) for table in tables]
+    given = {name: drawn(like) for name, like in ChainMap(*reversed(likes)).items()}
     known = {**_grids(names, config), **given}
     names += [name for name in given if name not in names]
     inputs = {name: known[name] if name in known else made(name, config) for name in names}
