@@ -26,6 +26,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from weighbridge.tests.support.captures.children import in_a_child
 from weighbridge.tests.support.captures.fake_models import (
     built,
@@ -33,12 +35,15 @@ from weighbridge.tests.support.captures.fake_models import (
     fake_model,
     inputs_of,
     model_types,
+    small_model,
 )
 
 RESULT = Path(__file__).parents[1] / "results" / "captures_model_types.json"
 BAR = 0.97
 MOST = 5e8  # parameters of a model that gets weights
 PACKAGES = ("mlx", "torch", "transformers", "weighbridge")
+RIGHT = ("pass", "float32")
+FIGURES = ("allowed", "gradient", "gradient_of_torch", "parameters")
 APART = ("torch", "timm", "torchvision", "torchaudio")
 
 
@@ -78,6 +83,32 @@ def measured(model_type: str, all_known: bool = False, weights: bool = False) ->
     }
 
 
+def run(model_type: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Return how far the capture of MODEL_TYPE, small and with weights, is from PyTorch.
+
+    It is given other values than those it was captured with, and these only where it says that it holds
+    for no others.
+    """
+    from weighbridge.benchmarks.captures.zoo import compared
+
+    torch.manual_seed(0)
+    try:
+        module = small_model(model_type)
+        count = sum(p.numel() for p in module.parameters())
+        all_known = set(row["inputs"]) > set(inputs_of(module))
+        example, others = (inputs_of(module, all_known) for _ in range(2))
+    except Exception as error:
+        return {"stage": "build", "reason": _reason(error)}
+    example, others = (
+        {name: value for name, value in inputs.items() if value is not None}
+        for inputs in (example, others)
+    )
+    row = {"values": "other", "parameters": count, **compared(lambda: (module, others), example)}
+    if row["stage"] in RIGHT:
+        return row
+    return {**row, "values": "same", **compared(lambda: (module, example))}
+
+
 def _reason(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [f for f in traceback.extract_tb(error.__traceback__) if "transformers" in f.filename]
@@ -105,6 +136,7 @@ def save(rows: dict[str, dict[str, Any]], path: Path) -> None:
         "share": stages["clean"] / max(len(rows), 1),
         "bar": BAR,
         "stages": dict(stages),
+        "ran": dict(Counter(row["run"]["stage"] for row in rows.values() if "run" in row)),
         "unsupported": dict(missing.most_common()),
         "types": dict(sorted(rows.items())),
     }
@@ -125,6 +157,27 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
     print(f"{clean} of {len(rows)} types with a clean census ({len(model_types())} are known)")
 
 
+def run_all(rows: dict[str, dict[str, Any]], names: list[str], options: Any) -> int:
+    """Run those of NAMES that are clean, print a line each, and add what is found to ROWS."""
+    failed = 0
+    for name in names:
+        row = rows[name]
+        if row["stage"] != "clean":
+            continue
+        if "run" not in row or options.again:
+            row["run"] = in_a_child(lambda name: run(name, rows[name]), name, options.seconds)
+            row["run"] |= {"versions": _versions(APART)} if options.apart else {}
+            save(rows, options.out)
+        found = row["run"]
+        failed += found["stage"] not in RIGHT
+        figures = " ".join(f"{it} {found[it]:.2g}" for it in FIGURES if it in found)
+        print(
+            f"{name:32} {found['stage']:8} {figures} {found.get('values', '')} {found.get('reason', '')}",
+            flush=True,
+        )
+    return 1 if failed else 0
+
+
 def main() -> int:
     """Measure what was asked for and has not been, and say what is clean."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -139,12 +192,19 @@ def main() -> int:
         action="store_true",
         help="say in the rows with which versions they were measured",
     )
+    parser.add_argument(
+        "--run",
+        action="store_true",
+        help="run what is clean against PyTorch, small and with weights",
+    )
     parser.add_argument("--again", action="store_true", help="measure what is there, too")
     options = parser.parse_args()
     names = options.types or model_types()
     if not options.types:  # in an order of chance: what is measured so far is a fair sample
         names = random.Random(0).sample(names, options.sample or len(names))
     rows = load(options.out)
+    if options.run:
+        return run_all(rows, names, options)
     for name in names:
         if name not in rows or options.again:
             rows[name] = in_a_child(measured, name, options.seconds)

@@ -168,6 +168,15 @@ def resolve(argument: Any, values: Environment) -> Any:
     return argument
 
 
+def _refers(argument: Any) -> bool:
+    """Tell whether ARGUMENT holds a value of the graph."""
+    if isinstance(argument, slice):
+        return _refers([argument.start, argument.stop, argument.step])
+    return isinstance(argument, Reference) or (
+        isinstance(argument, list) and any(map(_refers, argument))
+    )
+
+
 def closed(values: Environment) -> dict[str, mx.array]:
     """Return those of VALUES that are empty, closed to gradients: see ``_conform``."""
     arrays = ((name, value) for name, value in values.items() if isinstance(value, mx.array))
@@ -195,10 +204,23 @@ class Call:
     arguments: Mapping[str, Any]
     dtypes: Any = None
 
+    def __post_init__(self) -> None:
+        """Find which arguments are values of the graph, so that a run looks at no others."""
+        moving = {name: it for name, it in self.arguments.items() if _refers(it)}
+        inexact = isinstance(self.dtypes, mx.Dtype) and mx.issubdtype(self.dtypes, mx.inexact)
+        object.__setattr__(self, "_moving", moving)
+        object.__setattr__(self, "_float", self.dtypes if inexact else None)
+
     def __call__(self, values: Environment) -> Any:
         """Run the handler on VALUES and cast its results to the recorded dtypes."""
-        arguments = {name: resolve(argument, values) for name, argument in self.arguments.items()}
-        return _conform(self.function(**arguments), self.dtypes)
+        arguments = dict(self.arguments)  # in their order, which handlers without names need
+        for name, argument in self._moving.items():  # type: ignore[attr-defined]
+            arguments[name] = resolve(argument, values)
+        result = self.function(**arguments)
+        wanted = self._float  # type: ignore[attr-defined]
+        if wanted is not None and isinstance(result, mx.array) and result.dtype == wanted:
+            return result if result.size else mx.stop_gradient(result)
+        return _conform(result, self.dtypes)
 
 
 def bind(node: Node, operation: Operation) -> Call:

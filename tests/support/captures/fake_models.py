@@ -10,14 +10,19 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from weighbridge.tests.support.atlas.tiny import merged
+from weighbridge.tests.support.captures.zoo import lively
 
 BATCH: Final = 2
 TOKENS: Final = 16
@@ -26,6 +31,12 @@ LAYERS: Final = re.compile(r"(^|_)(n_?layers?|num_(\w+_)?layers|\w+_layers|depth
 REQUIRED: Final = {"prediction_length": 8}  # without which some configurations build no model
 TABLE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 DTYPES: Final = {"float": torch.float32, "long": torch.int64, "bool": torch.bool}
+IMAGE_SIZES: Final = "image_size img_size"
+SMALL: Final = "made_small"  # what the configuration of a model that is run has
+SIDE: Final = 64  # of images for models that are run and take any
+LARGEST: Final = 1.6e8  # parameters of a model that is run
+UNSET: Final = 1e4  # no weight is drawn so large
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 KEPT: Final = re.compile(r"predictor|mtp|nextn|dense|upsampl|conv_|down|skip|first_|shared")
 
 
@@ -61,11 +72,11 @@ def _prefix(kinds: list[Any]) -> int:
     return max(kinds.index(kind) for kind in set(kinds)) + 1
 
 
-def configuration(model_type: str) -> Any:
-    """Return the configuration of MODEL_TYPE with few layers, in its parts too."""
+def configuration(model_type: str, own: Mapping[str, Any] = EMPTY) -> Any:
+    """Return the configuration of MODEL_TYPE with few layers, in its parts too, and settings OWN."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    return _few(CONFIG_MAPPING[model_type], TABLE["settings"].get(model_type, {}))
+    return _few(CONFIG_MAPPING[model_type], merged(TABLE["settings"].get(model_type, {}), own))
 
 
 def _few(cls: type, settings: Mapping[str, Any]) -> Any:
@@ -83,15 +94,48 @@ def _few(cls: type, settings: Mapping[str, Any]) -> Any:
     return whole
 
 
-def configured(model_type: str) -> Any:
+def configured(model_type: str, own: Mapping[str, Any] = EMPTY) -> Any:
     """Return the configuration of MODEL_TYPE as it is measured: without a cache, widths of heads stated."""
-    config = configuration(model_type)
+    config = configuration(model_type, own)
     for part in parts(config):
         part.use_cache = False
         with suppress(Exception):  # it may be one of each layer
             if part.head_dim is None:
                 part.head_dim = part.hidden_size // part.num_attention_heads
     return config
+
+
+def small(model_type: str) -> Any:
+    """Return the configuration of MODEL_TYPE as it is measured, smaller in what need not fit anything."""
+    config = configured(model_type, TABLE["small"].get(model_type, {}))
+    for part in parts(config):
+        for name, value in [*vars(part).items()]:
+            if type(value) is int:
+                setattr(part, name, _least(name, value))
+    setattr(config, SMALL, True)
+    if first(config, IMAGE_SIZES, None) is None:  # it takes any
+        config.image_size = SIDE
+    return config
+
+
+def small_model(model_type: str) -> torch.nn.Module:
+    """Return the base model of MODEL_TYPE, small and with weights as large as trained ones."""
+    config = small(model_type)
+    with torch.device("meta"):
+        count = sum(p.numel() for p in built(config).parameters())
+    if count > LARGEST:
+        raise ValueError(f"{count / 1e6:.0f} M parameters: a size is missing in fake_models.toml")
+    model = built(config)
+    with torch.no_grad():
+        for weight in model.parameters():  # some are left as the memory was
+            if weight.is_floating_point() and not (weight.abs() < UNSET).all():
+                weight.normal_(std=0.02)
+    return lively(model)
+
+
+def _least(name: str, value: int) -> int:
+    limits = (most for pattern, most in TABLE["most"].items() if re.search(pattern, name))
+    return min([value, *limits])
 
 
 def built(config: Any) -> torch.nn.Module:
@@ -149,7 +193,7 @@ def first(config: Any, names: str, default: Any) -> Any:
 
 def image(config: Any) -> tuple[int, ...]:
     """Return the shape of one image: channels, height, width."""
-    size = 1536 if config.model_type == "depth_pro" else first(config, "image_size img_size", 224)
+    size = 1536 if config.model_type == "depth_pro" else first(config, IMAGE_SIZES, 224)
     if isinstance(size, Mapping):
         size = [size["height"], size["width"]]
     sides = [size, size] if isinstance(size, int) else list(size)[-2:]
@@ -253,7 +297,9 @@ def inputs_of(model: torch.nn.Module, all_known: bool = False) -> dict[str, torc
     if all_known:
         parameters = inspect.signature(model.forward).parameters
         names += [name for name in parameters if name in KNOWN and name not in names]
-    given = {name: drawn(like) for name, like in TABLE["inputs"].get(config.model_type, {}).items()}
+    tables = ("inputs", "small inputs") if hasattr(config, SMALL) else ("inputs",)
+    likes = [TABLE[table].get(config.model_type, {}) for table in tables]
+    given = {name: drawn(like) for name, like in ChainMap(*reversed(likes)).items()}
     known = {**_grids(names, config), **given}
     names += [name for name in given if name not in names]
     inputs = {name: known[name] if name in known else made(name, config) for name in names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -73,11 +73,21 @@ def _repeated(x: mx.array, times: list[int]) -> mx.array:
     return wide.reshape(len(x), *sizes, x.shape[-1])
 
 
-def _nearest_places(x: mx.array, given: _Axis, shift: float) -> NDArray[np.int64]:
-    axis, count, ratio = given
+class _Nearest(NamedTuple):
+    """Which element each new one is, and how often each is repeated where all are alike often."""
+
+    places: NDArray[np.int64]
+    times: int | None
+
+
+@cache
+def _nearest_of(length: int, count: int, ratio: float, shift: float) -> _Nearest:
+    """Return what COUNT new elements take of LENGTH old ones, RATIO of an old one apart."""
     places = np.floor((np.arange(count, dtype=np.float32) + shift) * np.float32(ratio))
-    nearest: NDArray[np.int64] = np.minimum(places.astype(np.int64), x.shape[axis] - 1)
-    return nearest
+    nearest: NDArray[np.int64] = np.minimum(places.astype(np.int64), length - 1)
+    times = count // max(length, 1)
+    even = np.array_equal(nearest, np.repeat(np.arange(length), times))
+    return _Nearest(nearest, times if even else None)
 
 
 def _nearest(shift: float) -> Callable[..., mx.array]:
@@ -87,14 +97,13 @@ def _nearest(shift: float) -> Callable[..., mx.array]:
         factors = _named_factors(input_, scale_factors, named)
         moved = mx.moveaxis(input_, 1, -1)  # as convolutions leave channels in memory
         axes = _axes(input_, output_size, factors)
-        places = [_nearest_places(input_, each, shift) for each in axes]
-        times = [each.length // max(input_.shape[each.axis], 1) for each in axes]
-        even = [np.repeat(np.arange(n), k) for n, k in zip(input_.shape[2:], times, strict=True)]
-        if all(map(np.array_equal, places, even)):
+        found = [_nearest_of(input_.shape[axis], *rest, shift) for axis, *rest in axes]
+        times = [each.times for each in found if each.times is not None]
+        if len(times) == len(found):
             moved = _repeated(moved, times)
         else:
-            for each, chosen in zip(axes, places, strict=True):
-                moved = mx.take(moved, mx.array(chosen), axis=each.axis - 1)
+            for each, chosen in zip(axes, found, strict=True):
+                moved = mx.take(moved, mx.array(chosen.places), axis=each.axis - 1)
         return mx.moveaxis(moved, -1, 1)
 
     return resample
