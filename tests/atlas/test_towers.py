@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from weighbridge.converters.libraries.repairs.catalogue import LINEAR_DECAY, OF_LIBRARY
 from weighbridge.tests.support.atlas import pictures, row, rows, tower_upstream
 from weighbridge.tests.support.atlas.table import file_name, page_of
 from weighbridge.tests.support.atlas.tower_faults import OTHERS
@@ -24,27 +25,22 @@ def result(library):
 ROWS = [(library, found) for library in LIBRARIES for found in result(library)["rows"]]
 
 
-NEAR = 0.7  # of a bar, which is measured too: threads alone moved one by 1.6 times
-
-
-def marked(library, found):
-    """Return the parameters of a row; one that comes near to its bar may not hold on another processor."""
-    pairs = [(found[f"{it}error"], found[f"{it}bar"]) for it in ("", "long_", "seen_")]
-    near = any(bar and NEAR < (error or 0) / bar < 1 / NEAR for error, bar in pairs)
-    doubt = [pytest.mark.xfail(strict=False, reason="near its bar: processors decide")]
-    return pytest.param(
-        library, found, id=f"{library}-{found['kind']}", marks=doubt if near else []
-    )
+def hidden(library, measured):
+    """Say whether rounding hides the floor of decays, all that is wrong with some classes off Metal."""
+    alone = OF_LIBRARY[library].get(measured["kind"]) == (LINEAR_DECAY,)
+    return alone and measured["status"] == "pass"
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("library", "wanted"), [marked(*it) for it in ROWS])
+@pytest.mark.parametrize(
+    ("library", "wanted"), ROWS, ids=[f"{library}-{it['kind']}" for library, it in ROWS]
+)
 def test_a_row_comes_to_what_the_atlas_says(library, wanted, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         measured = row.measure(wanted["kind"], "saved", tmp_path, library)
     found = rows.judged(vars(measured))
-    assert found["status"] == wanted["status"], found["why"]
+    assert found["status"] == wanted["status"] or hidden(library, found), found["why"]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -91,20 +91,17 @@ def reference(library: str, model: Any, given: Arrays) -> logits.Reference:
     tensors = pictures.as_tensors(given)
     named = inspect.signature(getattr(inner, "forward", inner)).parameters
     plain = {"use_cache": False} if "use_cache" in named else {}
-    results = []
-    for dtype in (torch.float32, torch.float64):
-        model = (
-            model.double() if dtype == torch.float64 else model.float()
-        )  # complex buffers stay so
+
+    def run(dtype: Any) -> logits.Logits:
         cast = {
             k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v
             for k, v in tensors.items()
         }
-        with torch.no_grad():
-            results.append(compared(inner(**cast, **plain), lambda it: it.numpy(), given))
-    single, double = results
+        return compared(inner(**cast, **plain), lambda it: it.numpy(), given)
+
+    found = logits.in_both(model, run)
     # The mask of a row of padding overflows in float64: then float32 is all there is.
-    return logits.Reference(single, double if np.isfinite(double).all() else single)
+    return found if np.isfinite(found.double).all() else found._replace(double=found.singles[0])
 
 
 def runner(library: str, model: Any, given: Arrays) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,27 +10,29 @@ import numpy as np
 import numpy.typing as npt
 
 from weighbridge.parity.configuration.reach import STANDS_FOR
+from weighbridge.parity.reference.several import RUNS, other_rounding
 
 Logits = npt.NDArray[np.float64]
 
-# Of the largest logit. Measured on the rows that agree: mlx-lm in float32 is at most 1.3e-6 from
-# transformers in float64 where the model is well conditioned, and otherwise at most four times as
-# far as transformers itself in float32 is.
+# Of the largest logit. The bar is measured: so many times what transformers itself errs in float32, the worst
+# of several runs that round otherwise. One run alone says little: processors, threads and oneDNN moved it by up
+# to 7 times, and the worst of nine by 1.3. Right rows are at most 3.0 times as far, and known faults
+# 50 times and more, but for the floor of decays that mlx-vlm has off Metal.
 FLOOR, TIMES = 2e-6, 4.0
 # Rows and tokens; the long text is past every window, chunk and number of keys in sizes.py.
 SHORT, LONG = (2, 12), (2, 96)
 
 
 class Reference(NamedTuple):
-    """What transformers computes, in both precisions."""
+    """What transformers computes, in float64 and, several times, in float32."""
 
-    single: Logits
+    singles: tuple[Logits, ...]
     double: Logits
 
     @property
     def own(self) -> float:
-        """How far float32 is from float64, relative to the largest logit."""
-        return error(self.single, self.double)
+        """How far float32 is from float64 at worst, relative to the largest logit."""
+        return max(error(it, self.double) for it in self.singles)
 
     @property
     def bar(self) -> float:
@@ -48,10 +50,26 @@ def reference(model: Any, shape: tuple[int, int] = SHORT) -> Reference:
     import torch
 
     ids = torch.from_numpy(tokens(shape))
+    return in_both(model, lambda _: model(ids, use_cache=False).logits.numpy())
+
+
+def in_both(model: Any, run: Callable[[Any], Any]) -> Reference:
+    """Return what RUN makes of MODEL in float32 and float64, given the dtype; MODEL stays in float64.
+
+    In float32 it runs as it is, then with the outputs of its layers moved by up to one rounding at random.
+    """
+    import torch
+
+    def made(dtype: Any) -> Logits:
+        return np.asarray(run(dtype), np.float64)
+
     with torch.no_grad():
-        single = model.float()(ids, use_cache=False).logits.numpy()
-        double = model.double()(ids, use_cache=False).logits.numpy()
-    return Reference(np.asarray(single, np.float64), np.asarray(double, np.float64))
+        model.float()  # complex buffers stay so
+        singles = [made(torch.float32)]
+        with other_rounding(model, "float32") as moved:
+            singles += [moved(seed, lambda: made(torch.float32)) for seed in range(RUNS)]
+        model.double()
+        return Reference(tuple(singles), made(torch.float64))
 
 
 def native(model: Any, shape: tuple[int, int] = SHORT) -> Logits:

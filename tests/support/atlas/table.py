@@ -20,7 +20,7 @@ no two sizes alike, matrices with a gain of {gain:g}, goes to MLX and back. Writ
 | forward | our MLX weights are, byte for byte, what the class's own `sanitize` makes of the checkpoint |
 | home | MLX to Hugging Face gives the checkpoint's bytes and its config.json (*original*: with `--original`, for what the class drops) |
 | trained | after every MLX weight was changed: MLX to Hugging Face to MLX gives the same bytes (*n*: all but n weights, which no checkpoint gives because the class adds or multiplies, or makes two of one tensor) |
-| logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, at least {floor:g} |
+| logits | largest error of mlx-lm on our directory against transformers in float64, relative to the largest logit, and the bar: {times:g} times the error of transformers in float32, the worst of nine runs that round otherwise, at least {floor:g} |
 | long | the same for {long} tokens, past every window, chunk and number of keys that the configurations name |
 | check | what `convert` says at its defaults; a row whose check contradicts the two forwards is a gap |
 | greedy | 64 tokens that mlx-lm generates with its own cache after the long text: *equal* to transformers' choice in float64, ties apart; a tie is behind by less than the bar of *long*; tokens that stand for pictures or sound are never chosen, as in a text they mean nothing; *-*: the directory does not run |

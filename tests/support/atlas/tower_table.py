@@ -26,7 +26,7 @@ checkpoint as `save_pretrained` of transformers {transformers} writes it, matric
 |---|---|
 | home | MLX to Hugging Face gives the checkpoint's bytes and its config.json (*original*: with `--original`, for what the class drops) |
 | trained | after every MLX weight was changed, those of towers too: MLX to Hugging Face to MLX gives the same bytes (*n*: all but n weights, which no checkpoint gives because the class adds or multiplies, or makes two of one tensor) |
-| text | largest error of {library} on our directory against transformers in float64, relative to the largest {output}, and the bar: {times:g} times the error of transformers in float32, at least {floor:g}{padding} |
+| text | largest error of {library} on our directory against transformers in float64, relative to the largest {output}, and the bar: {times:g} times the error of transformers in float32, the worst of nine runs that round otherwise, at least {floor:g}{padding} |
 | long | the same for {long} tokens, past every window; of a video, the masks that a click finds in two frames |
 | picture | the same with a picture, as arrays that transformers' processor would give, through `{way}`; of a detector, scores, boxes and masks, each by its own largest |
 | check | what `convert` says at its defaults: UNVERIFIED where it ran no picture through a tower, as in rows from before it could |
