@@ -134,6 +134,9 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     trust = ("--trust-code", config.trust_code) if config.trust_code else ()
     if model is None or model.path is None or not model.path.is_dir() or _map(task) is None:
         return command("inspect", out)
+    coded = is_quantized(model)
+    if coded and config.adapter and config.train:  # no base of codes takes modules_to_save
+        return command("inspect", out)
     if task.grids.blocks:
         original = ("--original", task.grids.original) if task.grids.original else ()
         return command("merge", config.model, out, unused(out, "-merged"), *original, *trust)
@@ -142,7 +145,7 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
         return command("convert", "mlx-to-torch", out, tuned, *trust)
     if model.framework == "torch":
         return command("merge", config.model, out, tuned, *trust)
-    dense = ("--dequantize", own_dtype(model)) if is_quantized(model) else ()
+    dense = ("--dequantize", own_dtype(model)) if coded else ()
     way = ("mlx-to-torch", config.model, tuned, "--adapter", out)
     return command("convert", *way, *dense, *trust)
 

@@ -7,7 +7,7 @@ that move, a wrong loss, and a value that is not finite on the longest examples 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -154,9 +154,10 @@ def check_gradients(
     rows = tuple(
         _row(name, parameter, found) for name, parameter in _all(parameters, found).items()
     )
+    alive = [row.name for row in rows if row.trainable and not _dead(row)]
     problems = [
         *_loss_problems(found, tolerance),
-        *(text for row in rows for text in _problems(row, tolerance)),
+        *(text for row in rows for text in _problems(row, tolerance, alive)),
     ]
     return Preflight({name: got.loss for name, got in found.items()}, rows, tuple(problems), probed)
 
@@ -234,24 +235,25 @@ def _row(name: str, parameter: Parameter, found: Mapping[str, Gradients]) -> Row
     )
 
 
-def _problems(row: Row, tolerance: float) -> list[str]:
+def _dead(row: Row) -> list[str]:
+    """Return the backends in which the loss does not depend on a parameter."""
+    sizes = row.largest.items()
+    return [name for name, size in sizes if size is None or (size == 0 and not row.note)]
+
+
+def _problems(row: Row, tolerance: float, alive: Collection[str]) -> list[str]:
     if not row.trainable:
         return [
             f"{row.name}: is frozen but has a gradient in {backend}"
             for backend, size in row.largest.items()
             if size is not None
         ]
-    dead = [
-        name for name, size in row.largest.items() if size is None or (size == 0 and not row.note)
-    ]
     wild = [
         name for name, size in row.largest.items() if size is not None and not np.isfinite(size)
     ]
-    if dead:
-        where = " and ".join(dead)
-        return [
-            f"{row.name}: trainable, but the loss does not depend on it in {where}; {_freeze(row)}"
-        ]
+    if dead := _dead(row):
+        freeze, where = _freeze(row.name.removeprefix(PREFIX), alive), " and ".join(dead)
+        return [f"{row.name}: trainable, but the loss does not depend on it in {where}; {freeze}"]
     if wild:
         return [f"{row.name}: its gradient is not finite in {' and '.join(wild)}"]
     if row.difference is not None and not row.difference <= tolerance:
@@ -260,9 +262,11 @@ def _problems(row: Row, tolerance: float) -> list[str]:
     return []
 
 
-def _freeze(row: Row) -> str:
-    """Return what to do about a parameter without a gradient."""
-    path = row.name.removeprefix(PREFIX).rpartition(".")[0] or row.name
+def _freeze(name: str, alive: Collection[str]) -> str:
+    """Return what to do about the parameter NAME, which has no gradient: freeze none of those that are ALIVE."""
+    parts = name.split(".")
+    paths = [".".join(parts[:count]) for count in range(1, len(parts))]
+    path = next((it for it in paths if not any(it in other for other in alive)), name)
     return f"freeze it (--set freeze=[{path}]) or correct the model"
 
 

@@ -53,6 +53,15 @@ def check(mlx, torch, parameters=PARAMETERS):
     return check_gradients(steps, parameters, BATCH, seed=0, tolerance=1e-4)
 
 
+def test_the_advice_freezes_nothing_that_has_a_gradient():
+    names = ("model.base.mask", "model.base.dense.weight", "model.base.pooler.dense.bias")
+    parameters = dict.fromkeys(names, Parameter((2,), True))
+    found = {"model.base.dense.weight": GOOD["w"]}
+    first, second = check(Fixed(found), Fixed(found), parameters).problems
+    assert "--set freeze=[base.mask])" in first
+    assert "--set freeze=[base.pooler])" in second
+
+
 def test_equal_gradients_pass():
     result = check(Fixed(GOOD), Fixed(GOOD))
     assert result.ok

@@ -49,13 +49,13 @@ def looked_at(inputs: Mapping[str, Array]) -> Iterator[dict[str, Tensor]]:
     """Yield the arrays of an example as tensors, to run a module on without a gradient.
 
     Raises:
-        BadInputError: they do not fit; says what PyTorch refuses, and the last of the user's own lines.
+        BadInputError: they do not fit; says what PyTorch or the model refuses, and the last of the user's own lines.
     """
     tensors = {name: torch.tensor(array) for name, array in inputs.items()}
     try:
         with torch.no_grad():
             yield {n: it.float() if it.is_floating_point() else it for n, it in tensors.items()}
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
         if ran_out(error):
             raise
         shapes = ", ".join(f"{name} {[*array.shape]}" for name, array in inputs.items())
