@@ -31,7 +31,7 @@ def plain(family, source, file, output, *, dynamo):
     model = getattr(transformers, MODELS[family].model).from_pretrained(source).eval()
     names = ["input_ids"] if model.can_generate() else ["input_ids", "attention_mask"]
     ids = (torch.ones(2, 8, dtype=torch.int64),) * len(names)
-    axes = dict.fromkeys(names, {0: "rows", 1: "length"})
+    axes = {name: {0: "rows", 1: "length"} for name in names}
     how = {"dynamic_axes": axes, "opset_version": 17}
     how = {"dynamic_shapes": ((VARYING,),)} if dynamo else how
     called = {"input_names": names, "output_names": [output]}
