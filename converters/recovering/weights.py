@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -120,13 +121,15 @@ class Recovered:
                 self.ways = {name: it for name, it in self.ways.items() if name not in part}
 
 
-def recover(
+def recover(  # noqa: PLR0913  # of one caller, by keyword
     constants: Checkpoint,
     manifest: Mapping[str, Any],
+    *,
     wanted: Mapping[str, Header],
     where: str,
     known: Collection[str] = (),
     like: Checkpoint | None = None,
+    tied: Mapping[str, str] = MappingProxyType({}),
 ) -> Recovered:
     """Return the tensors WANTED, found among CONSTANTS.
 
@@ -138,6 +141,7 @@ def recover(
         where: what to call the file.
         known: tensors that the model has besides, and its checkpoints do not.
         like: weights by PyTorch's names that may be those of the export; see ``unfolding.Folded``.
+        tied: other names of tensors WANTED, under which an exporter may have kept them.
 
     Raises:
         MismatchError: tensors that are not found though outputs need them, or have other shapes, or
@@ -146,7 +150,7 @@ def recover(
     found = Recovered()
     problems = _by_record(found, constants, manifest, wanted, like)
     if not manifest:
-        _named(found, constants, wanted)
+        _named(found, constants, wanted, tied)
         _shaped(found, constants, wanted)
     missing = [name for name in wanted if name not in found.arrays]
     if manifest:
@@ -248,9 +252,15 @@ def _put(
     found.ways[key] = way
 
 
-def _named(found: Recovered, constants: Checkpoint, wanted: Mapping[str, Header]) -> None:
+def _named(
+    found: Recovered,
+    constants: Checkpoint,
+    wanted: Mapping[str, Header],
+    tied: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Find tensors by their names, whatever stands in place of dots and behind them."""
-    known = {_plain(name): name for name in wanted}
+    known = {_plain(other): name for other, name in tied.items() if name in wanted}
+    known |= {_plain(name): name for name in wanted}
     for name, header in constants.headers.items():
         key = known.get(_plain(name)) or _ending(_plain(name), known)
         if key is None or key in found.arrays:

@@ -14,11 +14,13 @@ from ...converters.checkpoints import Checkpoint, Header
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.checkpoints.open import refuse_coreml
 from ...converters.common.dtypes import CODE
+from ...converters.libraries.modules import ties
 from ...converters.libraries.transformers import as_saved, meta_model, own_headers
 from ...converters.models import Model, Signature
 from ...converters.models.families import known_family
 from ...converters.models.program_files import CODES, open_program, program_in, recorded
 from ...converters.onnx_export.reading import blocks_in, under_other_names
+from ...converters.onnx_export.unnamed import named_by_nodes
 from ...converters.planning.transcoding import DTYPES, is_quantized, section_of
 from ...converters.quantization import Blocks, Dequantized
 from ...converters.quantization.mlx import part_name
@@ -95,7 +97,9 @@ def opened(source: Path) -> Contents:
         raise BadInputError(f"{source}: no such file or directory")
     if inside := program_in(source):
         file: Any = open_program(inside).tensors
-        return Contents(file, recorded(file), lambda: open_program(inside).signature)
+        record = recorded(file)
+        named = named_by_nodes(file) if isinstance(file, OnnxFile) and not record else file
+        return Contents(named, record, lambda: open_program(inside).signature)
     if source.suffix != ".mlpackage":
         refuse_coreml(source)
         raise BadInputError(
@@ -119,7 +123,7 @@ def recovered(
     from ...converters.recovering.weights import count, recover
 
     held = contents.constants, contents.manifest
-    names, besides, module = named_by(contents, like)
+    names, besides, module, tied = named_by(contents, like)
     family = known_family(like.config, like.headers)
     heads = family.optional if family else ()
     wanted = {
@@ -130,7 +134,7 @@ def recovered(
         or count(*held, {name: it})
     }
     lost = names.keys() - wanted.keys()
-    look = partial(recover, *held, where=str(source), known=besides, like=like.values)
+    look = partial(recover, *held, where=str(source), known=besides, like=like.values, tied=tied)
     try:
         found, spare = look(wanted=wanted), set[str]()
     except MismatchError:
@@ -188,11 +192,13 @@ class Names(NamedTuple):
         wanted: what the file may hold.
         known: names of what it may hold besides.
         module: the class whose names they are; ``None`` for those of checkpoints.
+        tied: other names of what it may hold -> that among WANTED.
     """
 
     wanted: Mapping[str, Header]
     known: Collection[str] = ()
     module: Any = None
+    tied: Mapping[str, str] = {}  # never written to
 
 
 def named_by(contents: Contents, like: Like) -> Names:
@@ -206,8 +212,8 @@ def named_by(contents: Contents, like: Like) -> Names:
     own = own_headers(module)
     held = contents.constants, contents.manifest
     if own.keys() <= like.headers.keys() or count(*held, own) <= count(*held, like.headers):
-        return Names(like.headers, own.keys())
-    return Names(own, (), module)
+        return Names(like.headers, own.keys(), None, ties(module))
+    return Names(own, (), module, ties(module))
 
 
 def with_codes(

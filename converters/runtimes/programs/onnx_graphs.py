@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -46,12 +47,23 @@ def endings(graph: Any) -> dict[str, str]:
 
 def scopes_of(node: Any) -> frozenset[str]:
     """Return the submodules that NODE comes from."""
-    text = next((it.value for it in node.metadata_props if it.key == SCOPES), "[]")
+    return frozenset(path_of(node))
+
+
+def path_of(node: Any) -> tuple[str, ...]:
+    """Return the submodules that NODE comes from, the innermost last.
+
+    PyTorch's older exporter has them in the name of the node alone, ``/encoder/layer.0/query/MatMul``.
+    """
+    text = next((it.value for it in node.metadata_props if it.key == SCOPES), "")
+    if not text:
+        inside = node.name.split("/")[1:-1] if node.name.startswith("/") else []
+        return tuple(accumulate(inside, "{}.{}".format))
     try:
         names = ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        return frozenset()
-    return frozenset(str(name) for name in names[:-1] if name)
+        return ()
+    return tuple(str(name) for name in names[:-1] if name)
 
 
 def _replace(graph: Any, name: str, kind: int) -> None:

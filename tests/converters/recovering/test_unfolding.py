@@ -135,7 +135,9 @@ def test_tensors_that_are_one_number_come_back_by_what_the_record_says(tmp_path)
     nn.init.constant_(layer.bias, 0.1)
     wanted = {name: Header("F32", it.shape) for name, it in layer.state_dict().items()}
     record = recorded_of({"shift": np.zeros(9, np.float32)}, layer, ())
-    found = recover(Held(tmp_path, {}), {**record, "made": {}, UNREAD: []}, wanted, "file")
+    found = recover(
+        Held(tmp_path, {}), {**record, "made": {}, UNREAD: []}, wanted=wanted, where="file"
+    )
     assert set(found.ways.values()) == {"proven"}
     assert all(np.array_equal(found.arrays[n], it.numpy()) for n, it in layer.state_dict().items())
 
