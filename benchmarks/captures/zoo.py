@@ -104,6 +104,8 @@ def captured_run(
         return sum((o * to_mlx(w)).sum() for o, w in zip(outputs(), weights, strict=True))
 
     results = [to_torch(x) for x in outputs()]
+    if not tree_flatten(captured.trainable_parameters()):  # frozen by its own code
+        return results, {}
     _, tree = nn.value_and_grad(captured, loss)()
     return results, {name: to_torch(g) for name, g in tree_flatten(tree)}
 

@@ -28,6 +28,20 @@ class Branch(nn.Module):
         self._fixed: frozenset[str] = frozenset()
         self._quantizer: Quantizer | None = None
 
+    @staticmethod
+    def valid_parameter_filter(module: nn.Module, key: str, value: Any) -> bool:
+        """Take every array for a parameter, whatever its name: MLX hides those that begin with ``_``."""
+        return isinstance(value, dict | list | mx.array)
+
+    @staticmethod
+    def trainable_parameter_filter(module: nn.Module, key: str, value: Any) -> bool:
+        """Take what is not frozen."""
+        return Branch.valid_parameter_filter(module, key, value) and key not in module._no_grad
+
+    def apply(self, map_fn: Callable[[mx.array], mx.array], filter_fn: Any = None) -> nn.Module:
+        """Map all parameters, or those of FILTER_FN (see ``mlx.nn.Module.apply``)."""
+        return super().apply(map_fn, filter_fn or self.valid_parameter_filter)
+
     def hold(self, key: str, trainable: bool) -> None:
         """Make KEY trainable, or freeze it now and after every ``unfreeze``."""
         if trainable:
