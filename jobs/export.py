@@ -81,9 +81,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         from ..converters.coreml.export import export_coreml as write_package
 
         if codes_of(model):
-            codes = "the codes of a quantized source (convert --dequantize makes a dense one)"
-            require_uncompressed(package, codes)
-            require_system(package, SEVERAL, codes)
+            require_for_codes(package)
         chosen = vision.for_model(package, model, compressed=bool(compression))
         module = merged_in_memory(model)
         sized = chosen.sized(model.signature, upper or {})
@@ -121,6 +119,17 @@ def require_system(package: PackageOptions, oldest: str, words: str) -> None:
         raise BadInputError(
             f"{words}: runs on {oldest} and later, not on {package.system}; leave --target out, or name {oldest}"
         )
+
+
+def require_for_codes(package: PackageOptions) -> None:
+    """Refuse a PACKAGE that cannot keep the codes of a quantized source.
+
+    Raises:
+        WeighbridgeError: it is one of two functions, or for a system that reads none.
+    """
+    codes = "the codes of a quantized source (convert --dequantize makes a dense one)"
+    require_uncompressed(package, codes)
+    require_system(package, SEVERAL, codes)
 
 
 def require_uncompressed(package: PackageOptions, words: str) -> None:

@@ -1,6 +1,6 @@
 """Which base models of transformers can be captured: the census of one of every model type.
 
-    python benchmarks/captures/model_types.py [TYPE ...] [--sample 60] [--seconds 120] [--again] [--apart]
+    python benchmarks/captures/model_types.py [TYPE ...] [--sample 60] [--seconds 120] [--again] [--apart] [--run]
 
 Each is built from its default configuration with a few layers, without weights, recorded by
 ``torch.export`` on fake tensors, and counted (``weighbridge.converters.captures``); each in a process of its

@@ -135,8 +135,7 @@ def recover(  # noqa: PLR0913  # of one caller, by keyword
 
     Args:
         constants: of the file.
-        manifest: what an export of ours wrote into it; empty for a file of somebody else's, whose
-            constants are then found by their names, and by their shapes where only one has it.
+        manifest: what an export of ours wrote into it; without it constants are found by names and shapes.
         wanted: the model's tensors by PyTorch's names.
         where: what to call the file.
         known: tensors that the model has besides, and its checkpoints do not.
@@ -144,8 +143,7 @@ def recover(  # noqa: PLR0913  # of one caller, by keyword
         tied: other names of tensors WANTED, under which an exporter may have kept them.
 
     Raises:
-        MismatchError: tensors that are not found though outputs need them, or have other shapes, or
-            are no tensors of the model; all of them.
+        MismatchError: all that outputs need and is not there, has another shape, or is no tensor of the model.
     """
     found = Recovered()
     problems = _by_record(found, constants, manifest, wanted, like)

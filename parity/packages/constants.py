@@ -98,13 +98,21 @@ def absent(
     """Yield what becomes of the reference's tensors that no constant carries, by what is FOUND."""
     ours = [it for it in found if it.name in weights.headers]
     decided = {"unused"} if all(it.ok for it in ours) else {"unused", "inconclusive"}
-    known, own = {it.name for it in found if it.kind in decided}, carried(ours)
+    known = {it.name for it in found if it.kind in decided}
+    own = with_twins(carried(ours), sketches)
     lost = sorted(sketches.keys() - own - known)
     needless = unused() if lost else ()
     for name in lost:
         it = Explanation(name, name, "missing", f"no constant carries {name}", ok=False)
         spared = it._replace(kind="unused", detail="no output needs it", ok=True)
         yield spared if name in needless else left_out(it, sketches)
+
+
+def with_twins(names: Collection[str], sketches: Mapping[str, Sketch]) -> set[str]:
+    """Return NAMES, and the tensors of the same bytes: what is computed from either is one constant for both."""
+    own = {name: (it.dtype, it.shape, it.hashes.get(it.dtype)) for name, it in sketches.items()}
+    kept = {own[name] for name in names if name in own}
+    return {*names, *(name for name, it in own.items() if it in kept)}
 
 
 def made(

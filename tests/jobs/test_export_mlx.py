@@ -44,6 +44,16 @@ def test_a_factory_of_mlx_becomes_a_core_ml_package(tmp_path):
     assert document["verdict"]["status"] == "PASS-REFERENCE"
 
 
+@pytest.mark.heavy
+def test_layers_of_equal_weights_that_a_converter_computes_with_share_one_constant(tmp_path):
+    """mlx-lm's Mamba begins with one `A_log` in all layers, of which Core ML has `-exp(A_log)`."""
+    source, target = "weighbridge.tests.support.mlx_modules:mamba", tmp_path / "mamba.mlpackage"
+    document = json.loads(
+        invoke("export", "coreml", source, target, "--upper", "batch=2", "--json")
+    )
+    assert document["verdict"]["status"] == "PASS-REFERENCE"
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Return a directory of a type that mlx-lm has and transformers has not."""

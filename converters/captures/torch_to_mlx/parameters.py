@@ -29,7 +29,7 @@ class Branch(nn.Module):
         self._quantizer: Quantizer | None = None
 
     @staticmethod
-    def valid_parameter_filter(module: nn.Module, key: str, value: Any) -> bool:
+    def valid_parameter_filter(module: nn.Module, key: str, value: Any) -> bool:  # noqa: ARG004
         """Take every array for a parameter, whatever its name: MLX hides those that begin with ``_``."""
         return isinstance(value, dict | list | mx.array)
 
