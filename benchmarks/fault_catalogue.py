@@ -8,13 +8,15 @@ has weights of its own; dtypes take turns, so that every fault meets all of them
 frameworks take turns with faults of weights. A quick check is asked, and where it misses, the full one. What is counted: faults that were caught,
 crashes, and whether the place and the kind were named, by the fingerprints, the configuration or blame.
 
-Rows are appended to FILE as they come, and those that it has already are not measured again.
+Rows are appended to FILE as they come, and those that it has already are not measured again; the figures of
+all of them lie beside it. Rows of seeds that nobody looked at before (``--first``) are held out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -310,6 +312,19 @@ def share(rows: list[dict[str, Any]], part: str) -> str:
     return f"{sum(bool(it.get(part)) for it in rows)} of {len(rows)}"
 
 
+def interval(rows: list[dict[str, Any]], part: str) -> str:
+    """Return between which shares the PART is exact, as if ROWS were drawn: Wilson's 95 % interval.
+
+    >>> interval([{"site": True}] * 95 + [{}] * 5, "site")
+    '88.8 to 97.8 %'
+    """
+    count, z = max(len(rows), 1), 1.96
+    found = sum(bool(it.get(part)) for it in rows) / count
+    middle = (found + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * math.sqrt(found * (1 - found) / count + (z / count / 2) ** 2)
+    return f"{100 * (middle - half):.1f} to {100 * (middle + half):.1f} %"
+
+
 def score(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of ROWS."""
     faults = [it for it in rows if it["group"] != "control"]
@@ -327,6 +342,8 @@ def score(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "missed": len(faults) - len(caught) - sum(it["status"] == "crash" for it in faults),
         "place exact": share(seen, "site"),
         "kind exact": share(seen, "kind"),
+        "place exact, 95 % interval": interval(seen, "site"),
+        "kind exact, 95 % interval": interval(seen, "kind"),
         "place exact, classes of mlx-lm": share(native, "site"),
         "kind exact, classes of mlx-lm": share(native, "kind"),
         "controls": dict(Counter(it["status"] for it in controls)),
@@ -384,7 +401,8 @@ def main() -> None:
     figures = summary(rows_in(options.rows))
     print(json.dumps({it: figures[it] for it in ("score", "place or kind not exact")}, indent=1))
     if not options.models:
-        RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
+        result = options.rows.with_suffix(".json")
+        result.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def measure(rows: Path, about: tuple[str, str, int], done: set[str]) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -13,9 +14,11 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
-from .evidence import Observation, norm
+from .evidence import Observation, first_wrong, norm
 
 HEAD_SIZES: Final = (64, 32, 128, 16, 8, 80, 96, 256, 24, 40, 48, 72, 4)  # the usual ones first
+# Linear attention keeps a state and has no scores.
+ATTENTION: Final = re.compile(r"(?<!linear_)(attention|attn)")
 REPRODUCED: Final = 1e-9  # a float64 core recomputed in float64; float32 recordings reach 1e-6
 
 
@@ -70,6 +73,16 @@ def attention_scale(it: Observation, find: Find | None = None) -> str | None:
         return None
     times = factor / core.factor
     return f"attention scores scaled by {factor:.5g}, {times:.4g} times the reference's {core.factor:.5g}"
+
+
+def scores_alone(it: Observation) -> str | None:
+    """Attention that is right at the first token, which sees itself alone, and wrong at others.
+
+    Only where no core reproduces the reference, such as where one projection makes all heads.
+    """
+    if first_wrong(it) != 1 or not ATTENTION.search(it.site):
+        return None
+    return "right at the first token, which sees itself alone: its scores have another scale, mask or positions"
 
 
 def fit_factor(it: Observation, core: Core, found: Array) -> float:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from . import evidence, norms, rotary, wiring
-from .attention import attention_mask, attention_scale
+from .attention import attention_mask, attention_scale, scores_alone
 from .evidence import Hypothesis, Observation
 
 BEFORE: Final = "branch before"  # the fault lies in what the holder of the site feeds it
@@ -35,6 +35,7 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("branch", evidence.mixture),
     (BEFORE, norms.branch_before),
     ("mask", evidence.mask),
+    ("attention", scores_alone),
     ("position", evidence.position),
 )
 

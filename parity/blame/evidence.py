@@ -247,15 +247,22 @@ def position(it: Observation) -> str | None:
     if it.found.ndim != 3 or it.found.shape[1] < 8:
         return None
     errors = _by_position(it)
-    quiet = errors <= NOISE * max(it.own, 1e-12)
-    first = int(np.argmin(quiet))
-    if first > 0 and quiet[:first].all() and np.mean(~quiet[first:]) > 0.9:
+    if first := first_wrong(it):
         return f"exact up to position {first - 1}, wrong from {first} by {errors[first:].max():.2g}"
     third = len(errors) // 3
     early, late = float(errors[:third].mean()), float(errors[-third:].mean())
     if late > 3 * early and np.all(errors[:2] <= errors[-third:].min()):
         return f"the error grows with position, from {early:.2g} to {late:.2g}"
     return None
+
+
+def first_wrong(it: Observation) -> int:
+    """Return the position from which on almost all are wrong, those before being right; 0 for none."""
+    if it.found.ndim != 3 or it.found.shape[1] < 8:
+        return 0
+    quiet = _by_position(it) <= NOISE * max(it.own, 1e-12)
+    first = int(np.argmin(quiet))
+    return first if quiet[:first].all() and np.mean(~quiet[first:]) > 0.9 else 0
 
 
 def _by_position(it: Observation) -> Array:

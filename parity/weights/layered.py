@@ -24,19 +24,22 @@ def flipped(tensor: CandidateTensor) -> Explanation | None:
             found = _moved(tensor, np.flip(tensor.array, chosen))
             if found is not None:
                 where = f"axis {chosen[0]}" if count == 1 else f"axes {chosen}"
-                detail = f"{found} turned round along {where}"
-                return tensor.explanation(found, "flipped", detail, ok=tensor.permitted)
+                source, order = found
+                detail = f"{source} turned round along {where}"
+                made = tensor.explanation(source, "flipped", detail, ok=tensor.permitted)
+                return made._replace(axes=order)
     return None
 
 
-def _moved(tensor: CandidateTensor, array: Array) -> str | None:
-    """Return the reference that ARRAY is with its axes in some order."""
+def _moved(tensor: CandidateTensor, array: Array) -> tuple[str, tuple[int, ...] | None] | None:
+    """Return the reference that ARRAY is, and in which order its axes lie there if not as they are."""
     for order in permutations(range(array.ndim)):
         turned = np.ascontiguousarray(array.transpose(order))
         if tensor.index.same_shape(turned.shape):
             found = tensor.index.look_up(tensor.name, turned, fingerprint(turned))
-            if found is not None:
-                return found.source
+            if found is not None and found.source is not None:
+                moves = order != tuple(range(array.ndim))
+                return found.source, tuple(map(int, np.argsort(order))) if moves else None
     return None
 
 

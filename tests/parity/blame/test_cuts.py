@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
+import torch
+from transformers import GPT2Config, GPT2Model
 
 from weighbridge.parity.blame.blame import (
     Fault,
@@ -15,6 +19,7 @@ from weighbridge.parity.blame.blame import (
 from weighbridge.parity.blame.diagnosis import diagnose
 from weighbridge.parity.blame.evidence import INPUT, Observation
 from weighbridge.parity.check.distances import Distance
+from weighbridge.parity.check.live import compare_modules
 from weighbridge.parity.weights.reference_index import Explanation
 
 ROWS = np.random.default_rng(0).normal(size=(2, 9, 8))
@@ -71,3 +76,27 @@ def test_another_output_of_a_module_is_named_only_where_nothing_else_is():
     shape, other = Fault("tower", "shape", "", 9.0), Fault("tower.dense", "bias", "", 9.0)
     assert without_other_outputs([shape, other]) == [other]
     assert without_other_outputs([shape]) == [shape]
+
+
+@pytest.mark.parametrize(
+    ("site", "kind"), [("h.0.attn", "attention"), ("h.0.linear_attn", "position")]
+)
+def test_what_is_right_at_the_first_token_alone_is_told_by_where_it_is(site, kind):
+    wanted = np.random.default_rng(0).normal(size=(2, 12, 8))
+    found = wanted.copy()
+    found[:, 1:] += 0.1 * np.random.default_rng(1).normal(size=(2, 11, 8))
+    assert diagnose(Observation(site, found, wanted, 1e-7))[0] == kind
+
+
+def test_scores_of_attention_that_one_projection_feeds_are_named():
+    torch.manual_seed(0)
+    config = GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=60, n_positions=32)
+    right = GPT2Model(config).eval()
+    for weight in right.parameters():
+        if weight.ndim == 2:
+            weight.data *= 1.5 / weight.shape[0] ** 0.5 / weight.std()
+    wrong = copy.deepcopy(right)
+    wrong.h[0].attn.scaling *= 1.05
+    ids = np.random.default_rng(0).integers(3, 60, (2, 16))
+    (fault,) = compare_modules(right, wrong, {"input_ids": ids}).faults
+    assert (fault.site, fault.kind) == ("h.0.attn", "attention")

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from weighbridge.parity.weights.expectations import disagreements
 from weighbridge.parity.weights.fingerprints import explain
 from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketch
 
@@ -42,6 +43,15 @@ def test_a_kernel_turned_round_is_named(axes, said):
     (found,) = explained({"conv.weight": KERNEL}, "conv.weight", np.flip(KERNEL, axes))
     assert (found.ok, found.kind) == (False, "flipped")
     assert found.detail == f"conv.weight turned round along {said}"
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 0, 1)])
+def test_a_kernel_turned_round_lies_as_the_map_says(order):
+    turned = np.flip(KERNEL.transpose(order), 2)
+    (found,) = explained({"conv.weight": KERNEL}, "conv.weight", turned)
+    assert found.kind == "flipped"
+    assert disagreements([found], {"conv.weight": ("conv.weight", order)}) == []
+    assert disagreements([found], {"conv.weight": ("conv.weight", (1, 0, 2, 3))})
 
 
 def test_a_copy_in_8_bits_is_not_called_rounding():
