@@ -80,8 +80,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     def write(model: Model, path: Path) -> Written:
         from ..converters.coreml.export import export_coreml as write_package
 
-        if codes_of(model):
-            require_for_codes(package)
+        require_for_codes(package, codes_of(model))
         chosen = vision.for_model(package, model, compressed=bool(compression))
         module = merged_in_memory(model)
         sized = chosen.sized(model.signature, upper or {})
@@ -121,12 +120,14 @@ def require_system(package: PackageOptions, oldest: str, words: str) -> None:
         )
 
 
-def require_for_codes(package: PackageOptions) -> None:
-    """Refuse a PACKAGE that cannot keep the codes of a quantized source.
+def require_for_codes(package: PackageOptions, tensors: Dequantized | None) -> None:
+    """Refuse a PACKAGE that cannot keep the codes of TENSORS, a quantized source's, if it is one.
 
     Raises:
         WeighbridgeError: it is one of two functions, or for a system that reads none.
     """
+    if tensors is None:
+        return
     codes = "the codes of a quantized source (convert --dequantize makes a dense one)"
     require_uncompressed(package, codes)
     require_system(package, SEVERAL, codes)
