@@ -167,7 +167,7 @@ def pairs(case: Case) -> dict[str, tuple[Forward, Forward]]:
             for forward in (*both, *both):
                 forward()
         except Exception as error:
-            reason = error
+            reason = reason if str(reason) else error
         else:
             ready[name] = both
     if not ready:

@@ -217,8 +217,10 @@ class Cutter:
         """Explain ARRAY by smaller reference tensors that fill it."""
         shapes = {it: self.index.sketches[it].shape for it in self.free}
         smaller = [it for it in self.free if may_hold(array.shape, shapes[it])]
-        whole = whole_of(array) if smaller and self.index.arrays else None
-        for turned, table in enumerate(whole.tables) if whole else ():
+        if not smaller or not self.index.arrays:
+            return None
+        whole = whole_of(array)
+        for turned, table in enumerate(whole.tables):
             taken: dict[str, Array] = {}
             for at, source in enumerate(ranked(name, smaller)):
                 if at - len(taken) >= TRIES:

@@ -21,12 +21,11 @@ class Compressor(language.Compressor):
         *ready, base = pool_cache.accumulate_windows(self.wkv(x), self.wgate(x), offset)
         made = mx.zeros((x.shape[0], 0, self.head_dim), dtype=x.dtype)
         if ready[0].size:
-            before = getattr(pool_cache, "window", None)
+            before = getattr(pool_cache, "before", [])  # the window read last, if there is one
             parts = [mx.unflatten(it, 1, (-1, self.compress_ratio)) for it in ready]
-            pool_cache.window = [it[:, -1:] for it in parts]
-            if before is not None:
-                parts = [mx.concatenate(it, axis=1) for it in zip(before, parts)]
+            pool_cache.before = [[it[:, -1:] for it in parts]]
+            parts = [mx.concatenate(it, axis=1) for it in zip(*before, parts)]
             made = language._overlap_compress_kv(*parts, self.ape, self.head_dim)
-            made = self.norm(made[:, int(before is not None) :])
+            made = self.norm(made[:, len(before) :])
             made = self.rope(made[:, None], offset=base).squeeze(1)
         return pool_cache.update_and_fetch(made)
