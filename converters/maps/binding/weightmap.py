@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,11 +50,7 @@ class WeightMap:
         Raises:
             MapSyntaxError: the text is no map, or a rule in it cannot be followed both ways.
         """
-        try:
-            source = Parser(text, name).map()
-        except RecursionError:
-            raise MapSyntaxError(f"{name}:1:1: brackets are nested too deeply") from None
-        return cls(source.rules, source.where, name, source.version)
+        return parsed(text, name)
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> WeightMap:
@@ -144,3 +141,13 @@ class WeightMap:
 
         renamed = apply(self.bind(headers, config=config), updates)
         return {name: value for name, value in renamed.items() if isinstance(value, LowRank)}
+
+
+@lru_cache(maxsize=64)  # tables are read several times in each check
+def parsed(text: str, name: str) -> WeightMap:
+    """Return the map that TEXT, called NAME, writes down; see ``WeightMap.parse``."""
+    try:
+        source = Parser(text, name).map()
+    except RecursionError:
+        raise MapSyntaxError(f"{name}:1:1: brackets are nested too deeply") from None
+    return WeightMap(source.rules, source.where, name, source.version)
