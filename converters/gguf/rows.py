@@ -15,7 +15,7 @@ from ..values import Array
 from .rules import Rule, Wanted
 
 BLOCK: Final = 1 << 20  # numbers at a time, where they are float32
-CODES: Final = 1 << 19  # codes at a time: what they need stays in the cache
+CODES: Final = 1 << 21  # codes at a time: fewer cost Python, more leave the cache
 SAMPLE: Final = 1 << 15  # numbers next to each other in a sample of a large tensor
 Rows = Array | Blocks
 
