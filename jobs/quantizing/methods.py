@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
@@ -12,7 +11,6 @@ import numpy as np
 from ...converters.common.dtypes import NUMPY
 from ...converters.quantization import Scheme, quantize, search
 from ...converters.quantization.affine import encode
-from ...converters.quantization.workspace import Room
 from ...converters.values import Array
 
 # Rows of floating-point numbers, ``(rows, columns)``, in C order; how; safetensors code of the
@@ -21,21 +19,11 @@ Encode = Callable[[Array, Scheme, str], dict[str, Array]]
 SAMPLE: Final = (64, 512)  # groups and columns on which ours is held against MLX's
 
 
-class Own(threading.local):
-    """Arrays of each thread, used again."""
-
-    def __init__(self) -> None:
-        self.room = Room()
-
-
-OWN: Final = Own()
-
-
 def as_mlx(values: Array, scheme: Scheme, dtype: str) -> dict[str, Array]:
     """Return the parts that ``mx.quantize`` makes of VALUES, cast to DTYPE, on a CPU: the same bits."""
     cast = values.astype(NUMPY[dtype], copy=False)
     if scheme.affine and agrees(scheme, dtype):
-        made = encode(cast.reshape(-1, scheme.group_size), scheme, OWN.room)
+        made = encode(cast.reshape(-1, scheme.group_size), scheme)
         if made is not None:
             rows = len(values)
             return {part: array.reshape(rows, -1) for part, array in made.items()}
@@ -55,7 +43,7 @@ def agrees(scheme: Scheme, dtype: str) -> bool:
     """Say whether the MLX that is installed chooses as ours does; a later one may choose otherwise."""
     sample = np.random.default_rng(0).standard_normal(SAMPLE).astype(NUMPY[dtype])
     expected = by_mlx(sample, scheme, dtype)
-    made = encode(sample.reshape(-1, scheme.group_size), scheme, Room()) or {}
+    made = encode(sample.reshape(-1, scheme.group_size), scheme) or {}
     return all(made[part].tobytes() == array.tobytes() for part, array in expected.items())
 
 

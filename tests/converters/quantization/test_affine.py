@@ -9,7 +9,6 @@ import pytest
 
 from weighbridge.converters.common.arrays import to_mlx
 from weighbridge.converters.quantization.affine import encode
-from weighbridge.converters.quantization.workspace import Room
 
 from .conftest import AFFINE, DTYPES, parts_of
 
@@ -39,10 +38,9 @@ def odd_groups(size, dtype, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scheme", AFFINE, ids=str)
 def test_codes_scales_and_biases_are_those_of_mlx(scheme, dtype):
-    room = Room()
     for seed in range(3):
         values = odd_groups(scheme.group_size, dtype, seed)
-        made = encode(values, scheme, room)
+        made = encode(values, scheme)
         with mx.stream(mx.cpu):
             expected = parts_of(to_mlx(values), scheme)
         assert made is not None
@@ -55,4 +53,4 @@ def test_codes_scales_and_biases_are_those_of_mlx(scheme, dtype):
 def test_what_is_not_finite_is_left_to_mlx(odd, dtype):
     values = odd_groups(64, dtype, 0)
     values[3, 5] = odd
-    assert encode(values, AFFINE[7], Room()) is None
+    assert encode(values, AFFINE[7]) is None
