@@ -148,6 +148,8 @@ class Captured(Branch):
             leaves = saving.flat(_arranged(recording.structure, self._results(recording, inputs)))
             return [leaf for leaf in leaves if isinstance(leaf, mx.array)]
 
+        for location in self._wiring.locations.values():  # MLX 0.32 writes others in a wrong order
+            location.set(mx.contiguous(location.get()))
         mx.eval(self.state)
         saving.save(run, recording.ports, Path(path), tuple(sizes))
 

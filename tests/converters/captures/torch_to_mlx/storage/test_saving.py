@@ -66,6 +66,14 @@ def test_a_saved_capture_computes_operations_with_gradients_of_their_own(tmp_pat
     assert mx.allclose(found, captured(x=x), atol=1e-6)
 
 
+def test_a_saved_capture_has_the_weights_of_one_that_was_given_transposed_arrays(tmp_path):
+    captured, x = capture(nn.Linear(3, 3), inputs={"input": torch.randn(2, 3)}), mx.ones((2, 3))
+    captured.update({"weight": mx.random.normal((3, 3)).T})
+    captured.save(tmp_path / "turned.mlxfn")
+    found = mx.import_function(str(tmp_path / "turned.mlxfn"))(input=x)[0]
+    assert mx.allclose(found, captured(input=x), atol=1e-6)
+
+
 ALONE = """
 import sys
 import mlx.core as mx
