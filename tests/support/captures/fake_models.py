@@ -89,9 +89,12 @@ def _few(cls: type, settings: Mapping[str, Any]) -> Any:
         if part is not None and part is not whole:
             own = {k: v for k, v in part.to_dict().items() if k != "per_layer_config"}  # made anew
             changes[name] = {**own, **shrunk(part), **settings.get(name, {})}
-    with suppress(Exception):
+    try:
         return cls(**changes)
-    return whole
+    except Exception as error:
+        if settings and not isinstance(error, ImportError):
+            raise ValueError(f"{cls.__name__} does not take {dict(settings)}: {error}") from error
+        return whole  # its layers are of too many kinds to be few
 
 
 def configured(model_type: str, own: Mapping[str, Any] = EMPTY) -> Any:
