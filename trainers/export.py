@@ -135,8 +135,6 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     if model is None or model.path is None or not model.path.is_dir() or _map(task) is None:
         return command("inspect", out)
     coded = is_quantized(model)
-    if coded and config.adapter and config.train:  # no base of codes takes modules_to_save
-        return command("inspect", out)
     if task.grids.blocks:
         original = ("--original", task.grids.original) if task.grids.original else ()
         return command("merge", config.model, out, unused(out, "-merged"), *original, *trust)
