@@ -148,8 +148,7 @@ def move(  # noqa: PLR0913  # of two verbs, by keyword
     Raises:
         WeighbridgeError: bad input, or an adapter would be rounded away; nothing is left behind.
     """
-    model = overlaid(model)
-    cast, whole = written(model)
+    cast, whole = written(model := overlaid(model))
     job = plan_job(conversion_of(cast, to, options.original))
     job, coded = coded_as(job, options) if keeps_codes else (job, None)
     lines = (*job.lines(), *(coded.lines() if coded else ()))

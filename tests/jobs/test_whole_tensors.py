@@ -164,5 +164,19 @@ def test_a_whole_tensor_that_codes_would_lose_is_refused_with_commands_that_run(
     assert verb(*shlex.split(command)).exit_code == 0
 
 
+@pytest.mark.parametrize("wide", ["norm", "q_proj"])
+def test_what_a_base_in_sixteen_bits_keeps_in_float32_stays_so_under_a_merge(base, wide, tmp_path):
+    """Reference and result round the sums alone: each to the dtype that its weight has in the base."""
+    mixed = tmp_path / "mixed"
+    model = AutoModelForCausalLM.from_pretrained(base)
+    for name, parameter in model.named_parameters():
+        if wide in name:
+            parameter.data = parameter.data.float() * (1 + 0.1 * torch.rand(parameter.shape))
+    model.save_pretrained(mixed)
+    by_peft(mixed, tmp_path / "a", trained_head(base, LARGE))
+    done = verb("merge", mixed, tmp_path / "a", tmp_path / "merged")
+    assert done.exit_code == 0, done.output
+
+
 def verb(*words):
     return CliRunner().invoke(main, list(map(str, words)))
