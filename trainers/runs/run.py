@@ -293,16 +293,23 @@ class Run:
         self._clock.start()
 
     def _refuse_lost(self, figures: Mapping[str, float]) -> None:
-        """Stop where no weight is any good: neither updates nor the loss that was validated after them are finite.
+        """Stop where no weight is any good: updates are not finite, and neither is the loss that was validated after
+        them, or the run ends so and never was better than at its begin.
 
         Updates that are not finite change nothing, so none would be better. That loss is a mean in
         float64; beyond float32 it is infinite where updates are computed.
         """
         carried = self._carried
-        if carried.in_a_row and not abs(figures.get("loss", 0.0)) <= FLOAT32:
+        lost = not abs(figures.get("loss", 0.0)) <= FLOAT32
+        if carried.in_a_row and (lost or (self._over() and not carried.best_step)):
+            why = (
+                "the loss of the validation is not either"
+                if lost
+                else "no validation was any better"
+            )
             raise DivergedError(
                 f"the weights have diverged: the last {carried.in_a_row} updates up to step {self._done}"
-                " had a loss or gradient that is not finite, and the loss of the validation is not either. The best"
+                f" had a loss or gradient that is not finite, and {why}. The best"
                 f" weights, of step {carried.best_step}, are kept in {self._out / CHECKPOINTS}. Try a lower learning"
                 " rate: --set optimizer.learning_rate"
             )
