@@ -293,9 +293,10 @@ class Run:
         self._clock.start()
 
     def _refuse_lost(self, figures: Mapping[str, float]) -> None:
-        """Stop where no weight is any good: updates are not finite, and neither is the loss that was validated after
-        them, or the run ends so and never was better than at its begin.
+        """Stop where no weight is any good.
 
+        Updates are not finite, and neither is the loss that was validated after them; or the run ends so
+        and never was better than at its begin.
         Updates that are not finite change nothing, so none would be better. That loss is a mean in
         float64; beyond float32 it is infinite where updates are computed.
         """
