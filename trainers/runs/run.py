@@ -33,7 +33,7 @@ from .interrupts import InterruptFlag, TrainingInterrupted
 from .journal import Journal
 from .length import length_of
 from .restoring import differing, misshapen, of_type
-from .result import TrainResult
+from .result import TrainResult, data_report
 from .sizes import Sizes, free_memory, memory_used
 from .watchdog import Watchdog
 
@@ -136,7 +136,7 @@ class Run:
             before=self._carried.before,
             best=self._carried.best,
             test=self._test(best),
-            data=_data_report(self._task),
+            data=data_report(self._task),
             skipped=self._carried.skipped,
             seconds=round(time.monotonic() - started, 1),
             next=next_command(self._out, self._task, self._config),
@@ -394,11 +394,3 @@ class Run:
 
 def _digests(task: Task) -> dict[str, str]:
     return {name: split.digest for name, split in task.splits.items()}
-
-
-def _data_report(task: Task) -> dict[str, dict[str, int]]:
-    """Return the counts of every split, with the leaks from training into it."""
-    return {
-        name: split.report | ({"shared_with_train": task.leaks[name]} if name in task.leaks else {})
-        for name, split in task.splits.items()
-    }
