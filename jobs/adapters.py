@@ -11,7 +11,7 @@ from .. import __version__
 from ..converters.adapters import Adapter, read_adapter, write_adapter, write_peft
 from ..converters.adapters.destinations import DESTINATIONS, next_command, problems, suited
 from ..converters.adapters.fit import TIED
-from ..converters.adapters.open import GRIDS, ORIGINAL
+from ..converters.adapters.open import ADDED_TO, GRIDS, ORIGINAL
 from ..converters.common.hints import command, dequantizing, unused
 from ..converters.common.repositories import origin, recorded
 from ..converters.models import Model
@@ -244,7 +244,11 @@ def facts_of(carried: Carried, to: str) -> dict[str, Any]:
             "tensors": fingerprints(model.checkpoint, changed),
             "weights": weight_records(model.checkpoint, changed),
             "quantization": quantization_of(model),
-            **{key: it for key, it in carried.adapter.base.items() if key in (GRIDS, ORIGINAL)},
+            **{
+                key: it
+                for key, it in carried.adapter.base.items()
+                if key in (GRIDS, ORIGINAL, ADDED_TO)
+            },
         },
         "base_provenance": carried.provenance._asdict(),
         "notes": list(carried.adapter.notes),

@@ -32,6 +32,7 @@ from ..converters.planning.job import Job, plan_job
 from ..converters.planning.joined import with_restored
 from ..converters.planning.manifest import facts_of, manifest_of
 from ..converters.planning.memory import require_memory
+from ..converters.planning.opening import overlaid
 from ..converters.planning.prefetch import prefetch
 from ..converters.planning.sidecar import (
     fingerprints,
@@ -147,7 +148,7 @@ def move(  # noqa: PLR0913  # of two verbs, by keyword
     Raises:
         WeighbridgeError: bad input, or an adapter would be rounded away; nothing is left behind.
     """
-    cast, whole = written(model)
+    cast, whole = written(model := overlaid(model))
     job = plan_job(conversion_of(cast, to, options.original))
     job, coded = coded_as(job, options) if keeps_codes else (job, None)
     lines = (*job.lines(), *(coded.lines() if coded else ()))
@@ -346,7 +347,7 @@ def judged(
 
 def with_dequantized(verdict: Verdict, model: Model) -> Verdict:
     """Return VERDICT and what MLX itself makes of the codes of MODEL, which is seen dense."""
-    tensors = model.tensors
+    tensors = model.tensors.base if isinstance(model.tensors, ModulesToSave) else model.tensors
     return (
         verdict.preceded_by(dequantized_stage(tensors))
         if isinstance(tensors, Dequantized)

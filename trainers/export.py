@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..converters.adapters.open import GRIDS, ORIGINAL
+from ..converters.adapters.open import ADDED_TO, GRIDS, ORIGINAL
 from ..converters.checkpoints import Header, open_checkpoint, save_tensors
 from ..converters.common.dtypes import CODE
 from ..converters.common.hints import command, unused
 from ..converters.libraries.modules import torch_kinds
 from ..converters.models import MANIFEST
+from ..converters.planning.opening import open as open_model
 from ..converters.planning.transcoding import is_quantized, own_dtype
+from ..converters.planning.view import converted_view
 from ..converters.quantization import Dequantized
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.values import Array, Dense, LowRank, Value
@@ -135,8 +137,6 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     if model is None or model.path is None or not model.path.is_dir() or _map(task) is None:
         return command("inspect", out)
     coded = is_quantized(model)
-    if coded and config.adapter and config.train:  # no base of codes takes modules_to_save
-        return command("inspect", out)
     if task.grids.blocks:
         original = ("--original", task.grids.original) if task.grids.original else ()
         return command("merge", config.model, out, unused(out, "-merged"), *original, *trust)
@@ -166,7 +166,15 @@ def base_record(task: Task, changed: Collection[str]) -> str | None:
         }
     if grids:
         base |= {GRIDS: grids, ORIGINAL: task.grids.original or None}
+        base |= {ADDED_TO: added_to(task, changed)} if task.grids.original else {}
     return json.dumps({"weighbridge": __version__, "adapter": "mlx", "base": base}, indent=1)
+
+
+def added_to(task: Task, changed: Collection[str]) -> dict[str, str]:
+    """Return hashes of the weights of CHANGED that TASK's original has, in the names and layout of its base."""
+    assert task.model is not None  # noqa: S101  (there is a base)
+    original = converted_view(open_model(task.grids.original), task.model.framework)
+    return fingerprints(original.checkpoint, sorted(changed))
 
 
 def _mlx_form(task: Task, updates: Mapping[str, LowRank]) -> dict[str, LowRank]:

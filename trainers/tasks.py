@@ -112,6 +112,7 @@ class Task:
             config.seed,
             group_by_length=config.group_by_length,
             most_tokens=config.batch_tokens,
+            apart=self.objective.apart,
         )
 
 

@@ -34,10 +34,14 @@ FILES: Final = {
 RECORD: Final = "weighbridge.json"
 GRIDS: Final = "grids"  # hashes of the grids that an adapter was trained for, by weight
 ORIGINAL: Final = "original"  # whose weights it was added to there; none for those of the codes
+ADDED_TO: Final = (
+    "original_tensors"  # hashes of those weights of it, in the base's names and layout
+)
 RECORDED: Final = {"spec": str, "framework": str, "tensors": dict, "quantization": dict} | {
     "weights": dict,
     GRIDS: dict,
     ORIGINAL: str,
+    ADDED_TO: dict,
 }
 PROJECTIONS: Final = 16  # of a weight
 WEIGHT: Final = {"dtype": str, "hashes": dict, "projections": list}

@@ -230,14 +230,20 @@ class Model(nn.Module):
         self.encoder = Encoder(args)
         if args.model_class != "T5EncoderModel":
             self.decoder = Decoder(args)
-        if args.model_class == "T5ForConditionalGeneration":
+        if self._generates and args.tie_word_embeddings is False:
             self.lm_head = OutputHead(args)
 
     def sanitize(self, weights: Weights) -> Weights:
         """Return WEIGHTS as they are; where there is no head among them it is the embeddings."""
         if "lm_head.linear.weight" not in weights:
             self.pop("lm_head", None)
+        elif self._generates and "lm_head" not in self:  # tied, and stored all the same
+            self.lm_head = OutputHead(self.args)
         return weights
+
+    @property
+    def _generates(self) -> bool:
+        return self.args.model_class == "T5ForConditionalGeneration"
 
     def encode(self, input_ids: mx.array, attention_mask: mx.array | None = None) -> mx.array:
         """Return the hidden states of INPUT_IDS, both ``[batch, sequence]``; 0 masks a token."""

@@ -64,12 +64,14 @@ class TorchSide(NamedTuple):
         parameter_updates: returns the same under the names of the parameters of the class of
             transformers, which stacks experts, fuses projections and adds a prefix while it loads.
         recomputed: names that may be in a checkpoint although the module computes them.
+        wide: names of those that the files keep in more than 16 bits.
     """
 
     arrays: FileArrays
     updates: Mapping[str, LowRank]
     parameter_updates: Callable[[], dict[str, LowRank]]
     recomputed: tuple[str, ...] = ()
+    wide: frozenset[str] = frozenset()
 
 
 def nothing() -> None:

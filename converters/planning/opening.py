@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadInputError, MismatchError, UnsupportedError
+from ...errors import BadInputError, MismatchError
 from ..adapters import Adapter, fit
 from ..adapters.differences import differing
 from ..adapters.merging.modules_to_save import ModulesToSave
@@ -76,26 +76,25 @@ def refuse_foreign(folder: Path) -> None:
 def with_adapter(model: Model, adapter: Adapter) -> Model:
     """Return MODEL with ADAPTER live on it, its updates under MODEL's own names.
 
-    `modules_to_save` tensors of the adapter stand in for MODEL's own from here on, in their own dtypes.
+    `modules_to_save` tensors of the adapter stand in for MODEL's own from here on, in their own dtypes;
+    those of one with codes stay with the adapter, for what is merged into codes is planned with all it changes.
 
     Raises:
         MismatchError: the adapter is partial, or made for another model.
-        UnsupportedError: it has ``modules_to_save`` tensors, and MODEL is quantized.
     """
     fitted = fitted_to(replace(model, adapter=None), adapter)
     spec = model.spec if model.adapter else f"{model.spec}+{adapter.path}"
-    live = replace(model, spec=spec, adapter=replace(fitted, saved={}))
-    return replace(live, tensors=overlaid(model, fitted)) if fitted.saved else live
+    live = replace(model, spec=spec, adapter=fitted)
+    return live if isinstance(model.tensors, Dequantized) else overlaid(live)
 
 
-def overlaid(model: Model, adapter: Adapter) -> ModulesToSave:
-    """Return MODEL's tensors, those of ADAPTER's ``modules_to_save`` taken from it, as trained."""
-    if isinstance(model.tensors, Dequantized):
-        raise UnsupportedError(
-            f"{adapter.path} has modules_to_save tensors ({', '.join(sorted(adapter.saved))}), which"
-            " a quantized base does not take; merge it into the model that the base was made from"
-        )
-    return ModulesToSave(model.checkpoint, adapter.saved)
+def overlaid(model: Model) -> Model:
+    """Return MODEL with the ``modules_to_save`` tensors of its adapter among its own, as trained."""
+    adapter = model.adapter
+    if adapter is None or not adapter.saved:
+        return model
+    whole = ModulesToSave(model.checkpoint, adapter.saved)
+    return replace(model, adapter=replace(adapter, saved={}), tensors=whole)
 
 
 def fitted_to(model: Model, adapter: Adapter) -> Adapter:

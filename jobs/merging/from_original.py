@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ...converters.adapters.merging.affected import AffectedWeight
 from ...converters.adapters.merging.statistics import Measured, QuantizationErrors
+from ...converters.adapters.open import ADDED_TO
 from ...converters.common.dtypes import FLOATS
 from ...converters.models import Model
 from ...converters.planning.view import converted_view
 from ...converters.quantization import Dequantized
-from ...converters.quantization.provenance.made_from import Provenance, provenance_from
+from ...converters.quantization.fingerprints import compare
+from ...converters.quantization.provenance.made_from import OTHER, Provenance, provenance_from
 from ...errors import BadInputError, MismatchError
 from ..options import Options
 from ..provenance.base import MISMATCH
@@ -61,20 +64,39 @@ def from_original(
             f"--original {original.spec} is quantized itself; name the weights it was made from"
         )
     seen = converted_view(original, "mlx", options.original)
-    provenance = provenance_from(tensors, seen.checkpoint)
+    rounded = trained_rounded(model, tensors, original)
+    provenance = as_trained(model, seen, rounded, provenance_from(tensors, seen.checkpoint))
     if provenance.status == MISMATCH:
         raise MismatchError(
             f"{model.spec} was not made from {original.spec}; {provenance.message}",
             provenance.lines(),
         )
     changes = changes_of(model)
-    rounded = trained_rounded(model, tensors, original)
     if provenance.status != SAME and not rounded:
         floats = [name for name, it in tensors.headers.items() if it.dtype in FLOATS]
         changes = dict.fromkeys(floats) | changes
     layers = affected_weights(changes, tensors, seen.checkpoint, rounded)
     assert model.adapter is not None  # noqa: S101  (there are changes)
     return FromOriginal(seen.with_adapter(model.adapter), provenance, tuple(layers))
+
+
+def as_trained(
+    model: Model, original: Model, rounded: Collection[str], provenance: Provenance
+) -> Provenance:
+    """Return PROVENANCE of MODEL, which needs no proof where training recorded all that the result is made of.
+
+    That are the scales that all sums of its adapter were rounded to, ROUNDED, and the weights of ORIGINAL that its
+    updates were added to; all others stay as they are in MODEL, whatever it was made by.
+    """
+    assert model.adapter is not None  # noqa: S101  (it is merged)
+    recorded = model.adapter.base.get(ADDED_TO) or {}
+    updated = model.adapter.updates.keys()
+    if not updated <= {*rounded} & recorded.keys() or compare(recorded, original.checkpoint):
+        return provenance
+    known = f"the {len(updated)} weights that updates were added to, and the scales of their sums, are those recorded"
+    status = OTHER if provenance.status == MISMATCH else provenance.status
+    message = f"{known}; of the whole base: {provenance.message}"
+    return replace(provenance, status=status, message=message, certain=True)
 
 
 def error_lines(

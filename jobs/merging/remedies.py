@@ -12,6 +12,7 @@ from ...converters.adapters.merging.affected import Change
 from ...converters.adapters.merging.statistics import ENOUGH, Measured
 from ...converters.common.hints import command, unused
 from ...converters.models import Model
+from ...converters.planning.transcoding import own_dtype
 from ...converters.values import LowRank
 from .trial import Trials, changes_of
 
@@ -35,11 +36,13 @@ def live(model: Model) -> str:
     size = sum(map(nbytes, changes_of(model).values()))
     assert model.adapter is not None  # noqa: S101  (there are changes)
     path, base = str(model.adapter.path), str(model.path)
-    use = (
-        command("--model", base, "--adapter-path", path, program="mlx_lm.generate")
-        if model.adapter.dialect == "mlx"
-        else command("convert", "peft-to-mlx", path, unused(path, "-mlx"), "--base", base)
-    )
+    if model.adapter.dialect == "mlx":
+        use = command("--model", base, "--adapter-path", path, program="mlx_lm.generate")
+    elif model.adapter.saved and model.adapter.updates:  # which mlx-lm does not load together
+        way = ("mlx-to-torch", base, unused(base, "-torch"), "--dequantize", own_dtype(model))
+        use = f"by PEFT, on the base in PyTorch: {command('convert', *way)}"
+    else:
+        use = command("convert", "peft-to-mlx", path, unused(path, "-mlx"), "--base", base)
     return f"keep the adapter live: nothing is lost, {megabytes(size)} more to load ({use})"
 
 

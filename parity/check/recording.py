@@ -12,9 +12,10 @@ from ...converters.models import PROGRAMS, Model
 from ...converters.models.pictures import of_pictures
 from ...converters.quantization import Dequantized
 from ..configuration.lengths import to_cross
+from ..goldens.rounding import WIDE
 from ..probes import coverage
 from ..probes.probes import Probe, make_probes
-from ..weights.weights import base_weights, storage_dtype
+from ..weights.weights import base_weights, has_wider, kept_weights, storage_dtype
 from .candidate import Candidate
 
 if TYPE_CHECKING:
@@ -41,12 +42,13 @@ def record_for(
     about |= {"tokens": tokens_for(reference, candidate), "pad": pad_of(reference.config)}
     chosen = probes or shown_to(candidate, make_probes(signature, tokenizer=folder, **about))
     precisions = {candidate.storage, candidate.shipped} - {"float32"}
-    kept = storage_dtype(base_weights(reference))
-    source = {"storage": kept, "adapter": reference.adapter}
-    storages = {compared_storage(source, candidate)} - {"stored"} if not cache else precisions
-    storages = storages if candidate.program is None else set()  # recorded where it is asked for
+    weights = kept_weights(reference)
+    source = {"storage": storage_dtype(weights), "wider": has_wider(weights)}
+    compared = compared_storage(source | {"adapter": reference.adapter}, candidate)
+    storages = None if cache else tuple({compared} - {"stored"})
+    storages = storages if candidate.program is None else ()  # recorded where it is asked for
     recorder = Recorder(reference, chosen, outlives=False, once=cache is None)
-    return recorder.record("verdict", tuple(sorted(precisions)), cache, tuple(sorted(storages)))
+    return recorder.record("verdict", tuple(sorted(precisions)), cache, storages)
 
 
 def shown_to(candidate: Candidate, probes: Sequence[Probe]) -> Sequence[Probe]:
@@ -89,12 +91,14 @@ def compared_storage(source: Mapping[str, Any], candidate: Candidate) -> str:
     """Return with which recording of SOURCE the CANDIDATE's weights are compared.
 
     ``stored`` where they are the source's own, else the dtype to which the source's are rounded; codes
-    are not rounded to what the tensors beside them are kept in.
-    SOURCE is the provenance of a golden: its ``storage``, and its ``adapter`` if it has one.
+    are not rounded to what the tensors beside them are kept in, and a merge rounds each weight to its own.
+    SOURCE is the provenance of a golden: its ``storage``, whether some are ``wider``, and its ``adapter`` if
+    it has one.
     """
     own = candidate.storage
-    same = own == source.get("storage") and not source.get("adapter")
+    same = own == source.get("storage") and candidate.model.framework not in PROGRAMS
     tensors = candidate.model.tensors
     quantized = isinstance(tensors, Dequantized) and bool(tensors.schemes)
-    stored = quantized or own == "float32" or (same and candidate.model.framework not in PROGRAMS)
-    return "stored" if stored else own
+    if quantized or own == "float32" or (same and not source.get("adapter")):
+        return "stored"
+    return f"{own}{WIDE}" if same and source.get("wider") else own

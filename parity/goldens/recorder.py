@@ -33,8 +33,9 @@ from ..reference.routing import chosen_experts, has_experts, never_chosen
 from ..text.side import read_text_side
 from ..weights.sketches.at_hand import sketches_at_hand
 from ..weights.sketches.sketch import sketches
-from ..weights.weights import base_weights, model_hashes, storage_dtype
+from ..weights.weights import base_weights, has_wider, kept_weights, model_hashes, storage_dtype
 from .golden import SCHEMA, Errors, Golden, Rows, is_golden
+from .rounding import WIDE
 
 if TYPE_CHECKING:
     from ..reference.several import Once
@@ -240,7 +241,7 @@ class Recorder:
 
     def provenance(self) -> dict[str, Any]:
         """Return versions, hashes, and what was left out."""
-        weights = base_weights(self.model)
+        weights = kept_weights(self.model)
         rejected = sorted({p.name for p in self.asked} - {p.name for p in self.probes})
         return {
             "framework": self.model.framework,
@@ -249,6 +250,7 @@ class Recorder:
             "platform": f"{platform.system()} {platform.machine()}",
             "hashes": model_hashes(self.model),
             "storage": storage_dtype(weights),
+            "wider": has_wider(weights),
             "adapter": str(self.model.adapter.path) if self.model.adapter else None,
             "rejected_probes": rejected,
             "unreached": self.unreached,
@@ -299,9 +301,10 @@ class Recorder:
     ) -> Golden:
         """Return the golden, from CACHE where the same one was recorded before.
 
-        PRECISIONS are what the source runs in; STORAGES, by default the same, what it is rounded to.
+        PRECISIONS are what the source runs in; STORAGES what it is rounded to: by default the same, and what
+        a merge makes of it.
         """
-        storages = precisions if storages is None else storages
+        storages = (*precisions, *self.merged()) if storages is None else storages
         if cache is None or self.model.path is None:
             return self._record(level, precisions, storages)
         folder = cache / self.key(level, precisions)
@@ -310,6 +313,12 @@ class Recorder:
         golden = self._record(level, precisions, storages)
         golden.save(folder)
         return golden
+
+    def merged(self) -> list[str]:
+        """Return what a merge of the adapter makes of weights in several dtypes; nothing where they have one."""
+        weights = kept_weights(self.model)
+        wide = self.model.adapter is not None and has_wider(weights)
+        return [f"{storage_dtype(weights)}{WIDE}"] if wide else []
 
     def _record(self, level: str, precisions: tuple[str, ...], storages: tuple[str, ...]) -> Golden:
         programs = [PROGRAM for it in storages if it == "float16"]

@@ -19,7 +19,7 @@ from ...converters.runtimes.streamed.modules import bare_module, open_module, te
 from ...converters.runtimes.streamed.tensors import FileTensor
 from ...converters.runtimes.streamed.together import together
 from ...converters.runtimes.streamed.weights import changed, remade
-from ...converters.runtimes.torch import DTYPES, call, recording
+from ...converters.runtimes.torch import DTYPES, call, recording, torch_side
 from ...converters.values import Array, LowRank
 from ..goldens.rounding import parse_storage
 from ..probes.probes import Probe, compared
@@ -110,19 +110,24 @@ def stored_as(
         model: the source.
         compute: ``float64`` or ``float32``.
         storage: ``stored``, the source's own weights with its adapter live, or a dtype, with
-            ``+constants`` where the target rounds its constants too; see ``rounding``.
+            ``+constants`` where the target rounds its constants too, ``+wide`` where it rounds nothing
+            that the source keeps in more bits; see ``rounding``.
         names: the weights that the target rounds; ``None`` for all.
     """
     build = float64_module if compute == "float64" else float32_module
-    storage, _, scalars = parse_storage(storage)
+    storage, _, scalars, keeps = parse_storage(storage)
     if storage == "stored":
         return round_scalars(build(model), scalars)
     if model.adapter is None:
         module = build(model)
     else:
         whole = replace(model, adapter=replace(model.adapter, updates={}))
-        module = build(whole)
-        fold(module, bare_module(own_copy(model)).updates, storage)
+        module, bare = build(whole), bare_module(own_copy(model))
+        wide = {bare.places.get(it) for it in torch_side(model).wide} if keeps else set()
+        for kept, dtype in ((True, compute), (False, storage)):
+            some = {name: it for name, it in bare.updates.items() if (name in wide) == kept}
+            fold(module, some, dtype)
+        names = module.state_dict().keys() - wide if names is None else names
     return round_scalars(round_weights(module, storage, names), scalars)
 
 

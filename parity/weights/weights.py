@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...converters.adapters.merging.modules_to_save import ModulesToSave
 from ...converters.checkpoints.base import Header
 from ...converters.checkpoints.derived import Overlay
 from ...converters.common.arrays import from_mlx, from_torch
@@ -110,6 +111,12 @@ def base_weights(model: Model) -> Weights:
     return weights._weights if isinstance(weights, MergedWeights) else weights
 
 
+def kept_weights(model: Model) -> Weights:
+    """Return MODEL's tensors in the dtypes that a merge of its adapter keeps: those of its base."""
+    weights = base_weights(model)
+    return weights.base if isinstance(weights, ModulesToSave) else weights
+
+
 def storage_dtype(weights: Weights) -> str:
     """Return the 16-bit dtype that most floating-point elements are kept in, else ``float32``.
 
@@ -123,6 +130,17 @@ def storage_dtype(weights: Weights) -> str:
             elements[header.dtype] += header.nbytes // NUMPY[header.dtype].itemsize
     most = elements.most_common(1)
     return NARROW.get(most[0][0], "float32") if most else "float32"
+
+
+def has_wider(weights: Weights) -> bool:
+    """Say whether some floating-point WEIGHTS are kept in more than 16 bits where most are not.
+
+    >>> import numpy as np
+    >>> has_wider(ArrayWeights({"w": np.zeros(9, np.float16), "norm": np.zeros(2)}))
+    True
+    """
+    kept = {header.dtype for header in weights.headers.values() if header.dtype in FLOATS}
+    return storage_dtype(weights) != "float32" and any(NUMPY[it].itemsize > 2 for it in kept)
 
 
 def file_hashes(paths: Iterator[Path] | tuple[Path, ...], root: Path) -> dict[str, str]:

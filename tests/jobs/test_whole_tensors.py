@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import ml_dtypes
+import mlx.core as mx
 import pytest
 import torch
+from click.testing import CliRunner
+from mlx_lm import utils
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from weighbridge import jobs
+from weighbridge.cli import main
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.errors import MismatchError, UnsupportedError
 from weighbridge.jobs.converting import written
@@ -119,3 +124,59 @@ def test_the_live_adapter_keeps_what_was_trained(base, tmp_path):
     settled, survival = written(live)  # as it is written
     assert settled.checkpoint.read(HEAD).tobytes() == narrow(head)
     assert list(survival) == [HEAD]
+
+
+@pytest.fixture(scope="module")
+def coded(base, tmp_path_factory):
+    """Return BASE in 4 bits, as mlx-lm quantizes it: every matrix, the head among them."""
+    folder = tmp_path_factory.mktemp("coded")
+    model, config = utils.load_model(base)
+    model, config = utils.quantize_model(model, config, group_size=16, bits=4, mode="nvfp4")
+    utils.save_model(folder, model)
+    utils.save_config(config, config_path=folder / "config.json")
+    return folder
+
+
+def test_a_whole_tensor_is_stored_in_codes_as_the_base_stores_it(base, coded, tmp_path):
+    """Its codes are MLX's own for what was trained, and no tensor but those of the adapter changes."""
+    head = trained_head(base, LARGE)
+    by_peft(base, tmp_path / "a", head)
+    done = verb("merge", coded, tmp_path / "a", tmp_path / "merged")
+    assert done.exit_code == 0, done.output
+    own, made = (mx.load(str(it / "model.safetensors")) for it in (coded, tmp_path / "merged"))
+    codes = mx.quantize(mx.array(head.numpy()), group_size=16, bits=4, mode="nvfp4")
+    for part, array in zip(("weight", "scales"), codes, strict=True):
+        assert mx.array_equal(made[f"lm_head.{part}"], array)
+    changed = {name.rpartition(".")[0] for name in own if not mx.array_equal(own[name], made[name])}
+    assert changed == {"lm_head", "model.layers.0.self_attn.q_proj"}
+
+
+def test_a_whole_tensor_that_codes_would_lose_is_refused_with_commands_that_run(
+    base, coded, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    by_peft(base, tmp_path / "a", trained_head(base, 5e-4))
+    done = verb("merge", coded, "a", "merged")
+    assert done.exit_code == 3
+    said = " ".join(done.output.split())
+    assert "would round the adapter away in 1 of 2 layers" in said
+    command = said.partition("PyTorch: weighbridge ")[2].partition(")")[0]
+    assert verb(*shlex.split(command)).exit_code == 0
+
+
+@pytest.mark.parametrize("wide", ["norm", "q_proj"])
+def test_what_a_base_in_sixteen_bits_keeps_in_float32_stays_so_under_a_merge(base, wide, tmp_path):
+    """Reference and result round the sums alone: each to the dtype that its weight has in the base."""
+    mixed = tmp_path / "mixed"
+    model = AutoModelForCausalLM.from_pretrained(base)
+    for name, parameter in model.named_parameters():
+        if wide in name:
+            parameter.data = parameter.data.float() * (1 + 0.1 * torch.rand(parameter.shape))
+    model.save_pretrained(mixed)
+    by_peft(mixed, tmp_path / "a", trained_head(base, LARGE))
+    done = verb("merge", mixed, tmp_path / "a", tmp_path / "merged")
+    assert done.exit_code == 0, done.output
+
+
+def verb(*words):
+    return CliRunner().invoke(main, list(map(str, words)))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
@@ -196,6 +197,34 @@ def test_an_adapter_beside_codes_comes_back_in_the_dtype_of_its_base(
     invoke(*shlex.split(following.splitlines()[0]))
     made = AutoModelForCausalLM.from_pretrained("run-torch")
     assert loss_of(made) == pytest.approx(best_of("run"), rel=1e-5)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_whole_tensors_trained_beside_codes_come_back_dense_and_into_the_codes(
+    backend, decoder_config, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    adapter = {"rank": 2, "targets": ["q_proj", "down_proj"], "scale": 20.0}
+    every = {"steps": 40, "validate_every": 40, "checkpoint_every": 40}
+    rate = {"optimizer": {"learning_rate": 1e-2}}
+    config = decoder_config(adapter=adapter, train=["*norm*"], **every, **rate)
+    Path("own.json").write_text(config.model_dump_json())
+    said = invoke("train", "run", "--config", "own.json", "--backend", backend)
+    invoke(*shlex.split(said.partition("Next: weighbridge ")[2].splitlines()[0]))
+    dense = AutoModelForCausalLM.from_pretrained("run-torch")
+    assert loss_of(dense) == pytest.approx(best_of("run"), rel=1e-5)
+    assert not torch.equal(dense.model.norm.weight, torch.ones_like(dense.model.norm.weight))
+    invoke("merge", config.model, "run", "merged")
+    base, made = (load_file(Path(it, "model.safetensors")) for it in (config.model, "merged"))
+    assert torch.equal(made["model.norm.weight"], dense.model.norm.weight)
+    changed = {name for name in made if not torch.equal(made[name], base[name])}
+    norms = {name for name in base if "norm" in name}
+    assert norms <= changed
+    assert {it.rpartition(".")[0] for it in changed - norms} == {
+        "model.layers.0.self_attn.q_proj",
+        "model.layers.0.mlp.down_proj",
+    }
 
 
 @pytest.mark.heavy

@@ -98,6 +98,12 @@ class RegressionObjective(Section):
     name: Literal["regression"]
 
 
+class Seq2SeqObjective(Section):
+    """Cross entropy of every token of a pair's document, which an encoder-decoder writes for its query."""
+
+    name: Literal["seq2seq_lm"]
+
+
 class CustomObjective(Section):
     """A torch module of the user's, ``module:Class``, made of the model and OPTIONS.
 
@@ -118,6 +124,7 @@ Objective = Annotated[
     | Annotated[MaskedObjective, Tag("masked_lm")]
     | Annotated[MaxSimObjective, Tag("maxsim")]
     | Annotated[RegressionObjective, Tag("regression")]
+    | Annotated[Seq2SeqObjective, Tag("seq2seq_lm")]
     | Annotated[TripletObjective, Tag("triplet")]
     | Annotated[CustomObjective, Tag(CUSTOM)],
     chosen_by("name"),

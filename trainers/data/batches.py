@@ -73,6 +73,7 @@ class Order:
         seed: of the permutations.
         group_by_length: build batches of like examples.
         most_tokens: a batch that is padded to more is divided.
+        apart: whether rows that share a key stay apart.
 
     Raises:
         BadInputError: the data cannot fill a single batch.
@@ -86,7 +87,9 @@ class Order:
         *,
         group_by_length: bool,
         most_tokens: int | None = None,
+        apart: bool = True,
     ) -> None:
+        self._keys = dataset.keys if apart else lambda _: ()
         self._dataset, self._size, self._seed = dataset, size, seed
         self._window = size * (WINDOW if group_by_length else 1)
         self._most = most_tokens
@@ -140,7 +143,7 @@ class Order:
         generator = np.random.Generator(np.random.PCG64([self._seed, epoch]))
         rows = generator.permutation(len(self._dataset)).tolist()
         grouped = self._window > self._size
-        whole = fill(self._alike(rows) if grouped else rows, self._size, self._dataset.keys)
+        whole = fill(self._alike(rows) if grouped else rows, self._size, self._keys)
         batches = [part for batch in whole for part in self.divided(batch)]
         if not grouped and self._most is None:
             return batches

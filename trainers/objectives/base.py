@@ -33,6 +33,7 @@ CLASSES: Final[Mapping[str, str]] = {  # objective -> its module here and its cl
     "masked_lm": "tokens:MaskedLM",
     "maxsim": "maxsim:MaxSim",
     "regression": "regression:Regression",
+    "seq2seq_lm": "tokens:Seq2SeqLM",
     "triplet": "contrastive:Triplet",
 }
 
@@ -70,6 +71,7 @@ class Objective:
             loss is no function of those (``from_embeddings`` of the class, given the settings).
         check: the torch module and the splits to what is wrong with them, a line each.
         asked: whether the metric is one that was asked for, so that it may not be measured.
+        apart: whether examples of the data that share a key may not meet in a batch.
         figures: all that ``measure`` may find, which depends on the data; empty where nobody says.
     """
 
@@ -86,6 +88,7 @@ class Objective:
     make_from_embeddings: Callable[[], Any] | None = None
     check: Callable[[Any, Mapping[str, Dataset]], list[str]] = lambda *_: []
     asked: bool = False
+    apart: bool = True
     figures: Sequence[str] = ()
 
     @property
@@ -125,6 +128,7 @@ def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> 
         wanted=getattr(kind, "wanted", ()),
         make_from_embeddings=of_embeddings and partial(of_embeddings, **options),
         check=getattr(kind, "check", Objective.check),
+        apart=getattr(kind, "apart", True),
         figures=getattr(measure or measure_loss, "figures", ()),
     )
 

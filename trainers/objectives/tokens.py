@@ -1,15 +1,16 @@
-"""Language models: the next token, or tokens that were hidden."""
+"""Language models: the next token, tokens that were hidden, or another text."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data.batches import Batch
+from ..data.batches import Batch, Dataset
 from ..evaluation import measure_tokens
 from .base import IGNORED, labels
 from .outputs import logits_of, run
@@ -77,3 +78,53 @@ class CausalLM(MaskedLM):
     weight = staticmethod(next_labels)
 
     answers = staticmethod(next_tokens)
+
+    @staticmethod
+    def check(module: Any, _: Mapping[str, Dataset]) -> list[str]:
+        """Return why MODULE finds no next tokens: an encoder would show them to its decoder."""
+        if not getattr(getattr(module, "config", None), "is_encoder_decoder", False):
+            return []
+        name = type(module).__name__
+        return [f"{name} reads a text and writes another: --recipe seq2seq-lora, on pairs of texts"]
+
+
+class Seq2SeqLM(nn.Module):
+    """The loss of every token of a pair's document, found from its query and the tokens before it.
+
+    The query goes to the encoder; the decoder gets the document as the model's own class shifts it, from
+    ``decoder_start_token_id`` on.
+    """
+
+    dynamic: ClassVar = {
+        f"{text}_{part}": {0: "batch", 1: text}
+        for text in ("query", "document")
+        for part in ("ids", "mask")
+    }
+    measure = staticmethod(measure_tokens)
+    apart = False
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model: Any = model
+
+    def forward(
+        self, query_ids: Tensor, query_mask: Tensor, document_ids: Tensor, document_mask: Tensor
+    ) -> Tensor:
+        """Return the loss, a scalar."""
+        labels = document_ids.where(document_mask != 0, IGNORED)
+        shifted = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
+        given = {"ids": query_ids, "mask": query_mask, "decoder_input_ids": shifted}
+        return cross_entropy(logits_of(run(self.model, given)), labels)
+
+    @staticmethod
+    def weight(batch: Batch) -> float:
+        """Return the number of tokens of documents."""
+        return float(np.count_nonzero(batch.inputs["document_mask"]))
+
+    @staticmethod
+    def check(module: Any, _: Mapping[str, Dataset]) -> list[str]:
+        """Return why MODULE does not read one text and write another."""
+        if hasattr(module, "prepare_decoder_input_ids_from_labels"):
+            return []
+        name = type(module).__name__
+        return [f"{name} is no encoder-decoder of transformers; decoders take objective=causal_lm"]

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..tasks import Task
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -73,3 +75,11 @@ def _describe_test(test: Mapping[str, Any]) -> str:
         f"test {figures}: change {change['difference']:+.4f}"
         f" (95 % interval {change['low']:+.4f} to {change['high']:+.4f}, n = {change['count']})"
     )
+
+
+def data_report(task: Task) -> dict[str, dict[str, int]]:
+    """Return the counts of every split, with the leaks from training into it."""
+    return {
+        name: split.report | ({"shared_with_train": task.leaks[name]} if name in task.leaks else {})
+        for name, split in task.splits.items()
+    }

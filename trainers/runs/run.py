@@ -33,7 +33,7 @@ from .interrupts import InterruptFlag, TrainingInterrupted
 from .journal import Journal
 from .length import length_of
 from .restoring import differing, misshapen, of_type
-from .result import TrainResult
+from .result import TrainResult, data_report
 from .sizes import Sizes, free_memory, memory_used
 from .watchdog import Watchdog
 
@@ -136,7 +136,7 @@ class Run:
             before=self._carried.before,
             best=self._carried.best,
             test=self._test(best),
-            data=_data_report(self._task),
+            data=data_report(self._task),
             skipped=self._carried.skipped,
             seconds=round(time.monotonic() - started, 1),
             next=next_command(self._out, self._task, self._config),
@@ -293,16 +293,24 @@ class Run:
         self._clock.start()
 
     def _refuse_lost(self, figures: Mapping[str, float]) -> None:
-        """Stop where no weight is any good: neither updates nor the loss that was validated after them are finite.
+        """Stop where no weight is any good.
 
+        Updates are not finite, and neither is the loss that was validated after them; or the run ends so
+        and never was better than at its begin.
         Updates that are not finite change nothing, so none would be better. That loss is a mean in
         float64; beyond float32 it is infinite where updates are computed.
         """
         carried = self._carried
-        if carried.in_a_row and not abs(figures.get("loss", 0.0)) <= FLOAT32:
+        lost = not abs(figures.get("loss", 0.0)) <= FLOAT32
+        if carried.in_a_row and (lost or (self._over() and not carried.best_step)):
+            why = (
+                "the loss of the validation is not either"
+                if lost
+                else "no validation was any better"
+            )
             raise DivergedError(
                 f"the weights have diverged: the last {carried.in_a_row} updates up to step {self._done}"
-                " had a loss or gradient that is not finite, and the loss of the validation is not either. The best"
+                f" had a loss or gradient that is not finite, and {why}. The best"
                 f" weights, of step {carried.best_step}, are kept in {self._out / CHECKPOINTS}. Try a lower learning"
                 " rate: --set optimizer.learning_rate"
             )
@@ -386,11 +394,3 @@ class Run:
 
 def _digests(task: Task) -> dict[str, str]:
     return {name: split.digest for name, split in task.splits.items()}
-
-
-def _data_report(task: Task) -> dict[str, dict[str, int]]:
-    """Return the counts of every split, with the leaks from training into it."""
-    return {
-        name: split.report | ({"shared_with_train": task.leaks[name]} if name in task.leaks else {})
-        for name, split in task.splits.items()
-    }

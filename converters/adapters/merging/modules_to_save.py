@@ -31,11 +31,15 @@ class CastToBase(NamedTuple):
 
 
 class ModulesToSave(Overlay):
-    """CHECKPOINT with the ``modules_to_save`` tensors of an adapter in it, in the dtypes that they were trained in."""
+    """CHECKPOINT with the ``modules_to_save`` tensors of an adapter in it, in the dtypes that they were trained in.
+
+    Attributes:
+        base: CHECKPOINT itself.
+    """
 
     def __init__(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> None:
         super().__init__(checkpoint, arrays)
-        self._base, self._whole = checkpoint, arrays
+        self.base, self._whole = checkpoint, arrays
 
     def cast_to_base(self) -> CastToBase:
         """Return the tensors rounded once to the dtypes of the base, and what is left of them.
@@ -48,16 +52,16 @@ class ModulesToSave(Overlay):
         wrong: dict[str, str] = {}
         for name, array in sorted(self._whole.items()):
             try:
-                made[name], survival[name] = cast_once(self._base.read(name), array)
+                made[name], survival[name] = cast_once(self.base.read(name), array)
             except UnsupportedError:
-                wrong[name] = NUMPY[self._base.headers[name].dtype].name
+                wrong[name] = NUMPY[self.base.headers[name].dtype].name
         if wrong:
             named = ", ".join(f"{name} ({dtype})" for name, dtype in wrong.items())
             raise UnsupportedError(
                 f"modules_to_save tensors of the adapter do not fit the dtype of the base: {named};"
                 " merge into a base of a wider dtype"
             )
-        return CastToBase(Overlay(self._base, made), survival)
+        return CastToBase(Overlay(self.base, made), survival)
 
 
 def cast_once(base: Array, whole: Array) -> tuple[Array, Survival]:

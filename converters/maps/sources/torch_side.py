@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 import numpy as np
 
+from ...adapters.merging.modules_to_save import ModulesToSave
 from ...checkpoints import Checkpoint, Header
 from ...checkpoints.arrays import FileArrays
 from ...checkpoints.derived import Derived
@@ -24,6 +27,8 @@ from .choose import known_map
 from .modules import module_map
 from .variants import table_of
 
+NARROW: Final = 2  # bytes of a number
+
 
 def with_torch_side(model: Model) -> Model:
     """Return MODEL so that it can be run in PyTorch, whosever names its tensors have."""
@@ -39,12 +44,15 @@ def torch_side(model: Model) -> TorchSide:
     """
     arrays = model.own_values()
     updates = dict(model.adapter.updates) if model.adapter else {}
+    own = arrays.checkpoint
+    base = own.base if isinstance(own, ModulesToSave) else own
+    kept = base.headers
     if model.framework == "mlx":
-        own, back = arrays.checkpoint, known_map(model).inverse()
-        plan = back.bind(own.headers, config=model.config, sizes=model.sizes)
+        back = partial(known_map(model).inverse().bind, config=model.config, sizes=model.sizes)
+        plan = back(own.headers)
+        kept = plan.layout if base is own else back(base.headers).layout
         wide = Widened(own, changed(plan))
-        moving = back.bind(wide.headers, config=model.config, sizes=model.sizes)
-        arrays = FileArrays(Mapped(moving, wide))
+        arrays = FileArrays(Mapped(back(wide.headers), wide))
         moved = apply(plan, updates)
         updates = {name: value for name, value in moved.items() if isinstance(value, LowRank)}
 
@@ -53,7 +61,8 @@ def torch_side(model: Model) -> TorchSide:
         there = module_map(config, headers, model.family.torch_class if model.family else "")
         return there.rename_updates(updates, headers, config=config)
 
-    return TorchSide(arrays, updates, parameter_updates, recomputed(model))
+    more = frozenset(name for name, it in kept.items() if NUMPY[it.dtype].itemsize > NARROW)
+    return TorchSide(arrays, updates, parameter_updates, recomputed(model), more)
 
 
 def changed(plan: Plan) -> set[str]:
@@ -63,7 +72,7 @@ def changed(plan: Plan) -> set[str]:
         for step in plan.steps
         if not step.exact and not isinstance(step.rule, Computed)
         for name in step.source_names
-        if NUMPY[plan.headers[name].dtype].itemsize < NUMPY["F32"].itemsize
+        if NUMPY[plan.headers[name].dtype].itemsize <= NARROW
     }
 
 

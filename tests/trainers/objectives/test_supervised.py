@@ -67,6 +67,40 @@ def test_masked_lm_is_transformers_own_loss(both, agree, texts):
     agree(sides)
 
 
+SMALL = {"vocab_size": 100, "d_model": 16, "pad_token_id": 0, "decoder_start_token_id": 0}
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "init_std": 0.4}
+WIDE = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+SEQ2SEQ = {
+    "T5": {"d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2},
+    "Bart": {**HEADS, **WIDE, "decoder_start_token_id": 2, "max_position_embeddings": 32},
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", SEQ2SEQ)
+def test_seq2seq_lm_is_transformers_own_loss_of_documents_for_queries(both, agree, texts, kind):
+    import transformers
+
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{kind}Config")(**SMALL | SEQ2SEQ[kind])
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+    query, document = texts(4, 9), texts(4, 7, 2)
+    batch = pair_of(query, document)
+    sides = both("seq2seq_lm", model, batch, example=pair_of(texts(3, 6, 1), texts(3, 5, 3)))
+    fed = tensors(batch)
+    labels = fed["document_ids"].where(fed["document_mask"] > 0, -100)
+    theirs = model(fed["query_ids"], attention_mask=fed["query_mask"], labels=labels).loss.item()
+    assert sides.torch.loss == pytest.approx(theirs, rel=1e-6)
+    agree(sides)
+    weight = make_objective("seq2seq_lm", {}).weight(Batch(batch, 4, 0))
+    assert weight == document["mask"].sum()
+
+
+def pair_of(query, document):
+    named = {"query": query, "document": document}
+    return {f"{text}_{part}": it[part] for text, it in named.items() for part in ("ids", "mask")}
+
+
 def test_the_weight_is_the_number_of_terms_of_the_mean(texts, decoder):
     """Ragged batches weighted so have the loss of all of their tokens together."""
     objective = make_objective("causal_lm", {})

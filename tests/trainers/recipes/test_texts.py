@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -90,3 +91,91 @@ def test_causal_qlora_trains_beside_codes_as_they_lie(cache, decoder, tmp_path):
     found = train(tmp_path / "run", "causal-qlora", *how)
     assert found["best"]["loss"] < found["before"]["loss"]
     assert (base / "model.safetensors").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory):
+    """Return the directory of a small T5 with a tokenizer."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    folder = tmp_path_factory.mktemp("t5") / "model"
+    words = tiny_vocabulary()
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    torch.manual_seed(2)
+    config = T5Config(**sizes, vocab_size=len(words), decoder_start_token_id=0, dropout_rate=0.0)
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    save_tokenizer(words, folder)
+    return folder
+
+
+PAIRS = ["steps=3", "batch_size=4", "validate_every=3", "checkpoint_every=3"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("place", ["torch", "mlx", "4bit"])
+def test_seq2seq_lora_trains_a_t5_by_transformers_own_loss(place, t5, tmp_path, monkeypatch):
+    """Two of many queries have the same document: such pairs may meet in a batch, unlike for retrieval."""
+    monkeypatch.chdir(tmp_path)
+    rows = [("read the file", "open"), ("sort the list", "sum"), ("open a path", "open")] * 4
+    rows = [
+        f'{{"query": "{query} {at}", "document": "{it}"}}' for at, (query, it) in enumerate(rows)
+    ]
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(rows))
+    if place == "mlx":
+        run("convert", "torch-to-mlx", t5, "mlx", "--check", "none")
+    if place == "4bit":  # the head is the embeddings, and not there for itself
+        run("quantize", t5, "4bit", "--group-size", "32", "--check", "none")
+    base = t5 if place == "torch" else tmp_path / place
+    splits = [f"data.{it}={tmp_path / it}.jsonl" for it in ("train", "validation", "test")]
+    how = [f"model={base}", f"tokenizer={t5}", *splits, "optimizer.learning_rate=0.01", *PAIRS]
+    words = [word for one in how for word in ("--set", one)]
+    said = run("train", "run", "--recipe", "seq2seq-lora", *words).output
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert found["best"]["loss"] < found["before"]["loss"]
+    run(*shlex.split(said.partition("Next: weighbridge ")[2].splitlines()[0]))
+    assert found["best"]["loss"] == pytest.approx(loss_of("run-torch", rows, t5), rel=1e-5)
+    if place != "4bit":
+        assert found["before"]["loss"] == pytest.approx(loss_of(t5, rows, t5), rel=1e-5)
+
+
+def loss_of(folder, rows, texts):
+    """Return the loss that the class of transformers in FOLDER finds of ROWS, coded as in TEXTS."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    coder = AutoTokenizer.from_pretrained(texts)
+    pairs = [json.loads(row) for row in rows]
+    given, wanted = (
+        coder([pair[name] for pair in pairs], padding=True, return_tensors="pt")
+        for name in ("query", "document")
+    )
+    labels = wanted["input_ids"].where(wanted["attention_mask"] > 0, -100)
+    mask = given["attention_mask"]
+    return model(input_ids=given["input_ids"], attention_mask=mask, labels=labels).loss.item()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model", "row", "says"),
+    [
+        ("causal-lora", "t5", {"text": "read the file"}, "--recipe seq2seq-lora"),
+        (
+            "seq2seq-lora",
+            "decoder",
+            {"query": "read the file", "document": "open"},
+            "LlamaForCausalLM is no encoder-decoder of transformers",
+        ),
+    ],
+)
+def test_a_model_of_the_other_kind_is_refused_and_told_what_to_do(
+    recipe, model, row, says, request, tmp_path
+):
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
+    how = [f"data.{it}={tmp_path / it}.jsonl" for it in ("train", "validation", "test")]
+    length = "data.length" if "text" in row else "data.lengths.document"
+    how += [f"{length}=[16]", f"model={request.getfixturevalue(model)}"]
+    words = [word for one in how for word in ("--set", one)]
+    found = CliRunner().invoke(main, ["train", str(tmp_path / "run"), "--recipe", recipe, *words])
+    assert found.exit_code == 3
+    assert says in found.output

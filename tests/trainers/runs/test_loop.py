@@ -225,6 +225,23 @@ def test_weights_that_no_update_can_mend_end_the_run_and_the_best_are_kept(
     assert np.isfinite(validated["validation"]["loss"])
 
 
+def test_a_run_that_ends_without_finite_updates_and_never_was_better_does_not_end_well(
+    series_config, series_task, tmp_path
+):
+    """Its weights are finite, and so is what they find: too large a rate made them useless."""
+    config = series_config(optimizer={"learning_rate": 1e4}, nonfinite_limit=9, steps=3)
+    task = series_task(config)
+    first = set(task.order(config)[0])
+
+    def poison(event):  # preflight has seen the largest values by then
+        if isinstance(event, Started):
+            for row in set(range(50)) - first:
+                task.splits["train"].arrays["target"][row] = np.nan
+
+    with pytest.raises(DivergedError, match=r"last 2 updates .* no validation was any better"):
+        train(config, tmp_path / "run", backend="torch", progress=poison, task=task)
+
+
 def test_a_run_does_not_overwrite(series_config, series_task, tmp_path):
     with pytest.raises(TargetExistsError, match="--resume"):
         train(series_config(), tmp_path, task=series_task())
