@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.common.policy import full_tokens
 from ...converters.models import PROGRAMS, Model
 from ...converters.models.pictures import of_pictures
+from ...converters.models.ports import without_last
 from ...converters.quantization import Dequantized
 from ..configuration.lengths import to_cross
 from ..probes import coverage
@@ -47,6 +49,17 @@ def record_for(
     storages = storages if candidate.program is None else set()  # recorded where it is asked for
     recorder = Recorder(reference, chosen, outlives=False, once=cache is None)
     return recorder.record("verdict", tuple(sorted(precisions)), cache, tuple(sorted(storages)))
+
+
+def as_given(reference: Model, candidate: Candidate) -> tuple[Model, list[str]]:
+    """Return REFERENCE without its last outputs that CANDIDATE, another tool's program, lacks; and their names."""
+    own = candidate.signature if candidate.model.framework in PROGRAMS else None
+    if own is None or candidate.manifest:
+        return reference, []
+    signature = reference.signature
+    narrow = without_last(signature, own)
+    left = [it.name for it in signature.outputs[len(narrow.outputs) :]]
+    return (replace(reference, declared=narrow, known={}) if left else reference), left
 
 
 def shown_to(candidate: Candidate, probes: Sequence[Probe]) -> Sequence[Probe]:

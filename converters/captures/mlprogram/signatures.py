@@ -29,10 +29,13 @@ LABELS: Final[Mapping[str, str]] = {
 PICTURE: Final = " picture"  # ends what stands for a dtype of one
 
 
-def port_from_description(feature: Any) -> Port:
-    """Return the port that a package's description describes; sizes that vary are named by bounds."""
+def port_from_description(feature: Any, made: tuple[Dimension, ...] = ()) -> Port:
+    """Return the port that a package's description describes; sizes that vary are named by bounds.
+
+    Its sizes are those MADE where the description has none.
+    """
     array = feature.type.multiArrayType
-    shape: tuple[Dimension, ...] = flexible(array, tuple(int(size) for size in array.shape))
+    shape = flexible(array, tuple(int(size) for size in array.shape)) or made
     kind = array.ArrayDataType.Name(array.dataType).lower() if array.dataType else "float32"
     dtype = {"double": "float64"}.get(kind, kind)
     upper = tuple(
@@ -55,15 +58,18 @@ def read_signature(path: Path, function: str | None = None) -> Signature:
     stored = manifest_in(metadata, path).get("signature")
     if stored:
         return signature_from_manifest(stored, path)
-    described = description(package, function or functions(package)[0])
+    chosen = function or functions(package)[0]
+    described = description(package, chosen)
     if images := [it.name for it in described.input if it.type.HasField("imageType")]:
         raise UnsupportedError(
             f"{path}: {', '.join(images)} takes pictures, and no record says what is done to them first;"
             " convert the model without an ImageType, or export it by `weighbridge export coreml --image`"
         )
 
+    made = _made(package, chosen)
+
     def ports_of(features: Iterable[Any]) -> tuple[Port, ...]:
-        return tuple(port_from_description(feature) for feature in features)
+        return tuple(port_from_description(it, made.get(it.name, ())) for it in features)
 
     scores = [it for it in described.output if it.type.WhichOneof("Type") not in LABELS]
     if not scores and described.output:
