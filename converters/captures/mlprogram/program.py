@@ -40,7 +40,8 @@ from .package import (
     operations,
     read_package,
 )
-from .texts import text_of
+from .signatures import text_in
+from .texts import Text, text_of
 from .toolkit import load_mil, quiet, types
 from .variables import beside, every_constant, is_weight, name_in, scalars, variables, weights
 
@@ -82,6 +83,7 @@ class Program:
         metadata: the user-defined metadata.
         body: the function in coremltools' PyMIL.
         single: the function for one token, where the package has one: it runs where its inputs fit.
+        text: how it goes on with a text; ``None`` where it keeps nothing.
     """
 
     path: Path
@@ -92,6 +94,7 @@ class Program:
     metadata: dict[str, str]
     body: Any = field(repr=False)
     single: Program | None = None
+    text: Text | None = None
     _constants: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -375,7 +378,7 @@ def load_program(path: Path, function: str | None = None) -> Program:
     if chosen not in names:
         raise BadInputError(f"{path}: no function {chosen}; there are {', '.join(names)}")
     metadata = dict(package.spec.description.metadata.userDefined)
-    text = None if function else text_of(manifest_in(metadata, path))
+    text = None if function else text_in(package)
     wanted = [text.single] if text and text.single in names else []
     counts = {name: check_operations(package, name) for name in (*wanted, chosen)}
     bodies = load_bodies(package)
@@ -384,4 +387,4 @@ def load_program(path: Path, function: str | None = None) -> Program:
         inputs, outputs = features(package, name, bodies[name])
         return Program(path, name, inputs, outputs, counts[name], metadata, bodies[name], single)
 
-    return loaded(chosen, *map(loaded, wanted))
+    return replace(loaded(chosen, *map(loaded, wanted)), text=text)
