@@ -43,7 +43,7 @@ from .package import (
 from .signatures import text_in
 from .texts import Text, text_of
 from .toolkit import load_mil, quiet, types
-from .variables import beside, every_constant, is_weight, name_in, scalars, variables, weights
+from .variables import beside, every_constant, is_weight, of_function, scalars, variables, weights
 
 State = dict[str, Tensor]
 # What coremltools puts behind the name of a constant that it compresses, in its optimize/coreml passes.
@@ -169,10 +169,7 @@ class Program:
         """Return the same program with EXACT constants in place of its own, by name."""
         own, single = every_constant(self.body), self.single
         if single is not None:
-            theirs = every_constant(single.body)
-            ours = {
-                it: exact[name] for it in theirs if (name := name_in(exact, it, single.function))
-            }
+            ours = of_function(exact, self.body, single.body, single.function)
             single = single.with_constants(ours)
         known = {
             own[name]: held(array) for name, array in exact.items() if single is None or name in own
