@@ -225,7 +225,10 @@ def _lost(missing: Iterable[str], manifest: Mapping[str, Any]) -> Iterator[str]:
     unread = manifest.get(UNREAD)
     for name in missing:
         if name in used:
-            yield f"{name} went into {used[name]}, from which it cannot be computed back"
+            yield (
+                f"{name} went into {used[name]}, from which it cannot be computed back: a file made with"
+                " sizes that vary (coremltools.RangeDim) keeps tables whole"
+            )
         elif unread is not None and name not in unread:
             yield f"{name} is not in the file, whose outputs need it"
 
