@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from ...converters.captures.mlprogram.names import turned
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
-from ...converters.captures.mlprogram.names import turned
 from ...converters.common.users_code import fault_of, raised_by_us
 from ...converters.models import PROGRAMS, Model, Signature
 from ...converters.models.ports import paired, under_other_names

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...converters.common.dtypes import unit_roundoff
+from ...converters.common.hints import counted
 from ...converters.models import Signature
 from ...converters.models.ports import UNKNOWN
 from ...converters.values import Array
@@ -51,7 +52,7 @@ def fingerprint_stage(explanations: Sequence[Explanation], disagreements: Sequen
         return Stage("fingerprints", status, join(problems), figures)
     total = sum(count for kind, count in kinds.items() if kind not in ("unused", "missing"))
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    return Stage("fingerprints", "pass", f"{total} weights explained: {counts}", figures)
+    return Stage("fingerprints", "pass", f"{counted(total, 'weight')} explained: {counts}", figures)
 
 
 def auxiliary_stage(

@@ -67,4 +67,6 @@ def test_an_output_that_a_file_of_another_tool_lacks_is_said_to_be_unchecked(tmp
     code, told = run("parity", "check", SOURCE, package, "--json")
     verdict = json.loads(told[told.index("{") :])
     assert (code, verdict["status"]) == (0, "PASS-REFERENCE"), told
-    assert "pooler_output, which the candidate does not give" in verdict["provenance"]["not_checked"]
+    assert (
+        "pooler_output, which the candidate does not give" in verdict["provenance"]["not_checked"]
+    )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ....errors import BadInputError, UnsupportedError
+from ...common.hints import counted
 from ...values import Array
 from .evaluator import (
     KERNELS,
@@ -335,7 +336,7 @@ def check_operations(package: Package, function: str) -> Counter[str]:
     if unknown:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(unknown.items()))
         raise UnsupportedError(
-            f"{package.path}: {unknown.total()} operations cannot be evaluated here: {listed};"
+            f"{package.path}: {counted(unknown.total(), 'operation')} cannot be evaluated here: {listed};"
             " run the package on a Mac with the coreml runtime"
         )
     return census(package, function)

@@ -13,7 +13,9 @@ from ....errors import MismatchError
 from ...values import Array
 from .features import Feature
 
-HIDDEN: Final = np.float32(-3e4)  # is added to the scores of tokens that come later; float16 holds it
+HIDDEN: Final = np.float32(
+    -3e4
+)  # is added to the scores of tokens that come later; float16 holds it
 Arrays = Mapping[str, Array]
 Call = Callable[[Arrays], Mapping[str, Array]]
 

@@ -50,7 +50,7 @@ def test_batch_norms_in_convolutions_come_back_as_what_computes_the_same(tmp_pat
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_recurrent_layers_come_back(name, tmp_path):
-    module, told, found = of_module(name, tmp_path)
+    module, _, found = of_module(name, tmp_path)
     assert found.keys() == module.state_dict().keys() - {"norm.num_batches_tracked"}
 
 

@@ -145,6 +145,7 @@ def converted(
     ports = signature.inputs
     names = called or tuple(it.name for it in ports)
     kinds, outputs = {INTEGERS: np.int32}, [it.name for it in signature.outputs]
+
     def sizes(port: Port) -> tuple[Any, ...]:
         varying = {"sequence": coremltools.RangeDim(1, most, default=7)} if most else {}
         pairs = zip(port.shape, shape_of(port), strict=True)
