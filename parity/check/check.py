@@ -84,15 +84,10 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     notes = [*notes_on_modes(None if isinstance(reference, Golden) else reference, candidate)]
     judged = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
     judged = judged.called_as(reference.signature)
-    if isinstance(reference, Model):
-        reference, left = as_given(reference, judged)
-        notes += [f"{name}, which the candidate does not give" for name in left]
+    reference, left = as_given(reference, judged)
+    notes += left
     notes += [] if quick or probes else left_out(reference, judged)
-    golden = (
-        reference
-        if isinstance(reference, Golden)
-        else record_for(reference, judged, quick=quick, probes=probes, cache=cache)
-    )
+    golden = record_for(reference, judged, quick=quick, probes=probes, cache=cache)
     return Check(golden, judged, expected or {}, layout, quick=quick, unchecked=notes).verdict()
 
 

@@ -26,14 +26,16 @@ REACH: Final = 2048  # positions at which half precision is looked at, if the mo
 
 
 def record_for(
-    reference: Model,
+    reference: Model | Golden,
     candidate: Candidate,
     *,
     quick: bool,
     probes: Sequence[Probe] | None,
     cache: Path | None,
 ) -> Golden:
-    """Record what CANDIDATE is to be compared with, and no more."""
+    """Record what CANDIDATE is to be compared with, and no more; a golden is recorded already."""
+    if not isinstance(reference, Model):
+        return reference
     from ..goldens.recorder import Recorder, text_folder
 
     signature = coverage.restrict(reference.signature, candidate.signature)
@@ -51,15 +53,15 @@ def record_for(
     return recorder.record("verdict", tuple(sorted(precisions)), cache, tuple(sorted(storages)))
 
 
-def as_given(reference: Model, candidate: Candidate) -> tuple[Model, list[str]]:
-    """Return REFERENCE without its last outputs that CANDIDATE, another tool's program, lacks; and their names."""
+def as_given(reference: Model | Golden, candidate: Candidate) -> tuple[Model | Golden, list[str]]:
+    """Return REFERENCE without its last outputs that CANDIDATE, another tool's program, lacks; and what is left out."""
     own = candidate.signature if candidate.model.framework in PROGRAMS else None
-    if own is None or candidate.manifest:
+    if own is None or candidate.manifest or not isinstance(reference, Model):
         return reference, []
-    signature = reference.signature
-    narrow = without_last(signature, own)
+    signature, narrow = reference.signature, without_last(reference.signature, own)
     left = [it.name for it in signature.outputs[len(narrow.outputs) :]]
-    return (replace(reference, declared=narrow, known={}) if left else reference), left
+    given = replace(reference, declared=narrow, known={}) if left else reference
+    return given, [f"{name}, which the candidate does not give" for name in left]
 
 
 def shown_to(candidate: Candidate, probes: Sequence[Probe]) -> Sequence[Probe]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 STACKED: Final = 3  # axes of a tensor that has the matrices of all experts
 
+
 def rows(shape: tuple[int, ...], source: SourceTensors) -> Iterator[Any]:
     """Yield the runs of rows that a constant of SHAPE may be, such as one gate of a layer."""
     for name, whole in source.shapes.items() if shape else ():
