@@ -169,8 +169,8 @@ def by_graph(
 def folded_in(record: Mapping[str, Any]) -> list[str]:
     """Say which batch norms the convolutions of a file took up, by its RECORD."""
     names = record.get("folded")
-    said = "of which the file has convolution and batch norm in one, now in the convolution; the batch norm adds the"
-    return [f"{said} bias alone, which computes the same: {', '.join(names)}"] if names else []
+    words = "of which the file has convolution and batch norm in one, now in the convolution; the batch norm adds the"
+    return [f"{words} bias alone, which computes the same: {', '.join(names)}"] if names else []
 
 
 def built(
