@@ -110,7 +110,7 @@ def convert_adapter(
     require_dialect(adapter, request, source, target)
     carried = supported(carry(adapter, request, options), request.destination)
     if options.dry_run:
-        return Outcome(None, carried.lines())
+        return place.planned(carried.lines())
     require_apart(carried.model.with_adapter(carried.adapter), target)
     if options.checks:
         require_memory("check", carried.model)

@@ -153,7 +153,7 @@ def move(  # noqa: PLR0913  # of two verbs, by keyword
     job, coded = coded_as(job, options) if keeps_codes else (job, None)
     lines = (*job.lines(), *(coded.lines() if coded else ()))
     if options.dry_run:
-        return Outcome(None, lines)
+        return target.planned(lines)
     require_room(job.model, target, options)
 
     def write(folder: Path) -> Written:

@@ -251,7 +251,7 @@ def _export(
     model, provenance = opened(source, options)
     if options.dry_run:
         ports = [f"{port.name} {port.dtype}{list(port.shape)}" for port in model.signature.inputs]
-        return Outcome(None, (f"{source} -> {target} ({form.how})", *ports))
+        return place.planned((f"{source} -> {target} ({form.how})", *ports))
     require_apart(model, target)
     if computed_by_mlx(model):
         model = in_torch(model, trial_of(model, model.signature))

@@ -69,7 +69,7 @@ def export_gguf(
     tensors = tensors_of(model, file := opened(like, model), options.original)
     plan = planned(tensors, file, proof, kind, model.spec, options)
     if options.dry_run:
-        return Outcome(None, plan.lines())
+        return place.planned(plan.lines())
     require_other(model, like, target)
     return publish(place, "", lambda path: written(plan, model, tensors, path, target, options))
 

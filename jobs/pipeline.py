@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from ..converters.checkpoints import Sources, Staging, require_target
 from ..converters.planning.manifest import write_manifest
+from ..errors import WeighbridgeError
 from ..parity.check.verdict import Verdict
 
 UNCHECKED: Final = "UNVERIFIED"
@@ -71,6 +72,7 @@ class Target(NamedTuple):
         force: whether an earlier result of ours is replaced.
         sources: the files that the job reads, as they were when it began.
         accept: verdicts that count as success.
+        obstacle: why nothing could be written there, where nothing is to be.
     """
 
     path: Path
@@ -78,6 +80,7 @@ class Target(NamedTuple):
     force: bool
     sources: Sources
     accept: Collection[str] = ()
+    obstacle: str = ""
 
     @classmethod
     def begin(
@@ -85,15 +88,24 @@ class Target(NamedTuple):
     ) -> Self:
         """Return the target of a job that begins now and READS these.
 
-        A path that could not be written is refused before anything takes time; not for a dry run.
+        A path that could not be written is refused before anything takes time; for a dry run it is noted.
 
         Raises:
             TargetExistsError: something is there that is not to be replaced.
             WeighbridgeError: nothing can be written there.
         """
-        if not dry_run:
+        obstacle = ""
+        try:
             require_target(path, kind, force=force)
-        return cls(path, kind, force, Sources.of(*reads))
+        except WeighbridgeError as error:
+            if not dry_run:
+                raise
+            obstacle = str(error)
+        return cls(path, kind, force, Sources.of(*reads), obstacle=obstacle)
+
+    def planned(self, plan: Sequence[str]) -> Outcome:
+        """Return the outcome of a dry run: its PLAN, and what stands in its way."""
+        return Outcome(None, (*plan, *([self.obstacle] if self.obstacle else [])))
 
 
 def publish(target: Target, key: str, write: Write, check: Check | None = None) -> Outcome:
@@ -112,7 +124,7 @@ def publish(target: Target, key: str, write: Write, check: Check | None = None) 
     Raises:
         WeighbridgeError: as WRITE and CHECK do, or a source has changed; nothing is left behind.
     """
-    path, kind, force, sources, accept = target
+    path, kind, force, sources, accept, _ = target
     with Staging(path, kind=kind, force=force, key=key, sources=sources) as staging:
         written = write(staging.item)
         facts, verdict = dict(written.facts), None

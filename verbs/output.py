@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..converters.common.hints import counted
 from .stdout import result
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return the facts of a conversion that a person wants to read."""
     lines = []
     if "tensors" in facts:
-        lines.append(f"{len(facts['tensors'])} tensors written, hashed with xxh3")
+        lines.append(f"{counted(len(facts['tensors']), 'tensor')} written, hashed with xxh3")
     if facts.get("merged"):
         lines += survival_lines(facts["merged"])
     lines += quantized_lines(facts.get("quantized") or {})

@@ -1,4 +1,4 @@
-"""Commands that a message proposes: they run as they are printed."""
+"""Commands that a message proposes, which run as they are printed, and counts in words."""
 
 from __future__ import annotations
 
@@ -42,3 +42,12 @@ def unused(path: str | os.PathLike[str], ending: str) -> str:
     name = Path(found.name if found else Path(os.path.realpath(path))).name
     names = (f"{name}{number}{ending}" for number in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(it for it in names if not os.path.lexists(it))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return COUNT of what NOUN names in words.
+
+    >>> counted(1, "weight"), counted(2000, "weight")
+    ('1 weight', '2,000 weights')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from ...errors import UnsupportedError
 from ..captures.mlprogram.toolkit import quiet
+from ..common.hints import counted
 
 with quiet():
     from coremltools.converters.mil.frontend.torch.ops import (  # noqa: F401  (fills the registry)
@@ -238,7 +239,7 @@ def lower(exported: ExportedProgram) -> ExportedProgram:
     if missing := untranslated(exported):
         listed = ", ".join(f"{kind(target)} ({n})" for target, n in missing.most_common())
         raise UnsupportedError(
-            f"{missing.total()} operations have no Core ML translation: {listed};"
-            " rewrite the model without them"
+            f"no Core ML translation of {counted(missing.total(), 'operation')}: {listed}; rewrite the model"
+            " without them"
         )
     return exported

@@ -39,6 +39,7 @@ from .writing import ExportReport, Made, describe, save, save_functions, written
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
 # A product and a sum as a batch norm of variance 1 get its epsilon: 5e-6 of the output (coremltools 9.0).
 KEPT_APART: Final = ("common::fuse_conv_batchnorm", "common::fuse_elementwise_to_batchnorm")
+WRITER: Final = "[MIL FileWriter]"  # begins what coremltools says of a disk that refuses
 
 
 def lowered(graph: Any) -> Any:
@@ -79,8 +80,22 @@ def convert(graph: Any, form: Form, selection: Selection) -> Any:
             )
     except Exception as error:
         pass_on_shortage(error)
+        pass_on_full_disk(error)
         raise UnsupportedError(
             f"coremltools cannot convert the module: {first_line(error)}"
+        ) from error
+
+
+def pass_on_full_disk(error: Exception) -> None:
+    """Say of ERROR, if that is what it is, that coremltools has no room for the weights, which it writes first.
+
+    Raises:
+        WeighbridgeError: it is.
+    """
+    if WRITER in str(error) or isinstance(error, OSError):
+        raise WeighbridgeError(
+            f"coremltools cannot write its weights to {tempfile.gettempdir()}: free some space there, or name"
+            " another folder in TMPDIR"
         ) from error
 
 

@@ -68,9 +68,8 @@ class Origins:
         if node.name in self.keys:
             kind = "key" if self.keys[node.name] in self.state else "buffer"
             return {kind: self.keys[node.name]}
-        function = (
-            node.target.overloadpacket.__name__ if depth and node.op == "call_function" else ""
-        )
+        called = node.target if depth and node.op == "call_function" else None
+        function = getattr(getattr(called, "overloadpacket", called), "__name__", "")
         if function in CARRYING:
             return self._expression(node.args[0], depth)
         if function not in FUNCTIONS or node.kwargs:

@@ -22,6 +22,7 @@ from ..captures.mlprogram.package import MANIFEST, Package, census, functions, r
 from ..captures.mlprogram.program import load_bodies
 from ..captures.mlprogram.toolkit import coremltools, quiet
 from ..captures.mlprogram.variables import beside, scalars, variables, weights
+from ..common.hints import counted
 from ..documents import read_object
 from ..values import Array
 from .form import MAIN, PROBABILITIES, Form
@@ -102,7 +103,7 @@ class ExportReport(NamedTuple):
     def __str__(self) -> str:
         """Print the counts."""
         return (
-            f"{sum(self.census.values())} operations, {len(self.matched)} weights recognised,"
+            f"{counted(sum(self.census.values()), 'operation')}, {counted(len(self.matched), 'weight')} recognised,"
             f" {len(self.unmatched)} made by the converter, {len(self.absent)} of the source absent"
         )
 

@@ -11,6 +11,7 @@ import torch
 
 from ...errors import BadInputError, UnsupportedError
 from ..checkpoints.formats.onnx_model import GRAPH, SUFFIX
+from ..common.system import writing
 
 LARGEST: Final = 2**31 - 1  # bytes of a file: what protobuf can hold
 LEAST: Final = 1024  # bytes of a weight that lies outside, as in PyTorch's own exports
@@ -54,17 +55,14 @@ def write(proto: Any, target: Path, *, apart: bool) -> Path:
     if not apart:
         if weight_bytes(proto) > LARGEST:
             raise too_large(target)
-        target.write_bytes(proto.SerializeToString(deterministic=True))
+        with writing(target):
+            target.write_bytes(proto.SerializeToString(deterministic=True))
         return target
     target.mkdir(exist_ok=True)
     file, data = target / GRAPH, target / f"{GRAPH}.data"
-    onnx.save_model(
-        proto,
-        file,
-        save_as_external_data=True,
-        location=data.name,
-        size_threshold=LEAST,
-    )
+    apart_at: dict[str, Any] = {"location": data.name, "size_threshold": LEAST}
+    with writing(target):
+        onnx.save_model(proto, file, save_as_external_data=True, **apart_at)
     if data.exists():
         data.chmod(file.stat().st_mode)  # it is made for its owner alone
     return file

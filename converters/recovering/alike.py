@@ -50,16 +50,16 @@ class Places:
         if one.inputs.keys() != other.inputs.keys():
             raise UnlikeError
         for name, value in one.inputs.items():
-            self._all(_several(value), _several(other.inputs[name]))
+            self._all(several(value), several(other.inputs[name]))
         for inner, its in zip_longest(one.blocks, other.blocks):
             self.blocks(inner, its)
         self._made |= dict(zip(one.outputs, other.outputs, strict=True))
 
     def _all(self, some: Sequence[Any], others: Sequence[Any]) -> None:
-        for one, other in zip_longest(map(_source, some), map(_source, others)):
-            if one is None or other is None or _fixed(one) != _fixed(other):
+        for one, other in zip_longest(map(source_of, some), map(source_of, others)):
+            if one is None or other is None or fixed(one) != fixed(other):
                 raise UnlikeError
-            if not _fixed(one):
+            if not fixed(one):
                 if self._made.get(one) is not other:
                     raise UnlikeError
             elif dtype_name(one).startswith("fp") and dtype_name(other).startswith("fp"):
@@ -151,18 +151,20 @@ def rounds(operation: Any) -> bool:
     return all(dtype_name(it).startswith("fp") for it in (operation.x, operation.outputs[0]))
 
 
-def _source(variable: Any) -> Any:
+def source_of(variable: Any) -> Any:
     """Return what VARIABLE is a cast of."""
     while variable is not None and rounds(variable.op):
         variable = variable.op.x
     return variable
 
 
-def _fixed(variable: Any) -> bool:
+def fixed(variable: Any) -> bool:
+    """Say whether VARIABLE is a constant."""
     return variable.op is not None and variable.op.op_type in FIXED
 
 
-def _several(value: Any) -> Sequence[Any]:
+def several(value: Any) -> Sequence[Any]:
+    """Return the variables in VALUE, one or several of an operation's inputs."""
     return value if isinstance(value, list | tuple) else (value,)
 
 

@@ -19,6 +19,7 @@ from ..captures.mlprogram.arithmetic import tensors_of
 from ..checkpoints import Checkpoint, Header
 from ..checkpoints.formats.ranges import chunks
 from ..common.dtypes import CODE, FLOATS, dtype_of
+from ..common.hints import counted
 from ..values import Array
 from .unfolding import Folded, unfolded, way_of
 
@@ -75,7 +76,7 @@ class Recovered:
         """Return the counts in words, a line each."""
         counts = Counter(self.ways.values())
         found = ", ".join(f"{count} {way}" for way, count in counts.most_common())
-        lines = [f"{len(self.arrays)} tensors found: {found}"]
+        lines = [f"{counted(len(self.arrays), 'tensor')} found: {found}"]
         if self.sums:
             added = ", ".join(f"{one} + {other}" for one, other in self.sums)
             lines.append(
@@ -225,7 +226,10 @@ def _lost(missing: Iterable[str], manifest: Mapping[str, Any]) -> Iterator[str]:
     unread = manifest.get(UNREAD)
     for name in missing:
         if name in used:
-            yield f"{name} went into {used[name]}, from which it cannot be computed back"
+            yield (
+                f"{name} went into {used[name]}, from which it cannot be computed back: a file made with"
+                " sizes that vary (coremltools.RangeDim) keeps tables whole"
+            )
         elif unread is not None and name not in unread:
             yield f"{name} is not in the file, whose outputs need it"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +13,13 @@ from typing import Any, Final
 import numpy as np
 
 from ...converters.models import Model, Signature
+from ...converters.models.ports import paired, under_other_names, without_last
 from ...errors import UnsupportedError, WeighbridgeError
 from ..options import Options
 from .gguf import Like, model_like
 
 ATTENTION: Final = ("eager", "sdpa")  # are other operations; whoever exported a model chose
+RECURRENT: Final = {"lstm", "gru", "rnn", "while_loop"}  # operations that are whole layers
 CHOSEN: Final = "attention"  # in a record that was found here
 
 
@@ -28,7 +30,7 @@ def record_by_graph(
 
     The model of LIKE is exported with drawn weights, whose record says where each went, in the ways in
     which SOURCE may have been. Where SOURCE has the same operations, the constants in the same places are
-    the same tensors.
+    the same tensors; else where its operations read constants of the same sizes in the same order.
 
     Args:
         source: the package.
@@ -40,6 +42,7 @@ def record_by_graph(
         return {}
     from ...converters.captures.mlprogram import load_program
     from ...converters.recovering.alike import record_from
+    from ...converters.recovering.ordered import record_in_order
 
     try:
         model, other = ported(filled(source, like, {}, options)), load_program(source)
@@ -48,7 +51,8 @@ def record_by_graph(
     for attention in ATTENTION:
         with suppress(WeighbridgeError), tempfile.TemporaryDirectory() as folder:
             twin = exported(drawn(model, attention), model, other, Path(folder))
-            if found := record_from(twin.manifest, twin.body, other.body):
+            sides = twin.manifest, twin.body, other.body
+            if found := record_from(*sides) or record_in_order(*sides):
                 return {**found, CHOSEN: attention}
     return {}
 
@@ -102,13 +106,18 @@ def exported(module: Any, model: Model, program: Any, folder: Path) -> Any:
     Raises:
         WeighbridgeError: it cannot be exported so.
     """
-    from ...converters.captures.mlprogram import load_program
+    from ...converters.captures.mlprogram import load_program, read_signature
+    from ...converters.captures.mlprogram.names import renamed, turned
+    from ...converters.captures.torch_to_mlx.operations.recurrent.recorded import kept_whole
     from ...converters.coreml.export import export_coreml, settings_of
     from ...converters.coreml.options import with_sizes
 
-    own, target = model.signature, folder / "twin.mlpackage"
-    signature = with_sizes(with_names(own), sizes_of(own, program.inputs))
-    export_coreml(module, signature, target, **settings_of(program.body))
+    own, target, there = model.signature, folder / "twin.mlpackage", read_signature(program.path)
+    names = turned(paired(own, there))
+    own = without_last(own, under_other_names(there, names))
+    signature = with_sizes(with_names(own), sizes_of(own, renamed(program.inputs, names)))
+    with kept_whole() if program.census.keys() & RECURRENT else nullcontext():
+        export_coreml(module, signature, target, **settings_of(program.body))
     return load_program(target)
 
 

@@ -163,7 +163,14 @@ def by_graph(
         return None
     model, lines = recovered(source, contents._replace(manifest=record), like, options)
     again = exported_again(source, with_ports(model, contents), like, options, record[CHOSEN])
-    return model, [*lines, *again]
+    return model, [*lines, *folded_in(record), *again]
+
+
+def folded_in(record: Mapping[str, Any]) -> list[str]:
+    """Say which batch norms the convolutions of a file took up, by its RECORD."""
+    names = record.get("folded")
+    words = "of which the file has convolution and batch norm in one, now in the convolution; the batch norm adds the"
+    return [f"{words} bias alone, which computes the same: {', '.join(names)}"] if names else []
 
 
 def built(

@@ -57,7 +57,7 @@ def merge_quantized(  # the ways of a merge, by keyword
     job = plan(model, options, promote=promote, original=original)
     job = job if job.provenance else job._replace(provenance=provenance)
     if options.dry_run:
-        return Outcome(None, job.lines())
+        return target.planned(job.lines())
     if not options.force:
         require_kept(job)
     merging = Merging(job, target.path, options)

@@ -53,7 +53,7 @@ def quantize(
         model = mended(model, options)
     made, calibration = planned(model, request, options)
     if options.dry_run:
-        return Outcome(None, made.lines())
+        return place.planned(made.lines())
     require_apart(model, target)
     return published(made, calibration, place, options)
 

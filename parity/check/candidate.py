@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from ...converters.captures.mlprogram.names import turned
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of, raised_by_us
-from ...converters.models import Model, Signature
+from ...converters.models import PROGRAMS, Model, Signature
+from ...converters.models.ports import paired, under_other_names
 from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.runtimes import Runner, load
 from ...converters.values import Array
@@ -40,12 +42,19 @@ class Candidate:
         runtime: where it runs.
         policy: as the user chose it.
         exact: constants of an ML program as they were before rounding, for its float32 run.
+        names: the reference's name -> its own of inputs and outputs that it calls otherwise.
     """
 
     model: Model
     runtime: str
     policy: Policy
     exact: Mapping[str, Array] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def called_as(self, reference: Signature) -> Candidate:
+        """Return it, if it is a program, under the names of REFERENCE."""
+        own = self.signature if self.model.framework in PROGRAMS else None
+        return replace(self, names=paired(reference, own)) if own else self
 
     @cached_property
     def weights(self) -> Weights:
@@ -98,7 +107,12 @@ class Candidate:
 
     def load(self, policy: Policy) -> Runner:
         """Load it under POLICY."""
-        return load(own_copy(self.model), self.runtime, policy)
+        runner = load(own_copy(self.model), self.runtime, policy)
+        if not self.names:
+            return runner
+        from ...converters.runtimes.programs.renamed import under_names
+
+        return under_names(runner, self.names)
 
     @cached_property
     def missing(self) -> str | None:
@@ -144,12 +158,13 @@ class Candidate:
 
     @property
     def signature(self) -> Signature | None:
-        """What it says of its inputs; ``None`` where it says nothing."""
+        """What it says of its inputs, under the reference's names; ``None`` where it says nothing."""
         try:
-            return self.model.signature
+            found: Signature | None = self.model.signature
         except BadInputError:
             runner = self.declared if self.program else self.structure or self.precision
-            return getattr(runner, "signature", None)
+            found = getattr(runner, "signature", None)
+        return under_other_names(found, turned(self.names)) if found else None
 
 
 def unrunnable(error: Exception) -> Stage:

@@ -40,7 +40,7 @@ from .decoding import decoding_stages
 from .layout import layout_stage
 from .modes import notes_on_modes
 from .pictures import picture_stage
-from .recording import left_out, record_for
+from .recording import as_given, left_out, record_for
 from .runs import Runs
 from .smallest import with_smallest_change
 from .stages import auxiliary_stage, fingerprint_stage
@@ -83,12 +83,11 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     """
     notes = [*notes_on_modes(None if isinstance(reference, Golden) else reference, candidate)]
     judged = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
+    judged = judged.called_as(reference.signature)
+    reference, left = as_given(reference, judged)
+    notes += left
     notes += [] if quick or probes else left_out(reference, judged)
-    golden = (
-        reference
-        if isinstance(reference, Golden)
-        else record_for(reference, judged, quick=quick, probes=probes, cache=cache)
-    )
+    golden = record_for(reference, judged, quick=quick, probes=probes, cache=cache)
     return Check(golden, judged, expected or {}, layout, quick=quick, unchecked=notes).verdict()
 
 
@@ -114,7 +113,8 @@ class Check(Runs):
         sees = bool(towers) and not takes_pictures(self.golden.signature)
         stages += processor_stages(self.golden.model, self.candidate.model, needed=sees)
         self.unchecked += [stage.detail for stage in towers]
-        stages += [*towers, auxiliary_stage(self.golden.signature, self.candidate.signature)]
+        asked = self.golden.signature, self.candidate.signature, self.candidate.names
+        stages += [*towers, auxiliary_stage(*asked)]
         before = self.golden.more
         stages += self.runs() if stages[-1].status != "fail" else []
         if sees:

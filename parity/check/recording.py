@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.common.policy import full_tokens
 from ...converters.models import PROGRAMS, Model
 from ...converters.models.pictures import of_pictures
+from ...converters.models.ports import without_last
 from ...converters.quantization import Dequantized
 from ..configuration.lengths import to_cross
 from ..goldens.rounding import WIDE
@@ -25,14 +27,16 @@ REACH: Final = 2048  # positions at which half precision is looked at, if the mo
 
 
 def record_for(
-    reference: Model,
+    reference: Model | Golden,
     candidate: Candidate,
     *,
     quick: bool,
     probes: Sequence[Probe] | None,
     cache: Path | None,
 ) -> Golden:
-    """Record what CANDIDATE is to be compared with, and no more."""
+    """Record what CANDIDATE is to be compared with, and no more; a golden is recorded already."""
+    if not isinstance(reference, Model):
+        return reference
     from ..goldens.recorder import Recorder, text_folder
 
     signature = coverage.restrict(reference.signature, candidate.signature)
@@ -49,6 +53,17 @@ def record_for(
     storages = storages if candidate.program is None else ()  # recorded where it is asked for
     recorder = Recorder(reference, chosen, outlives=False, once=cache is None)
     return recorder.record("verdict", tuple(sorted(precisions)), cache, storages)
+
+
+def as_given(reference: Model | Golden, candidate: Candidate) -> tuple[Model | Golden, list[str]]:
+    """Return REFERENCE without its last outputs that CANDIDATE, another tool's program, lacks; and what is left out."""
+    own = candidate.signature if candidate.model.framework in PROGRAMS else None
+    if own is None or candidate.manifest or not isinstance(reference, Model):
+        return reference, []
+    signature, narrow = reference.signature, without_last(reference.signature, own)
+    left = [it.name for it in signature.outputs[len(narrow.outputs) :]]
+    given = replace(reference, declared=narrow, known={}) if left else reference
+    return given, [f"{name}, which the candidate does not give" for name in left]
 
 
 def shown_to(candidate: Candidate, probes: Sequence[Probe]) -> Sequence[Probe]:

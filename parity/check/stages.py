@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
 from ...converters.common.dtypes import unit_roundoff
+from ...converters.common.hints import counted
 from ...converters.models import Signature
 from ...converters.models.ports import UNKNOWN
 from ...converters.values import Array
@@ -50,11 +52,18 @@ def fingerprint_stage(explanations: Sequence[Explanation], disagreements: Sequen
         return Stage("fingerprints", status, join(problems), figures)
     total = sum(count for kind, count in kinds.items() if kind not in ("unused", "missing"))
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    return Stage("fingerprints", "pass", f"{total} weights explained: {counts}", figures)
+    return Stage("fingerprints", "pass", f"{counted(total, 'weight')} explained: {counts}", figures)
 
 
-def auxiliary_stage(reference: Signature, candidate: Signature | None) -> Stage:
-    """Say whether the candidate takes every input of the reference, in the same role."""
+def auxiliary_stage(
+    reference: Signature,
+    candidate: Signature | None,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> Stage:
+    """Say whether the candidate takes every input of the reference, in the same role.
+
+    NAMES are the reference's name -> the candidate's of what that calls otherwise.
+    """
     if candidate is None:
         return Stage("auxiliary", "skipped", "the candidate does not declare its inputs")
     wanted = {port.name: port for port in reference.inputs}
@@ -69,10 +78,12 @@ def auxiliary_stage(reference: Signature, candidate: Signature | None) -> Stage:
         for name in wanted.keys() & found.keys()
         if found[name].role not in (wanted[name].role, "", UNKNOWN)
     ]
+    called = "".join(f"; {name} is {other} in the candidate" for name, other in names.items())
     if problems:
-        return Stage("auxiliary", "fail", join(sorted(problems)), {"problems": sorted(problems)})
+        words = f"{join(sorted(problems))}{called}"
+        return Stage("auxiliary", "fail", words, {"problems": sorted(problems)})
     roles = ", ".join(f"{name}: {port.role}" for name, port in wanted.items())
-    return Stage("auxiliary", "pass", f"inputs agree ({roles})")
+    return Stage("auxiliary", "pass", f"inputs agree ({roles}){called}")
 
 
 def output_problems(

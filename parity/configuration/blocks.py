@@ -146,7 +146,7 @@ def of_candidate(runner: Any, count: int) -> tuple[Sequence[Any], Run]:
     """Return the COUNT blocks of RUNNER's module, and what runs one of them."""
     if runner.runtime == "torch":
         from ...converters.runtimes.blocks.torch import blocks_of, run_block
-    elif getattr(runner, "kind", "captured") != "captured":
+    elif getattr(runner, "kind", "captured") not in ("captured", "graph"):
         from ...converters.runtimes.blocks.mlx import blocks_of, run_block  # type: ignore[assignment]
     else:
         raise UnsupportedError("the candidate has no blocks of its own that could be run alone")

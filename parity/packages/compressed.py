@@ -15,6 +15,7 @@ import numpy as np
 
 from ...converters.captures.mlprogram.arithmetic import tensors
 from ...converters.checkpoints.derived import Overlay
+from ...converters.common.hints import counted
 from ...converters.models import Model
 from ...converters.recovering.undoing import Share, shares
 from ...converters.values import Array
@@ -289,8 +290,8 @@ def compressed_stage(fits: Mapping[str, Fit | None]) -> Stage:
         return Stage(NAME, status, detail, figures | {"problems": problems})
     worst = max((it for it in fits.values() if it), key=lambda it: it.moved)
     detail = (
-        f"{len(fits)} weights are the nearest to the source's that their codes can give; they moved by"
-        f" {worst.moved:.2g} of their size at most ({worst.source})"
+        f"{counted(len(fits), 'weight')} {'is' if len(fits) == 1 else 'are'} the nearest to the source's that"
+        f" their codes can give; moved by {worst.moved:.2g} of their size at most ({worst.source})"
     )
     return Stage(NAME, "pass", detail, figures)
 

@@ -21,7 +21,7 @@ from ...converters.captures.mlprogram.arithmetic import (
 from ...converters.models.pictures import CHANNELS
 from ...converters.values import Array
 from ..weights.assembly import carried
-from ..weights.folding import agree
+from ..weights.folding import EPSILONS, agree
 from ..weights.reference_index import Explanation, is_constant
 from ..weights.sketches.casts import roundoff
 from ..weights.sketches.sketch import Sketch, Weights
@@ -33,6 +33,8 @@ HALVES: Final = frozenset(
 )  # a reference in these is not what was exported in float32
 LITERAL: Final = frozenset({"fill", "numbers"})  # rules that need nothing of the source
 NEUTRAL: Final = (0.0, 1.0)  # adding the one or multiplying by the other changes nothing
+VARIANCE: Final = ".running_var"
+VARIANCES: Final = tuple(float(np.float32(1 - it)) for it in EPSILONS)
 HIDDEN: Final = -1e4  # a score of this size is as good as none
 LEAST_HALF: Final = float(np.finfo(np.float16).min)  # sources hide by this number or a smaller one
 Rules = Mapping[str, Mapping[str, Any]]
@@ -248,12 +250,13 @@ def _value(rule: Mapping[str, Any], source: SourceTensors | None) -> Array | Non
 def left_out(it: Explanation, sketches: Mapping[str, Sketch]) -> Explanation:
     """Excuse the tensor of IT that is missing, where it is all zeros or ones and so without effect.
 
-    Whether it has none where it stood is what the outputs show.
+    So is a variance that is one with its epsilon. Whether it has none where it stood is what the outputs show.
     """
     if it.kind != "missing" or it.name not in sketches:
         return it
     moments = sketches[it.name].moments
-    if moments.not_finite or moments.least != moments.largest or moments.least not in NEUTRAL:
+    neutral = {*NEUTRAL, *(VARIANCES if it.name.endswith(VARIANCE) else ())}
+    if moments.not_finite or moments.least != moments.largest or moments.least not in neutral:
         return it
     detail = f"{moments.least:g} everywhere, which a converter leaves out"
     return it._replace(kind="unused", detail=detail, ok=True)

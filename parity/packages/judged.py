@@ -194,4 +194,8 @@ class JudgedPackage:
         found, unknown = exact_constants(manifest, explained, self.weights, self.source)
         numbers = self.program.scalars()
         given = exact_scalars(manifest, numbers) or likely_scalars(self.numbers, numbers)
+        made = {it.name for it in explained if it.kind == "made"} & found.keys()
+        lone = {name: self.weights.read(name).reshape(()) for name in made if found[name].size == 1}
+        likely = likely_scalars(self.numbers, lone)
+        found |= {name: it.reshape(found[name].shape) for name, it in likely.items()}
         return {} if unknown else {**given, **found}

@@ -6,7 +6,7 @@ No number is where it was, so the nearest tensors are taken; how near they have 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from ...converters.values import Array
 
 if TYPE_CHECKING:
     from .source import SourceTensors
+
+STACKED: Final = 3  # axes of a tensor that has the matrices of all experts
 
 
 def rows(shape: tuple[int, ...], source: SourceTensors) -> Iterator[Any]:
@@ -28,14 +30,20 @@ def rows(shape: tuple[int, ...], source: SourceTensors) -> Iterator[Any]:
 def joined(array: Array, source: SourceTensors) -> Any:
     """Return the tensors nearest to the parts of ARRAY, side by side along an axis; ``None`` if there are none."""
     for axis in range(min(array.ndim, 2)):
-        found: list[str] = []
-        start, table = 0, np.moveaxis(array, axis, 0).astype(np.float64)
-        while start < len(table) and (name := nearest(table[start:], axis, source)):
-            found.append(name)
-            start += source.shapes[name][axis]
-        if start == len(table) and len(found) > 1:
-            return ["join", float(axis), *({"key": name} for name in found)]
-    return None
+        if found := _along(array, axis, source):
+            return found
+    # Experts that are computed together: what one has is below what the one before has.
+    return _along(array.reshape(-1, array.shape[-1]), 0, source) if array.ndim == STACKED else None
+
+
+def _along(array: Array, axis: int, source: SourceTensors) -> Any:
+    found: list[str] = []
+    start, table = 0, np.moveaxis(array, axis, 0).astype(np.float64)
+    while start < len(table) and (name := nearest(table[start:], axis, source)):
+        found.append(name)
+        start += source.shapes[name][axis]
+    complete = start == len(table) and len(found) > 1
+    return ["join", float(axis), *({"key": name} for name in found)] if complete else None
 
 
 def nearest(table: Array, axis: int, source: SourceTensors) -> str | None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ....errors import BadInputError, UnsupportedError
+from ...common.hints import counted
 from ...values import Array
 from .evaluator import (
     KERNELS,
@@ -40,9 +41,10 @@ from .package import (
     operations,
     read_package,
 )
-from .texts import text_of
+from .signatures import text_in
+from .texts import Text, text_of
 from .toolkit import load_mil, quiet, types
-from .variables import beside, every_constant, is_weight, name_in, scalars, variables, weights
+from .variables import beside, every_constant, is_weight, of_function, scalars, variables, weights
 
 State = dict[str, Tensor]
 # What coremltools puts behind the name of a constant that it compresses, in its optimize/coreml passes.
@@ -82,6 +84,7 @@ class Program:
         metadata: the user-defined metadata.
         body: the function in coremltools' PyMIL.
         single: the function for one token, where the package has one: it runs where its inputs fit.
+        text: how it goes on with a text; ``None`` where it keeps nothing.
     """
 
     path: Path
@@ -92,6 +95,7 @@ class Program:
     metadata: dict[str, str]
     body: Any = field(repr=False)
     single: Program | None = None
+    text: Text | None = None
     _constants: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -166,10 +170,7 @@ class Program:
         """Return the same program with EXACT constants in place of its own, by name."""
         own, single = every_constant(self.body), self.single
         if single is not None:
-            theirs = every_constant(single.body)
-            ours = {
-                it: exact[name] for it in theirs if (name := name_in(exact, it, single.function))
-            }
+            ours = of_function(exact, self.body, single.body, single.function)
             single = single.with_constants(ours)
         known = {
             own[name]: held(array) for name, array in exact.items() if single is None or name in own
@@ -335,7 +336,7 @@ def check_operations(package: Package, function: str) -> Counter[str]:
     if unknown:
         listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(unknown.items()))
         raise UnsupportedError(
-            f"{package.path}: {unknown.total()} operations cannot be evaluated here: {listed};"
+            f"{package.path}: {counted(unknown.total(), 'operation')} cannot be evaluated here: {listed};"
             " run the package on a Mac with the coreml runtime"
         )
     return census(package, function)
@@ -375,7 +376,7 @@ def load_program(path: Path, function: str | None = None) -> Program:
     if chosen not in names:
         raise BadInputError(f"{path}: no function {chosen}; there are {', '.join(names)}")
     metadata = dict(package.spec.description.metadata.userDefined)
-    text = None if function else text_of(manifest_in(metadata, path))
+    text = None if function else text_in(package)
     wanted = [text.single] if text and text.single in names else []
     counts = {name: check_operations(package, name) for name in (*wanted, chosen)}
     bodies = load_bodies(package)
@@ -384,4 +385,4 @@ def load_program(path: Path, function: str | None = None) -> Program:
         inputs, outputs = features(package, name, bodies[name])
         return Program(path, name, inputs, outputs, counts[name], metadata, bodies[name], single)
 
-    return loaded(chosen, *map(loaded, wanted))
+    return replace(loaded(chosen, *map(loaded, wanted)), text=text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,9 @@ from .package import (
     manifest_in,
     read_package,
 )
+from .texts import Text, text_among, text_of
 
+SHOWN: Final = 4  # states that are named
 # What a classifier gives -> in words.
 LABELS: Final[Mapping[str, str]] = {
     "stringType": "text",
@@ -29,10 +32,13 @@ LABELS: Final[Mapping[str, str]] = {
 PICTURE: Final = " picture"  # ends what stands for a dtype of one
 
 
-def port_from_description(feature: Any) -> Port:
-    """Return the port that a package's description describes; sizes that vary are named by bounds."""
+def port_from_description(feature: Any, made: tuple[Dimension, ...] = ()) -> Port:
+    """Return the port that a package's description describes; sizes that vary are named by bounds.
+
+    Its sizes are those MADE where the description has none.
+    """
     array = feature.type.multiArrayType
-    shape: tuple[Dimension, ...] = flexible(array, tuple(int(size) for size in array.shape))
+    shape = flexible(array, tuple(int(size) for size in array.shape)) or made
     kind = array.ArrayDataType.Name(array.dataType).lower() if array.dataType else "float32"
     dtype = {"double": "float64"}.get(kind, kind)
     upper = tuple(
@@ -48,22 +54,26 @@ def read_signature(path: Path, function: str | None = None) -> Signature:
 
     Raises:
         BadInputError: not a package, or a damaged one.
-        UnsupportedError: not an ML program, or pictures without a record of how they are normalised.
+        UnsupportedError: not an ML program, or pictures without a record of how they are normalised, or
+            states without one of how they are used.
     """
     package = read_package(path)
     metadata = package.spec.description.metadata.userDefined
     stored = manifest_in(metadata, path).get("signature")
     if stored:
         return signature_from_manifest(stored, path)
-    described = description(package, function or functions(package)[0])
+    chosen = function or functions(package)[0]
+    described = description(package, chosen)
     if images := [it.name for it in described.input if it.type.HasField("imageType")]:
         raise UnsupportedError(
             f"{path}: {', '.join(images)} takes pictures, and no record says what is done to them first;"
             " convert the model without an ImageType, or export it by `weighbridge export coreml --image`"
         )
 
+    made = _made(package, chosen)
+
     def ports_of(features: Iterable[Any]) -> tuple[Port, ...]:
-        return tuple(port_from_description(feature) for feature in features)
+        return tuple(port_from_description(it, made.get(it.name, ())) for it in features)
 
     scores = [it for it in described.output if it.type.WhichOneof("Type") not in LABELS]
     if not scores and described.output:
@@ -71,7 +81,45 @@ def read_signature(path: Path, function: str | None = None) -> Signature:
             f"{path}: it gives class labels and no scores, which nothing can be compared with;"
             " convert the model without a ClassifierConfig"
         )
-    return Signature(ports_of(described.input), ports_of(scores))
+    return _of_text(package, Signature(ports_of(described.input), ports_of(scores)))
+
+
+def text_in(package: Package) -> Text | None:
+    """Return how PACKAGE goes on with a text: what its record says, or what its states and inputs show.
+
+    ``None`` where it keeps nothing, or that is not clear.
+    """
+    metadata = package.spec.description.metadata.userDefined
+    if manifest := manifest_in(metadata, package.path):
+        return text_of(manifest)
+    main, *others = functions(package)
+    found = text_among(taken(package, main)) if description(package, main).state else None
+    if found is None:
+        return None
+    given = {name: taken(package, name) for name in others}
+    single = (n for n, it in given.items() if found.ids in it and it[found.ids].shape == (1, 1))
+    return found._replace(single=next(single, ""))
+
+
+def _of_text(package: Package, taken_in: Signature) -> Signature:
+    """Return what PACKAGE, with the ports TAKEN_IN, takes of texts, which are read row by row, if it keeps states.
+
+    Raises:
+        UnsupportedError: it keeps some, and how it goes on with a text is not clear.
+    """
+    states = [it.name for it in description(package, functions(package)[0]).state]
+    if not states:
+        return taken_in
+    names, text = [it.name for it in taken_in.inputs], text_in(package)
+    if text is None:
+        raise UnsupportedError(
+            f"{package.path}: it keeps states ({', '.join(states[:SHOWN])}), and no record says what to give it call"
+            f" by call; its inputs ({', '.join(names)}) are not token ids of shape (1, tokens) and how many were"
+            " read before, or a mask of four axes. Export it by `weighbridge export coreml --stateful`"
+        )
+    ids = next(it for it in taken_in.inputs if it.name == text.ids)
+    rows = replace(ids, shape=("rows", *ids.shape[1:]), role="token_ids")
+    return Signature((rows,), taken_in.outputs)
 
 
 def ports(package: Package, side: str) -> Iterator[str]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ....errors import MismatchError
 from ...values import Array
+from .features import Feature
 
+HIDDEN: Final = np.float32(
+    -3e4
+)  # is added to the scores of tokens that come later; float16 holds it
 Arrays = Mapping[str, Array]
 Call = Callable[[Arrays], Mapping[str, Array]]
 
@@ -23,21 +27,24 @@ class Text(NamedTuple):
         ids: takes the new tokens of one text, of shape (1, tokens).
         position: takes how many tokens were read before, of shape (1,).
         single: the function that reads one token; empty where one function reads any number.
+        mask: takes what is added to scores, of shape (1, 1, tokens, tokens read with them), in packages that
+            have this in place of a position.
     """
 
     ids: str
     position: str
     single: str = ""
+    mask: str = ""
 
 
 def text_of(manifest: Mapping[str, Any]) -> Text | None:
     """Return what MANIFEST says of how its program reads a text; ``None`` where it keeps nothing.
 
     >>> text_of({"text": {"ids": "input_ids", "position": "position"}})
-    Text(ids='input_ids', position='position', single='')
+    Text(ids='input_ids', position='position', single='', mask='')
     """
     entry = manifest.get("text")
-    given = {"single": "", **entry} if isinstance(entry, Mapping) else {}
+    given = {**Text._field_defaults, **entry} if isinstance(entry, Mapping) else {}
     names = [given.get(name) for name in Text._fields]
     return Text(*map(str, names)) if all(isinstance(name, str) for name in names) else None
 
@@ -122,5 +129,26 @@ def parts(text: Text, inputs: Arrays, ids: Array, sizes: Sequence[int]) -> Itera
     [([[0, 1]], [0]), ([[2]], [2])]
     """
     for start, stop in pairwise(accumulate(sizes, initial=0)):
-        position = np.array([start], np.int32)
-        yield {**inputs, text.ids: ids[None, start:stop], text.position: position}
+        part = {**inputs, text.ids: ids[None, start:stop]}
+        if text.position:
+            part[text.position] = np.array([start], np.int32)
+        if text.mask:
+            part[text.mask] = np.triu(np.full((1, 1, stop - start, stop), HIDDEN), start + 1)
+        yield part
+
+
+def text_among(features: Mapping[str, Feature]) -> Text | None:
+    """Return how a function of states, with inputs of these FEATURES, reads a text; ``None`` where that is not clear.
+
+    >>> text_among({"x": Feature("int32", (1, "1..9")), "at": Feature("int32", (1,))})
+    Text(ids='x', position='at', single='', mask='')
+    """
+    kinds = {name: (it.dtype[:3], len(it.shape)) for name, it in features.items()}
+    found = {
+        part: [name for name, kind in kinds.items() if kind == wanted]
+        for part, wanted in {"ids": ("int", 2), "position": ("int", 1), "mask": ("flo", 4)}.items()
+    }
+    ids, position, mask = found.values()
+    if len(ids) != 1 or len(position) + len(mask) != 1 or len(kinds) != 2:
+        return None
+    return Text(ids[0], "".join(position), mask="".join(mask))

@@ -77,6 +77,14 @@ def beside(
     }
 
 
-def name_in(named: Mapping[str, Any], name: str, function: str) -> str | None:
-    """Return what NAMED calls the constant NAME of FUNCTION; ``None`` where it has none."""
-    return next((it for it in (f"{function}.{name}", name) if it in named), None)
+def of_function(
+    exact: Mapping[str, Array], own: Any, other: Any, function: str
+) -> dict[str, Array]:
+    """Return of EXACT, constants as ``beside`` names them, those of FUNCTION, whose body is OTHER, by its names.
+
+    A constant that has the name of one of the first function's, whose body is OWN, may be another one.
+    """
+    mine, theirs = ({**weights(it), **scalars(it)} for it in (own, other))
+    apart = beside(mine, theirs, function)
+    named = {name: key if (key := f"{function}.{name}") in apart else name for name in theirs}
+    return {name: exact[key] for name, key in named.items() if key in exact}

@@ -76,8 +76,7 @@ class CoremlRunner:
             raise BadInputError(f"{model.spec} on {policy.device}: need a package, and {known}")
         from ...captures.mlprogram.names import names_of, pictures_of
         from ...captures.mlprogram.package import manifest_in, read_package
-        from ...captures.mlprogram.signatures import read_signature
-        from ...captures.mlprogram.texts import text_of
+        from ...captures.mlprogram.signatures import read_signature, text_in
         from ...captures.mlprogram.toolkit import coremltools
 
         package = read_package(model.path)  # a damaged one is refused before Core ML compiles it
@@ -85,7 +84,7 @@ class CoremlRunner:
         manifest = manifest_in(declared, model.path)
         compute = str(manifest.get("compute", "as declared"))
         self.manifest, self.names = manifest, names_of(manifest)
-        self.text, self.pictures = text_of(manifest), renamed(pictures_of(manifest), self.names)
+        self.text, self.pictures = text_in(package), renamed(pictures_of(manifest), self.names)
         self.compute = "float16" if compute == "mixed" else compute
         self.signature = read_signature(model.path)
         self.version = str(coremltools.__version__)

@@ -14,7 +14,7 @@ from ....errors import BadInputError
 from ...captures.mlprogram import load_program
 from ...captures.mlprogram.names import inward, names_of, renamed, turned
 from ...captures.mlprogram.signatures import read_signature
-from ...captures.mlprogram.texts import each_row, run_program, stacked, text_of
+from ...captures.mlprogram.texts import each_row, run_program, stacked
 from ...common.policy import Policy
 from ...values import Array
 from ..base import Arrays, Trace, widened
@@ -40,6 +40,7 @@ class ReferenceRunner:
         precision: ``declared``, or ``float32`` where no activation is rounded.
         watched: what was not finite inside, row by row of a text, by the inputs of the run.
         cache: where a text is kept between calls; empty where nothing is.
+        kind: ``captured`` where the package says which operation ends which submodule, ``graph`` where not.
     """
 
     runtime = "reference"
@@ -51,8 +52,9 @@ class ReferenceRunner:
         self.signature = read_signature(model.path)
         self.program = load_program(model.path)
         manifest = self.program.manifest
-        self.text, self.names = text_of(manifest), names_of(manifest)
+        self.text, self.names = self.program.text, names_of(manifest)
         self.cache = "states" if self.text else ""
+        self.kind = "captured" if manifest.get("sites") else "graph"
         self.precision = "declared"
         self.watched: dict[int, list[Watched]] = {}
 

@@ -16,6 +16,7 @@ from weighbridge.converters.coreml.writing import write_metadata
 from weighbridge.parity.packages.compressed import out_of_order
 from weighbridge.tests.support.coreml import modules
 from weighbridge.tests.support.coreml.foreign import WAYS, compressed
+from weighbridge.tests.support.coreml.models import make
 
 SOURCE = f"{modules.__name__}:heads8"
 INTEGERS = (21, 31)  # int8 and uint8 in Core ML's format
@@ -166,3 +167,13 @@ def test_a_sparse_weight_has_lost_its_smallest_numbers_of_all_or_of_each_run():
     assert out_of_order(sizes, of_all) == 0
     assert out_of_order(sizes, of_each_pair) == 0
     assert out_of_order(sizes, ~of_all) == 4
+
+
+@pytest.mark.heavy
+def test_experts_that_are_computed_together_are_each_told_by_their_codes(tmp_path):
+    source, package = make("Qwen3-MoE", tmp_path / "source"), tmp_path / "m.mlpackage"
+    words = ("export", "coreml", str(source), str(package), "--quantize", "int4", "--block", "4")
+    result = CliRunner().invoke(main, [*words, "--json"])
+    verdict = json.loads(result.stdout)["verdict"]
+    assert (result.exit_code, verdict["status"]) == (0, "PASS-REFERENCE")
+    assert "mlp.experts.0.gate_proj.weight" in stage(verdict, "compressed")["detail"]

@@ -130,11 +130,27 @@ def example(port: Port) -> torch.Tensor:
 
 
 def converted(
-    module: nn.Module, signature: Signature, target: Path, precision: str = "float16"
+    module: nn.Module,
+    signature: Signature,
+    target: Path,
+    precision: str = "float16",
+    called: tuple[str, ...] = (),
+    most: int = 0,
 ) -> Path:
-    """Write MODULE at TARGET, of fixed sizes, as coremltools converts it by itself; return TARGET."""
+    """Write MODULE at TARGET as coremltools converts it by itself; return TARGET.
+
+    CALLED are other names of its inputs; coremltools then names the outputs. Sequences have one length, or
+    up to MOST tokens.
+    """
     ports = signature.inputs
-    kinds = {INTEGERS: np.int32}
+    names = called or tuple(it.name for it in ports)
+    kinds, outputs = {INTEGERS: np.int32}, [it.name for it in signature.outputs]
+
+    def sizes(port: Port) -> tuple[Any, ...]:
+        varying = {"sequence": coremltools.RangeDim(1, most, default=7)} if most else {}
+        pairs = zip(port.shape, shape_of(port), strict=True)
+        return tuple(varying.get(str(name), size) for name, size in pairs)
+
     with torch.no_grad(), quiet(), with_older_numpy():
         with patch("torch.jit.is_tracing", return_value=False):  # of pictures of one size
             traced = torch.jit.trace(
@@ -143,10 +159,10 @@ def converted(
         made = coremltools.convert(
             traced,
             inputs=[
-                coremltools.TensorType(it.name, shape_of(it), dtype=kinds.get(it.dtype, np.float32))
-                for it in ports
+                coremltools.TensorType(name, sizes(it), dtype=kinds.get(it.dtype, np.float32))
+                for name, it in zip(names, ports, strict=True)
             ],
-            outputs=[coremltools.TensorType(it.name) for it in signature.outputs],
+            outputs=None if called else [coremltools.TensorType(n) for n in outputs],
             minimum_deployment_target=coremltools.target.iOS17,
             compute_precision=getattr(coremltools.precision, precision.upper()),
             skip_model_load=True,

@@ -184,6 +184,24 @@ class UNet(nn.Module):
         return self.last(torch.cat([self.up(deep), wide], 1))
 
 
+class Normed(nn.Module):
+    """Two convolutions, one with a bias, each with a batch norm behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(
+            nn.Conv2d(size, 8, 3, padding=1, bias=bool(it)) for it, size in enumerate((3, 8))
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(2))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Map (batch, 3, 16, 16) to (batch, 5)."""
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            image = functional.relu(norm(conv(image)))
+        return self.head(image.mean((2, 3)))
+
+
 IDS = {"ids": ("int64", "token_ids")}
 
 
@@ -262,6 +280,16 @@ def unet() -> Built:
         Port(n, "float32", ("batch", c, 16, 16), "pixels") for n, c in (("image", 3), ("mask", 4))
     )
     return lively(UNet()), Signature((entry,), (out,))
+
+
+def normed() -> Built:
+    """Return a small network of convolutions and batch norms."""
+    torch.manual_seed(0)
+    entry, out = (
+        Port(n, "float32", ("batch", *shape), role)
+        for n, shape, role in (("image", (3, 16, 16), "pixels"), ("scores", (5,), "logits"))
+    )
+    return lively(Normed()), Signature((entry,), (out,))
 
 
 def _images(name: str, side: int, outputs: dict[str, tuple[int | str, ...]], **sizes: object):

@@ -1,0 +1,72 @@
+"""Files of other tools whose inputs and outputs are called otherwise than the model's: checked, brought back."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+from weighbridge.converters.models import Signature
+from weighbridge.tests.support.coreml import modules
+from weighbridge.tests.support.coreml.foreign import Positional, converted
+
+FOUND = {"mlpackage": "PASS-REFERENCE", "onnx": "PASS"}
+SOURCE = f"{modules.__name__}:siglip"  # one input, two outputs
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def run(*arguments):
+    """Run the command line; return the exit code and all that was said."""
+    result = CliRunner().invoke(main, [*map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def made(kind, folder, *, fault=False):
+    """Return a file of KIND in FOLDER that another tool made: its input is x, its outputs have drawn names."""
+    module, signature = modules.siglip()
+    if fault:
+        module.post_layernorm.weight.data[3] *= 1.5
+    target = folder / f"m.{kind}"
+    if kind == "mlpackage":
+        module.config._attn_implementation = "eager"
+        return converted(module, signature, target, "float32", called=("x",))
+    torch.onnx.export(
+        Positional(module, signature),
+        (torch.zeros(1, 3, 12, 12),),
+        target,
+        input_names=["x"],
+        output_names=["one", "two"],
+        dynamo=False,
+    )
+    return target
+
+
+@pytest.mark.parametrize("kind", FOUND)
+def test_a_file_with_other_names_is_checked_and_the_names_are_said(kind, tmp_path):
+    code, told = run("parity", "check", SOURCE, made(kind, tmp_path), "--json")
+    verdict = json.loads(told[told.index("{") :])
+    assert (code, verdict["status"]) == (0, FOUND[kind]), told
+    (names,) = (it["detail"] for it in verdict["stages"] if it["name"] == "auxiliary")
+    assert "pixel_values is x" in names
+    assert "pooler_output is " in names
+
+
+def test_a_fault_is_found_and_named_where_names_are_others(tmp_path):
+    code, told = run("parity", "check", SOURCE, made("onnx", tmp_path, fault=True), "--json")
+    verdict = json.loads(told[told.index("{") :])
+    assert (code, verdict["status"]) == (1, "DIFFERS"), told
+    assert verdict["faults"][0]["site"] == "post_layernorm"
+
+
+def test_an_output_that_a_file_of_another_tool_lacks_is_said_to_be_unchecked(tmp_path):
+    module, signature = modules.siglip()
+    module.config._attn_implementation = "eager"
+    narrow = Signature(signature.inputs, signature.outputs[:1])
+    package = converted(module, narrow, tmp_path / "m.mlpackage", "float32", called=("x",))
+    code, told = run("parity", "check", SOURCE, package, "--json")
+    verdict = json.loads(told[told.index("{") :])
+    assert (code, verdict["status"]) == (0, "PASS-REFERENCE"), told
+    assert (
+        "pooler_output, which the candidate does not give" in verdict["provenance"]["not_checked"]
+    )
