@@ -239,7 +239,7 @@ def lower(exported: ExportedProgram) -> ExportedProgram:
     if missing := untranslated(exported):
         listed = ", ".join(f"{kind(target)} ({n})" for target, n in missing.most_common())
         raise UnsupportedError(
-            f"no Core ML translation of {counted(missing.total(), 'operation')}: {listed}; rewrite the model"
-            " without them"
+            f"{counted(missing.total(), 'operation')} without a Core ML translation: {listed};"
+            " rewrite the model without them"
         )
     return exported

@@ -98,7 +98,8 @@ def paired(
         if it.constant.name in rest
     ]
     its, found = [*reads(other)], dict[str, Any]()
-    matcher = SequenceMatcher(None, *([it.place for it in side] for side in (mine, its)), False)
+    places = ([it.place for it in mine], [it.place for it in its])
+    matcher = SequenceMatcher(None, *places, autojunk=False)
     for start, at, size in matcher.get_matching_blocks():
         for read, there in zip(mine[start : start + size], its[at : at + size], strict=True):
             if found.setdefault(read.constant.name, there.constant) is not there.constant:

@@ -91,11 +91,12 @@ def as_trained(
     assert model.adapter is not None  # noqa: S101  (it is merged)
     recorded = model.adapter.base.get(ADDED_TO) or {}
     updated = model.adapter.updates.keys()
-    if not updated <= {*rounded} & recorded.keys() or compare(recorded, original.checkpoint):
+    known = updated and updated <= {*rounded} & recorded.keys()
+    if not known or compare(recorded, original.checkpoint):
         return provenance
-    known = f"the {len(updated)} weights that updates were added to, and the scales of their sums, are those recorded"
+    same = f"the {len(updated)} weights that updates were added to, and the scales of their sums, are those recorded"
     status = OTHER if provenance.status == MISMATCH else provenance.status
-    message = f"{known}; of the whole base: {provenance.message}"
+    message = f"{same}; of the whole base: {provenance.message}"
     return replace(provenance, status=status, message=message, certain=True)
 
 

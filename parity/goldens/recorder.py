@@ -316,9 +316,10 @@ class Recorder:
 
     def merged(self) -> list[str]:
         """Return what a merge of the adapter makes of weights in several dtypes; nothing where they have one."""
+        if self.model.adapter is None:
+            return []
         weights = kept_weights(self.model)
-        wide = self.model.adapter is not None and has_wider(weights)
-        return [f"{storage_dtype(weights)}{WIDE}"] if wide else []
+        return [f"{storage_dtype(weights)}{WIDE}"] if has_wider(weights) else []
 
     def _record(self, level: str, precisions: tuple[str, ...], storages: tuple[str, ...]) -> Golden:
         programs = [PROGRAM for it in storages if it == "float16"]

@@ -194,12 +194,8 @@ def test_a_batch_that_is_not_finite_is_skipped_and_counted(
     assert all(np.isfinite(value).all() for value in weights(tmp_path / "run").values())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_too_many_in_a_row_stop_the_run_with_the_batch_saved(
-    backend, series_config, series_task, tmp_path
-):
-    config = series_config(nonfinite_limit=2)
-    task = series_task(config)
+def poison_after_first(task, config):
+    """Return what spoils all batches of TASK but the first once a run has started."""
     first = set(task.order(config)[0])
 
     def poison(event):  # preflight has seen the largest values by then
@@ -207,8 +203,23 @@ def test_too_many_in_a_row_stop_the_run_with_the_batch_saved(
             for row in set(range(50)) - first:
                 task.splits["train"].arrays["target"][row] = np.nan
 
+    return poison
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_too_many_in_a_row_stop_the_run_with_the_batch_saved(
+    backend, series_config, series_task, tmp_path
+):
+    config = series_config(nonfinite_limit=2)
+    task = series_task(config)
     with pytest.raises(DivergedError, match="2 updates in a row up to step 3") as caught:
-        train(config, tmp_path / "run", backend=backend, progress=poison, task=task)
+        train(
+            config,
+            tmp_path / "run",
+            backend=backend,
+            progress=poison_after_first(task, config),
+            task=task,
+        )
     saved = tmp_path / "run" / "nonfinite-step-3.npz"
     assert str(saved) in str(caught.value)
     assert np.isnan(np.load(saved)["0.target"]).any()
@@ -231,15 +242,14 @@ def test_a_run_that_ends_without_finite_updates_and_never_was_better_does_not_en
     """Its weights are finite, and so is what they find: too large a rate made them useless."""
     config = series_config(optimizer={"learning_rate": 1e4}, nonfinite_limit=9, steps=3)
     task = series_task(config)
-    first = set(task.order(config)[0])
-
-    def poison(event):  # preflight has seen the largest values by then
-        if isinstance(event, Started):
-            for row in set(range(50)) - first:
-                task.splits["train"].arrays["target"][row] = np.nan
-
     with pytest.raises(DivergedError, match=r"last 2 updates .* no validation was any better"):
-        train(config, tmp_path / "run", backend="torch", progress=poison, task=task)
+        train(
+            config,
+            tmp_path / "run",
+            backend="torch",
+            progress=poison_after_first(task, config),
+            task=task,
+        )
 
 
 def test_a_run_does_not_overwrite(series_config, series_task, tmp_path):
