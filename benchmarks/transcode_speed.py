@@ -2,9 +2,10 @@
 
     python benchmarks/transcode_speed.py [--gigabytes 4] [--repeat 5]
 
-A Llama with the proportions of Llama 3 8B, random codes, groups of 64, float16 scales. No check, as
-in ``copy_speed.py``; ``with its check`` reads the GGUF file again through llama.cpp's own library.
-Writes ``results/transcode_speed.json``.
+A Llama with the proportions of Llama 3 8B, random codes, groups of 64, float16 scales, whose middle
+code is zero, so that both formats hold it. No check, as in ``copy_speed.py``; ``with its check`` reads
+the GGUF file again through llama.cpp's own library. compressed-tensors holds no embeddings: they are
+written dense, in 16 bits. Writes ``results/transcode_speed.json``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from weighbridge.converters.gguf.rules import RULES, Wanted
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.quantization import Dequantized, Scheme, layout
 from weighbridge.tests.support.large_models import KINDS, Kind, layout_of
-from weighbridge.tests.support.side_by_side import cp, machine, measure, show, summarise
+from weighbridge.tests.support.side_by_side import convert, cp, machine, measure, show, summarise
 
 RESULT = Path(__file__).parent / "results" / "transcode_speed.json"
 SCHEME: Final = Scheme(4, 64)
@@ -43,6 +44,8 @@ SIZES: Final = {
     "num_key_value_heads": 8,
     "vocab_size": 128256,
 }
+METHOD: Final = "compressed-tensors"
+MIDDLE: Final = 8  # of the codes of 4 bits
 BLOCK: Final = 16 << 20  # bytes of random numbers, used again
 NAMES: Final = {
     "input_layernorm": "attn_norm",
@@ -92,9 +95,11 @@ def make_model(folder: Path, nbytes: float) -> int:
     noise = memoryview(os.urandom(BLOCK) * 2)
     numbers = random.normal(size=BLOCK // 2).astype(np.float16)
     scales = memoryview(np.tile(numbers, 2)).cast("B")
+    biases = memoryview(np.tile(numbers * np.float16(-MIDDLE), 2)).cast("B")
     for number, (name, header) in enumerate(headers.items()):
         pool = noise if header.dtype == "U32" else scales
-        writer.write(name, pieces(pool, number, header.nbytes))
+        own = (biases, number - 1) if name.endswith(".biases") else (pool, number)
+        writer.write(name, pieces(*own, header.nbytes))
     writer.close()
     section = SCHEME.record
     config = kind().config | {"num_hidden_layers": layers, "quantization": section}
@@ -168,6 +173,7 @@ def compare(folder: Path, gigabytes: float, repeat: int, *, checked: bool) -> di
     commands = {
         "cp": cp(source, target),
         "GGUF Q4_1": export(source, target, like, "--check", "none"),
+        METHOD: convert("mlx-to-torch", source, target, "--quant-method", METHOD),
     }
     if checked:
         commands["with its check"] = export(source, target, like)

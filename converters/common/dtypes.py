@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import ml_dtypes
@@ -49,3 +50,13 @@ def unit_roundoff(name: str) -> float:
     True
     """
     return float(ml_dtypes.finfo(dtype_of(name)).eps) / 2  # type: ignore[no-untyped-call]
+
+
+@cache
+def largest(name: str) -> float:
+    """Return the largest finite number of the floating-point dtype NAME.
+
+    >>> largest("float16")
+    65504.0
+    """
+    return float(ml_dtypes.finfo(dtype_of(name)).max)  # type: ignore[no-untyped-call]

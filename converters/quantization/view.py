@@ -14,7 +14,7 @@ from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..checkpoints import Checkpoint, Header
 from ..checkpoints.derived import Derived
 from ..checkpoints.formats.ranges import chunks, gather
-from ..common.dtypes import FLOATS, NUMPY
+from ..common.dtypes import FLOATS, NUMPY, largest
 from ..values import Array
 from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
 from .recipe import Recipe
@@ -158,7 +158,8 @@ class Dequantized(Derived):
         dtype = NUMPY[self._coarse.get(name, self._dtype)]
         with np.errstate(over="ignore"):
             rounded: Array = values.astype(dtype, copy=False)
-        if not np.array_equal(np.isfinite(rounded), np.isfinite(values)):
+        within = max(values.max(initial=0), -values.min(initial=0)) <= largest(dtype.name)
+        if not within and not np.array_equal(np.isfinite(rounded), np.isfinite(values)):
             raise UnsupportedError(
                 f"{name} holds numbers beyond {dtype}; dequantize to a wider dtype"
             )

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....errors import BadInputError, MismatchError
 from ...checkpoints import Header
 from ...checkpoints.base import different
+from ...common import cache
 from ...libraries import Target
+from ...libraries.defaults import key_of, takes_long
+from ...libraries.floats import document_of
 from ...models import Model
 from ..binding.weightmap import WeightMap
-from .learned import get_ready, learned
+from ..headers import listed, unlisted
+from .learned import get_ready, learned, revision
 from .variants import table_of
+
+if TYPE_CHECKING:
+    from ...libraries.transformers import Layout
 
 Headers = Mapping[str, Header]
 
@@ -65,7 +72,6 @@ def learned_map(model: Model, target: Target) -> WeightMap:
     if model.framework == "mlx":
         return origin_and_map(model, target)[1]
     from ...configs import to_mlx
-    from ...libraries.defaults import takes_long
 
     if takes_long(model.config):
         get_ready()
@@ -127,13 +133,25 @@ def origin_and_map(model: Model, target: Target) -> tuple[Mapping[str, Header], 
 def origins(model: Model) -> Iterator[dict[str, Header]]:
     """Yield the checkpoints, headers only, that MODEL's directory may have been made from."""
     from ...configs import to_torch
-    from ...libraries.transformers import hub_headers
 
     config: dict[str, Any] = to_torch(model.config, model.config_changes or None).config
     dtypes = [head.dtype for head in model.checkpoint.headers.values()]
     usual = max(sorted(set(dtypes)), key=dtypes.count, default="F32")
-    first = hub_headers(config, usual)
+    first = written(config, usual, "saved")
     yield first
-    other = hub_headers(config, usual, "hub")
+    other = written(config, usual, "hub")
     if other != first:
         yield other
+
+
+def written(config: Mapping[str, Any], dtype: str, layout: Layout) -> dict[str, Header]:
+    """Return what ``hub_headers`` does; kept between runs, since it takes PyTorch to find out."""
+    key = [*key_of(document_of(config)), dtype, layout, revision()]
+    kept = cache.recall("checkpoint", key)
+    if kept is not None:
+        return unlisted(kept)
+    from ...libraries.transformers import hub_headers
+
+    found = hub_headers(config, dtype, layout)
+    cache.keep("checkpoint", key, listed(found))
+    return found

@@ -10,8 +10,9 @@ from safetensors.numpy import load_file, save_file
 
 from weighbridge.converters.checkpoints import Header
 from weighbridge.converters.checkpoints.base import different
+from weighbridge.converters.common import cache
 from weighbridge.converters.configs import to_mlx
-from weighbridge.converters.libraries import find
+from weighbridge.converters.libraries import find, transformers
 from weighbridge.converters.maps import apply
 from weighbridge.converters.maps.sources.choose import known_map, map_of
 from weighbridge.converters.models import open as open_model
@@ -84,6 +85,15 @@ def test_a_directory_that_the_class_would_not_make_is_refused_with_all_that_diff
         map_of(open_model(tmp_path))
     assert "model.odd.weight is unexpected" in str(caught.value)
     assert "model.norm.weight: expected [48], found [47]" in str(caught.value)
+
+
+def test_what_transformers_would_write_is_found_out_once(mixtral, tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    first = map_of(open_model(str(mixtral[1])))
+    asked = []
+    monkeypatch.setattr(transformers, "meta_model", lambda *_: asked.append(1))
+    assert str(map_of(open_model(str(mixtral[1])))) == str(first)
+    assert not asked
 
 
 def test_a_factory_s_directory_without_files_has_no_learned_map():
