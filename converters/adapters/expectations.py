@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .adapter import Adapter, module_of
 from .config import Config
@@ -106,7 +106,7 @@ def unnamed(
         return names - _named_by_peft(config, names, kinds)
     changed = list(map(module_of, names))
     modules = frozenset(modules).union(changed)
-    if config.get("lora_parameters", {}).get("keys") is None:
+    if named_keys(config) is None:
         layered = filter(position, changed)  # without keys no module of the root is wrapped
         named = set(_last(layered, modules, config.get("num_layers")))
     else:
@@ -126,6 +126,18 @@ def _named_by_peft(config: Config, names: set[str], kinds: Mapping[str, str] | N
         chosen = targeted(config, changed)
     weights = {f"{module}.weight" for module in chosen}
     return weights | targeted_parameters(config, names)
+
+
+def named_keys(config: Config) -> list[str] | None:
+    """Return the modules that mlx-lm's CONFIG names, within a layer; ``None`` where it names none.
+
+    After a full fine-tune mlx-lm writes null in place of the section.
+
+    >>> named_keys({"lora_parameters": {"keys": ["q"]}}), named_keys({"lora_parameters": None})
+    (['q'], None)
+    """
+    section: Mapping[str, Any] = config.get("lora_parameters") or {}
+    return section.get("keys")
 
 
 def last_layers(changed: Iterable[str], modules: Iterable[str]) -> tuple[int, set[str]]:
@@ -153,7 +165,7 @@ def _regular(changed: Iterable[str], modules: Iterable[str]) -> set[str]:
 
 
 def _expected_mlx(config: Config, changed: list[str], modules: frozenset[str]) -> Expectation:
-    keys = config.get("lora_parameters", {}).get("keys")
+    keys = named_keys(config)
     last = config.get("num_layers")
     if keys is None:
         return Expectation(frozenset(_last(_regular(changed, modules), modules, last)))

@@ -64,7 +64,7 @@ def by_peft(base, folder, head):
 def by_mlx(base, folder, head):
     """Write HEAD as mlx-lm does after a full fine-tune."""
     folder.mkdir()
-    config = {"fine_tune_type": "full", "num_layers": 1, "lora_parameters": {}}
+    config = {"fine_tune_type": "full", "num_layers": 1, "lora_parameters": None}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     save_file({HEAD: head}, folder / "adapters.safetensors", metadata={"format": "mlx"})
 

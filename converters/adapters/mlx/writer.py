@@ -122,7 +122,7 @@ def _config(
     modules = list(map(module_of, updates))
     parameters = {
         "dropout": 0.0,
-        **config.get("lora_parameters", {}),
+        **(config.get("lora_parameters") or {}),
         "rank": first.rank,
         "scale": first.scale,
         "keys": sorted(within_layers(modules) if layered else modules),
