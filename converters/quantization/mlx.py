@@ -139,6 +139,16 @@ def quantize(
     return {name: from_mlx(part) for name, part in zip(names, made, strict=False)}
 
 
+def by_mlx(parts: Parts, scheme: Scheme) -> Array:
+    """Return what ``mx.dequantize`` makes of PARTS in the dtype of their scales, as mlx-lm does.
+
+    Raises:
+        UnsupportedError: MLX is not installed.
+    """
+    mx, kept = _mlx(), {part: to_mlx(array) for part, array in parts.items()}
+    return from_mlx(mx.dequantize(kept.pop("weight"), **kept, **scheme.record))
+
+
 def _quantize_experts(array: Array, scheme: Scheme) -> dict[str, Array]:
     """Follow `mlx_lm/models/switch_layers.py`, `_quantize_experts`."""
     mx = _mlx()

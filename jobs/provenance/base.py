@@ -76,10 +76,11 @@ def provenance_of(base: Model, adapter: Adapter, *others: Model) -> Provenance:
             " or another base",
         )
     problems = found[0].other
+    there = spec if spec and Path(spec).is_dir() else "DIR"
     return Provenance(
         MISMATCH,
         f"{len(problems)} of {whole} weights of the base are not those that the adapter was trained"
-        f" on ({spec}); if that one is a quantized sibling, prove it: --trained-on DIR",
+        f" on ({spec}); if that one is a quantized sibling, prove it: --trained-on {there}",
         problems,
     )
 

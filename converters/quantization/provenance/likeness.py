@@ -13,7 +13,7 @@ from ...checkpoints import Checkpoint
 from ...common.dtypes import unit_roundoff
 from ...values import Array
 from ..codebooks import CODES, GLOBAL, SCALES
-from ..mlx import Dtype, Parts, dequantize, quantize, row_blocks
+from ..mlx import Dtype, Parts, by_mlx, dequantize, quantize, row_blocks
 from ..packing import unpack
 from ..scheme import Scheme
 from ..view import Dequantized
@@ -131,6 +131,18 @@ class Pair:
                     yield rows, dequantize(_at(theirs, rows), self.scheme), wide
 
             yield blocks
+
+    def dequantized(self) -> bool:
+        """Whether the dense weight is the quantized one's values, rounded to its dtype once or by MLX."""
+        dtype = self.original.dtype
+        once = all(
+            np.array_equal(values.astype(dtype).astype(np.float32), wide)
+            for blocks in self.matrices()
+            for _, values, wide in blocks()
+        )
+        if once or "global_scale" in self.parts:  # which mlx-lm's own dequantization does not know
+            return once
+        return np.array_equal(by_mlx(self.parts, self.scheme).astype(dtype), self.original)
 
     def scalings(self) -> list[Fit]:
         """Return for each matrix the scales that bring the dense one nearest to the quantized."""

@@ -6,7 +6,8 @@ from one tensor into another (AWQ), and codes chosen by calibration (GPTQ). A re
 that it does not quantize as they are, except for scales that it moves; and scales that it moves it
 takes out of another tensor. What differs in any other way is another model.
 
-Only identical codes are proof. A sibling whose weights moved by less than about a twentieth of a
+Only identical codes are proof, or values that are those of the codes: such an original was made from
+the quantized model. A sibling whose weights moved by less than about a twentieth of a
 4-bit step looks like the same weights on another grid, one that moved by up to 0.8 of a step
 everywhere, norms untouched, like calibration, and one whose rows were scaled by less than half of
 what rounding does, like trained scales; so ``certain`` is false, with a warning, for every other
@@ -76,13 +77,14 @@ class Provenance:
 
     Attributes:
         status: ``same``, ``other recipe`` or ``mismatch``.
-        identical: quantized weights that are, byte for byte, MLX's own rounding of the original.
+        identical: quantized weights that are, byte for byte, MLX's own rounding of the original, or whose
+            values, rounded to its dtype, the original's are.
         total: quantized weights.
         layers: the others, the furthest first.
         tensors: dense tensors that differ and that no moved scale explains.
         message: one line.
-        certain: whether the status is proof that the one was made from the other: all codes and
-            scales are those of MLX's own rounding by the recorded schemes.
+        certain: whether the status is proof that the one was made from the other: all layers are
+            identical.
     """
 
     status: str
@@ -163,7 +165,8 @@ def _dtype(quantized: Dequantized) -> str:
 def _found(pair: Pair, name: str) -> _Found | None:
     """Return how the weight NAME differs, ``None`` if it does not."""
     ours = pair.ours()
-    if all(same_bits(ours[part], pair.parts[part]) for part in pair.parts):
+    requantized = all(same_bits(ours[part], pair.parts[part]) for part in pair.parts)
+    if requantized or pair.dequantized():
         return None
     found = pair.likeness(ours)
     if found.rounded:

@@ -152,6 +152,10 @@ def test_an_adapter_trained_on_a_quantized_base_is_for_the_original_once_that_is
     base = bench.base("torch")
     assert other_refused(run("", out, "merge", base, adapter, out))
     assert run("", out, "merge", base, adapter, out, "--trained-on", bench.quantized()).code == 0
+    dense, again = tmp_path / "dense", tmp_path / "again"
+    must(dense, "convert", "mlx-to-torch", bench.quantized(), dense, "--dequantize", "bf16")
+    must(again, "merge", dense, adapter, again, "--trained-on", bench.quantized())
+    assert provenance(again) == "same"
 
 
 @pytest.mark.parametrize("damage", [5, {"w": 5}, {"w": {"dtype": "F32"}}])

@@ -118,6 +118,32 @@ def test_so_it_is_in_every_mode(mode, model, original, tmp_path):
     assert found.status == "same"
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"bits": 8}, {"bits": None, "group_size": None, "mode": "mxfp4"}]
+)
+def test_so_is_an_original_that_mlx_lm_made_of_it(more, model, tmp_path):
+    few, config = rounded(model, **more)
+    (tmp_path / "dense").mkdir()
+    (tmp_path / "quantized").mkdir()
+    save_model(tmp_path / "quantized", few, donate_model=False)
+    save_model(tmp_path / "dense", dequantize_model(few), donate_model=False)
+    quantized = Dequantized(open_checkpoint(tmp_path / "quantized"), config)
+    assert provenance_from(quantized, open_checkpoint(tmp_path / "dense")).certain
+
+
+@pytest.mark.parametrize("code", ["F32", "BF16", "F16"])
+def test_so_is_one_that_holds_its_values_unless_one_is_the_next_number(code, model, tmp_path):
+    few, config = rounded(model)
+    save_model(tmp_path, few, donate_model=False)
+    quantized = Dequantized(open_checkpoint(tmp_path), config)
+    dense = Dequantized(open_checkpoint(tmp_path), config, dtype=code)
+    values = {name: dense.read(name) for name in dense.headers}
+    assert provenance_from(quantized, Arrays(values)).certain
+    some = values[next(iter(dense.schemes))]
+    some.view(f"u{some.itemsize}")[1, 1] ^= 1
+    assert not provenance_from(quantized, Arrays(values)).certain
+
+
 @pytest.mark.parametrize("stored", DTYPES)
 @pytest.mark.parametrize("cast", DTYPES)
 def test_so_it_is_where_the_model_was_cast_before(stored, cast, tmp_path):
