@@ -16,6 +16,7 @@ from ..check.verdict import Stage
 
 NAME: Final = "moved"
 MARGIN: Final = 1e-4  # of what was said: it is printed in fewer digits, and values are float32
+HALF: Final = 2  # bytes of a 16-bit number
 SHOWN: Final = 3  # weights that a line names
 
 
@@ -72,12 +73,23 @@ def differences(source: Dequantized, values: Array, name: str) -> Iterator[float
         some = rows[start : start + len(exact)].astype(np.float64)
         start += len(exact)
         steps = np.repeat(step_of(parts, scheme), scheme.group_size, axis=-1)
-        # float32 holds either value to half a last place.
-        room = np.finfo(np.float32).eps * np.maximum(np.abs(exact), np.abs(some))
-        apart = np.maximum(np.abs(some - exact) - room, 0)
+        apart = np.maximum(np.abs(some - exact) - rounded(parts, scheme, exact, some), 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(apart == 0, 0.0, apart / steps)
         yield float(np.max(np.nan_to_num(share, nan=np.inf), initial=0.0))
+
+
+def rounded(parts: Parts, scheme: Scheme, exact: Array, there: Array) -> Array:
+    """Return how far what is compared was rounded: EXACT, made of PARTS, and what is THERE.
+
+    float32 holds either value to half a last place, and the product of a zero point and a scale, which is
+    read as a bias, as well; where scales have 16 bits that product is exact.
+    """
+    last = np.finfo(np.float32).eps
+    room: Array = last * np.maximum(np.abs(exact), np.abs(there))
+    if scheme.affine and parts["scales"].dtype.itemsize > HALF:
+        room = room + np.repeat(last / 2 * np.abs(parts["biases"]), scheme.group_size, axis=-1)
+    return room
 
 
 def step_of(parts: Parts, scheme: Scheme) -> Array:

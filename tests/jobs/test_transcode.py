@@ -207,6 +207,14 @@ def test_a_format_with_whole_zero_points_says_how_far_weights_moved(zero_points)
     assert {it["status"] for it in verdict["stages"][2:]} <= {"pass", "skipped"}
 
 
+def test_scales_in_float32_move_no_further_than_stated(tmp_path):
+    source = quantized(tmp_path, DENSE, llama, bits=6, group_size=32, dtype=mx.float32)
+    how = ("--quant-method", "compressed-tensors", "--json")
+    said = run("mlx-to-torch", source, tmp_path / "torch", *how, code=4)
+    loaded, moved = json.loads(said)["verdict"]["stages"][:2]
+    assert (loaded["status"], moved["name"], moved["status"]) == ("unverified", "moved", "pass")
+
+
 def test_a_weight_that_moved_further_than_stated_differs(zero_points, tmp_path):
     source, made, _ = zero_points
     wrong = shutil.copytree(made, tmp_path / "wrong")
