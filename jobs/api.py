@@ -375,6 +375,6 @@ def inspect(
     Example::
 
         facts = weighbridge.inspect("bert")
-        assert facts["is"] == "a torch model"
+        assert facts["is"] == "a PyTorch model"
     """
     return inspect_spec(str(path), trust_code=trust_code, map_name=map)

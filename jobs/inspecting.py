@@ -22,12 +22,17 @@ from ..converters.models import PROGRAMS, Model
 from ..converters.models.manifests import MANIFEST, read_manifest
 from ..converters.models.specs import ADAPTER_FILES, exists
 from ..converters.models.specs import open as open_model
+from ..converters.planning.dense import METHOD, PACKING
+from ..converters.planning.transcoding import quantized_view
+from ..converters.quantization import Dequantized
 from ..converters.routes import ROUTES
 from ..errors import WeighbridgeError
 from .usage import adapter_lines, gguf_lines, model_lines
 
 Facts = dict[str, Any]
-USAGE = "run it in Python"
+USAGE, CODES = "run it in Python", "quantized weights"
+KINDS: Mapping[str, str] = {"torch": "a PyTorch model", "mlx": "an MLX model", **PROGRAMS}
+WRITERS = {"peft": "PEFT", "mlx-vlm": "mlx-vlm"}  # of adapters; the others are mlx-lm's
 PACKAGES = (
     *("torch", "mlx", "transformers", "coremltools", "safetensors", "numpy", "onnx", "peft"),
     *("mlx-lm", "gguf", "onnxruntime", "onnxscript", "coreai-core", "coreai-torch"),
@@ -73,19 +78,21 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
         return with_next(spec, facts, proposals(spec, "golden", source))
     if is_adapter(path):
         adapter = read_adapter(path)
-        base, kind = adapter.base.get("spec"), f"{adapter.framework} adapter"
+        base = next(filter(exists, adapter.named_bases), None)
         described = {**adapter_facts(adapter), USAGE: adapter_lines(spec, adapter)}
-        return with_next(spec, described, proposals(spec, kind, base))
+        commands = proposals(spec, f"{adapter.framework} adapter", base)
+        return with_next(spec, described, commands if adapter.updates else commands[1:])
     if path.suffix == ".gguf" and path.is_file():
         return {"path": spec, **gguf_facts(path), USAGE: gguf_lines(path)}
     model = open_model(spec, trust_code=trust_code, map=map_name)
     facts = model_facts(model)
     if lines := model_lines(spec, model):
         facts[USAGE] = lines
-    if model.config.get("quantization"):
-        return with_next(spec, facts, [dequantizing(spec)])
     source = recorded_path(read_manifest(path / MANIFEST).get("source", {}))
-    return with_next(spec, facts, proposals(spec, model.framework, source, model))
+    commands = proposals(spec, model.framework, source, model)
+    if CODES in facts:  # exports to Core ML begin with dense weights
+        commands = [*commands[:1], *([dequantizing(spec)] if model.framework == "mlx" else [])]
+    return with_next(spec, facts, commands)
 
 
 def proposals(spec: str, kind: str, other: Any, model: Model | None = None) -> list[str]:
@@ -128,14 +135,18 @@ def adapter_facts(adapter: Adapter) -> Facts:
     """Describe an adapter."""
     ranks = Counter(update.rank for update in adapter.updates.values())
     scales = sorted({update.scale for update in adapter.updates.values()})
-    return {
-        "is": f"a LoRA adapter ({adapter.dialect} dialect)",
+    kind = "DoRA" if any(it.magnitude is not None for it in adapter.updates.values()) else "LoRA"
+    changes = {
+        "is": f"a {kind} adapter of {WRITERS.get(adapter.dialect, 'mlx-lm')}",
         "changes": f"{len(adapter.updates)} weights",
         "rank": ", ".join(f"{rank} ({count} x)" for rank, count in sorted(ranks.items())),
         "scale": ", ".join(f"{scale:g}" for scale in scales),
         "weights": sorted(adapter.updates),
+    }
+    return {
+        **(changes if adapter.updates else {"is": "weights that mlx-lm trained whole"}),
         "modules_to_save tensors": sorted(adapter.saved),
-        "base": adapter.base.get("spec") or "nobody recorded it",
+        "base": next(iter(adapter.named_bases), "nobody recorded it"),
         "notes": list(adapter.notes),
     }
 
@@ -157,13 +168,13 @@ def gguf_facts(path: Path) -> Facts:
 def model_facts(model: Model) -> Facts:
     """Describe a model: its family, tensors and signature."""
     facts: Facts = {
-        "is": PROGRAMS.get(model.framework, f"a {model.framework} model"),
+        "is": KINDS[model.framework],
         "architecture": architecture(model),
     }
     if found := mlx_class(model):
         facts["runs in MLX by"] = found
     if model.path is not None and model.framework != "mlprogram":
-        facts |= tensor_facts(model)
+        facts |= quantized_facts(model) | tensor_facts(model)
     if model.framework == "mlprogram":
         from ..converters.captures.mlprogram.contents import described
 
@@ -224,6 +235,19 @@ def tensor_facts(model: Model) -> Facts:
         "ignored": [file.name for file in checkpoint.ignored],
         "headers": {name: str(header) for name, header in checkpoint.headers.items()},
     }
+
+
+def quantized_facts(model: Model) -> Facts:
+    """Say how many weights of MODEL are quantized in which way; nothing where none is."""
+    method = (model.config.get(PACKING) or {}).get(METHOD)
+    try:
+        seen = quantized_view(model).tensors
+    except WeighbridgeError as error:
+        return {CODES: f"not read: {error}"}
+    if isinstance(seen, Dequantized) and seen.schemes:
+        found = dict(Counter(map(str, seen.schemes.values())))
+        return {METHOD: method, CODES: found} if method else {CODES: found}
+    return {CODES: f"by {METHOD} {method}"} if method else {}
 
 
 def version_of(package: str) -> str | None:

@@ -1,18 +1,20 @@
 """Conversions as a user runs them; the oracles are the native loaders of each side."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer, BertModel
 
 from weighbridge import jobs
 from weighbridge.cli import main
 from weighbridge.converters.adapters import write_adapter
 from weighbridge.converters.values import LowRank
+from weighbridge.tests.support.quantized_bases import quantized
 
 UNCHECKED = jobs.Options(check="none")
 NAMES = [
@@ -170,12 +172,30 @@ def test_merge_keeps_the_framework_and_equals_merging_on_the_way_home(mlx_dir, a
 
 @pytest.mark.parametrize(
     ("spec", "expected", "verb"),
-    [("mlx_dir", "a mlx model", "convert mlx-to-torch"), ("adapter", "a LoRA adapter", "merge")],
+    [("mlx_dir", "an MLX model", "convert mlx-to-torch"), ("adapter", "a LoRA adapter", "merge")],
 )
 def test_inspect_ends_in_what_can_be_run(request, spec, expected, verb):
     output = invoke("inspect", request.getfixturevalue(spec)).stdout
     assert expected in output
     assert f"weighbridge {verb}" in output.split("you can now run:")[1]
+
+
+def test_inspect_tells_how_weights_are_quantized_and_what_was_trained_whole(tmp_path):
+    source = quantized(tmp_path, bits=4, mode="mxfp4", group_size=32)
+    there = tmp_path / "there"
+    jobs.convert(str(source), there, "torch", options=UNCHECKED)
+    for path, more in ((source, "--dequantize"), (there, "quant_method: compressed-tensors")):
+        output = invoke("inspect", path).stdout
+        assert re.search(r"quantized weights:\n  4-bit mxfp4, groups of 32  \d+\n", output)
+        assert more in output
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    settings = {"fine_tune_type": "full", "lora_parameters": None, "model": str(source)}
+    (whole / "adapter_config.json").write_text(json.dumps(settings))
+    save_file({"lm_head.weight": np.ones((2, 3), np.float32)}, whole / "adapters.safetensors")
+    output = invoke("inspect", whole).stdout
+    assert "is: weights that mlx-lm trained whole" in output
+    assert output.split("you can now run:")[1].split()[:3] == ["weighbridge", "merge", str(source)]
 
 
 def test_a_merge_keeps_the_map_sizes_and_layout_check_of_its_base(mlx_dir, adapter, tmp_path):
