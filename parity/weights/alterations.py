@@ -15,7 +15,7 @@ from ...converters.values import Array
 from .candidate_tensor import CLOSE, CandidateTensor, row_tolerance
 from .differences import describe_differences
 from .folding import explain_folded
-from .layered import flipped, in_other_order, part_of_stack
+from .layered import flipped, in_other_order, of_stack, part_of_stack
 from .merges.shares import merge_of, off_by_more, share_by_numbers, share_by_sketches
 from .orders import describe_order, match_rows
 from .reference_index import Explanation, ReferenceIndex, lossless, ranked, unit
@@ -344,7 +344,8 @@ def _column_order(tensor: CandidateTensor, name: str, limit: float) -> Array | N
 def _unexplained(tensor: CandidateTensor) -> Explanation:
     if tensor.by_name is None:
         return tensor.explanation(None, "unexplained", "the reference has no weights", ok=False)
-    if found := part_of_stack(tensor, _altered) or in_other_order(tensor, _altered):
+    shaped = (explain(tensor, _altered) for explain in (part_of_stack, of_stack, in_other_order))
+    if found := next(filter(None, shaped), None):
         return found
     if not tensor.peers:
         shape = list(tensor.index.sketches[tensor.by_name].shape)

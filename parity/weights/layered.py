@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations, permutations
+from typing import Final
 
 import numpy as np
 
 from ...converters.values import Array
 from .candidate_tensor import CandidateTensor
 from .orders import shorten
-from .reference_index import Explanation, ranked
+from .reference_index import Explanation, Permitted, ReferenceIndex, ranked
 from .sketches.casts import fingerprint
+from .sketches.sketch import sketch
 
+OPENED: Final = 3  # stacks, the likeliest by name: an expert has a gate and two projections
+ALIKE: Final = 0.7  # cosine; of two that have nothing to do with each other it is near 0
 Explain = Callable[[CandidateTensor], Explanation]
 
 
@@ -73,6 +77,41 @@ def part_of_stack(tensor: CandidateTensor, explain: Explain) -> Explanation | No
             if any(found):
                 return _faults(tensor, parts, found, explain)
     return None
+
+
+def of_stack(tensor: CandidateTensor, explain: Explain) -> Explanation | None:
+    """Explain a tensor that has the shape of the parts of a reference stack by the nearest part.
+
+    Only where the reference's values are at hand, and some part is near.
+    """
+    index, shape = tensor.index, tensor.array.shape
+    stacks = [name for name, it in index.sketches.items() if it.shape[1:] == shape]
+    if tensor.peers or index.arrays is None or not shape:
+        return None
+    found: list[tuple[float, str, int, Array]] = []
+    for source in ranked(tensor.name, stacks)[:OPENED]:
+        stack = index.arrays(source)
+        alike = [_likeness(tensor.array, part) for part in stack]
+        number = int(np.argmax(alike))
+        found.append((alike[number], source, number, stack[number]))
+    likeness, source, number, part = max(
+        found, key=lambda it: it[0], default=(0.0, "", 0, tensor.array)
+    )
+    if likeness < ALIKE:
+        return None
+    named = f"{source}[{number}]"
+    alone = ReferenceIndex({named: sketch(part)}, lambda _: part, {}, Permitted())
+    made = explain(CandidateTensor(alone, tensor.name, tensor.array))
+    detail = f"part {number} of {source}: {made.kind}, {made.detail}"
+    return tensor.explanation(source, "unexplained", detail, ok=False)
+
+
+def _likeness(one: Array, other: Array) -> float:
+    """Return the cosine between ONE and OTHER, whatever its sign; 0 where it is no number."""
+    left, right = (it.astype(np.float64).ravel() for it in (one, other))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        found = abs(float(left @ right / np.sqrt((left @ left) * (right @ right))))
+    return found if found <= np.inf else 0.0
 
 
 def _faults(

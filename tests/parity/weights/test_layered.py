@@ -38,6 +38,21 @@ def test_the_expert_of_a_stack_that_is_altered_is_named(turned, factor, said):
     assert rest == []
 
 
+@pytest.mark.parametrize(("factor", "said"), [(-1, "scaled, -1 *"), (1 + 1e-7, "close, ")])
+def test_an_altered_part_of_a_reference_stack_is_named(factor, said):
+    stacks = {
+        f"layer.0.{it}": np.stack(list(EXPERTS.values())) + n for n, it in enumerate(("gate", "up"))
+    }
+    alone = {f"layer.0.experts.{n}.w": part for n, part in enumerate(stacks["layer.0.up"])}
+    alone["layer.0.experts.2.w"] = np.float32(factor) * alone["layer.0.experts.2.w"]
+    sketches = {key: sketch(value) for key, value in stacks.items()}
+    found = explain(sketches, ArrayWeights(alone), reference_arrays=stacks.__getitem__)
+    (wrong,) = (it for it in found if it.name == "layer.0.experts.2.w")
+    assert not wrong.ok
+    assert wrong.detail.startswith("part 2 of layer.0.up: ")
+    assert said in wrong.detail
+
+
 @pytest.mark.parametrize(("axes", "said"), [((2,), "axis 2"), ((2, 3), "axes (2, 3)")])
 def test_a_kernel_turned_round_is_named(axes, said):
     (found,) = explained({"conv.weight": KERNEL}, "conv.weight", np.flip(KERNEL, axes))
