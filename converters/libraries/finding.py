@@ -69,7 +69,7 @@ def code_refusal(key: str, value: Any) -> str:
     """Return the message that a config asks for code, and what to do."""
     return (
         f"config.json asks to run code of its own directory ({key}: {value!s:.120}), which is not done."
-        " If you trust it, import it yourself and name it: MODULE:FUNCTION"
+        " If you trust it, name a function of yours that builds the model: --trust-code MODULE:FUNCTION"
     )
 
 
