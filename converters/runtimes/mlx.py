@@ -196,8 +196,7 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
     if isinstance(model.factory, nn.Module):
         return widened(native_module(model), dtype), "user"
     tabled = model.family and model.family.map and (has_torch() or misfits(model))
-    ours = tabled or not (model.family or model.only_in_mlx)
-    if model.framework != "mlx" or model.factory or ours:
+    if model.framework != "mlx" or model.factory or tabled or model.library is None:
         return captured_module(model, dtype), "captured"
     problems = misfits(model)
     if not problems:
