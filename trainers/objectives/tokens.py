@@ -73,10 +73,11 @@ class MaskedLM(nn.Module):
 
     @staticmethod
     def check(module: Any, _: Mapping[str, Dataset]) -> list[str]:
-        """Return why MODULE finds no tokens of one text: an encoder would show them to its decoder."""
-        if not getattr(getattr(module, "config", None), "is_encoder_decoder", False):
-            return []
-        name = type(module).__name__
+        """Return why MODULE finds no tokens of a text: no head, or an encoder that would show them to its decoder."""
+        name, config = type(module).__name__, getattr(module, "config", None)
+        bare = getattr(module, "base_model", None) is module and not module.get_output_embeddings()
+        if not getattr(config, "is_encoder_decoder", False):
+            return [f"{name} has no head of words; take a checkpoint that has"] if bare else []
         fitting = "objective=seq2seq_lm, on pairs of texts (--recipe seq2seq-lora)"
         return [f"{name} reads a text and writes another: {fitting}"]
 
