@@ -75,7 +75,8 @@ class MaskedLM(nn.Module):
     def check(module: Any, _: Mapping[str, Dataset]) -> list[str]:
         """Return why MODULE finds no tokens of a text: no head, or an encoder that would show them to its decoder."""
         name, config = type(module).__name__, getattr(module, "config", None)
-        bare = getattr(module, "base_model", None) is module and not module.get_output_embeddings()
+        base: Any = getattr(module, "base_model", module)
+        bare = base is module and not getattr(base, "get_output_embeddings", lambda: True)()
         if not getattr(config, "is_encoder_decoder", False):
             return [f"{name} has no head of words; take a checkpoint that has"] if bare else []
         fitting = "objective=seq2seq_lm, on pairs of texts (--recipe seq2seq-lora)"
