@@ -47,8 +47,9 @@ NEEDS = {
 # Verbs that can follow, and what they take: {spec} is what was inspected, {other} the base or the
 # source that it goes with, and what begins with ~ ends the name of a new file.
 COREML = ("export coreml", "{spec}", "~.mlpackage")
+TO_MLX = ("convert torch-to-mlx", "{spec}", "~-mlx")
 NEXT: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "torch": (("convert torch-to-mlx", "{spec}", "~-mlx"), COREML),
+    "torch": (TO_MLX, COREML),
     "mlx": (("convert mlx-to-torch", "{spec}", "~-torch"), COREML),
     **{
         kind: (
@@ -99,6 +100,8 @@ def proposals(spec: str, kind: str, other: Any, model: Model | None = None) -> l
     """Return the commands that can follow for SPEC; those with an OTHER that is unknown ask for help."""
     known = str(other) if isinstance(other, str) and exists(other) else ""
     rows = [row for row in NEXT[kind] if row is not COREML or (model and runs(model))]
+    if model and not leads(model):
+        rows = [row for row in rows if row is not TO_MLX]
     return [command(*words(row, spec, known)) for row in rows]
 
 
@@ -118,6 +121,14 @@ def runs(model: Model) -> bool:
         return bool(model.signature.inputs)
     except WeighbridgeError:
         return False
+
+
+def leads(model: Model) -> bool:
+    """Say whether there may be a map from MODEL to MLX: a given one, a table's, or a library's class."""
+    try:
+        return bool(model.map_text or model.tabled or model.library)
+    except WeighbridgeError:
+        return True
 
 
 def is_adapter(path: Path) -> bool:

@@ -91,6 +91,16 @@ CASES = {  # what is wrong: what makes it, the settings, what is said
     "no such model": (list, (*TEXTS, "model=none"), "none: no such file or directory, and not"),
     "no such model, and what to do": (list, (*TEXTS, "model=none"), "--set model=DIRECTORY"),
     "not JSON": (lambda: Path("rows.jsonl").write_text("{\n"), TEXTS, "line 1: not JSON"),
+    "a model without a head": (
+        lambda: lines([TEXT] * 40),
+        TEXTS,
+        "BertModel has no head of words",
+    ),
+    "not UTF-8": (
+        lambda: Path("rows.jsonl").write_bytes(b'{"text": "a"}\n{"text": "caf\xe9"}\n'),
+        TEXTS,
+        "rows.jsonl: line 2: invalid continuation byte; save the file as UTF-8",
+    ),
     "a wrong key": (lambda: lines([{"txt": "a"}]), TEXTS, "line 1: no text text; is it txt?"),
     "too long": (
         lambda: lines([TEXT] * 4),
@@ -154,3 +164,27 @@ def test_what_was_done_about_the_data_is_in_the_report(tiny_bert_dir):
     report = json.loads(Path("run/result.json").read_text())["data"]
     assert report["train"]["examples"] + report["validation"]["examples"] == 11
     assert report["train"]["dropped"] + report["validation"]["dropped"] == 1
+
+
+PAIRS = (
+    "data.kind=pairs",
+    "data.train=rows.jsonl",
+    "objective=contrastive",
+    "steps=1",
+    "freeze=[pooler]",
+)
+
+
+def test_a_mark_of_the_byte_order_and_separators_in_texts_are_no_ends_of_lines(tiny_bert_dir):
+    rows = [{"query": f"the\u2028time {it}", "document": f"year\x85{it}"} for it in range(20)]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\r\n" for row in rows)
+    Path("rows.jsonl").write_text(text, encoding="utf-8-sig", newline="")
+    train(f"model={tiny_bert_dir}", *PAIRS, "batch_size=2", code=0)
+
+
+def test_fewer_examples_than_are_recorded_train(tiny_bert_dir):
+    rows = [{"query": f"the time {it}", "document": f"a year {it}"} for it in "abcd"]
+    lines(rows[:2])
+    lines(rows[2:], "others.jsonl")
+    settings = (f"model={tiny_bert_dir}", *PAIRS, "data.validation=others.jsonl")
+    train(*settings, "batch_size=2", code=0)

@@ -53,7 +53,7 @@ def write_result(
 
         torch = updates_of(parameters, adapter.scale, PREFIX)
         updates, whole = _mlx_form(task, torch), _beside(task, parameters)
-        if whole or not updates:
+        if whole or not updates or _only_in_torch(task):
             write_peft(folder, torch, kinds=dict(torch_kinds(task.module)), saved=whole)
         else:
             write_adapter(folder, updates, config={"model": task.model.spec} if task.model else {})
@@ -134,7 +134,10 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     """Return the command that brings the run in OUT back to PyTorch, or else shows what is in it."""
     model = task.model
     trust = ("--trust-code", config.trust_code) if config.trust_code else ()
-    if model is None or model.path is None or not model.path.is_dir() or _map(task) is None:
+    known = model is not None and (
+        _map(task) is not None or (config.adapter and _only_in_torch(task))
+    )
+    if model is None or model.path is None or not model.path.is_dir() or not known:
         return command("inspect", out)
     coded = is_quantized(model)
     if task.grids.blocks:
@@ -246,9 +249,16 @@ def _map(task: Task) -> Any:
     """Return the map of the task's model, or ``None`` where it has none."""
     if task.model is None or not (task.model.map_text or task.model.family):
         return None
-    from ..converters.maps.sources.choose import known_map
+    from ..converters.maps.sources.choose import map_of
 
-    return known_map(task.model)
+    return map_of(task.model)
+
+
+def _only_in_torch(task: Task) -> bool:
+    """Return whether the task's model is a torch directory of which nothing is known in MLX."""
+    model = task.model
+    there = model is not None and model.path is not None and model.framework == "torch"
+    return there and _map(task) is None
 
 
 def tied(module: Any) -> dict[str, str]:

@@ -39,6 +39,14 @@ def recorded_of(
     return {"weights": weights, "made": made, "origins": origins, UNIFORM: alike}
 
 
+def held(module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tensors of MODULE that files of it hold, and those that it computes itself, by name."""
+    state, never = module.state_dict(), {*(getattr(module, "_keys_to_ignore_on_save", None) or ())}
+    computed = {name: it for name, it in module.named_buffers() if name not in state}
+    computed |= {name: it for name, it in state.items() if name in never}
+    return {name: it for name, it in state.items() if name not in never}, computed
+
+
 def described(
     constants: Mapping[str, Array], module: torch.nn.Module
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -48,10 +56,9 @@ def described(
         The constants that are tensors of the state dict, and the others with axes, with the buffer
         outside the state dict that one may be.
     """
-    state = module.state_dict()
+    state, own = held(module)
     weights = match_weights(constants, state)
     rest = {name: array for name, array in constants.items() if name not in weights}
-    own = {name: it for name, it in module.named_buffers() if name not in state}
     buffers = {
         name: {"value": {"buffer": entry["key"]}}
         for name, entry in match_weights(rest, own).items()

@@ -17,7 +17,7 @@ from .apart import apart
 from .defaults import key_of
 from .floats import document_of
 from .target import Target
-from .transformers import header, meta_model, quiet, torch_class
+from .transformers import computed, header, meta_model, quiet, torch_class
 
 Config = Mapping[str, Any]
 LINEAR: Final = "linear"  # weight [out, in]
@@ -25,7 +25,7 @@ CONV1D: Final = "conv1d"  # transformers' Conv1D, weight [in, out]
 EMBEDDING: Final = "embedding"  # weight [vocabulary, dimensions]
 EXPERTS: Final = "experts"  # [experts, out, in]
 EXPERTS_IN_OUT: Final = "experts_in_out"  # [experts, in, out]: PEFT's own mark, ``is_transposed``
-FORMAT: Final = 1  # of the answer that is kept; raise it when what is found out changes
+FORMAT: Final = 2  # of the answer that is kept; raise it when what is found out changes
 STACKED: Final = 3  # axes of the weight of all experts
 
 
@@ -42,7 +42,7 @@ class Modules:
         headers: its state dict, every tied name included; F32 stands for every float.
         prefix: what the bare model's names begin with under a head, such as ``model``.
         ties: for each parameter that is another one by a second name, the name of that one.
-        buffers: those names in the state dict that are buffers.
+        buffers: those names in the state dict that the class computes itself, such as buffers.
     """
 
     name: str
@@ -93,7 +93,7 @@ def described(config: Config, name: str = "") -> Modules:
     with quiet():
         model = meta_model(config, name)
     headers = {at: header(tensor, "F32") for at, tensor in model.state_dict().items()}
-    buffers = headers.keys() & {at for at, _ in model.named_buffers(remove_duplicate=False)}
+    buffers = headers.keys() & computed(model)
     kinds, prefix = dict(torch_kinds(model)), str(model.base_model_prefix)
     return Modules(name, kinds, headers, prefix, ties(model), frozenset(buffers))
 

@@ -217,6 +217,12 @@ def saved_state(model: Any, *, fused: bool = False) -> dict[str, Any]:
     return dict(revert_weight_conversion(model, state))
 
 
+def computed(model: Any) -> frozenset[str]:
+    """Return the names in the state dict of MODEL that it computes itself: buffers, and what is never saved."""
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    return frozenset({*buffers, *model._keys_to_ignore_on_save})
+
+
 def own_headers(model: Any) -> Headers:
     """Return the tensors of MODEL by its own names, which those of its checkpoints may differ from."""
     from transformers.modeling_utils import remove_tied_weights_from_state_dict

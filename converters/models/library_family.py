@@ -1,4 +1,4 @@
-"""A Family for every model type that an MLX library and transformers both implement.
+"""A Family for every model type that an MLX library and transformers implement, or of texts transformers alone.
 
 Nothing is imported but the sources of the libraries' tables: opening a model must stay quick.
 """
@@ -17,13 +17,17 @@ from ...errors import BadInputError, UnsupportedError
 from ..libraries import Target, find
 from ..libraries.packages import assigned
 from .families import Family, encoder_signature
-from .signature import Port, Signature, causal_signature, headless
+from .signature import WIDTHS, Port, Signature, causal_signature, headless
 from .signatures import (
+    HEADS,
     TOKENS,
+    Headed,
+    Maker,
     described_signature,
     detector_signature,
     drafting,
     siglip_signature,
+    text_signature,
     vit_signature,
 )
 
@@ -42,6 +46,21 @@ PICTURES: Final[Mapping[str, Callable[[Config], Signature]]] = {
 }
 # Types of which transformers wants a session, not arrays.
 FOLLOWING: Final = frozenset({"sam3_video"})
+# Transformers' tables of classes that read texts, in the order in which a class is looked up, and what
+# each has to the signature of an encoder.
+HEADED: Final[Mapping[str, Headed]] = {
+    "SEQ_TO_SEQ_CAUSAL_LM": HEADS["ForConditionalGeneration"],
+    "CAUSAL_LM": lambda config, _: causal_signature(config),
+    "MASKED_LM": HEADS["ForMaskedLM"],
+    "SEQUENCE_CLASSIFICATION": HEADS["ForSequenceClassification"],
+    "TOKEN_CLASSIFICATION": HEADS["ForTokenClassification"],
+    "QUESTION_ANSWERING": HEADS["ForQuestionAnswering"],
+    "TEXT_ENCODING": lambda _, base: base,
+}
+# Encoders whose positions begin behind the padding id, as RoBERTa's do.
+RESERVED: Final = frozenset(
+    {"camembert", "data2vec-text", "esm", "ibert", "longformer", "roberta-prelayernorm", "xmod"}
+)
 INNER: Final = ("text_config", "llm_config", "thinker_config")  # where wrappers keep the text model
 
 
@@ -57,6 +76,8 @@ def library_of(config: Config, library: str | None = None) -> Target | None:
 def family_of(config: Config, library: str | None = None) -> Family | None:
     """Return the Family of a type that LIBRARY, or any, and transformers know; its map is learned.
 
+    Without a LIBRARY a type of texts that transformers alone knows has one too, and no map.
+
     >>> family_of({"model_type": "llama"}).map
     ''
 
@@ -64,9 +85,34 @@ def family_of(config: Config, library: str | None = None) -> Family | None:
         UntrustedError: the configuration asks to run code of its own directory.
     """
     target = library_of(config, library)
-    if target is None or not in_transformers(str(config["model_type"])):
+    if target is None:
+        made = None if library else signature_of_texts(config)
+        return Family("", "", made) if made else None
+    if not in_transformers(str(config["model_type"])):
         return None
     return Family("", "", partial(signature_in, target))
+
+
+def signature_of_texts(config: Config) -> Maker | None:
+    """Return what makes the signature of the class of transformers that CONFIG names, if it reads texts alone.
+
+    >>> bart = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "vocab_size": 9}
+    >>> [port.name for port in signature_of_texts(bart)(bart | {"d_model": 4}).inputs]
+    ['input_ids', 'attention_mask', 'decoder_input_ids']
+    """
+    kind, named = str(config.get("model_type")), [*(config.get("architectures") or ()), ""][0]
+    parts = {key for key, it in config.items() if key.endswith("_config") and isinstance(it, dict)}
+    if "vocab_size" not in config or parts - {"quantization_config"}:
+        return None
+    width = next((key for key in WIDTHS if key in config), WIDTHS[0])
+    base = text_signature(width, 2 if kind in RESERVED else 0)
+    tables = {it: classes(BARE, f"MODEL_FOR_{it}_MAPPING_NAMES").get(kind) for it in HEADED}
+    head = next((HEADED[it] for it, cls in tables.items() if cls == named), None)
+    if head is None and is_bare(config):
+        if tables["CAUSAL_LM"] and not tables["MASKED_LM"] and not tables["SEQ_TO_SEQ_CAUSAL_LM"]:
+            return headless
+        head = HEADS["Model"] if tables["SEQ_TO_SEQ_CAUSAL_LM"] else HEADED["TEXT_ENCODING"]
+    return (lambda it: head(it, base(it))) if head else None
 
 
 def signature_in(target: Target, config: Config) -> Signature:

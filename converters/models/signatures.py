@@ -287,7 +287,7 @@ def decoding(config: Config, base: Signature) -> Signature:
     encoded = replace(base.outputs[0], name="encoder_last_hidden_state")
     limit = base.inputs[0].limit("sequence", 512)
     target = decoder_input(size_of(config, "vocab_size"), limit)
-    hidden = output("last_hidden_state", *TARGETS, size_of(config, "d_model"))
+    hidden = output("last_hidden_state", *TARGETS, base.outputs[0].shape[-1])
     return Signature((*base.inputs, target), (hidden, encoded))
 
 

@@ -53,6 +53,12 @@ class Conversion:
             if not model.factory:
                 model.signature  # noqa: B018  # raises, and says what is unknown
             kind = model.config.get("model_type")
+            if model.family is not None and self.to == "mlx":
+                raise BadInputError(
+                    f"{model.spec}: no MLX library that is installed has a class for model_type {kind},"
+                    " so there is nothing to convert it to; give --map FILE.wmap for a class of your own. As it"
+                    " is it runs in MLX by weighbridge.capture and trains there by weighbridge train"
+                )
             raise BadInputError(
                 f"{model.spec}: no map is known for {f'model_type {kind}' if kind else 'it'}; give one"
                 " with --map FILE.wmap, or run the PyTorch class itself in MLX with weighbridge.capture"

@@ -196,8 +196,7 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
     if isinstance(model.factory, nn.Module):
         return widened(native_module(model), dtype), "user"
     tabled = model.family and model.family.map and (has_torch() or misfits(model))
-    ours = tabled or not (model.family or model.only_in_mlx)
-    if model.framework != "mlx" or model.factory or ours:
+    if model.framework != "mlx" or model.factory or tabled or model.library is None:
         return captured_module(model, dtype), "captured"
     problems = misfits(model)
     if not problems:
@@ -205,7 +204,7 @@ def module_of(model: Model, dtype: str) -> tuple[nn.Module, str]:
     if not model.map_text:
         raise MismatchError(f"{model.spec} does not fit {model.library}", problems)
     found = f"{model.spec} does not fit {model.library} ({problems[0]}; {len(problems)} in all)"
-    if model.library and unloaded(model.library.library, model.library.model_type):
+    if unloaded(model.library.library, model.library.model_type):
         raise UnsupportedError(found)  # the class that is mended does, and torch's would tell less
     try:
         return captured_module(model, dtype), "captured"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MismatchError, UnsupportedError
-from ..libraries.transformers import no_progress_bar, torch_class, transformers_config
+from ..libraries.transformers import computed, no_progress_bar, torch_class, transformers_config
 from ..models import Model
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def load_pretrained(
         info, _ = convert_and_load_state_dict_in_model(module, dict(tensors), plan)
     module.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
     # What transformers would leave at random is an error; a buffer has what its module computed.
-    absent = info.missing_keys - {name for name, _ in module.named_buffers()}
+    absent = info.missing_keys - computed(module)
     absent -= close_towers(module, absent) if towers else set()
     module._adjust_missing_and_unexpected_keys(info)
     if problems := [*missing(module, absent), *loading_problems(info)]:

@@ -41,13 +41,11 @@ class SourceTensors:
     @cached_property
     def buffers(self) -> dict[str, Array]:
         """Tensors that the model computes itself, such as inverse frequencies, by name."""
-        module = self._built[0]
-        kept = module.state_dict().keys()
-        return {
-            name: buffer.detach().numpy()
-            for name, buffer in module.named_buffers()
-            if name not in kept and buffer.is_floating_point()
-        }
+        from ...converters.captures.described import held
+
+        _, computed = held(self._built[0])
+        found = {name: it.detach() for name, it in computed.items() if it.is_floating_point()}
+        return {name: it.numpy() for name, it in found.items()}
 
     def compute(self, probes: Sequence[Probe], sizes: Collection[int]) -> None:
         """Run the model on PROBES, and keep what it computes from its weights alone, of these SIZES.

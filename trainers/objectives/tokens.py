@@ -71,6 +71,17 @@ class MaskedLM(nn.Module):
         """Return the label of every position's logits."""
         return labels
 
+    @staticmethod
+    def check(module: Any, _: Mapping[str, Dataset]) -> list[str]:
+        """Return why MODULE finds no tokens of a text: no head, or an encoder that would show them to its decoder."""
+        name, config = type(module).__name__, getattr(module, "config", None)
+        base: Any = getattr(module, "base_model", module)
+        bare = base is module and not getattr(base, "get_output_embeddings", lambda: True)()
+        if not getattr(config, "is_encoder_decoder", False):
+            return [f"{name} has no head of words; take a checkpoint that has"] if bare else []
+        fitting = "objective=seq2seq_lm, on pairs of texts (--recipe seq2seq-lora)"
+        return [f"{name} reads a text and writes another: {fitting}"]
+
 
 class CausalLM(MaskedLM):
     """The loss of every token whose label is not -100, found from those before it."""
@@ -79,20 +90,11 @@ class CausalLM(MaskedLM):
 
     answers = staticmethod(next_tokens)
 
-    @staticmethod
-    def check(module: Any, _: Mapping[str, Dataset]) -> list[str]:
-        """Return why MODULE finds no next tokens: an encoder would show them to its decoder."""
-        if not getattr(getattr(module, "config", None), "is_encoder_decoder", False):
-            return []
-        name = type(module).__name__
-        return [f"{name} reads a text and writes another: --recipe seq2seq-lora, on pairs of texts"]
-
 
 class Seq2SeqLM(nn.Module):
     """The loss of every token of a pair's document, found from its query and the tokens before it.
 
-    The query goes to the encoder; the decoder gets the document as the model's own class shifts it, from
-    ``decoder_start_token_id`` on.
+    The query goes to the encoder; the decoder gets the document as the model's own class shifts labels.
     """
 
     dynamic: ClassVar = {
@@ -112,8 +114,7 @@ class Seq2SeqLM(nn.Module):
     ) -> Tensor:
         """Return the loss, a scalar."""
         labels = document_ids.where(document_mask != 0, IGNORED)
-        shifted = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
-        given = {"ids": query_ids, "mask": query_mask, "decoder_input_ids": shifted}
+        given = {"ids": query_ids, "mask": query_mask, "labels": labels}
         return cross_entropy(logits_of(run(self.model, given)), labels)
 
     @staticmethod
@@ -124,7 +125,9 @@ class Seq2SeqLM(nn.Module):
     @staticmethod
     def check(module: Any, _: Mapping[str, Dataset]) -> list[str]:
         """Return why MODULE does not read one text and write another."""
-        if hasattr(module, "prepare_decoder_input_ids_from_labels"):
+        writes = getattr(module, "can_generate", bool)()
+        if writes and module.config.is_encoder_decoder:
             return []
         name = type(module).__name__
-        return [f"{name} is no encoder-decoder of transformers; decoders take objective=causal_lm"]
+        kind = "encoder-decoder of transformers with a head of words"
+        return [f"{name} is no {kind}; decoders take objective=causal_lm"]

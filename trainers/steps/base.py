@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from ...converters.values import Array
-from ..data.batches import Batch
+from ..data.batches import Batch, Dataset
 from ..ranks import Ranks
 
 Arrays = Mapping[str, Array]
@@ -16,6 +16,11 @@ BUFFERS: Final = "buffers/"
 OPTIMIZER: Final = "optimizer/"
 EXTRAS: Final = "extras/"  # see scaling.py
 EXAMPLE_ROWS: Final = 3  # of the batch that is recorded: no other size is likely to be three
+
+
+def example_of(data: Dataset) -> Batch:
+    """Return the batch of DATA that is recorded; where there are fewer examples, some again."""
+    return data.batch([row % len(data) for row in range(EXAMPLE_ROWS)])
 
 
 class Measures(NamedTuple):

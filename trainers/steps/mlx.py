@@ -25,13 +25,13 @@ from ..runs.length import about
 from ..tasks import PREFIX, Task
 from .base import (
     BUFFERS,
-    EXAMPLE_ROWS,
     EXTRAS,
     OPTIMIZER,
     PARAMETERS,
     Arrays,
     Measures,
     below,
+    example_of,
     measures,
     shares,
 )
@@ -315,7 +315,7 @@ def _capture_loss(task: Task, compute: str, *, training: bool) -> Any:
     Raises:
         UnsupportedError: it cannot be recorded; says whether it can in eval mode.
     """
-    example = task.splits["train"].batch(range(EXAMPLE_ROWS)).inputs
+    example = example_of(task.splits["train"]).inputs
     try:
         with in_mode(task.objective.make_loss(task.module), training) as module:
             return capture(module, inputs=example, dynamic=task.objective.dynamic, compute=compute)

@@ -16,7 +16,7 @@ from ...converters.values import Array
 from ..checks.decisions import require_held
 from ..ranks import ALONE, Ranks
 from ..tasks import Task
-from .base import EXAMPLE_ROWS, Arrays
+from .base import Arrays, example_of
 from .cached import differentiate, embedded, varying
 
 
@@ -91,7 +91,7 @@ class MlxCached:
     def _capture(self, task: Task) -> Any:
         """Return the captured loss of embeddings."""
         objective = task.objective
-        inputs = task.splits["train"].batch(range(EXAMPLE_ROWS)).inputs
+        inputs = example_of(task.splits["train"]).inputs
         made = embedded(inputs, self._chunk, lambda part: np.array(self._embed(_feed(part))))
         return capture(
             objective.make_from_embeddings(),  # type: ignore[misc]  # refused before
@@ -104,7 +104,7 @@ class MlxCached:
 def capture_embedding(task: Task, compute: str, *, training: bool) -> Any:
     """Return the captured module that embeds the texts of TASK, computing in COMPUTE."""
     objective = task.objective
-    inputs = task.splits["train"].batch(range(EXAMPLE_ROWS)).inputs
+    inputs = example_of(task.splits["train"]).inputs
     example = {part: inputs[f"query_{part}"] for part in ("ids", "mask")}
     with in_mode(objective.make_evaluated(task.module), training) as module:  # type: ignore[misc]
         return capture(

@@ -23,12 +23,12 @@ from ..ranks import ALONE, RANDOM, Ranks
 from ..tasks import Task
 from .base import (
     BUFFERS,
-    EXAMPLE_ROWS,
     EXTRAS,
     PARAMETERS,
     Arrays,
     Measures,
     below,
+    example_of,
     measures,
     shares,
 )
@@ -91,7 +91,7 @@ class TorchStep:
         self._buffers: dict[str, Tensor] = {}
         self._draws = False
         if self._training:
-            self._look(task.splits["train"].batch(range(EXAMPLE_ROWS)))
+            self._look(example_of(task.splits["train"]))
         self._compiled = _compiled(config)
         torch.manual_seed(ranks.seed(config.seed))
 

@@ -123,12 +123,23 @@ def weights_of(
     for name, buffer in buffers.items():  # those in the files are read, not left without values
         owner, _, leaf = name.rpartition(".")
         module.get_submodule(owner)._buffers[leaf] = buffer
+    compute_unsaved(module)
     found: dict[str, Weight] = {}
     for group in groups_of(module, list(headers)).values():
         found |= weights_in(group, module, checkpoint, outlines)
     absent = module.state_dict().keys() - found.keys() - buffers.keys() if towers else set()
     shapes = {name: tuple(it.shape) for name, it in module.state_dict().items()}
     return {name: nothing(name, shapes[name]) for name in absent} | found, places
+
+
+def compute_unsaved(module: Any) -> None:
+    """Let MODULE, a model of transformers without memory, compute those weights that it never saves."""
+    for name in module._keys_to_ignore_on_save & dict(module.named_parameters()).keys():
+        owner, _, leaf = name.rpartition(".")
+        holder = module.get_submodule(owner)
+        there = torch.empty_like(holder._parameters[leaf], device="cpu")
+        holder._parameters[leaf] = nn.Parameter(there, requires_grad=False)
+        module._init_weights(holder)
 
 
 def outline(checkpoint: Checkpoint, name: str) -> torch.Tensor:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from weighbridge.converters.maps.sources.choose import map_of
 from weighbridge.converters.models.library_family import family_of, in_transformers, text_config
 from weighbridge.converters.models.model import Model
 from weighbridge.converters.models.signature import causal_signature
@@ -61,6 +62,40 @@ def test_a_vocabulary_that_is_no_size_is_refused(size):
 
 def test_a_tabled_family_keeps_its_row():
     assert model(model_type="bert", hidden_size=8, **SIZES).family.map == "bert"
+
+
+# Classes of transformers that read texts and have no class in an MLX library, and what each gives.
+ONLY_TORCH = {
+    "albert AlbertForMaskedLM": "logits",
+    "bart BartForConditionalGeneration": "logits encoder_last_hidden_state",
+    "bart BartModel": "last_hidden_state encoder_last_hidden_state",
+    "electra ElectraForSequenceClassification": "logits",
+    "electra ElectraModel": "last_hidden_state",
+    "m2m_100 M2M100ForConditionalGeneration": "logits encoder_last_hidden_state",
+    "marian MarianMTModel": "logits encoder_last_hidden_state",
+    "opt OPTForCausalLM": "logits",
+    "opt OPTModel": "last_hidden_state",
+    "roformer RoFormerForQuestionAnswering": "start_logits end_logits",
+    "umt5 UMT5EncoderModel": "last_hidden_state",
+}
+
+
+@pytest.mark.parametrize(("named", "gives"), ONLY_TORCH.items())
+def test_a_class_of_texts_that_transformers_alone_has_is_run_as_it_is(named, gives):
+    import transformers
+
+    kind, name = named.split()
+    made = model(model_type=kind, architectures=[name], d_model=8, hidden_size=8, **SIZES)
+    assert (made.family.map, made.library, map_of(made)) == ("", None, None)
+    taken = inspect.signature(getattr(transformers, name).forward).parameters
+    assert {port.name for port in made.signature.inputs} <= taken.keys()
+    assert [port.name for port in made.signature.outputs] == gives.split()
+
+
+def test_a_class_that_takes_more_than_texts_has_no_such_family():
+    config = {"model_type": "voxtral", "architectures": ["VoxtralForConditionalGeneration"]}
+    assert family_of({**config, "vocab_size": 9, "audio_config": {"hidden_size": 8}}) is None
+    assert family_of({"model_type": "bart", "vocab_size": 9}) is None, "nothing says which class"
 
 
 def test_a_type_that_one_side_alone_knows_is_no_family():

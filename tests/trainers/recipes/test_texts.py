@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from click.testing import CliRunner
 
 from tests.conftest import save_tokenizer, tiny_vocabulary
+from tests.support.gain import realistic
 from weighbridge.cli import main
 from weighbridge.trainers.bundles import docstrings, library
 from weighbridge.trainers.data.stdlib_pairs import Pair
@@ -111,10 +113,12 @@ def t5(tmp_path_factory):
 PAIRS = ["steps=3", "batch_size=4", "validate_every=3", "checkpoint_every=3"]
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("place", ["torch", "mlx", "4bit"])
-def test_seq2seq_lora_trains_a_t5_by_transformers_own_loss(place, t5, tmp_path, monkeypatch):
-    """Two of many queries have the same document: such pairs may meet in a batch, unlike for retrieval."""
+@pytest.fixture
+def pairs(tmp_path, monkeypatch):
+    """Go to a folder of pairs, two of many queries with the same document; return the rows.
+
+    Such pairs may meet in a batch, unlike for retrieval.
+    """
     monkeypatch.chdir(tmp_path)
     rows = [("read the file", "open"), ("sort the list", "sum"), ("open a path", "open")] * 4
     rows = [
@@ -122,21 +126,81 @@ def test_seq2seq_lora_trains_a_t5_by_transformers_own_loss(place, t5, tmp_path, 
     ]
     for split in ("train", "validation", "test"):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(rows))
+    return rows
+
+
+def train_on_pairs(*settings, backend="mlx"):
+    """Train by the recipe in the folder of ``pairs``, and do what the run says; return its result."""
+    splits = [f"data.{it}={it}.jsonl" for it in ("train", "validation", "test")]
+    how = [*settings, *splits, "optimizer.learning_rate=0.01", *PAIRS]
+    words = [word for one in how for word in ("--set", one)]
+    said = run("train", "run", "--recipe", "seq2seq-lora", "--backend", backend, *words).output
+    run(*shlex.split(said.partition("Next: weighbridge ")[2].splitlines()[0]))
+    found = json.loads(Path("run/result.json").read_text())
+    assert found["best"]["loss"] < found["before"]["loss"]
+    return found
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("place", ["torch", "mlx", "4bit"])
+def test_seq2seq_lora_trains_a_t5_by_transformers_own_loss(place, t5, pairs, tmp_path):
     if place == "mlx":
         run("convert", "torch-to-mlx", t5, "mlx", "--check", "none")
     if place == "4bit":  # the head is the embeddings, and not there for itself
         run("quantize", t5, "4bit", "--group-size", "32", "--check", "none")
     base = t5 if place == "torch" else tmp_path / place
-    splits = [f"data.{it}={tmp_path / it}.jsonl" for it in ("train", "validation", "test")]
-    how = [f"model={base}", f"tokenizer={t5}", *splits, "optimizer.learning_rate=0.01", *PAIRS]
-    words = [word for one in how for word in ("--set", one)]
-    said = run("train", "run", "--recipe", "seq2seq-lora", *words).output
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert found["best"]["loss"] < found["before"]["loss"]
-    run(*shlex.split(said.partition("Next: weighbridge ")[2].splitlines()[0]))
-    assert found["best"]["loss"] == pytest.approx(loss_of("run-torch", rows, t5), rel=1e-5)
+    found = train_on_pairs(f"model={base}", f"tokenizer={t5}")
+    assert found["best"]["loss"] == pytest.approx(loss_of("run-torch", pairs, t5), rel=1e-5)
     if place != "4bit":
-        assert found["before"]["loss"] == pytest.approx(loss_of(t5, rows, t5), rel=1e-5)
+        assert found["before"]["loss"] == pytest.approx(loss_of(t5, pairs, t5), rel=1e-5)
+
+
+SIDES = [f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "ffn_dim")]
+BART = {"d_model": 32, "max_position_embeddings": 128, **dict(zip(SIDES, (1, 32) * 2, strict=True))}
+BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0}
+BART |= {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 3}
+
+
+@pytest.fixture
+def only_in_torch(tmp_path, request):
+    """Return the directory of a small model of a class that no MLX library has, with a tokenizer."""
+    import transformers
+
+    words, cls = tiny_vocabulary(), getattr(transformers, request.param)
+    config = cls.config_class(**BART, vocab_size=len(words), decoder_vocab_size=len(words))
+    model = realistic(cls(config))
+    model.tie_weights()
+    model.save_pretrained(tmp_path / "base")
+    save_tokenizer(words, tmp_path / "base")
+    return tmp_path / "base"
+
+
+CLASSES = ["BartForConditionalGeneration", "M2M100ForConditionalGeneration", "MarianMTModel"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("only_in_torch", "backend"),
+    [*zip(CLASSES, ("torch", "torch", "mlx"), strict=True)],
+    indirect=["only_in_torch"],
+)
+def test_an_encoder_decoder_without_a_class_in_mlx_trains_as_it_is(only_in_torch, backend, pairs):
+    """Marian computes its positions and saves none; M2M100 has no function that shifts labels."""
+    found = train_on_pairs(f"model={only_in_torch}", backend=backend)
+    for result, folder in (("before", only_in_torch), ("best", "run-torch")):
+        own = loss_of(folder, pairs, only_in_torch)
+        assert found[result]["loss"] == pytest.approx(own, rel=1e-5)
+
+
+@pytest.mark.parametrize("only_in_torch", CLASSES[:1], indirect=True)
+def test_a_model_without_a_class_in_mlx_is_not_converted_and_says_what_works(only_in_torch):
+    command = ["convert", "torch-to-mlx", str(only_in_torch), str(only_in_torch.parent / "out")]
+    found = CliRunner().invoke(main, command)
+    assert found.exit_code == 3
+    assert "no MLX library that is installed has a class for model_type bart" in found.output
+    assert "trains there by weighbridge train" in found.output
+    said = run("inspect", only_in_torch, "--json").output
+    assert "torch-to-mlx" not in str(json.loads(said)["you can now run"])
 
 
 def loss_of(folder, rows, texts):
@@ -159,11 +223,12 @@ def loss_of(folder, rows, texts):
     ("recipe", "model", "row", "says"),
     [
         ("causal-lora", "t5", {"text": "read the file"}, "--recipe seq2seq-lora"),
+        ("masked_lm", "t5", {"text": "read the file"}, "--recipe seq2seq-lora"),
         (
             "seq2seq-lora",
             "decoder",
             {"query": "read the file", "document": "open"},
-            "LlamaForCausalLM is no encoder-decoder of transformers",
+            "LlamaForCausalLM is no encoder-decoder of transformers with a head of words",
         ),
     ],
 )
@@ -175,6 +240,8 @@ def test_a_model_of_the_other_kind_is_refused_and_told_what_to_do(
     how = [f"data.{it}={tmp_path / it}.jsonl" for it in ("train", "validation", "test")]
     length = "data.length" if "text" in row else "data.lengths.document"
     how += [f"{length}=[16]", f"model={request.getfixturevalue(model)}"]
+    if recipe == "masked_lm":
+        recipe, how = "causal-lora", [*how, "objective=masked_lm", "data.hide=0.5"]
     words = [word for one in how for word in ("--set", one)]
     found = CliRunner().invoke(main, ["train", str(tmp_path / "run"), "--recipe", recipe, *words])
     assert found.exit_code == 3

@@ -88,14 +88,17 @@ def read_table(path: Path, wanted: str, numbers: Sequence[str] = ()) -> Table:
         return Table(path, _rows(found, texts), tuple(found.column_names))
     require(path, wanted, PLAIN)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise BadInputError(explained(error, path) or str(error)) from None
     except UnicodeDecodeError as error:
-        raise BadInputError(f"{path}: cannot read {wanted}: {error}") from None
+        line = error.object[: error.start].count(b"\n") + 1
+        raise BadInputError(
+            f"{path}: line {line}: {error.reason}; save the file as UTF-8"
+        ) from None
     if path.suffix.lower() == ".json" and text.lstrip().startswith("["):
         return Table(path, _entries(parse_json(text, path, WHOLE)))
-    return Table(path, _objects(text.splitlines()))
+    return Table(path, _objects(text.split("\n")))
 
 
 def _rows(dataset: Any, numbers: Sequence[str]) -> Iterator[tuple[str, Row]]:

@@ -27,6 +27,7 @@ from weighbridge.parity.reference.reference import (
     stored_as,
 )
 from weighbridge.parity.reference.unused import unneeded
+from weighbridge.tests.support.gain import realistic
 
 KINDS = ["llama", "mixtral", "bert", "t5", "gpt2", "qwen3", "vit"]
 
@@ -56,6 +57,23 @@ def test_outputs_have_the_same_bits_as_with_the_whole_model_in_memory(model, mon
     streamed = run()
     in_memory(monkeypatch)
     assert same(streamed, run())
+
+
+@pytest.mark.heavy
+def test_positions_that_a_class_computes_and_never_saves_are_computed(tmp_path, monkeypatch):
+    from transformers import MarianConfig, MarianMTModel
+
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "vocab_size": 40, "decoder_vocab_size": 40}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "pad_token_id": 0}
+    config = MarianConfig(d_model=16, max_position_embeddings=32, **layers, **heads)
+    realistic(MarianMTModel(config)).save_pretrained(tmp_path)
+    model = open_model(tmp_path)
+    ids = torch.arange(12).reshape(2, 6)
+    outputs = [open_module(model)(input_ids=ids, decoder_input_ids=ids).logits]
+    in_memory(monkeypatch)
+    outputs.append(open_module(model)(input_ids=ids, decoder_input_ids=ids).logits)
+    own = MarianMTModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    assert all(torch.equal(it, own(input_ids=ids, decoder_input_ids=ids).logits) for it in outputs)
 
 
 @pytest.mark.parametrize("model", ["mixtral", "t5"], indirect=True)
