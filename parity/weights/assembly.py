@@ -242,7 +242,7 @@ class Cutter:
         code = CODE[array.dtype]
         found = runs_of(array, ranked(name, same)[:TRIES], partial(self.read, code=code))
         for it in found:
-            shape = self.index.sketches[it.source].shape
+            shape = self.index.sketches[it.source].squeezed
             each = math.prod(shape[1:-1])  # a place counts along the last axis but one
             place = Place(turned=False, rows=np.arange(each * it.start, each * it.stop), axes=())
             self.cut(it.source, code).across[name] = place
