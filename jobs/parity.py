@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..converters.common.hints import command
 from ..converters.common.policy import Policy
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
@@ -38,7 +40,9 @@ def record(
         record_golden(model, level=level, probes=probes).save(folder)
         return Written({"level": level})
 
-    return publish(place, "", write)
+    outcome = publish(place, "", write)
+    after = command("parity", "check", target, "CANDIDATE")
+    return replace(outcome, facts={**outcome.facts, "done": "recorded", "next": after})
 
 
 def golden_at(spec: str) -> Golden | None:

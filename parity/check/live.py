@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...converters.common.arrays import to_torch
+from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.models import Model, Port, Signature
-from ...converters.models.factories import copied, framework_of
+from ...converters.models.factories import copied, framework_of, reason_of
 from ...converters.values import Array
-from ...errors import BadInputError
+from ...errors import BadInputError, UsersCodeError
 from ..goldens.recorder import Recorder
+from ..probes.given import grouped
 from ..probes.probes import Probe
 from .candidate import Candidate
 from .check import Check
@@ -62,6 +65,33 @@ def signature_of(module: Any, inputs: Mapping[str, Array]) -> Signature:
         for name, array in inputs.items()
     )
     return Signature(ports, _outputs(module, inputs))
+
+
+def signature_given(spec: str, module: Any, path: Path) -> Signature:
+    """Return what a torch MODULE takes and gives, from a user's own inputs in the file PATH; a size may vary.
+
+    Raises:
+        UsersCodeError: the module does not run on them.
+    """
+    probes = [*grouped(path).values()]
+    try:
+        found = signature_of(module, probes[0])
+    except Exception as error:
+        pass_on_shortage(error)
+        raise UsersCodeError(
+            f"{spec} does not run on {path} ({', '.join(probes[0])}): {reason_of(error)}"
+        ) from error
+    return replace(found, inputs=tuple(_varying(port, probes) for port in found.inputs))
+
+
+def _varying(port: Port, probes: Sequence[Mapping[str, Array]]) -> Port:
+    """Return PORT with a name for each size that is not the same in all PROBES."""
+    shapes = [it[port.name].shape for it in probes if port.name in it]
+    sizes = zip(*(it for it in shapes if len(it) == len(port.shape)), strict=True)
+    shape = tuple(
+        size[0] if len({*size}) == 1 else f"{port.name}_{axis}" for axis, size in enumerate(sizes)
+    )
+    return replace(port, shape=shape)
 
 
 class LiveCheck(Check):

@@ -82,7 +82,7 @@ def auxiliary_stage(
     if problems:
         words = f"{join(sorted(problems))}{called}"
         return Stage("auxiliary", "fail", words, {"problems": sorted(problems)})
-    roles = ", ".join(f"{name}: {port.role}" for name, port in wanted.items())
+    roles = ", ".join(f"{it.name}: {it.role}" if it.role else it.name for it in wanted.values())
     return Stage("auxiliary", "pass", f"inputs agree ({roles}){called}")
 
 
