@@ -45,6 +45,12 @@ COREML = ("export coreml", "{spec}", "~.mlpackage")
 NEXT: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "torch": (("convert torch-to-mlx", "{spec}", "~-mlx"), COREML),
     "mlx": (("convert mlx-to-torch", "{spec}", "~-torch"), COREML),
+    "torch code": (
+        ("parity check", "{spec}", "PORT", "--inputs", "FILE.npz"),
+        ("map infer", "{spec}", "PORT", "PORT.wmap", "--inputs", "FILE.npz"),
+        COREML,
+    ),
+    "mlx code": (("parity check", "REFERENCE", "{spec}", "--inputs", "FILE.npz"), COREML),
     **{
         kind: (
             ("parity check", "{other}", "{spec}"),
@@ -85,7 +91,8 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     if model.config.get("quantization"):
         return with_next(spec, facts, [dequantizing(spec)])
     source = recorded_path(read_manifest(path / MANIFEST).get("source", {}))
-    return with_next(spec, facts, proposals(spec, model.framework, source, model))
+    kind = model.framework if model.path else f"{model.framework} code"
+    return with_next(spec, facts, proposals(spec, kind, source, model))
 
 
 def proposals(spec: str, kind: str, other: Any, model: Model | None = None) -> list[str]:

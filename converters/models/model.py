@@ -147,7 +147,11 @@ class Model:
         if self.tensors is not None:
             return self.tensors
         if self.path is None:
-            raise BadInputError(f"{self.spec} has no weights on disk; save it to a directory first")
+            raise BadInputError(
+                f"{self.spec} has no weights on disk; save them in a directory of their own"
+                " (safetensors.torch.save_model(module, 'DIR/model.safetensors')) and give"
+                f" {command('--trust-code', self.spec, program='DIR')}"
+            )
         return open_checkpoint(self.path)
 
     @cached_property

@@ -101,9 +101,17 @@ def load_weights(
 def require_fitting(
     module: nn.Module, headers: Mapping[str, Header], *, where: str, known: Collection[str] = ()
 ) -> None:
-    """Refuse tensors with HEADERS that are not those of MODULE; see ``load_weights``."""
+    """Refuse tensors with HEADERS that are not those of MODULE; see ``load_weights``.
+
+    Of two names of one tensor, such as a tied head, one is enough.
+    """
     state = module.state_dict().items()
-    own = {name: it for name, it in state if it.is_floating_point() or name in headers}
+    there = {(it.data_ptr(), it.shape) for name, it in state if name in headers and it.data_ptr()}
+    own = {
+        name: it
+        for name, it in state
+        if name in headers or (it.is_floating_point() and (it.data_ptr(), it.shape) not in there)
+    }
     given = {name: it for name, it in headers.items() if name in own or name not in known}
     if problems := list(different(own, given)):
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...converters.common.arrays import to_torch
+from ...converters.common.arrays import to_mlx, to_torch
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.models import Model, Port, Signature
@@ -41,25 +41,28 @@ def as_numpy(value: Any) -> Array:
 
 
 def _outputs(module: Any, inputs: Mapping[str, Array]) -> tuple[Port, ...]:
-    """Run a torch MODULE once and return its outputs as ports; None fields are left out."""
-    import torch
+    """Run MODULE once and return its outputs as ports; None fields are left out."""
+    if framework_of(module) == "mlx":
+        result = module(**{name: to_mlx(array) for name, array in inputs.items()})
+    else:
+        import torch
 
-    with torch.no_grad():
-        result = module(**{name: to_torch(array) for name, array in inputs.items()})
+        with torch.no_grad():
+            result = module(**{name: to_torch(array) for name, array in inputs.items()})
     if isinstance(result, Mapping):
         named = dict(result.items())
     else:
         values = result if isinstance(result, tuple | list) else (result,)
         named = {f"output_{index}": value for index, value in enumerate(values)}
     return tuple(
-        Port(name, str(value.dtype).removeprefix("torch."), tuple(value.shape), "")
+        Port(name, str(value.dtype).rpartition(".")[2], tuple(value.shape), "")
         for name, value in named.items()
-        if isinstance(value, torch.Tensor)
+        if hasattr(value, "dtype")
     )
 
 
 def signature_of(module: Any, inputs: Mapping[str, Array]) -> Signature:
-    """Return the signature of a torch MODULE called with INPUTS by keyword."""
+    """Return the signature of MODULE called with INPUTS by keyword."""
     ports = tuple(
         Port(name, array.dtype.name, array.shape, ROLES.get(name, ""))
         for name, array in inputs.items()
@@ -68,7 +71,7 @@ def signature_of(module: Any, inputs: Mapping[str, Array]) -> Signature:
 
 
 def signature_given(spec: str, module: Any, path: Path) -> Signature:
-    """Return what a torch MODULE takes and gives, from a user's own inputs in the file PATH; a size may vary.
+    """Return what MODULE takes and gives, from a user's own inputs in the file PATH; a size may vary.
 
     Raises:
         UsersCodeError: the module does not run on them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -72,7 +73,8 @@ def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    sys.modules.pop("own_code", None)
+    for name in ("own_code", "tied_code"):
+        sys.modules.pop(name, None)
 
 
 def invoke(*arguments, code=0):
@@ -112,3 +114,59 @@ def test_guesses_are_told_in_words_and_not_all_of_them(own):
     said = invoke("map", "infer", "own_code:build", "own_code:bare", "m.wmap", code=4).stdout
     assert "Guess(" not in said
     assert "--inputs FILE.npz" in said
+
+
+def test_a_directory_with_an_own_architecture_and_a_tied_head_goes_to_mlx_and_back(own):
+    (own / "tied_code.py").write_text(TIED)
+    import_module("tied_code")  # writes its files
+    invoke("map", "infer", "tied_code:build", "tied_code:bare", "tied.wmap", "--inputs", "ids.npz")
+    refused = invoke("convert", "torch-to-mlx", "tied_code:build", "x", "--map", "tied.wmap", code=3)
+    assert "DIR --trust-code tied_code:build" in refused.stderr
+    ours = ("--inputs", "ids.npz", "--trust-code", "tied_code:build")
+    theirs = ("--map", "tied.wmap", "--candidate-code", "tied_code:bare")
+    made = invoke("convert", "torch-to-mlx", "torch", "mlx", *ours, *theirs)
+    assert "PASS" in made.stdout
+    assert "PASS" in invoke("convert", "mlx-to-torch", "mlx", "back", *ours).stdout
+
+
+def test_what_can_follow_is_a_command_that_takes_code(own):
+    said = invoke("inspect", "own_code:build").stdout
+    assert "weighbridge parity check own_code:build PORT --inputs FILE.npz" in said
+    assert "weighbridge convert" not in said
+
+
+TIED = '''
+import pathlib
+import numpy as np, torch
+import mlx.nn as layers
+from safetensors.torch import save_model
+
+class TorchSide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.emb, self.mid = torch.nn.Embedding(20, 8), torch.nn.Linear(8, 8)
+        self.head = torch.nn.Linear(8, 20, bias=False)
+        self.head.weight = self.emb.weight
+
+    def forward(self, ids):
+        return self.head(torch.nn.functional.gelu(self.mid(self.emb(ids))))
+
+class Port(layers.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.inner = layers.Embedding(20, 8), layers.Linear(8, 8)
+
+    def __call__(self, ids):
+        return self.table.as_linear(layers.gelu(self.inner(self.table(ids))))
+
+def build():
+    return TorchSide()
+
+def bare():
+    return Port()
+
+pathlib.Path("torch").mkdir(exist_ok=True)
+save_model(build(), "torch/model.safetensors")
+np.savez("ids.npz", ids=np.arange(20).reshape(2, 10))
+'''
