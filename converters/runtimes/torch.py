@@ -71,7 +71,10 @@ def empty_module(model: Model) -> nn.Module:
     model.require_source()
     if model.family is None:
         model.signature  # noqa: B018  # raises, and says what to do
-        raise BadInputError(f"{model.spec}: its factory did not return a torch module")
+        raise BadInputError(
+            f"{model.spec}: its factory did not return a torch module; a float64 reference is computed in"
+            " PyTorch, so the torch side comes first, and the MLX one is what is checked"
+        )
     module: nn.Module = empty_pretrained(model).eval()
     return module
 

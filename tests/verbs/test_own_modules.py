@@ -52,9 +52,8 @@ def port():
     port.load_weights([(name, mx.array(it.numpy())) for name, it in cut.items()])
     return port
 
-def failing():
-    port()
-    raise RuntimeError("no such file: weights.pt")
+def Needing(size):
+    return TorchSide()
 '''
 
 
@@ -88,7 +87,8 @@ def test_own_inputs_say_what_a_module_takes(own, inputs):
     sides = ("own_code:build", "own_code:port", "--inputs", inputs)
     assert "PASS" in invoke("parity", "check", *sides).stdout
     assert invoke("map", "infer", "own_code:build", "own_code:bare", "m.wmap", *sides[2:]).stdout
-    invoke("parity", "check", "own_code:build", "own_code:bare", *sides[2:], code=1)
+    said = invoke("parity", "check", "own_code:build", "own_code:bare", *sides[2:], code=1).stdout
+    assert "were they loaded?" in " ".join(said.split())
 
 
 def test_a_golden_of_own_inputs_is_recorded_and_tells_the_command_that_follows(own):
@@ -108,6 +108,16 @@ def test_inputs_that_a_module_does_not_take_are_refused_in_one_line(own):
     assert said.stderr.splitlines()[-1].startswith("Error: own_code:build does not run on wrong.npz (y)")
     said = invoke("parity", "check", "own_code:build", "own_code:port", code=3)
     assert "--inputs FILE.npz" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [("own_code:port", "the torch side comes first"), ("own_code:Needing", "called without arguments")],
+)
+def test_wrong_references_are_refused_with_what_to_do(own, reference, says):
+    said = invoke("parity", "check", reference, "own_code:port", "--inputs", "one.npz", code=3)
+    assert said.stderr.splitlines()[-1].startswith("Error: ")
+    assert says in said.stderr
 
 
 def test_guesses_are_told_in_words_and_not_all_of_them(own):
