@@ -67,12 +67,13 @@ class Paired:
         self.names = names
 
     def _named(self, sites: Arrays, names: Mapping[str, str]) -> Arrays:
-        return {
-            names[path] + mark: array
-            for site, array in sites.items()
-            for path, mark in [(site.removesuffix(INPUT), INPUT if site.endswith(INPUT) else "")]
-            if path in names
-        }
+        """Return SITES by other names of their modules, each call's and input's mark kept."""
+        found = {}
+        for site, array in sites.items():
+            path = site.removesuffix(INPUT).partition("@")[0]
+            if path in names:
+                found[names[path] + site[len(path) :]] = array
+        return found
 
     def run(self, inputs: Arrays) -> dict[str, Any]:
         """Return the outputs by port name."""
