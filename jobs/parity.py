@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..converters.common.hints import command
 from ..converters.common.policy import Policy
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
@@ -41,8 +40,7 @@ def record(
         return Written({"level": level})
 
     outcome = publish(place, "", write)
-    after = command("parity", "check", target, "CANDIDATE")
-    return replace(outcome, facts={**outcome.facts, "done": "recorded", "next": after})
+    return replace(outcome, facts={**outcome.facts, "done": "recorded"})
 
 
 def golden_at(spec: str) -> Golden | None:

@@ -73,7 +73,9 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         show_verdict(outcome.verdict, as_json=False)
     rejected = outcome.status == "DIFFERS"
     quick = outcome.verdict is not None and outcome.verdict.provenance.get("level") == "quick"
-    label = f"{outcome.status} (quick check)" if quick else outcome.facts.get("done", outcome.status)
+    label = (
+        f"{outcome.status} (quick check)" if quick else outcome.facts.get("done", outcome.status)
+    )
     show_status(outcome.status, label, outcome.target)
     if rejected:
         click.echo("The result was rejected; it is kept under that name for inspection.")

@@ -99,7 +99,9 @@ def features_last(it: Observation) -> Observation:
     def merged(array: Array) -> Array:
         return array.reshape(len(array), -1, array.shape[-1]) if array.ndim > 3 else array
 
-    inputs, recording = ({k: merged(a) for k, a in part.items()} for part in (it.inputs, it.recording))
+    inputs, recording = (
+        {k: merged(a) for k, a in part.items()} for part in (it.inputs, it.recording)
+    )
     sides = {"found": merged(it.found), "wanted": merged(it.wanted)}
     return replace(it, **sides, inputs=inputs, recording=recording, mask=None)
 

@@ -17,16 +17,16 @@ MOST_AXES: Final = 5
 NEARER: Final = 0.5  # values tell an order whose gap is less than this share of any other's
 
 
-def laid_out(array: Array, axes: Axes, shape: tuple[int, ...]) -> Array:
+def arranged(array: Array, axes: Axes, shape: tuple[int, ...]) -> Array:
     """Return ARRAY with its AXES in that order, as SHAPE, whose inner axes may be merged."""
     return np.ascontiguousarray(array.transpose(axes)).reshape(shape)
 
 
-def laid_back(array: Array, axes: Axes, shape: tuple[int, ...]) -> Array:
-    """Return what :func:`laid_out` made, in SHAPE again.
+def put_back(array: Array, axes: Axes, shape: tuple[int, ...]) -> Array:
+    """Return what :func:`arranged` made, in SHAPE again.
 
     >>> image, last = np.arange(24).reshape(1, 2, 3, 4), (0, 2, 3, 1)
-    >>> bool((laid_back(laid_out(image, last, (1, 12, 2)), last, image.shape) == image).all())
+    >>> bool((put_back(arranged(image, last, (1, 12, 2)), last, image.shape) == image).all())
     True
     """
     moved = array.reshape([shape[axis] for axis in axes])
@@ -71,6 +71,6 @@ def orders_of(wanted: Mapping[str, Array], found: Mapping[str, Array]) -> dict[s
 
 def gap(found: Array, wanted: Array, axes: Axes) -> float:
     """Return how far FOUND is from WANTED with its axes in that order; infinite where one is no number."""
-    difference = np.asarray(found, np.float64) - laid_out(wanted, axes, found.shape)
+    difference = np.asarray(found, np.float64) - arranged(wanted, axes, found.shape)
     size = float(np.linalg.norm(difference))
     return size if math.isfinite(size) else math.inf

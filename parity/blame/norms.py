@@ -132,7 +132,9 @@ def groups(it: Observation) -> str | None:
         scale, shift = (one[:, None] for one in fit)
         if norm(beside * scale + shift - wanted) > SEEN * norm(wanted):
             continue
-        turns = (_grouped(x, np.arange(x.shape[1]) % count) * scale + shift).reshape(it.wanted.shape)
+        turns = (_grouped(x, np.arange(x.shape[1]) % count) * scale + shift).reshape(
+            it.wanted.shape
+        )
         if it.accounts(*it.pair, it.rows(turns)):
             return (
                 f"its {count} groups are channels that take turns, the reference's lie side by side:"

@@ -9,7 +9,7 @@ from ...converters.runtimes.base import Arrays, Runner, Trace
 from ..weights.reference_index import Explanation
 from .blame import holders_of
 from .evidence import INPUT
-from .layouts import laid_back, laid_out, orders_of
+from .layouts import put_back, arranged, orders_of
 
 
 def _within(names: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -90,14 +90,16 @@ class Paired:
         if not fixed:
             return Trace(plain.outputs, seen)
         orders = orders_of(fixed, seen)
-        laid = {site: laid_out(fixed[site], axes, seen[site].shape) for site, axes in orders.items()}
+        moved = {
+            site: arranged(fixed[site], axes, seen[site].shape) for site, axes in orders.items()
+        }
         own = {theirs: ours for ours, theirs in self.names.items()}
-        traced = self.runner.trace(inputs, self._named(laid, own))
+        traced = self.runner.trace(inputs, self._named(moved, own))
         sites = self._named(traced.sites, self.names)
         return Trace(
             traced.outputs,
             {
-                site: laid_back(array, orders[site], fixed[site].shape) if site in orders else array
+                site: put_back(array, orders[site], fixed[site].shape) if site in orders else array
                 for site, array in sites.items()
                 if site in orders or site not in fixed
             },

@@ -71,7 +71,8 @@ class MlxSide(layers.Module):
         self.stack = [Block(""), Block(fault)]
         names = {"inner.0": "conv", "inner.1": "norm", "mix": "out", "blocks": "stack"}
         weights = {}
-        for name, value in source.state_dict().items():
+        for theirs, value in source.state_dict().items():
+            name = theirs
             for one, other in names.items():
                 name = name.replace(one, other)
             array = value.numpy().transpose(0, 2, 3, 1) if value.ndim == 4 else value.numpy()

@@ -57,7 +57,8 @@ class MlxSide(layers.Module):
         self.fault = fault
         names = {"attn.": "", "mlp.0": "up", "mlp.2": "down", "groups": "gn"}
         weights = {}
-        for name, value in source.state_dict().items():
+        for theirs, value in source.state_dict().items():
+            name = theirs
             for one, other in names.items():
                 name = name.replace(one, other)
             weights[name] = mx.array(value.numpy())
