@@ -100,10 +100,10 @@ def features_last(it: Observation) -> Observation:
         return array.reshape(len(array), -1, array.shape[-1]) if array.ndim > 3 else array
 
     inputs, recording = (
-        {k: merged(a) for k, a in part.items()} for part in (it.inputs, it.recording)
+        {path: merged(array) for path, array in part.items()} for part in (it.inputs, it.recording)
     )
-    sides = {"found": merged(it.found), "wanted": merged(it.wanted)}
-    return replace(it, **sides, inputs=inputs, recording=recording, mask=None)
+    found, wanted = merged(it.found), merged(it.wanted)
+    return replace(it, found=found, wanted=wanted, inputs=inputs, recording=recording, mask=None)
 
 
 Hypothesis = Callable[[Observation], str | None]

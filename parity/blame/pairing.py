@@ -9,7 +9,7 @@ from ...converters.runtimes.base import Arrays, Runner, Trace
 from ..weights.reference_index import Explanation
 from .blame import holders_of
 from .evidence import INPUT
-from .layouts import put_back, arranged, orders_of
+from .layouts import arranged, orders_of, put_back
 
 
 def _within(names: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -88,7 +88,7 @@ class Paired:
         plain = self.runner.trace(inputs)
         seen = self._named(plain.sites, self.names)
         if not fixed:
-            return Trace(plain.outputs, seen)
+            return Trace(plain.outputs, {**seen})
         orders = orders_of(fixed, seen)
         moved = {
             site: arranged(fixed[site], axes, seen[site].shape) for site, axes in orders.items()
