@@ -382,4 +382,4 @@ def compared(model: Model, folder: Path, target: Path, options: CheckOptions) ->
     named = replace(found, spec=str(target), reader=model.reader, declared=ports)
     candidate = quantized_view(named)
     against = compare_quantized if is_quantized(candidate) else compare
-    return against(model, candidate, quick=options.quick)
+    return against(model, candidate, quick=options.quick, inputs=options.inputs)

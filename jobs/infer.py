@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..converters.checkpoints.formats.npz import read_npz
 from ..converters.common.arrays import to_mlx
 from ..converters.common.policy import Policy
 from ..converters.common.steps import step
@@ -206,7 +205,7 @@ class Bench:
         """Return the bench, ``None`` where a module or the inputs are not known."""
         if module is None:
             return None
-        signature = signature_for(torch_model, candidate, options)
+        signature = signature_for(options.tried(torch_model), candidate)
         if signature is None:
             return None
         from ..parity.probes.given import probes_from_file
@@ -276,14 +275,9 @@ def fill_mlx(module: Any, weights: Mapping[str, Array]) -> None:
     module.load_weights(arrays, strict=True)
 
 
-def signature_for(torch_model: Model, candidate: Model, options: CheckOptions) -> Signature | None:
-    """Return what the models take: declared, known by family, or read off a user's own inputs."""
+def signature_for(torch_model: Model, candidate: Model) -> Signature | None:
+    """Return what the models take: declared, or known by family; ``None`` where nothing says it."""
     try:
         return torch_model.signature
     except BadInputError:
-        pass
-    if candidate.declared or not options.inputs or torch_model.factory is None:
         return candidate.declared
-    from ..parity.check.live import signature_of
-
-    return signature_of(torch_model.factory, read_npz(options.inputs))

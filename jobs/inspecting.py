@@ -51,6 +51,12 @@ TO_MLX = ("convert torch-to-mlx", "{spec}", "~-mlx")
 NEXT: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "torch": (TO_MLX, COREML),
     "mlx": (("convert mlx-to-torch", "{spec}", "~-torch"), COREML),
+    "torch code": (
+        ("parity check", "{spec}", "PORT", "--inputs", "FILE.npz"),
+        ("map infer", "{spec}", "PORT", "PORT.wmap", "--inputs", "FILE.npz"),
+        COREML,
+    ),
+    "mlx code": (("parity check", "REFERENCE", "{spec}", "--inputs", "FILE.npz"), COREML),
     **{
         kind: (
             ("parity check", "{other}", "{spec}"),
@@ -90,7 +96,8 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     if lines := model_lines(spec, model):
         facts[USAGE] = lines
     source = recorded_path(read_manifest(path / MANIFEST).get("source", {}))
-    commands = proposals(spec, model.framework, source, model)
+    kind = model.framework if model.path else f"{model.framework} code"
+    commands = proposals(spec, kind, source, model)
     if CODES in facts:  # exports to Core ML begin with dense weights
         commands = [*commands[:1], *([dequantizing(spec)] if model.framework == "mlx" else [])]
     return with_next(spec, facts, commands)

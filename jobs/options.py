@@ -53,7 +53,17 @@ class ReadOptions:
     def open(self, spec: str) -> Model:
         """Open SPEC."""
         model = open_model(spec, trust_code=self.trust_code, map=self.map)
-        return read_by(model, self.library) if self.library else model
+        return self.tried(read_by(model, self.library) if self.library else model)
+
+    def tried(self, model: Model) -> Model:
+        """Return MODEL; a module that does not say what it takes is tried on a user's own inputs."""
+        known = model.factory is None or model.declared or model.family
+        if known or self.inputs is None:
+            return model
+        from ..parity.check.live import signature_given
+
+        declared = signature_given(model.spec, model.factory, self.inputs)
+        return replace(model, declared=declared)
 
 
 @dataclass(frozen=True)
@@ -80,8 +90,8 @@ class CheckOptions(ReadOptions):
 
     @property
     def for_candidate(self) -> Self:
-        """The same for the checked side."""
-        return replace(self, trust_code=self.candidate_code or self.trust_code)
+        """The same for the checked side, which takes what the other side says."""
+        return replace(self, trust_code=self.candidate_code or self.trust_code, inputs=None)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,8 @@ def record(
         record_golden(model, level=level, probes=probes).save(folder)
         return Written({"level": level})
 
-    return publish(place, "", write)
+    outcome = publish(place, "", write)
+    return replace(outcome, facts={**outcome.facts, "done": "recorded"})
 
 
 def golden_at(spec: str) -> Golden | None:

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import click
 import mlx_lm.utils as mlx_lm
+import numpy as np
 import pytest
 import torch
 import transformers
 from click.testing import CliRunner
+from safetensors.torch import save_model
 
+from examples.ports import encoder
 from tests.conftest import SENTENCE_FILES, save_tokenizer, tiny_vocabulary
 from tests.converters.gguf.models import like_file, module, saved, tuned
 from weighbridge.cli import main
@@ -127,6 +130,11 @@ def ports(folder: Path) -> None:
         "from tests.converters.maps.infer.scramble import scramble\n"
         "def build():\n    return scramble('encoder', 1).module()\n"
     )
+    module, _ = encoder.build()
+    (folder / "my-dir").mkdir()
+    save_model(module, str(folder / "my-dir" / "model.safetensors"))
+    ids = np.random.default_rng(0).integers(0, encoder.WORDS, (2, 9))
+    np.savez(folder / "inputs.npz", input_ids=ids, attention_mask=np.ones_like(ids))
 
 
 def decoders(folder: Path) -> None:
@@ -204,7 +212,8 @@ def pictures(folder: Path) -> None:
 
 WORLDS["vit-"] = pictures
 WORLDS |= dict.fromkeys(("model.onnx", "model.mlpackage", "model.aimodel"), programs) | WORLDS
-WORLDS |= {"llama-": llamas, "train.npz": market, "gguf": ggufs, "my_port": ports}
+WORLDS |= {"llama-": llamas, "train.npz": market, "gguf": ggufs}
+WORLDS |= dict.fromkeys(("my_port", "my_model"), ports)
 
 
 def labelled(folder: Path) -> None:

@@ -11,7 +11,17 @@ import click
 
 from ..converters.routes import CONVERSIONS, Route
 from . import adapters
-from .options import ADAPTER, MODEL, gguf_to_torch, shards, sidecar, to_mlx, to_torch, writing
+from .options import (
+    ADAPTER,
+    MODEL,
+    gguf_to_torch,
+    own_inputs,
+    shards,
+    sidecar,
+    to_mlx,
+    to_torch,
+    writing,
+)
 from .running import finish, options_of, prepare_mlx
 
 like_directory = click.option(
@@ -37,6 +47,7 @@ def add_conversion(route: Route) -> None:
     @click.option("--adapter", type=ADAPTER, help="Merge this LoRA adapter on the way.")
     @(to_torch if route.target == "torch" else to_mlx)
     @shards
+    @own_inputs
     @writing
     def command(
         source: str,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WORST = 3  # quantized weights
 MANY = 8  # dropped tensors of one reason that are listed by name
+MOST_GUESSES = 10  # shown on the terminal; the map has all
 COLOURS = {"PASS": "green", "PASS-REFERENCE": "green", "DIFFERS": "red"}
 
 
@@ -72,7 +73,9 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         show_verdict(outcome.verdict, as_json=False)
     rejected = outcome.status == "DIFFERS"
     quick = outcome.verdict is not None and outcome.verdict.provenance.get("level") == "quick"
-    label = f"{outcome.status} (quick check)" if quick else outcome.status
+    label = (
+        f"{outcome.status} (quick check)" if quick else outcome.facts.get("done", outcome.status)
+    )
     show_status(outcome.status, label, outcome.target)
     if rejected:
         click.echo("The result was rejected; it is kept under that name for inspection.")
@@ -320,8 +323,10 @@ def show_inferred(inferred: Inferred, target: Path, *, as_json: bool) -> None:
         return
     for proof, count in inferred.proofs.items():
         click.echo(f"{count} tensors by {proof}")
-    for guess in inferred.ambiguous:
+    for guess in inferred.ambiguous[:MOST_GUESSES]:
         click.echo(f"ambiguous: {guess}")
+    if (more := len(inferred.ambiguous) - MOST_GUESSES) > 0:
+        click.echo(f"ambiguous: {more} more; in {target} each is marked AMBIGUOUS")
     for note in inferred.notes:
         click.echo(note)
     if inferred.verdict:

@@ -92,7 +92,9 @@ def _run_named(spec: str, called: tuple[tuple[Any, ...], dict[str, Any]] | None)
         pass_on_shortage(error)
         if error.__traceback__ and innermost(error.__traceback__.tb_next) == OURS:
             raise  # they called us, and the bug is ours
-        raise UsersCodeError(f"{spec}: {reason_of(error)}") from error
+        bare = isinstance(error, TypeError) and "required" in str(error) and called == ((), {})
+        hint = "; it is called without arguments" if bare and not fault_of(error) else ""
+        raise UsersCodeError(f"{spec}: {reason_of(error)}{hint}") from error
 
 
 def reason_of(error: BaseException) -> str:

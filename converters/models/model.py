@@ -22,10 +22,14 @@ from .library_family import family_of, library_of, signature_in
 from .model_files import require_own
 from .signature import Signature
 
-ASKED: Final = "its function should return the module and a Signature of its inputs and outputs"
+ASKED: Final = (
+    "give --inputs FILE.npz with one array per input where the verb takes it, or let its function"
+    " return the module and a Signature of its inputs and outputs, named as its forward names them"
+)
 EXAMPLE: Final = (
     "from weighbridge.converters.models import Port, Signature",
-    "x, y = (Port(name, 'float32', ('batch', 8), 'hidden', (('batch', 4),)) for name in 'xy')",
+    "x = Port('x', 'float32', ('batch', 8), 'hidden', (('batch', 4),))  # a size with a name varies, here up to 4",
+    "y = Port('y', 'float32', ('batch', 8), 'hidden')",
     "return module, Signature((x,), (y,))",
 )
 Found = TypeVar("Found")
@@ -143,7 +147,11 @@ class Model:
         if self.tensors is not None:
             return self.tensors
         if self.path is None:
-            raise BadInputError(f"{self.spec} has no weights on disk; save it to a directory first")
+            raise BadInputError(
+                f"{self.spec} has no weights on disk; save them in a directory of their own"
+                " (safetensors.torch.save_model(module, 'DIR/model.safetensors')) and give"
+                f" {command('--trust-code', self.spec, program='DIR')}"
+            )
         return open_checkpoint(self.path)
 
     @cached_property

@@ -71,7 +71,8 @@ def empty_module(model: Model) -> nn.Module:
     model.require_source()
     if model.family is None:
         model.signature  # noqa: B018  # raises, and says what to do
-        raise BadInputError(f"{model.spec}: its factory did not return a torch module")
+        words = "its factory did not return a torch module; float64 is computed there: the torch side comes first"
+        raise BadInputError(f"{model.spec}: {words}")
     module: nn.Module = empty_pretrained(model).eval()
     return module
 
@@ -101,9 +102,11 @@ def load_weights(
 def require_fitting(
     module: nn.Module, headers: Mapping[str, Header], *, where: str, known: Collection[str] = ()
 ) -> None:
-    """Refuse tensors with HEADERS that are not those of MODULE; see ``load_weights``."""
-    state = module.state_dict().items()
-    own = {name: it for name, it in state if it.is_floating_point() or name in headers}
+    """Refuse tensors with HEADERS that are not those of MODULE; a tied one needs one of its names."""
+    state = module.state_dict()
+    there = {state[name].data_ptr() for name in headers if name in state} - {0}
+    needed = {n for n, it in state.items() if it.is_floating_point() and it.data_ptr() not in there}
+    own = {name: it for name, it in state.items() if name in needed or name in headers}
     given = {name: it for name, it in headers.items() if name in own or name not in known}
     if problems := list(different(own, given)):
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)

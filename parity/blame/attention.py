@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
-from .evidence import Observation, first_wrong, norm
+from .evidence import Observation, first_wrong, norm, quiet_positions
 
 HEAD_SIZES: Final = (64, 32, 128, 16, 8, 80, 96, 256, 24, 40, 48, 72, 4)  # the usual ones first
 # Linear attention keeps a state and has no scores.
@@ -83,6 +83,16 @@ def scores_alone(it: Observation) -> str | None:
     if first_wrong(it) != 1 or not ATTENTION.search(it.site):
         return None
     return "right at the first token, which sees itself alone: its scores have another scale, mask or positions"
+
+
+def sees_ahead(it: Observation) -> str | None:
+    """Attention that is right at the last token, which sees all others in any case, and wrong at most others."""
+    if it.found.ndim != 3 or it.found.shape[1] < 8 or not ATTENTION.search(it.site):
+        return None
+    quiet = quiet_positions(it)
+    if not quiet[-1] or np.mean(~quiet[:-1]) <= 0.9:
+        return None
+    return "right at the last token, which sees all others: earlier ones see what follows them"
 
 
 def fit_factor(it: Observation, core: Core, found: Array) -> float:

@@ -97,10 +97,12 @@ def blame(
     """
     worst: dict[str, tuple[LocalError, Observation]] = {}
     errors: list[LocalError] = []
+    order: dict[str, None] = {}
     for probe, wanted, own in zip(probes, reference, source, strict=False):
         sites = runner.trace(probe.inputs, forced(wanted)).sites
         if complete and (lost := not_computed(wanted, sites, explanations)):
             return lost
+        order |= dict.fromkeys(sites)
         for error in local_errors(probe, wanted, own, sites, LOCAL_FLOOR):
             errors.append(error)
             before = worst.get(error.site)
@@ -108,7 +110,7 @@ def blame(
                 worst[error.site] = error, _observe(error, probe, wanted, sites[error.site])
     holders = {parent(site) for wanted in reference for site in wanted}
     worst = without_other_cuts(worst)
-    return _systemic(errors, worst, holders) or _faults(worst, explanations)
+    return _systemic(errors, worst, holders) or _faults(worst, explanations, [*order])
 
 
 def not_computed(
@@ -193,13 +195,22 @@ def parent(site: str) -> str:
     return site.rpartition(".")[0]
 
 
-def culprit(site: str) -> str:
+def culprit(site: str, order: Sequence[str] = ()) -> str:
     """Return who is to blame for SITE: for what reached a module, the module that holds it.
+
+    ORDER are all sites, as they were met. A module that is none of them, whose parts the candidate keeps
+    elsewhere, is not to blame for what reaches the first of its parts.
 
     >>> culprit("layer.0.norm|in"), culprit("layer.0.norm")
     ('layer.0', 'layer.0.norm')
+    >>> [culprit(f"block.mlp.{it}|in", ["block", "block.mlp.0|in", "block.mlp.2|in"]) for it in (0, 2)]
+    ['block', 'block.mlp']
     """
     holder = parent(site) if site.endswith(INPUT) else site
+    before = order[: order.index(site)] if site in order else ()
+    known = {it.removesuffix(INPUT) for it in order} if site in order else {holder}
+    while holder and holder not in known and not any(it.startswith(f"{holder}.") for it in before):
+        holder = parent(holder)
     return holder or WHOLE_MODEL
 
 
@@ -249,23 +260,34 @@ FROM_WEIGHTS: Final[Mapping[str, str]] = {
 
 
 def _faults(
-    worst: Mapping[str, tuple[LocalError, Observation]], explanations: Sequence[Explanation]
+    worst: Mapping[str, tuple[LocalError, Observation]],
+    explanations: Sequence[Explanation],
+    order: Sequence[str],
 ) -> list[Fault]:
-    wrong = {parent(it.source or it.name): it for it in explanations if not it.ok}
+    wrong: dict[str, list[Explanation]] = {}
+    for it in explanations:
+        if not it.ok:
+            wrong.setdefault(parent(it.source or it.name), []).append(it)
     faults: dict[str, Fault] = {}
     for site, (error, observation) in sorted(worst.items(), key=lambda it: -it[1][0].allowed):
-        guilty = culprit(site)
+        guilty = culprit(site, order)
         if guilty in faults:
             continue
         if guilty in wrong and not site.endswith(INPUT):
-            it = wrong[guilty]
-            kind, evidence = FROM_WEIGHTS.get(it.kind, "weight"), f"{it.name}: {it.detail}"
+            kind, evidence = of_weights(wrong[guilty])
         else:
             kind, evidence = diagnose(observation)
         if kind == BEFORE:
-            guilty, kind = culprit(site + INPUT), "branch"
+            guilty, kind = culprit(site + INPUT, order), "branch"
         faults[guilty] = Fault(guilty, kind, evidence, error.ratio)
     return without_other_outputs([*faults.values()])
+
+
+def of_weights(wrong: Sequence[Explanation]) -> tuple[str, str]:
+    """Return kind and evidence of a module of which the weights WRONG are at fault."""
+    kinds = [FROM_WEIGHTS.get(it.kind, "weight") for it in wrong]
+    kind = next((it for it in kinds if it != "weight"), "weight")
+    return kind, "; ".join(f"{it.name}: {it.detail}" for it in wrong[:2])
 
 
 def without_other_outputs(faults: list[Fault]) -> list[Fault]:

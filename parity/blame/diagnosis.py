@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from . import evidence, norms, rotary, wiring
-from .attention import attention_mask, attention_scale, scores_alone
+from .attention import attention_mask, attention_scale, scores_alone, sees_ahead
 from .evidence import Hypothesis, Observation
 
 BEFORE: Final = "branch before"  # the fault lies in what the holder of the site feeds it
@@ -18,6 +18,7 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("skipped", wiring.skipped),
     ("cast", evidence.narrowed),
     ("epsilon", norms.epsilon),
+    ("groups", norms.groups),
     ("transposed", evidence.transposed),
     ("permuted", evidence.permuted),
     ("scale", evidence.scale),
@@ -36,14 +37,18 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     (BEFORE, norms.branch_before),
     ("mask", evidence.mask),
     ("attention", scores_alone),
+    ("mask", sees_ahead),
     ("position", evidence.position),
 )
 
 
 def diagnose(it: Observation) -> tuple[str, str]:
-    """Return the kind of fault and its evidence, ``unknown`` if no hypothesis holds."""
-    for kind, hypothesis in HYPOTHESES:
-        evidence = hypothesis(it)
-        if evidence:
-            return kind, evidence
+    """Return the kind of fault and its evidence, ``unknown`` if no hypothesis holds.
+
+    A site of rank 4 is looked at as an image, its channels second, then with features last.
+    """
+    for seen in (it, evidence.features_last(it)) if it.wanted.ndim > 3 else (it,):
+        for kind, hypothesis in HYPOTHESES:
+            if found := hypothesis(seen):
+                return kind, found
     return "unknown", "no hypothesis accounts for the difference"

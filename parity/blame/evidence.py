@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -73,6 +73,39 @@ def norm(rows: Array) -> float:
     return float(np.linalg.norm(rows))
 
 
+def siblings(it: Observation) -> dict[str, Array]:
+    """Return what the submodules beside the one that IT reaches compute, by path."""
+    holder = it.site.removesuffix(INPUT).rpartition(".")[0]
+    return {
+        path: array
+        for path, array in it.recording.items()
+        if path.rpartition(".")[0] == holder and not path.endswith(INPUT)
+    }
+
+
+def before(it: Observation) -> Iterator[tuple[str, Array, Array, Array]]:
+    """Yield what :meth:`Observation.entries` does, then the same of the siblings of what IT reaches."""
+    yield from it.entries()
+    found, wanted = it.pair
+    for path, array in (siblings(it) if it.site.endswith(INPUT) else {}).items():
+        rows = it.rows(array)
+        if len(rows) == len(wanted):
+            yield path, rows, found, wanted
+
+
+def features_last(it: Observation) -> Observation:
+    """Return IT with all axes between the first and the last merged, where there are several."""
+
+    def merged(array: Array) -> Array:
+        return array.reshape(len(array), -1, array.shape[-1]) if array.ndim > 3 else array
+
+    inputs, recording = (
+        {path: merged(array) for path, array in part.items()} for part in (it.inputs, it.recording)
+    )
+    found, wanted = merged(it.found), merged(it.wanted)
+    return replace(it, found=found, wanted=wanted, inputs=inputs, recording=recording, mask=None)
+
+
 Hypothesis = Callable[[Observation], str | None]
 
 
@@ -134,7 +167,7 @@ SAMPLE: Final = 1 << 14  # elements on which activations are told apart
 
 def activation(it: Observation) -> str | None:
     """Another activation function than the reference's."""
-    for path, *arrays in it.entries():
+    for path, *arrays in before(it):
         if arrays[0].shape != arrays[2].shape:
             continue
         x, found, wanted = (rows.reshape(-1)[:SAMPLE] for rows in arrays)
@@ -260,9 +293,14 @@ def first_wrong(it: Observation) -> int:
     """Return the position from which on almost all are wrong, those before being right; 0 for none."""
     if it.found.ndim != 3 or it.found.shape[1] < 8:
         return 0
-    quiet = _by_position(it) <= NOISE * max(it.own, 1e-12)
+    quiet = quiet_positions(it)
     first = int(np.argmin(quiet))
     return first if quiet[:first].all() and np.mean(~quiet[first:]) > 0.9 else 0
+
+
+def quiet_positions(it: Observation) -> Array:
+    """Return at which positions the error is no more than noise."""
+    return np.asarray(_by_position(it) <= NOISE * max(it.own, 1e-12))
 
 
 def _by_position(it: Observation) -> Array:

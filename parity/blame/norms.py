@@ -11,14 +11,15 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
-from .evidence import INPUT, Observation, norm
+from .evidence import INPUT, Observation, before, norm
 
+SEEN: Final = 1e-3  # a norm without its epsilon is that near to the norm
 EPSILONS: Final = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def epsilon(it: Observation) -> str | None:
     """Another epsilon in a layer norm or RMS norm."""
-    for path, x, found, wanted in it.entries():
+    for path, x, found, wanted in before(it):
         if x.shape != wanted.shape or len(x) < 4:
             continue
         for name, centre in (("layer norm", True), ("RMS norm", False)):
@@ -117,3 +118,37 @@ def _fit_epsilon(found: Array, wanted: Array, total: Array) -> float:
     added = total[:, 0] * (1 / np.maximum(shrink, 1e-9) ** 2 - 1)
     weight = 1 / total[:, 0] ** 2  # the same noise in `shrink` moves epsilon by total
     return float(np.sum(weight * added) / np.sum(weight))
+
+
+def groups(it: Observation) -> str | None:
+    """Groups of channels that take turns in a group norm, as MLX's are unless told otherwise."""
+    x = it.inputs.get(it.site + INPUT)
+    if x is None or x.ndim < 3 or x.shape != it.wanted.shape or x.shape != it.found.shape:
+        return None
+    x, wanted = (np.asarray(a, np.float64).reshape(*a.shape[:2], -1) for a in (x, it.wanted))
+    for count in (n for n in range(2, x.shape[1]) if x.shape[1] % n == 0):
+        beside = _grouped(x, np.arange(x.shape[1]) * count // x.shape[1])
+        fit = _per_channel(*(a.swapaxes(1, 2).reshape(-1, a.shape[1]) for a in (beside, wanted)))
+        scale, shift = (one[:, None] for one in fit)
+        if norm(beside * scale + shift - wanted) > SEEN * norm(wanted):
+            continue
+        turns = (_grouped(x, np.arange(x.shape[1]) % count) * scale + shift).reshape(
+            it.wanted.shape
+        )
+        if it.accounts(*it.pair, it.rows(turns)):
+            return (
+                f"its {count} groups are channels that take turns, the reference's lie side by side:"
+                " pytorch_compatible=True in mlx.nn.GroupNorm"
+            )
+    return None
+
+
+def _grouped(x: Array, group: Array) -> Array:
+    """Return X, ``(batch, channels, rest)``, without mean and length of each GROUP of channels."""
+    made = np.empty_like(x)
+    for number in range(int(group.max()) + 1):
+        part = x[:, group == number]
+        centred = part - part.mean(axis=(1, 2), keepdims=True)
+        size = np.sqrt(np.mean(centred**2, axis=(1, 2), keepdims=True))
+        made[:, group == number] = centred / np.maximum(size, 1e-300)
+    return made

@@ -9,6 +9,7 @@ from ...converters.runtimes.base import Arrays, Runner, Trace
 from ..weights.reference_index import Explanation
 from .blame import holders_of
 from .evidence import INPUT
+from .layouts import arranged, orders_of, put_back
 
 
 def _within(names: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -32,11 +33,14 @@ def paired_sites(explanations: Sequence[Explanation]) -> dict[str, str]:
     Two are the same if the weights below one are, value by value, those below the other; of several
     such, in a chain of modules that hold one another, the innermost go together, and so on outwards.
 
+    What no candidate's weight is made of, such as a counter of batches, tells nothing of its module.
+
     >>> made = [("h.0.q.weight", "layers.0.wq.weight"), ("h.0.norm.weight", "layers.0.ln.weight")]
     >>> paired_sites([Explanation(one, other, "equal", "", True) for one, other in made])
     {'h.0.norm': 'layers.0.ln', 'h.0.q': 'layers.0.wq', 'h.0': 'layers.0', 'h': 'layers'}
     """
-    sources = {it.name: source for it in explanations if (source := _source(it))}
+    made = (it for it in explanations if it.kind not in ("missing", "unused"))
+    sources = {it.name: source for it in made if (source := _source(it))}
     ours, theirs = _within(list(sources)), _within(sorted(set(sources.values())))
     chains: dict[frozenset[str], list[str]] = {}
     for path in sorted(theirs, key=len):
@@ -50,7 +54,7 @@ def paired_sites(explanations: Sequence[Explanation]) -> dict[str, str]:
 
 
 class Paired:
-    """A runner whose sites go by the reference's names.
+    """A runner whose sites go by the reference's names, and lie as the reference's do.
 
     Attributes:
         runner: records sites by the paths of its own class.
@@ -63,25 +67,43 @@ class Paired:
         self.names = names
 
     def _named(self, sites: Arrays, names: Mapping[str, str]) -> Arrays:
-        return {
-            names[path] + mark: array
-            for site, array in sites.items()
-            for path, mark in [(site.removesuffix(INPUT), INPUT if site.endswith(INPUT) else "")]
-            if path in names
-        }
+        """Return SITES by other names of their modules, each call's and input's mark kept."""
+        found = {}
+        for site, array in sites.items():
+            path = site.removesuffix(INPUT).partition("@")[0]
+            if path in names:
+                found[names[path] + site[len(path) :]] = array
+        return found
 
     def run(self, inputs: Arrays) -> dict[str, Any]:
         """Return the outputs by port name."""
         return self.runner.run(inputs)
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
-        """Run and record; a site whose shape is not its correction's is another thing, and left out."""
+        """Run and record; a site that no order of axes makes its correction's is another thing, and left out.
+
+        How the axes lie is seen in a run of its own, without corrections.
+        """
         fixed = dict(corrections or {})
+        plain = self.runner.trace(inputs)
+        seen = self._named(plain.sites, self.names)
+        if not fixed:
+            return Trace(plain.outputs, {**seen})
+        orders = orders_of(fixed, seen)
+        moved = {
+            site: arranged(fixed[site], axes, seen[site].shape) for site, axes in orders.items()
+        }
         own = {theirs: ours for ours, theirs in self.names.items()}
-        traced = self.runner.trace(inputs, self._named(fixed, own))
+        traced = self.runner.trace(inputs, self._named(moved, own))
         sites = self._named(traced.sites, self.names)
-        same = {k: v for k, v in sites.items() if k not in fixed or fixed[k].shape == v.shape}
-        return Trace(traced.outputs, same)
+        return Trace(
+            traced.outputs,
+            {
+                site: put_back(array, orders[site], fixed[site].shape) if site in orders else array
+                for site, array in sites.items()
+                if site in orders or site not in fixed
+            },
+        )
 
     def describe(self) -> dict[str, str]:
         """Return what the runner says of itself."""

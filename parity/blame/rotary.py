@@ -14,8 +14,8 @@ import numpy as np
 
 from ...converters.values import Array
 from .attention import Core, fit_factor, masks
-from .evidence import INPUT, Observation, norm
-from .wiring import SAME, siblings
+from .evidence import INPUT, Observation, norm, siblings
+from .wiring import SAME
 
 OFFSETS: Final = tuple(step for step in range(-8, 9) if step)
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
-from .evidence import ACTIVATIONS, INPUT, Observation, norm
+from .evidence import ACTIVATIONS, INPUT, Observation, norm, siblings
 
 SAME: Final = (
     1e-6  # a sum or product of recordings recomputed in float64; float32 recordings reach 1e-7
@@ -56,16 +56,6 @@ def _alike(it: Observation) -> Mapping[str, Array]:
         path: array
         for path, array in it.recording.items()
         if path != it.site and array.shape == it.wanted.shape
-    }
-
-
-def siblings(it: Observation) -> dict[str, Array]:
-    """Return what the submodules beside the one that IT reaches compute, by path."""
-    holder = it.site.removesuffix(INPUT).rpartition(".")[0]
-    return {
-        path: array
-        for path, array in it.recording.items()
-        if path.rpartition(".")[0] == holder and not path.endswith(INPUT)
     }
 
 

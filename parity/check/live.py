@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...converters.common.arrays import to_torch
+from ...converters.common.arrays import to_mlx, to_torch
+from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.models import Model, Port, Signature
-from ...converters.models.factories import copied, framework_of
+from ...converters.models.factories import copied, framework_of, reason_of
 from ...converters.values import Array
-from ...errors import BadInputError
+from ...errors import BadInputError, UsersCodeError
 from ..goldens.recorder import Recorder
+from ..probes.given import grouped
 from ..probes.probes import Probe
 from .candidate import Candidate
 from .check import Check
@@ -38,30 +41,60 @@ def as_numpy(value: Any) -> Array:
 
 
 def _outputs(module: Any, inputs: Mapping[str, Array]) -> tuple[Port, ...]:
-    """Run a torch MODULE once and return its outputs as ports; None fields are left out."""
-    import torch
+    """Run MODULE once and return its outputs as ports; None fields are left out."""
+    if framework_of(module) == "mlx":
+        result = module(**{name: to_mlx(array) for name, array in inputs.items()})
+    else:
+        import torch
 
-    with torch.no_grad():
-        result = module(**{name: to_torch(array) for name, array in inputs.items()})
+        with torch.no_grad():
+            result = module(**{name: to_torch(array) for name, array in inputs.items()})
     if isinstance(result, Mapping):
         named = dict(result.items())
     else:
         values = result if isinstance(result, tuple | list) else (result,)
         named = {f"output_{index}": value for index, value in enumerate(values)}
     return tuple(
-        Port(name, str(value.dtype).removeprefix("torch."), tuple(value.shape), "")
+        Port(name, str(value.dtype).rpartition(".")[2], tuple(value.shape), "")
         for name, value in named.items()
-        if isinstance(value, torch.Tensor)
+        if hasattr(value, "dtype")
     )
 
 
 def signature_of(module: Any, inputs: Mapping[str, Array]) -> Signature:
-    """Return the signature of a torch MODULE called with INPUTS by keyword."""
+    """Return the signature of MODULE called with INPUTS by keyword."""
     ports = tuple(
         Port(name, array.dtype.name, array.shape, ROLES.get(name, ""))
         for name, array in inputs.items()
     )
     return Signature(ports, _outputs(module, inputs))
+
+
+def signature_given(spec: str, module: Any, path: Path) -> Signature:
+    """Return what MODULE takes and gives, from a user's own inputs in the file PATH; a size may vary.
+
+    Raises:
+        UsersCodeError: the module does not run on them.
+    """
+    probes = [*grouped(path).values()]
+    try:
+        found = signature_of(module, probes[0])
+    except Exception as error:
+        pass_on_shortage(error)
+        raise UsersCodeError(
+            f"{spec} does not run on {path} ({', '.join(probes[0])}): {reason_of(error)}"
+        ) from error
+    return replace(found, inputs=tuple(_varying(port, probes) for port in found.inputs))
+
+
+def _varying(port: Port, probes: Sequence[Mapping[str, Array]]) -> Port:
+    """Return PORT with a name for each size that is not the same in all PROBES."""
+    shapes = [it[port.name].shape for it in probes if port.name in it]
+    sizes = zip(*(it for it in shapes if len(it) == len(port.shape)), strict=True)
+    shape = tuple(
+        size[0] if len({*size}) == 1 else f"{port.name}_{axis}" for axis, size in enumerate(sizes)
+    )
+    return replace(port, shape=shape)
 
 
 class LiveCheck(Check):

@@ -49,6 +49,10 @@ def fingerprint_stage(explanations: Sequence[Explanation], disagreements: Sequen
             it.ok or it.kind == "inconclusive" for it in explanations
         )
         status = "unverified" if undecided else "fail"
+        own = [it for it in explanations if it.kind not in ("missing", "unused")]
+        if len(own) > 1 and not undecided and not any(it.ok for it in own):
+            foreign = f"none of the candidate's {len(own)} weights is one of the reference's: were they loaded?"
+            return Stage("fingerprints", status, join([foreign, *problems], most=2), figures)
         return Stage("fingerprints", status, join(problems), figures)
     total = sum(count for kind, count in kinds.items() if kind not in ("unused", "missing"))
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
@@ -82,7 +86,7 @@ def auxiliary_stage(
     if problems:
         words = f"{join(sorted(problems))}{called}"
         return Stage("auxiliary", "fail", words, {"problems": sorted(problems)})
-    roles = ", ".join(f"{name}: {port.role}" for name, port in wanted.items())
+    roles = ", ".join(f"{it.name}: {it.role}" if it.role else it.name for it in wanted.values())
     return Stage("auxiliary", "pass", f"inputs agree ({roles}){called}")
 
 

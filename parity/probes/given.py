@@ -11,7 +11,7 @@ from ...converters.checkpoints.formats.npz import read_npz
 from ...converters.common.contents import ZIP, require
 from ...converters.models import Port, Signature
 from ...converters.values import Array
-from ...errors import MismatchError
+from ...errors import BadInputError, MismatchError
 from .probes import Probe, range_problems
 
 
@@ -25,20 +25,33 @@ def probes_from_file(path: Path, signature: Signature) -> list[Probe]:
         UnsupportedError: an array of it has a dtype that no input has.
         MismatchError: names, ranks or dtypes do not fit the signature.
     """
-    grouped: dict[str, dict[str, Array]] = {}
+    probes = grouped(path)
+    if problems := _input_problems(probes, signature):
+        raise MismatchError(f"{path} does not fit the model's inputs", problems)
+    return [Probe(name, inputs) for name, inputs in probes.items()]
+
+
+def grouped(path: Path) -> dict[str, dict[str, Array]]:
+    """Return the arrays of the file PATH by probe and input; there is one probe at least.
+
+    Raises:
+        BadInputError: PATH is not a readable ``.npz`` file, or empty.
+        UnsupportedError: an array of it has a dtype that no input has.
+    """
+    found: dict[str, dict[str, Array]] = {}
     require(path, "a NumPy archive (.npz) with one array per input", {ZIP})
     for name, array in read_npz(path).items():
         probe, _, port = name.rpartition("/")
-        grouped.setdefault(probe or "inputs", {})[port] = array
-    if problems := _input_problems(grouped, signature):
-        raise MismatchError(f"{path} does not fit the model's inputs", problems)
-    return [Probe(name, inputs) for name, inputs in grouped.items()]
+        found.setdefault(probe or "inputs", {})[port] = array
+    if not found:
+        raise BadInputError(f"{path} holds no array; it should have one per input")
+    return found
 
 
-def _input_problems(grouped: Mapping[str, Mapping[str, Array]], signature: Signature) -> list[str]:
+def _input_problems(probes: Mapping[str, Mapping[str, Array]], signature: Signature) -> list[str]:
     names = {port.name for port in signature.inputs}
     problems = []
-    for probe, inputs in grouped.items():
+    for probe, inputs in probes.items():
         problems += [f"{probe}: {name} is missing" for name in sorted(names - inputs.keys())]
         problems += [f"{probe}: {name} is unexpected" for name in sorted(inputs.keys() - names)]
         for port in signature.inputs:

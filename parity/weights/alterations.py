@@ -18,7 +18,7 @@ from .folding import explain_folded
 from .layered import flipped, in_other_order, of_stack, part_of_stack
 from .merges.shares import merge_of, off_by_more, share_by_numbers, share_by_sketches
 from .orders import describe_order, match_rows
-from .reference_index import Explanation, ReferenceIndex, lossless, ranked, unit
+from .reference_index import Explanation, ReferenceIndex, is_constant, lossless, ranked, unit
 from .sketches.casts import cast, fingerprint, roundoff
 from .sketches.sketch import Sketch, projections, row_sums, squeeze
 
@@ -351,6 +351,9 @@ def _unexplained(tensor: CandidateTensor) -> Explanation:
         shape = list(tensor.index.sketches[tensor.by_name].shape)
         detail = f"no reference has this shape; nearest by name: {tensor.by_name} {shape}"
         return tensor.explanation(None, "unexplained", detail, ok=False)
+    if tensor.array.size > 1 and is_constant(tensor.array):
+        detail = f"all {tensor.array.flat[0]:g}, {tensor.by_name} is not"
+        return tensor.explanation(tensor.by_name, "unexplained", detail, ok=False)
     details = [describe_differences(tensor, tensor.by_name)]
     if tensor.by_value is not None and tensor.by_value[0] != tensor.by_name:
         details.append(f"nearest by value: {tensor.by_value[0]}, off by {tensor.by_value[1]:.2g}")

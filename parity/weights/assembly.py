@@ -242,7 +242,7 @@ class Cutter:
         code = CODE[array.dtype]
         found = runs_of(array, ranked(name, same)[:TRIES], partial(self.read, code=code))
         for it in found:
-            shape = self.index.sketches[it.source].shape
+            shape = self.index.sketches[it.source].squeezed
             each = math.prod(shape[1:-1])  # a place counts along the last axis but one
             place = Place(turned=False, rows=np.arange(each * it.start, each * it.stop), axes=())
             self.cut(it.source, code).across[name] = place
@@ -288,17 +288,19 @@ class Cutter:
         if key not in self._open:
             while len(self._open) >= KEPT:
                 self._open.popitem(last=False)
-            sketched = self.index.arrays is None
             it = self.index.sketches[source]
+            sketched = self.index.arrays is None and not it.vector
             self._open[key] = outline(it) if sketched else whole_of(self.read(source, code))
         self._open.move_to_end(key)
         return self._open[key]
 
     def read(self, source: str, code: str) -> Array:
         """Return reference tensor SOURCE, a float one rounded or widened to dtype CODE."""
-        if self.index.arrays is None:  # pragma: no cover - the caller has asked
-            return np.zeros(0)
-        array = self.index.arrays(source)
+        it = self.index.sketches[source]
+        if self.index.arrays is None:
+            array = np.frombuffer(it.vector, NUMPY[it.dtype]).reshape(it.shape)
+        else:
+            array = self.index.arrays(source)
         floats = CODE[array.dtype] in FLOATS and code in FLOATS
         return cast(array, code) if floats and CODE[array.dtype] != code else array
 

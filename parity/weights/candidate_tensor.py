@@ -61,8 +61,9 @@ class CandidateTensor:
 
     @cached_property
     def by_name(self) -> str | None:
-        """The reference with the nearest name, of the same shape if there is one."""
-        names = self.peers or ranked(self.name, self.index.sketches)
+        """The reference with the nearest name, of the same shape if there is one, and not another's if one is."""
+        free = [it for it in self.peers if it in self.index.free or it == self.name]
+        names = free or self.peers or ranked(self.name, self.index.sketches)
         return nearest(self.name, names) if names else None
 
     @cached_property

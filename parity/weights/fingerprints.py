@@ -59,6 +59,7 @@ def explain(
     index = ReferenceIndex(reference, reference_arrays, updates or {}, permitted)
     found = _by_parts(index, candidate, _by_hash(index, candidate, candidate.headers))
     rest = [name for name in candidate.headers if name not in found]
+    index.free = frozenset(reference) - carried(found.values())
     found |= {name: explain_altered(index, name, candidate.read(name)) for name in rest}
     found |= _by_sums(index, candidate, found)
     explanations = [found[name] for name in candidate.headers]

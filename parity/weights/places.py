@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ...converters.values import Array
+from .sketches.sketch import squeeze
 
 FEWEST: Final = 4  # elements; less may lie anywhere by chance
 MOST_AXES: Final = 4
@@ -53,8 +54,9 @@ class Whole(NamedTuple):
 
 
 def whole_of(array: Array) -> Whole:
-    """Return ARRAY ready to be searched, bit for bit."""
+    """Return ARRAY ready to be searched, bit for bit, without axes of size 1: a kernel of one place is a matrix."""
     found = bits(array)
+    found = found.reshape(squeeze(found.shape) or (1,))
     tables = [found.reshape(-1, found.shape[-1] if found.ndim > 1 else 1)]
     if found.ndim > 1:
         turned = np.ascontiguousarray(found.swapaxes(-1, -2))
@@ -84,6 +86,7 @@ def may_hold(whole: Shape, part: Shape) -> bool:
     """
     if not 0 < math.prod(part) < math.prod(whole):
         return False
+    whole = squeeze(whole)
     widths = {1} if len(whole) < 2 else {whole[-1], whole[-2]}
     return any(any(True for _ in orders(part, width)) for width in widths)
 

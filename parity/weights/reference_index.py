@@ -103,9 +103,11 @@ class ReferenceIndex:
         altered: candidate names that may differ by a factor, an offset, an order or a crop.
         reordered: those whose rows may have another order within what they are joined of or cut from.
         exact: whether a right candidate has these very numbers, in its dtype.
+        free: those that no candidate tensor carries; a wrong tensor is likelier one of these.
     """
 
     exact = True
+    free: Collection[str] = ()
 
     def __init__(
         self,

@@ -46,6 +46,15 @@ class Guess(NamedTuple):
     alternatives: tuple[str, ...]
     ambiguous: bool
 
+    def __str__(self) -> str:
+        """Return it for a reader.
+
+        >>> print(Guess("h.*.q", "layers.*.k", "both say 0", ("layers.*.q", "layers.*.v"), True))
+        h.*.q <-> layers.*.k (both say 0); or layers.*.q, layers.*.v
+        """
+        others = f"; or {', '.join(self.alternatives[:3])}" if self.alternatives else ""
+        return f"{self.left} <-> {self.right} ({self.why}){others}"
+
 
 @dataclass(frozen=True)
 class Draft:

@@ -2,7 +2,8 @@
 
 A sketch is what a golden keeps of a weight. Hashes say *equal* and *cast*. Projections are linear, so
 they say *scaled*, *offset* and *base + update*, and estimate a distance (Johnson and Lindenstrauss
-1984). One projection per row says which rows moved, were zeroed or cut off.
+1984). One projection per row says which rows moved, were zeroed or cut off. A vector has one row, so it
+is kept whole where it is short.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class Sketch(NamedTuple):
         moments: order-free figures.
         projections: 16 random signed sums, float64; their mean square estimates the sum of squares.
         rows: one signed sum per row (:func:`row_shape`), empty where there are too many.
+        vector: the bytes of a vector that is no longer than a row may be; else empty.
     """
 
     dtype: str
@@ -95,6 +97,7 @@ class Sketch(NamedTuple):
     moments: Moments
     projections: Array
     rows: Array
+    vector: bytes = b""
 
     @property
     def squeezed(self) -> tuple[int, ...]:
@@ -161,7 +164,8 @@ def sketch(array: Array) -> Sketch:
     >>> sketch(np.ones((2, 3), np.float32)).moments
     Moments(mean=1.0, rms=1.0, least=1.0, largest=1.0, not_finite=0)
     """
-    return figures(array)._replace(hashes=casts(array))
+    short = len(squeeze(array.shape)) == 1 and array.size <= LONGEST_ROW
+    return figures(array)._replace(hashes=casts(array), vector=array.tobytes() if short else b"")
 
 
 def figures(array: Array) -> Sketch:
@@ -261,6 +265,7 @@ def to_record(it: Sketch) -> dict[str, Any]:
         "moments": list(it.moments),
         "projections": it.projections.tolist(),
         "rows": base64.b64encode(it.rows.astype("<f8").tobytes()).decode(),
+        "vector": base64.b64encode(it.vector).decode(),
     }
 
 
@@ -273,4 +278,5 @@ def from_record(record: Mapping[str, Any]) -> Sketch:
         Moments(*record["moments"]),
         np.array(record["projections"], np.float64),
         np.frombuffer(base64.b64decode(record["rows"]), "<f8"),
+        base64.b64decode(record.get("vector", "")),
     )

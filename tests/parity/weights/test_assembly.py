@@ -117,6 +117,18 @@ def test_numbers_in_the_names_of_two_kinds_ask_for_no_order(order):
     assert (right.ok, wrong.ok) == (True, False)
 
 
+@pytest.mark.parametrize("window", [(), (1,), (1, 1)], ids=["linear", "1d", "2d"])
+def test_a_fused_convolution_of_one_place_and_the_linear_layers_it_is_split_into_are_explained(
+    window,
+):
+    fused = {"qkv.weight": normal(24, 8, *window)}
+    apart = {f"{it}.weight": fused["qkv.weight"].reshape(3, 8, 8)[n] for n, it in enumerate("qkv")}
+    assert {(it.kind, it.ok) for it in judge(fused, apart)} == {("split", True)}
+    assert {(it.kind, it.ok) for it in judge(apart, fused)} == {("joined", True)}
+    del apart["k.weight"]
+    assert {(it.kind, it.ok) for it in judge(fused, apart)} == {("cropped", False)}
+
+
 def cut_at(*places):
     """Return three tensors of which one follows the other, cut at PLACES."""
     return dict(zip("qkv", np.split(FOLLOWING, places), strict=True))
