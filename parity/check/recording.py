@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.common.policy import full_tokens
-from ...converters.models import PROGRAMS, Model
+from ...converters.libraries.transformers import meta_model
+from ...converters.models import PROGRAMS, Model, Signature
 from ...converters.models.pictures import of_pictures
 from ...converters.models.ports import without_last
 from ...converters.quantization import Dequantized
+from ...errors import WeighbridgeError
 from ..configuration.lengths import to_cross
 from ..goldens.rounding import WIDE
 from ..probes import coverage
@@ -23,6 +26,7 @@ from .candidate import Candidate
 if TYPE_CHECKING:
     from ..goldens.golden import Golden
 
+BESIDE_TOKENS: Final = ("attention_mask", "positions", "token_types")  # roles of inputs
 REACH: Final = 2048  # positions at which half precision is looked at, if the model has as many
 
 
@@ -56,14 +60,50 @@ def record_for(
 
 
 def as_given(reference: Model | Golden, candidate: Candidate) -> tuple[Model | Golden, list[str]]:
-    """Return REFERENCE without its last outputs that CANDIDATE, another tool's program, lacks; and what is left out."""
+    """Return REFERENCE as CANDIDATE, another tool's program, was given it; and what is left out.
+
+    It takes the masks and positions that the program asks for, and gives no last outputs that this lacks.
+    """
     own = candidate.signature if candidate.model.framework in PROGRAMS else None
     if own is None or candidate.manifest or not isinstance(reference, Model):
         return reference, []
-    signature, narrow = reference.signature, without_last(reference.signature, own)
+    signature = with_masks(reference, own)
+    narrow = without_last(signature, own)
     left = [it.name for it in signature.outputs[len(narrow.outputs) :]]
-    given = replace(reference, declared=narrow, known={}) if left else reference
+    given = reference
+    if narrow != reference.signature:
+        given = replace(reference, declared=narrow, known={})
     return given, [f"{name}, which the candidate does not give" for name in left]
+
+
+def with_masks(reference: Model, own: Signature) -> Signature:
+    """Return the signature of REFERENCE, with what the program OWN is asks for beside its token ids.
+
+    A language model is called with token ids alone, and takes a mask and positions all the same.
+    """
+    signature = reference.signature
+    given = {it.name for it in signature.inputs}
+    ids = next((it for it in signature.inputs if it.role == "token_ids"), None)
+    more = [it for it in own.inputs if it.name not in given and it.role in BESIDE_TOKENS]
+    if ids is None or not more:
+        return signature
+    known = parameters_of(reference)
+    added = (
+        replace(ids, name=it.name, role=it.role)
+        for it in more
+        if it.name in known and len(it.shape) == len(ids.shape)
+    )
+    return replace(signature, inputs=(*signature.inputs, *added))
+
+
+def parameters_of(model: Model) -> Collection[str]:
+    """Return what the module of MODEL can be called with, by name; nothing where it has none in PyTorch."""
+    try:
+        module = model.factory or meta_model(model.config)
+    except WeighbridgeError:
+        return ()
+    forward = getattr(module, "forward", None)
+    return inspect.signature(forward).parameters if forward else ()
 
 
 def shown_to(candidate: Candidate, probes: Sequence[Probe]) -> Sequence[Probe]:
