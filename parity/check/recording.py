@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...converters.common.policy import full_tokens
 from ...converters.libraries.transformers import meta_model
@@ -20,8 +20,10 @@ from ..configuration.lengths import to_cross
 from ..goldens.rounding import WIDE
 from ..probes import coverage
 from ..probes.probes import Probe, make_probes
+from ..weights.orders import shorten
 from ..weights.weights import base_weights, has_wider, kept_weights, storage_dtype
 from .candidate import Candidate
+from .verdict import Stage
 
 if TYPE_CHECKING:
     from ..goldens.golden import Golden
@@ -59,21 +61,47 @@ def record_for(
     return recorder.record("verdict", tuple(sorted(precisions)), cache, storages)
 
 
-def as_given(reference: Model | Golden, candidate: Candidate) -> tuple[Model | Golden, list[str]]:
-    """Return REFERENCE as CANDIDATE, another tool's program, was given it; and what is left out.
+class Given(NamedTuple):
+    """A reference as another tool's program was given it.
 
-    It takes the masks and positions that the program asks for, and gives no last outputs that this lacks.
+    Attributes:
+        reference: takes the masks and positions that the program asks for, and gives no last outputs
+            that this lacks.
+        notes: what is left out, in words.
+        stages: that of the outputs, where what is left out needs weights that nothing else does.
     """
+
+    reference: Model | Golden
+    notes: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = ()
+
+
+def as_given(reference: Model | Golden, candidate: Candidate) -> Given:
+    """Return REFERENCE as CANDIDATE was given it; unchanged unless that is another tool's program."""
     own = candidate.signature if candidate.model.framework in PROGRAMS else None
     if own is None or candidate.manifest or not isinstance(reference, Model):
-        return reference, []
+        return Given(reference)
     signature = with_masks(reference, own)
     narrow = without_last(signature, own)
     left = [it.name for it in signature.outputs[len(narrow.outputs) :]]
-    given = reference
-    if narrow != reference.signature:
-        given = replace(reference, declared=narrow, known={})
-    return given, [f"{name}, which the candidate does not give" for name in left]
+    if narrow == reference.signature:
+        return Given(reference)
+    given = replace(reference, declared=narrow, known={})
+    notes = tuple(f"{name}, which the candidate does not give" for name in left)
+    return Given(given, notes, unreached(reference, given, left) if left else ())
+
+
+def unreached(reference: Model, given: Model, left: Collection[str]) -> tuple[Stage, ...]:
+    """Return the stage of the outputs LEFT out of GIVEN; none where the others need every weight of REFERENCE.
+
+    What leads to the others only, such as hidden states below logits, is compared with them.
+    """
+    from ..reference.unused import unneeded
+
+    probe = make_probes(reference.signature, tokenizer=None, quick=True)[0]
+    lost = sorted(unneeded(given, probe) - unneeded(reference, probe))
+    words = f"{', '.join(left)} is not given, and nothing else needs {shorten(lost, 3)}"
+    return (Stage("outputs", "unverified", words, {"weights": lost}),) if lost else ()
 
 
 def with_masks(reference: Model, own: Signature) -> Signature:

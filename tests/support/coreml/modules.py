@@ -313,6 +313,9 @@ SMALL = {
     "num_attention_heads": 2,
 }
 dinov2 = _images("Dinov2", 12, {HIDDEN: (10, 20)}, patch_size=4, mlp_ratio=2, **SMALL)
+dinov2_pooled = _images(
+    "Dinov2", 12, {HIDDEN: (10, 20), "pooler_output": (20,)}, patch_size=4, mlp_ratio=2, **SMALL
+)
 siglip = _images(
     "SiglipVision", 12, {HIDDEN: (9, 20), "pooler_output": (20,)}, patch_size=4, **SMALL
 )
