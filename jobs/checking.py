@@ -21,6 +21,7 @@ from ..converters.maps.sources.variants import table_of
 from ..converters.models import PROGRAMS, Model
 from ..converters.models.factories import framework_of
 from ..converters.planning.conversion import conversion_of
+from ..converters.planning.transcoding import is_quantized
 from ..errors import BadInputError
 from ..parity.check.verdict import Verdict
 
@@ -63,7 +64,9 @@ def compare(
     if inputs and not isinstance(reference, Golden):
         options["probes"] = probes_from_file(inputs, reference.signature)
     stage = None
-    if candidate.framework == "mlprogram":
+    # A graph has the codes of a quantized source as they are, which fingerprints see.
+    dense = candidate.framework == "onnx" and source and not is_quantized(source)
+    if candidate.framework == "mlprogram" or dense:
         from ..parity.packages.compressed import as_compressed
 
         reference, stage = as_compressed(reference, candidate)

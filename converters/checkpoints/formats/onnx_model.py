@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from .onnx_packed import PackedWeight, packed_weights
 from .ranges import chunks
 
 SUFFIX = ".onnx"
+INTEGER = re.compile(r"(u?)int(\d+)")  # a dtype, with its bits
 GRAPH = "model.onnx"  # in a folder, whose other files hold its weights
 
 
@@ -83,6 +85,29 @@ class OnnxFile:
     def packed(self, name: str) -> PackedWeight | None:
         """Return how the graph multiplies by weight NAME, where it never makes it."""
         return self._packed.get(name)
+
+    def codes(self) -> dict[str, tuple[int, int]]:
+        """Return the weights on whole codes, with the least and the largest of these."""
+        made = {name: self._range(it.codes) for name, it in self._made.items() if it.codes}
+        packed = {name: (0, (1 << it.bits) - 1) for name, it in self._packed.items()}
+        return {name: it for name, it in (made | packed).items() if it}
+
+    def at_code(self, name: str, code: int) -> Array:
+        """Return weight NAME, of ``codes``, as float64, as it would be if each of its codes was CODE."""
+        if packed := self._packed.get(name):
+            held = packed.parts(self.part)
+            return held._replace(codes=np.full_like(held.codes, code)).rows(slice(None))
+        made = self._made[name]
+        whole = np.full(self.part(made.codes).shape, code)
+        return made.exact(lambda part: whole if part == made.codes else self.part(part))
+
+    def _range(self, codes: str) -> tuple[int, int] | None:
+        dtype = self.part(codes).dtype
+        found = INTEGER.fullmatch(dtype.name)
+        if not found:
+            return None
+        unsigned, bits = bool(found[1]), int(found[2])
+        return (0, (1 << bits) - 1) if unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
     def part(self, name: str) -> Array:
         """Return initializer NAME, codes of few bits one each.
