@@ -161,7 +161,10 @@ def by_graph(
     record = record_by_graph(source, partial(with_ports, contents=contents), like, options)
     if not record:
         return None
-    model, lines = recovered(source, contents._replace(manifest=record), like, options)
+    inside = program_in(source)
+    raw = open_program(inside).tensors if inside else contents.constants
+    placed = contents._replace(constants=raw, manifest=record)
+    model, lines = recovered(source, placed, like, options)
     again = exported_again(source, with_ports(model, contents), like, options, record[CHOSEN])
     return model, [*lines, *folded_in(record), *again]
 

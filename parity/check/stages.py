@@ -84,7 +84,9 @@ def auxiliary_stage(
         words = f"{join(sorted(problems))}{called}"
         return Stage("auxiliary", "fail", words, {"problems": sorted(problems)})
     if unknown := sorted(found.keys() - wanted.keys()):
-        words = f"{join([f'{it} is asked for and unknown' for it in unknown])}; nothing was run{called}"
+        words = (
+            f"{join([f'{it} is asked for and unknown' for it in unknown])}; nothing was run{called}"
+        )
         return Stage("auxiliary", "unverified", words, {"unknown": unknown})
     roles = ", ".join(f"{name}: {port.role}" for name, port in wanted.items())
     return Stage("auxiliary", "pass", f"inputs agree ({roles}){called}")

@@ -118,13 +118,21 @@ def coded_in(candidate: Model) -> CodedFile | None:
         file = candidate.tensors
         weights = {name: OfGraph(file, name) for name in file.codes()}
         return CodedFile(weights, recorded(file), lambda _: iter(())) if weights else None
-    if candidate.framework != "mlprogram" or not candidate.path or not is_compressed(candidate.path):
+    if (
+        candidate.framework != "mlprogram"
+        or not candidate.path
+        or not is_compressed(candidate.path)
+    ):
         return None
     from ...converters.captures.mlprogram import load_program
 
     program = load_program(candidate.path)
-    found = {n: OfProgram(it) for n, it in program.compressed().items() if not begins_with_zeros(it)}
-    return CodedFile(found, program.manifest, lambda source: gates(program, source)) if found else None
+    found = {
+        n: OfProgram(it) for n, it in program.compressed().items() if not begins_with_zeros(it)
+    }
+    return (
+        CodedFile(found, program.manifest, lambda source: gates(program, source)) if found else None
+    )
 
 
 def begins_with_zeros(variable: Any) -> bool:

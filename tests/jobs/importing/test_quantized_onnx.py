@@ -93,6 +93,4 @@ def test_quantized_weights_without_names_come_back_at_their_values(dense, tmp_pa
         if array.ndim > 1:
             near = np.linalg.norm(array - wanted[name]) / np.linalg.norm(wanted[name])
             assert near < 0.2, name
-            assert any(
-                np.array_equal(array, it) for own in values for it in (own, own.T)
-            ), name
+            assert any(np.array_equal(array, it) for own in values for it in (own, own.T)), name
