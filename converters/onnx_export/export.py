@@ -19,7 +19,7 @@ from ..captures.positional import bounded, bounds, in_precision, quiet, record_l
 from ..captures.program_options import OPSET, ProgramOptions
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
-from ..common.users_code import first_line
+from ..common.users_code import untranslated
 from ..models.manifests import MANIFEST
 from ..models.program_files import CODES, to_metadata
 from ..models.signature import Signature
@@ -146,7 +146,7 @@ def translated(graph: Any, signature: Signature, opset: int) -> Any:
     except Exception as error:
         pass_on_shortage(error)
         raise UnsupportedError(
-            f"PyTorch cannot write the module as ONNX: {first_line(beginning(error))}"
+            f"PyTorch cannot write the module as ONNX: {untranslated(beginning(error))}"
         ) from error
 
 
