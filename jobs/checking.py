@@ -10,6 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..converters.checkpoints.formats.onnx_model import OnnxFile
 from ..converters.common.policy import Policy
 from ..converters.maps import Plan, Step
 from ..converters.maps.notation.axes import UNIT, Atom, Axes, Product, Sum
@@ -64,6 +65,8 @@ def compare(
     if inputs and not isinstance(reference, Golden):
         options["probes"] = probes_from_file(inputs, reference.signature)
     stage = None
+    if isinstance(candidate.tensors, OnnxFile):
+        candidate.tensors.require_exact_inputs()
     # A graph has the codes of a quantized source as they are, which fingerprints see.
     dense = candidate.framework == "onnx" and source and not is_quantized(source)
     if candidate.framework == "mlprogram" or dense:

@@ -98,6 +98,8 @@ def opened(source: Path) -> Contents:
     if inside := program_in(source):
         file: Any = open_program(inside).tensors
         record = recorded(file)
+        if isinstance(file, OnnxFile):
+            file.require_exact_inputs()
         named = named_by_nodes(file) if isinstance(file, OnnxFile) and not record else file
         return Contents(named, record, lambda: open_program(inside).signature)
     if source.suffix != ".mlpackage":

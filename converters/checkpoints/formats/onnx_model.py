@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ....errors import BadInputError
+from ....errors import BadInputError, UnsupportedError
 from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..base import Header
@@ -19,6 +20,8 @@ from .onnx_packed import PackedWeight, packed_weights
 from .ranges import chunks
 
 SUFFIX = ".onnx"
+# What rounds numbers of a run; of constants alone it would be folded.
+ROUNDING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"})
 INTEGER = re.compile(r"(u?)int(\d+)")  # a dtype, with its bits
 GRAPH = "model.onnx"  # in a folder, whose other files hold its weights
 
@@ -73,6 +76,21 @@ class OnnxFile:
             return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise BadInputError(f"{self.path}: {name} cannot be made of codes ({error})") from None
+
+    def require_exact_inputs(self) -> None:
+        """Refuse a graph that rounds what its layers take to codes, and not its weights alone.
+
+        Raises:
+            UnsupportedError: names the operations.
+        """
+        kinds = Counter(it.op_type for it in self.proto.graph.node if it.op_type in ROUNDING)
+        if kinds:
+            found = ", ".join(f"{kind}, {count} x" for kind, count in kinds.items())
+            raise UnsupportedError(
+                f"{self.path}: rounds what its layers take to 8 bits ({found}), and by how much right ones may"
+                " err then was not measured; take the file that it was made of, or quantize the weights alone"
+                " (MatMulNBits, DequantizeLinear)"
+            )
 
     def made(self, dtype: str) -> dict[str, frozenset[str]]:
         """Return the weights of DTYPE that the graph makes of codes, each with the values made on the way."""

@@ -6,6 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxruntime.quantization.quant_utils import QuantFormat
 from safetensors.numpy import load_file
@@ -63,6 +69,27 @@ def test_weights_that_onnxruntime_quantized_are_the_nearest_to_the_sources(dense
     assert (code, verdict["status"]) == (0, "PASS"), verdict
     (stage,) = (it for it in verdict["stages"] if it["name"] == "compressed")
     assert "are the nearest to the source's" in stage["detail"]
+
+
+@pytest.mark.parametrize("how", ["dynamic", "static"])
+def test_a_file_that_rounds_what_its_layers_take_is_refused_in_one_line(dense, tmp_path, how):
+    source, file = dense
+    target = tmp_path / "q.onnx"
+    if how == "dynamic":
+        quantize_dynamic(file, target, weight_type=QuantType.QInt8)
+    else:
+        batches = iter([{"input_ids": np.ones((2, 8), np.int64)}])
+        reader = type(
+            "Reader", (CalibrationDataReader,), {"get_next": lambda _: next(batches, None)}
+        )
+        quantize_static(file, target, reader(), quant_format=QuantFormat.QDQ)
+    words = ("convert", "onnx-to-torch", target, tmp_path / "back", "--like", source)
+    for asked in (("parity", "check", source, target), words):
+        code, told = run(*asked)
+        assert code == 3, told
+        (line,) = (it for it in told.splitlines() if it.startswith("Error:"))
+        assert f"{'Dynamic' * (how == 'dynamic')}QuantizeLinear, " in line
+    assert not (tmp_path / "back").exists()
 
 
 def test_a_code_that_is_not_the_nearest_is_found(dense, tmp_path):
