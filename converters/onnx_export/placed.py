@@ -1,4 +1,4 @@
-"""Which constant of one ONNX graph is which of another's, by the order in which their nodes read them.
+"""Which constant of one ONNX graph is which of another's, by the order in which outputs lead to what reads them.
 
 For graphs of one model by several exporters and quantizers: the names and the shapes of values are
 others, the layers and what they read are not.
@@ -32,10 +32,30 @@ class Read(NamedTuple):
     turned: bool
 
 
+def along(graph: Any) -> list[Any]:
+    """Return the nodes of GRAPH as its outputs lead to them, each behind what it takes, in the order of its inputs.
+
+    Programs that rewrite a graph list independent nodes in another order: keys before queries.
+    """
+    made = {name: node for node in graph.node for name in node.output}
+    found: dict[int, Any] = {}
+    todo = [(made[it.name], False) for it in reversed(graph.output) if it.name in made]
+    opened: set[int] = set()
+    while todo:
+        node, complete = todo.pop()
+        if complete:
+            found[id(node)] = node
+        elif id(node) not in opened:
+            opened.add(id(node))
+            todo.append((node, True))
+            todo += [(made[it], False) for it in reversed(node.input) if it in made]
+    return [*found.values()]
+
+
 def reads(file: OnnxFile) -> Iterator[Read]:
     """Yield what the nodes of FILE read of constants with axes, in floating point or on codes."""
     packed = {it.codes: name for name in file.headers if (it := file.packed(name))}
-    for node in file.proto.graph.node:
+    for node in along(file.proto.graph):
         turned = any(it.name == TURNING and it.i for it in node.attribute)
         for given in node.input:
             name = packed.get(given, given)

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantType,
+    quant_pre_process,
     quantize_dynamic,
     quantize_static,
 )
@@ -121,3 +122,19 @@ def test_quantized_weights_without_names_come_back_at_their_values(dense, tmp_pa
             near = np.linalg.norm(array - wanted[name]) / np.linalg.norm(wanted[name])
             assert near < 0.2, name
             assert any(np.array_equal(array, it) for own in values for it in (own, own.T)), name
+
+
+def test_an_export_of_ours_that_onnxruntime_folded_and_quantized_is_taken_as_anybodys(
+    dense, tmp_path
+):
+    """Its record is still in it, and names weights that have gone."""
+    source, _ = dense
+    code, told = run("export", "onnx", source, tmp_path / "m.onnx", "--check", "none")
+    assert code == 0, told
+    quant_pre_process(tmp_path / "m.onnx", tmp_path / "folded.onnx", skip_symbolic_shape=True)
+    target = quantized(tmp_path / "folded.onnx", tmp_path / "q.onnx")
+    for file in (tmp_path / "folded.onnx", target):
+        code, verdict = run("parity", "check", source, file, "--quick", "--json")
+        assert (code, verdict["status"]) == (0, "PASS"), verdict
+    code, told = run("convert", "onnx-to-torch", target, tmp_path / "back", "--like", source)
+    assert code == 0, told
