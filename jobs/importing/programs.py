@@ -164,8 +164,8 @@ def by_graph(
     if not record:
         return None
     inside = program_in(source)
-    raw = open_program(inside).tensors if inside else contents.constants
-    placed = contents._replace(constants=raw, manifest=record)
+    raw = open_program(inside).tensors if inside else None
+    placed = contents._replace(constants=raw or contents.constants, manifest=record)
     model, lines = recovered(source, placed, like, options)
     again = exported_again(source, with_ports(model, contents), like, options, record[CHOSEN])
     return model, [*lines, *folded_in(record), *again]
