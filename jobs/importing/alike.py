@@ -46,14 +46,20 @@ def record_by_graph(
         attempts = twins(source, model)
     except WeighbridgeError:
         return {}
+    ordered: dict[
+        str, Any
+    ] = {}  # which another attention, with the same operations, is better than
     for attention in ATTENTION:
         with suppress(WeighbridgeError), tempfile.TemporaryDirectory() as folder:
-            if found := attempts(drawn(model, attention), Path(folder)):
-                return {**found, CHOSEN: attention}
-    return {}
+            alike, found = attempts(drawn(model, attention), Path(folder))
+            if alike:
+                return {**alike, CHOSEN: attention}
+            ordered = ordered or ({**found, CHOSEN: attention} if found else {})
+    return ordered
 
 
-Attempt = Callable[[Any, Path], dict[str, Any] | None]
+Found = dict[str, Any] | None
+Attempt = Callable[[Any, Path], tuple[Found, Found]]  # by the same operations, and by their order
 
 
 def of_package(source: Path, model: Model) -> Attempt:
@@ -64,10 +70,11 @@ def of_package(source: Path, model: Model) -> Attempt:
 
     other = load_program(source)
 
-    def attempt(module: Any, folder: Path) -> dict[str, Any] | None:
+    def attempt(module: Any, folder: Path) -> tuple[Found, Found]:
         twin = exported(module, model, other, folder)
         sides = twin.manifest, twin.body, other.body
-        return record_from(*sides) or record_in_order(*sides)
+        alike = record_from(*sides)
+        return alike, None if alike else record_in_order(*sides)
 
     return attempt
 
@@ -83,11 +90,11 @@ def of_graph(source: Path, model: Model) -> Attempt:
         raise UnsupportedError(f"{source} is no ONNX file")
     file, signature = other.tensors, given_by(model.signature, other.signature)
 
-    def attempt(module: Any, folder: Path) -> dict[str, Any] | None:
+    def attempt(module: Any, folder: Path) -> tuple[Found, Found]:
         path = folder / "twin.onnx"
         export_onnx(module, signature, path)
         twin = OnnxFile(path)
-        return record_in_order(recorded(twin), twin, file)
+        return None, record_in_order(recorded(twin), twin, file)
 
     return attempt
 
